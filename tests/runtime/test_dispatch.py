@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import random
 import subprocess
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from click.testing import CliRunner
 
 from aot.cli.main import main
 from aot.core.dispatch import MAX_STEP_KERNELS, MAX_STEP_M, Column, Grid, Section, look_up, round_up
-from aot.core.operation import Operation
+from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
 from aot.core.target import load_target
 from aot.families import family_of
@@ -207,20 +208,40 @@ def test_the_largest_edge_and_the_last_kernel_are_unpacked_as_they_were_packed(t
     assert choices[:, 0].tolist() == [4095, 0, 0, 4095, 4095, 4095]
 
 
+def kernel_of(key):
+    family = family_of(key.candidate)
+    alignment, multiples = family.alignment(key.candidate), family.multiples(key.candidate)
+    found = kernel(key.operation, key.candidate, num_strides=family.num_strides, multiples=multiples)
+    return replace(found, load_alignment=alignment.loads, store_alignment=alignment.stores)
+
+
+K_OF_LOADS = {0: 64, 16: 64, 8: 68, 4: 66, 2: 65}
+"""A k whose packed rows begin at multiples of so many bytes."""
+
+
+def check_sections(library, table, calls):
+    """Have the library check each section of a product of two operands, and answer by it."""
+    seen = set()
+    for number, section in enumerate(table.sections):
+        operation, loads = section.operation, section.loads
+        if operation.call not in {"bf16", "fp16"} or section.batch_invariant or operation.layout is not Layout.KK:
+            continue
+        stated = problem(64, 63 if loads else 64, K_OF_LOADS[loads], dtype=calls.index(operation.call))
+        status, found = library.select(stated)
+        assert status == 0, library.error()
+        seen.add((found.section == number, loads))
+    return seen
+
+
 def check_selection(selection, directory):
-    kernels = tuple(
-        kernel(
-            key.operation,
-            key.candidate,
-            num_strides=family_of(key.candidate).num_strides,
-            multiples=family_of(key.candidate).multiples(key.candidate),
-        )
-        for key in selection.kernels
-    )
+    kernels = tuple(map(kernel_of, selection.kernels))
     manifest = with_table(golden_manifest(), kernels, selection.table)
     library = host.Library(host.compile_library(manifest, directory))
     tiers, used = check_many(library, manifest, NUM_SHAPES_OF_TARGET)
     assert (tiers, len(used) > len(kernels) // 2) == ({1, 2, 3}, True)
+    calls = list(dict.fromkeys(x.operation.call for x in sorted(selection.kernels, key=lambda x: x.operation.position)))
+    seen = check_sections(library, selection.table, calls)
+    assert seen == {(True, x.loads) for x in selection.table.sections if x.operation is Operation.BF16_KK}
 
 
 COMMITTED = {path.name.removesuffix(".json.gz"): path for path in sorted(pipeline.COMMITTED.glob("*.json.gz"))}
