@@ -77,7 +77,7 @@ tune: $(READY) ## Measure on this machine's GPU and bring the result into the re
 
 bench: ## Compare the installed wheel with torch on this machine's GPU: make bench PYTHON=the one with both
 	mkdir -p build/bench
-	PYTHONPATH=$(CURDIR) $(PYTHON) bench/bench.py --out build/bench/bench.json
+	PYTHONPATH=$(CURDIR) $(PYTHON) research/bench/bench.py --out build/bench/bench.json
 
 report: TARGET = h200
 report: $(READY) ## Write build/report/TARGET.html about a tuning; the H200's unless TARGET is given

@@ -31,7 +31,7 @@ Array = NDArray[np.float64]
 
 NAMES = tuple(field.name for field in fields(Constants))
 NUM_PAIRS = 48
-"""Measurements to fit to. Source: docs/log/2026-11-21-calibrations.md has the scores of 24, 48 and 96."""
+"""Measurements to fit to. Source: research/log/2026-11-21-calibrations.md has the scores of 24, 48 and 96."""
 
 MODEL_ERROR = 0.15
 """Standard deviation of the model's error, a logarithm, that a measurement is weighed by. Source: the 0.21 that it has

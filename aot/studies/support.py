@@ -57,8 +57,8 @@ def measured_operations(target: str) -> frozenset[Operation]:
     return frozenset(key.operation for path in paths if path is not None for key in recorded_kernels(path))
 
 
-RESULTS = Path("bench/results")
-"""What `bench/operands.py` wrote on a target's device: TARGET_DATE_operands*.json."""
+RESULTS = Path("research/bench/results")
+"""What `research/bench/operands.py` wrote on a target's device: TARGET_DATE_operands*.json."""
 
 
 @cache

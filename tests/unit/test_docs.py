@@ -11,8 +11,8 @@ import pytest
 from aot.cli.main import main
 
 ROOT = Path(__file__).parents[2]
-LOG = ROOT / "docs" / "log"
-PAGES = (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "research").glob("*.md")))
+LOG = ROOT / "research" / "log"
+PAGES = (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "research").rglob("*.md")))
 TODAY = [page for page in PAGES if page.parent != LOG and page.name != "CHANGELOG.md"]
 """Pages that say how things are now; the others tell of their date."""
 
@@ -20,7 +20,7 @@ SOURCES = (".py", ".toml", ".cc", ".h", ".j2")
 
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
-NAMED_PATH = re.compile(r"(?:aot|bench|docs|templates|tests)/[\w./*-]*\w[\w./*-]*")
+NAMED_PATH = re.compile(r"(?:aot|docs|research|templates|tests)/[\w./*-]*\w[\w./*-]*")
 
 
 def name(page):
@@ -116,7 +116,7 @@ def test_a_page_of_the_log_begins_with_its_date(page):
     assert page.read_text(encoding="utf-8").startswith(f"# {page.name[:10]}: ")
 
 
-@pytest.mark.parametrize("folder", ["aot", "bench", "templates", "tests"])
+@pytest.mark.parametrize("folder", ["aot", "research", "templates", "tests"])
 def test_a_page_that_the_code_names_exists(folder):
     """Sources of constants are pages, so that a page which moves takes what refers to it along."""
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / folder).rglob("*.*") if path.suffix in SOURCES]

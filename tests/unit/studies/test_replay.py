@@ -99,7 +99,7 @@ def replayed(recorded, name, budget):
 
 def test_the_model_is_within_one_percent_of_exhaustive_with_a_tenth_of_its_measurements(recorded):
     # 49 of the record's 386 problems, so that there is less to learn from than in a tuning.
-    # docs/log/2026-11-21-searches.md has all.
+    # research/log/2026-11-21-searches.md has all.
     point = replayed(recorded, MODEL, 0.1)
     assert point.fraction < 0.105
     assert point.mean_regret < 0.01
