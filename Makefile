@@ -52,7 +52,7 @@ test: $(READY) ## Run the tests, without a GPU
 OF_MORE := $(addprefix tests/runtime/test_,$(addsuffix .py,damage dispatch \
   operand_kernels real_operations grouped_kernels cluster_split_k sm90_cluster_split_k sm90_split_fp8))
 OF_MORE += tests/simulated/test_tuning.py tests/simulated/test_remote.py tests/package/test_wheels.py
-OF_MORE += $(addprefix tests/unit/,studies/test_smem.py families/test_simt.py compile/test_compiler.py \
+OF_MORE += $(addprefix tests/unit/,space/test_smem.py families/test_simt.py compile/test_compiler.py \
   emulate/test_hopper.py)
 
 walk: $(READY) ## Take the long ways: images, the tutorial, a wheel without a network, every candidate of Thor's wheel

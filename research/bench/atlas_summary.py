@@ -14,7 +14,7 @@ EDGES = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 16384)
 SHARES = (0.98, 0.93)
 """Speeds below which shapes are counted."""
 NUM_WORST = 10
-COLUMNS = {"speedup": "back to back", "speedup_behind": "behind a kernel", "speedup_mixed": "half and half"}
+COLUMNS = {"speedup": "back to back", "speedup_behind": "behind a kernel", "speedup_mixed": "one of each"}
 TIMES = ("wheel_us", "torch_us", "wheel_behind_us", "torch_behind_us")
 """Of a row, in microseconds: products back to back, and behind an elementwise kernel, whose own time is taken off."""
 
@@ -97,7 +97,7 @@ def summary(result: dict[str, Any]) -> str:
         lines.append(f"| {name} | {len(inside)} | {' | '.join(cells)} |")
     lines += [
         "",
-        "| m, n, k | back to back, us and torch's | behind a kernel | half and half | kernel |",
+        "| m, n, k | back to back, us and torch's | behind a kernel | one of each | kernel |",
         "|---" * 5 + "|",
     ]
     for row in sorted(rows, key=lambda x: x["speedup_mixed"])[:NUM_WORST]:
@@ -106,7 +106,7 @@ def summary(result: dict[str, Any]) -> str:
             f"{row['wheel_us']:.1f}, {row['torch_us']:.1f}: {row['speedup']:.3f}",
             f"{row['wheel_behind_us']:.1f}, {row['torch_behind_us']:.1f}: {row['speedup_behind']:.3f}",
             f"{row['speedup_mixed']:.3f}",
-            row["kernel"],
+            row.get("kernel", "-"),
         ]
         lines.append(f"| {' | '.join(texts)} |")
     errors = [row["error"] for row in rows]

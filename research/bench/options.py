@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from research.bench.compact import read_result
+
 Result = dict[str, Any]
 
 
@@ -33,7 +35,7 @@ def print_table(
 ) -> None:
     """Print the results of --table, joined; end with an error where they are none, or do not join."""
     try:
-        print(summary(joined([json.loads(path.read_text(encoding="utf-8")) for path in paths])))
+        print(summary(joined([read_result(path) for path in paths])))
     except (OSError, ValueError) as error:
         parser.error(str(error))
     except KeyError as error:

@@ -1,6 +1,6 @@
 """Plot the bench's JSON as a roofline.
 
-    python research/bench/plot.py research/bench/results/h200_20261122_run1.json docs/roofline.png
+    python research/bench/plot.py research/bench/results/h200_20261126_bench.json docs/roofline.png
 
 Each tuned bf16 product is a point: the TFLOP/s that it ran at over its floating-point operations a byte, where the
 bytes are those of its three matrices, each moved once. The limits are those of the target that the wheel is for:
@@ -10,7 +10,6 @@ aot/targets/TARGET.toml. Below, the same points as shares of the limit at their 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 import tomllib
@@ -18,10 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+if not __package__:  # run as a file
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter, ScalarFormatter
+
+from research.bench.compact import read_result
 
 TARGETS = Path(__file__).resolve().parents[2] / "aot" / "targets"
 INCHES = (12.0, 7.5)
@@ -183,7 +187,7 @@ def main() -> None:
     parser.add_argument("png", type=Path, help="file to write")
     values = parser.parse_args()
     try:
-        result = check(json.loads(values.result.read_text(encoding="utf-8")), str(values.result))
+        result = check(read_result(values.result), str(values.result))
         draw(result).savefig(values.png, metadata={"Software": None})
     except (OSError, ValueError) as error:
         sys.exit(f"plot: {error}")

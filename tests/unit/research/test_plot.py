@@ -11,7 +11,7 @@ import pytest
 from research.bench import plot
 
 ROOT = Path(__file__).parents[3]
-RESULT = ROOT / "research" / "bench" / "results" / "h200.json"
+RESULT = ROOT / "research" / "bench" / "results" / "h200_20261126_bench.json"
 ROW = {"m": 1024, "n": 1024, "k": 1024, "dtype": "bfloat16", "wheel_us": 10.0, "torch_us": 20.0}
 WHOLE = {
     "device": "NVIDIA H200",
