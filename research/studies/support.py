@@ -31,7 +31,7 @@ from aot.space.row_legality import legal_rows, row_fallback
 from research.bench.compact import read_result
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from aot.core.target import Target
     from aot.families import Family
@@ -173,7 +173,17 @@ _SCALES = {
 }
 
 
-def _of_rows(targets: list[str]) -> list[list[str]]:
+def alike(targets: Sequence[str]) -> list[tuple[str, ...]]:
+    """Group the targets of which the same is said of every operation, which share a column of the tables."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for target in targets:
+        products = (support(x, target).status for x in Operation)
+        rows = (row_support(x, target).status for x in RowOperation)
+        found.setdefault((*products, *rows), []).append(target)
+    return [tuple(names) for names in found.values()]
+
+
+def _of_rows(targets: Sequence[str]) -> list[list[str]]:
     """List what supports each operation on rows."""
     return [
         [
@@ -222,6 +232,14 @@ def _families(operation: Operation, arch: str) -> str:
     return ", ".join(sorted(names)) or "none"
 
 
+def _built(archs: Sequence[str]) -> list[list[str]]:
+    """List the families that build operations, those of the same families in one row."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for operation in Operation:
+        found.setdefault(tuple(_families(operation, arch) for arch in archs), []).append(f"`{operation.tag}`")
+    return [[", ".join(tags), *names] for names, tags in found.items()]
+
+
 def _refused(targets: list[str]) -> Iterator[str]:
     """Say why operations are refused, each with the targets that have one reason."""
     for operation in Operation:
@@ -236,23 +254,24 @@ def _refused(targets: list[str]) -> Iterator[str]:
 def markdown() -> str:
     """Write the tables: operations by targets, the kernel families behind them, and the presets."""
     targets = target_names()
+    columns = alike(targets)
+    named, firsts = [", ".join(names) for names in columns], [names[0] for names in columns]
     archs = sorted({load_target(name).arch for name in targets})
-    rows = [[f"`{x.tag}`", _types(x), _steps(x), *(support(x, target).status for target in targets)] for x in Operation]
-    built = [[f"`{x.tag}`", *(_families(x, arch) for arch in archs)] for x in Operation]
+    rows = [[f"`{x.tag}`", _types(x), _steps(x), *(support(x, target).status for target in firsts)] for x in Operation]
     presets = [[f"`{name}`", _preset(name)] for name in PRESETS]
     refused = list(_refused(targets))
     return "\n".join(
         [
-            *_table(["operation", "A x B to D", "steps", *targets], rows),
+            *_table(["operation", "A x B to D", "steps", *named], rows),
             "",
             *(["Refused:", "", *refused, ""] if refused else []),
-            "The kernel families that build each, beside the fallback:",
+            "The kernel families that build them, beside the fallback:",
             "",
-            *_table(["operation", *archs], built),
+            *_table(["operations", *archs], _built(archs)),
             "",
             "Operations on rows:",
             "",
-            *_table(["operation", "X to Y", "scales", *targets], _of_rows(targets)),
+            *_table(["operation", "X to Y", "scales", *named], _of_rows(firsts)),
             "",
             "Presets:",
             "",
