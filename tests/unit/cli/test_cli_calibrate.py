@@ -4,50 +4,26 @@ import json
 from dataclasses import asdict, fields
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
 from aot.cli import main as cli
-from aot.core.candidate import KernelKey
-from aot.core.measurement import Measurement, Record
-from aot.select.record import write_record
 from aot.space.calibration import read_calibration
 from aot.space.cost import DEFAULTS
 from tests.unit.invoked import succeed
-from tests.unit.twins import BF16, CONDITIONS
-
-
-@pytest.fixture(autouse=True)
-def workplace(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def record(h200_times):
-    """Write a record of a few of the H200's problems, thirty kernels each; gives its path."""
-    problems = [x for x in sorted(h200_times[BF16]) if x.m in (1, 300) and x.n in (4096, 5120)]
-    rows = [
-        Measurement(KernelKey(BF16, candidate), problem, us, us, us, 7, 1e-3)
-        for problem in problems
-        for candidate, us in sorted(h200_times[BF16][problem].items())[:30]
-    ]
-    write_record(Path("few.jsonl.gz"), Record("h200", (CONDITIONS,), tuple(rows)))
-    return "few.jsonl.gz"
 
 
 def aot(*arguments):
     return CliRunner().invoke(cli.main, [str(x) for x in arguments])
 
 
-def test_a_record_without_the_type_is_refused(record):
-    result = aot("calibrate", "--record", record, "--dtype", "float16")
+def test_a_record_without_the_type_is_refused(few_record):
+    result = aot("calibrate", "--record", few_record, "--dtype", "float16")
     assert result.exit_code == 9
     assert "few.jsonl.gz has no times of float16; give another --record or --dtype" in result.output
 
 
-def test_calibrate_prints_scores_and_writes_a_calibration(record):
-    result = aot("calibrate", "--record", record, "--count", "12", "--folds", "2", "-o", "c.toml")
+def test_calibrate_prints_scores_and_writes_a_calibration(few_record):
+    result = aot("calibrate", "--record", few_record, "--count", "12", "--folds", "2", "-o", "c.toml")
     assert (result.exit_code, result.exception) == (0, None), result.output
     assert "set by hand, fitted" in result.stdout
     assert "each fitted to 12 times of other weights than it is scored on" in result.stdout
@@ -58,8 +34,8 @@ def test_calibrate_prints_scores_and_writes_a_calibration(record):
     assert "c.toml is for h200, not for thor; give another --calibration" in text
 
 
-def test_calibrate_prints_its_constants_for_programs(record):
-    found = json.loads(succeed("calibrate", "--record", record, "--count", "12", "--folds", "0", "--json"))
+def test_calibrate_prints_its_constants_for_programs(few_record):
+    found = json.loads(succeed("calibrate", "--record", few_record, "--count", "12", "--folds", "0", "--json"))
     assert (found["target"], found["scores"]) == ("h200", [])
     assert found["before"].keys() == found["after"].keys() == {x.name for x in fields(DEFAULTS)}
     assert found["before"] == asdict(DEFAULTS)
