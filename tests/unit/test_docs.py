@@ -126,6 +126,6 @@ def test_a_page_of_the_log_begins_with_its_date(page):
 def test_a_page_that_the_code_names_exists(folder):
     """Sources of constants are pages, so that a page which moves takes what refers to it along."""
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / folder).rglob("*.*") if path.suffix in SOURCES]
-    named = {page for text in texts for page in re.findall(r"\bdocs/[\w/.-]+\.(?:md|json|png)", text)}
+    named = {page for text in texts for page in re.findall(r"\b(?:docs|research/log)/[\w/.-]+\.(?:md|json|png)", text)}
     assert named
     assert [page for page in sorted(named) if not (ROOT / page).exists()] == []
