@@ -1,4 +1,4 @@
-"""The study `prior`, and the page about the prior: what it quotes is what the command prints."""
+"""The study `prior`, and its page and the short one: what they say is what it prints."""
 
 import re
 from functools import cache
@@ -14,8 +14,10 @@ from tests.unit.invoked import study, succeed
 
 pytestmark = pytest.mark.slow
 
-PAGE = (Path(__file__).parents[3] / "docs" / "prior.md").read_text(encoding="utf-8")
-QUOTED = re.findall(r"^```console\n\$ python -m research\.studies (.*)\n((?:.*\n)*?)```$", PAGE, re.MULTILINE)
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "prior.md").read_text(encoding="utf-8")
+STUDY = (ROOT / "research" / "studies" / "prior.md").read_text(encoding="utf-8")
+QUOTED = re.findall(r"^```console\n\$ python -m research\.studies (.*)\n((?:.*\n)*?)```$", STUDY, re.MULTILINE)
 
 
 @cache
@@ -25,11 +27,11 @@ def printed(part):
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_the_page_quotes_what_is_printed(part):
+def test_the_study_quotes_what_is_printed(part):
     assert dict(QUOTED)[f"prior --target thor --part {part}"] == printed(part)
 
 
-def test_the_page_quotes_each_part_once():
+def test_the_study_quotes_each_part_once():
     assert len(QUOTED) == len(PARTS)
 
 
