@@ -30,14 +30,21 @@ struct RowOperation {
   bool has_scale() const { return scale != RowScale::kNone; }
 };
 
-// Written by row_table.cc, in the order of the catalogue; there may be none.
-extern const RowOperation* const kRowOperations;
+// Written by table.cc, in the order of the catalogue; there may be none.
+extern const RowOperation kRowOperations[];
 extern const int32_t kNumRowOperations;
 
 // The C API's number of a row operation, apart from those of products, so that one cannot be taken for the other.
 constexpr int32_t kFirstRowOperationId = 1 << 17;
 
 inline int32_t row_id_of(int32_t index) { return kFirstRowOperationId + index; }
+
+// Sections and kernels number the operations on rows behind those of products.
+inline bool is_on_rows(int32_t operation) { return operation >= kNumOperations; }
+
+inline const char* tag_of(int32_t operation) {
+  return is_on_rows(operation) ? kRowOperations[operation - kNumOperations].tag : kOperations[operation].tag;
+}
 
 // Finds the index of a problem's operation, by the C API's number. Fails where there is none.
 aot_gemm_status_t find_row_operation(int32_t id, int32_t* index);
