@@ -23,6 +23,7 @@ from aot.core.operation import Operation
 from aot.core.signature import Argument
 from aot.core.tile_order import HEURISTIC
 from aot.package.contents import licence_of
+from aot.package.enumerations import enumeration_variables
 from aot.package.enumerator import enumerator
 from aot.package.escape import FILTERS, EscapeError, finalize
 from aot.package.file_set import FileSet
@@ -345,6 +346,7 @@ def _library_variables(library: Library, header: str) -> dict[str, object]:
         "calls": calls,
         "number_of": number_of,
         **row_variables(library),
+        **enumeration_variables(),
         "enumerators": lambda signature: [enumerator(argument.value) for argument in signature],
         "abi_version": ABI_VERSION,
         "triplet": "",

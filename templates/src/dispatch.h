@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "enumerations.h"
+
 namespace aot {
 
 struct Row {
@@ -75,8 +77,6 @@ struct Table {
   const int32_t* section_of;  // index into kSections by operation, as a section has it, and layout; -1 where no table has one
   int32_t num_sections;       // of its own
 };
-
-constexpr int32_t kNumLayouts = 4;
 
 // Written by table.cc. The sections of a table follow each other, those of products before those on rows.
 extern const Section kSections[];

@@ -6,42 +6,12 @@
 #include <cstdint>
 
 #include "dispatch.h"
+#include "enumerations.h"
 
 namespace aot {
 
-enum class SplitK : int32_t { kNone, kSerial, kParallel, kSeparate, kTail };
-
-// What a kernel's C entry takes, each as a pointer to a value; the stream is the last before the result: the twin of
-// aot.core.signature, then of aot.core.row_signature, whose weight and what else both have is one.
-enum class Argument : int32_t {
-  kA,          // Tensor
-  kB,          // RightOperand
-  kD,          // Tensor
-  kScaleA,     // Factors, of the rows of A
-  kScaleB,     // Factors, of the rows of B
-  kBias,       // Bias; on rows a Vector
-  kResidual,   // Tensor; on rows a RowOperand
-  kScaleD,     // Vector of one float32
-  kOffsets,    // Vector of int32
-  kIndex,      // Vector of int32
-  kBOfGroups,  // Addresses
-  kPlaces,     // Vector of int32, which the entry has written
-  kWorkspace,  // Vector of float32
-  kPrefetchB,  // int32_t: whether B may be read before the kernel in front has ended
-  kTileOrder,  // int32_t: of aot/core/tile_order.py
-  kStream,     // void*
-  kX,             // RowOperand
-  kWeight,        // Vector
-  kCos,           // Tensor
-  kSin,           // Tensor
-  kY,             // RowOperand
-  kResidualOut,   // RowOperand
-  kScale,         // Tensor of float32
-  kEps,           // float
-  kWeightOffset,  // float
-  kFlags,         // int32_t: RowFlag
-};
-constexpr int32_t kNumArguments = 26;
+// What a kernel's C entry takes is told by Argument, of aot.core.signature and row_signature, each as a pointer to a value; the
+// stream is the last before the result. `launch` of runtime.cc and `launch_rows` of row_plan.cc say of which type each is.
 constexpr int32_t kMaxArguments = 17;
 
 // Pointers to the values of arguments, by Argument; only those that a kernel takes are looked at.
@@ -50,17 +20,6 @@ struct ArgumentValues {
 
   void*& operator[](Argument argument) { return pointers[static_cast<int32_t>(argument)]; }
   void* operator[](Argument argument) const { return pointers[static_cast<int32_t>(argument)]; }
-};
-
-// Bits of the argument kFlags.
-enum RowFlag : int32_t {
-  kHasResidual = 1,
-  kHasWeight = 2,
-  kHasBias = 4,
-  kHasResidualOut = 8,
-  kScaleIsGiven = 16,
-  kIsInterleaved = 32,
-  kRoundsNorm = 64,
 };
 
 // Most columns of the result of an operation on rows: aot.core.row_operation.MAX_COLS.

@@ -8,26 +8,13 @@
 
 namespace aot {
 
-// What a function of the Python API computes. The products give D = A @ B^T; they differ in how the right operand is held:
-// kGatedLinear's has the rows of two, kGroupedLinear's is a stack of one for each group. kConstant stands for the function
-// that only looks at a weight, as the left operand. Those from kRmsNorm on are of row operations, in the order of
+// What a function of the Python API computes is its Product. The products give D = A @ B^T; they differ in how the right operand
+// is held: kGatedLinear's has the rows of two, kGroupedLinear's is a stack of one for each group. kConstant stands for the
+// function that only looks at a weight, as the left operand. Those from kRmsNorm on are of operations on rows, in the order of
 // RowFunction.
-enum class Product {
-  kLinear,
-  kMatmul,
-  kGatedLinear,
-  kGroupedLinear,
-  kConstant,
-  kRmsNorm,
-  kLayerNorm,
-  kSiluMul,
-  kGeluTanhMul,
-  kRotary,
-  kQuantize
-};
 
 // Gives the name of the function.
-const char* product_name(Product product);
+inline const char* product_name(Product product) { return word_of(product); }
 
 // What a call says beside its tensors.
 struct Options {

@@ -9,17 +9,13 @@
 
 namespace aot {
 
-enum class RowFunction : int32_t { kRmsNorm, kLayerNorm, kSiluMul, kGeluTanhMul, kRotary, kQuantize };
-
-// What Y is divided by before it is rounded: nothing, a scale for each row, one for each kScaleBlock columns of a row, or one
-// for all.
-enum class RowScale : int32_t { kNone, kRow, kBlock, kTensor };
-
 struct RowOperation {
   const char* tag;
   RowFunction function;
   Element x;  // and of all operands but Y and the scales
   Element y;
+  // What Y is divided by before it is rounded: nothing, a scale for each row, one for each kScaleBlock columns of a row, or one
+  // for all.
   RowScale scale;
 
   bool is_norm() const { return function == RowFunction::kRmsNorm || function == RowFunction::kLayerNorm; }

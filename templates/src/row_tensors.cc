@@ -69,9 +69,7 @@ int find_operation_of(Product product, const RowTensors& tensors, RowResult* res
   const RowScale scale = scale_of(tensors.options, y);
   result->operation = find_row_operation(function_of(product), x, y, scale);
   if (result->operation >= 0) return 0;
-  constexpr const char* kScales[] = {"none", "row", "block", "tensor"};
-  return refuse(kNoOperation, "rows %s %s %s %s", product_name(product), type_of(x).name, type_of(y).name,
-                kScales[static_cast<int32_t>(scale)]);
+  return refuse(kNoOperation, "rows %s %s %s %s", product_name(product), word_of(x), word_of(y), word_of(scale));
 }
 
 int refuse_shape(Product product, RowTensor which, const DLTensor& tensor, const int64_t* extents, int32_t num_dims) {

@@ -163,6 +163,7 @@ Stack stack_of(const Tensor& tensor, int64_t num_products, int64_t step) {
 int64_t workspace_bytes(const Workspace& workspace, int64_t m, int64_t n) {
   switch (workspace.mode) {
     case SplitK::kNone:
+    case SplitK::kCluster:
       return 0;
     case SplitK::kSeparate:
       return multiply(workspace.split_k, m, ceil_div(n, 4), 4, 4);

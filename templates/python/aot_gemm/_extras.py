@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import errors
 from ._constant import ConstantWeight
+from ._enumerations import EPILOGUES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-ACTIVATIONS: dict[Any, int] = {None: 0, "relu": 2, "gelu": 3, "gelu_tanh": 4, "silu": 5}
-"""By name, the number of `Epilogue` in operation.h."""
-GATES: dict[Any, int] = {"silu": 7, "gelu_tanh": 8}
+ACTIVATIONS: dict[Any, int] = {None: 0} | {x: EPILOGUES.index(x) for x in ("relu", "gelu", "gelu_tanh", "silu")}
+"""By name, the number of the epilogue."""
+GATES: dict[Any, int] = {"silu": EPILOGUES.index("swiglu"), "gelu_tanh": EPILOGUES.index("geglu")}
 """The same of gated products."""
 ALLOW_TF32, USE_FAST_ACCUM, INTERLEAVED, DETERMINISTIC, BATCH_INVARIANT = 1, 2, 4, 8, 16
 """Bits of the flags, which extras.cc has too."""

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from . import _library, errors
 from ._constant import ConstantWeight
-from ._dtypes import ELEMENTS
+from ._enumerations import ELEMENTS
 from ._extras import NUM_EXTRAS, NUM_TENSORS, Extras, deterministic
 from ._frameworks import framework_of, roots_of
 

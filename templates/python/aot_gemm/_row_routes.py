@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import _library, _routes
-from ._dtypes import ELEMENTS
+from ._enumerations import ELEMENTS
 from ._frameworks import framework_of
 
 _OUT, _RESIDUAL_OUT, _SCALE_OUT, _SCALE = 6, 7, 8, 5

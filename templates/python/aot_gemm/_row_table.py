@@ -8,10 +8,11 @@ from typing import Any
 from . import _library, _row_request, errors
 from ._catalogue import ROW_CATALOGUE, RowRow
 from ._dtypes import dtype_name
+from ._enumerations import TIERS
 from ._manifest import library_of_manifest, manifest
 from ._rows import GRANULARITIES
 from ._states import state_text
-from ._table import TIERS, extent_of, table_of
+from ._table import extent_of, table_of
 
 FUNCTIONS = tuple(dict.fromkeys(row.function for row in ROW_CATALOGUE))
 _BYTES = {"bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1}

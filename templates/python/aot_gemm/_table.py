@@ -8,16 +8,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from . import _files, _library, _packed, errors
+from ._enumerations import LAYOUTS, TIERS, TILE_ORDERS
 from ._manifest import device_table, library_of_manifest, manifest
 from ._packed import Row
 from ._plan_groups import Shape, grouping_of, of_a_group, skew_of
 from ._request import find, request_of
 from ._roofline import Rates, rates_of
 
-LAYOUTS = ("kk", "kn", "mk", "mn")
-"""By the number of aot_gemm_selection_t.layout."""
-TIERS = ("", "tuned", "grid", "fallback")
-"""By aot_gemm_tier_t."""
 MAX_EXTENT = 2**31 - 1
 
 
@@ -214,9 +211,6 @@ def table_of(target: str | None) -> int:
         raise errors.UnsupportedError(f"target is {errors.show(target)}; this wheel has tables of {', '.join(targets)}")
     return targets.index(target)
 
-
-TILE_ORDERS = (None, *(f"{along}{group}" for along in "mn" for group in (1, 2, 4, 8)))
-"""What each order is called: the twin of `order_name` in the toolchain's tile_order.py."""
 
 BATCH_INVARIANT, DETERMINISTIC = 4, 8
 """Flags of a problem. Source: aot_gemm.h, AOT_GEMM_BATCH_INVARIANT and AOT_GEMM_DETERMINISTIC."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from . import errors
+from ._enumerations import EPILOGUES
 from ._extras import GATES, refuse_activation, weights_of
-from ._request import EPILOGUES, Request, find
+from ._request import Request, find
 from ._torch_result import (
     SCALE_BLOCK,
     check_dtype,

@@ -11,9 +11,9 @@ import math
 from typing import Any, NamedTuple, NoReturn
 
 from . import errors
-from ._dtypes import ELEMENTS
+from ._enumerations import ELEMENTS, EPILOGUES
 from ._extras import ACTIVATIONS, GATES, refuse_activation
-from ._request import EPILOGUES, Request, find
+from ._request import Request, find
 
 DEVICES = ("cuda", "meta")
 """Where the tensors of a trace are said to be; meta tensors have shapes alone."""
