@@ -16,7 +16,7 @@ from aot.core.row_signature import RowArgument, RowFlag
 from aot.core.signature import Argument
 from aot.core.tile_order import NUM_ORDERS, order_name
 from aot.core.types import Scale
-from aot.package.call_fields import FIELDS, OPERANDS, OPTIONS, PLAIN, PYTHON_NAMES, READ, CallFlag
+from aot.package.call_fields import FIELDS, OPERANDS, OPTIONS, PLAIN, PYTHON_NAMES, READ, WRITTEN, CallFlag
 from aot.package.enumerator import enumerator
 
 if TYPE_CHECKING:
@@ -79,14 +79,16 @@ def enumeration_variables() -> dict[str, object]:
         "element_bits": [x.bits for x in ELEMENTS],
         "row_flags": [(enumerator(str(x.name).lower()), x.value) for x in RowFlag],
         "call_flags": [(enumerator(str(x.name).lower()), str(x.name), x.value) for x in CallFlag],
+        "all_call_flags": sum(CallFlag),
         "operands": [enumerator(x) for x in OPERANDS],
         "operand_names": [PYTHON_NAMES.get(x, x) for x in OPERANDS],
         "options": [enumerator(x) for x in OPTIONS],
-        "num_read": len(READ),
         "call_fields": fields,
         "most_fields": max(len(x.fields) for x in fields),
         "fields_by_name": FIELDS,
-        "field_words": OPERANDS,
+        "read": READ,
+        "written": WRITTEN,
+        "python_names": PYTHON_NAMES,
         "epilogues": [x.value for x in Epilogue],
         "layout_names": [x.value for x in sorted(Layout, key=lambda x: x.code)],
         "tiers": ["", *(x.name.lower() for x in Tier)],

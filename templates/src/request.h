@@ -16,6 +16,8 @@ namespace aot {
 // Gives the name of the function.
 inline const char* product_name(Product product) { return word_of(product); }
 
+inline bool is_on_rows(Product product) { return product >= Product::kRmsNorm; }
+
 // What a call says beside its tensors.
 struct Options {
   Epilogue epilogue = Epilogue::kNone;  // an activation, or a gate
@@ -26,6 +28,12 @@ struct Options {
   bool is_interleaved = false;
   bool is_deterministic = false;
   bool is_batch_invariant = false;
+  bool has_blocks = false;     // of quantize: a scale for each kScaleBlock columns
+  bool has_one_scale = false;  // of quantize: one for all, which is computed
+  bool rounds_norm = false;
+  int64_t rotary_dim = -1;  // -1: by the shape of cos
+  float eps = 0;
+  float weight_offset = 0;
 };
 
 // All that the operation of a product depends on.

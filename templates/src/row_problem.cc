@@ -167,6 +167,27 @@ bool takes(int32_t index, const aot_rows_problem_t& problem, const RowOperation&
          alignment.holds(problem.weight.data) && alignment.holds(problem.bias.data);
 }
 
+aot_rows_problem_t packed_rows(int32_t id, int64_t rows, int64_t cols) {
+  aot_rows_problem_t problem = {};
+  problem.struct_bytes = sizeof(problem);
+  problem.operation = id;
+  problem.device = -1;
+  problem.rows = rows;
+  problem.cols = cols;
+  int32_t index = 0;
+  if (find_row_operation(id, &index) != AOT_GEMM_OK) return problem;
+  const RowOperation& operation = kRowOperations[index];
+  problem.scale = {nullptr, {scales_of_row(problem, operation), 1, 0}};
+  problem.x = {nullptr, {columns_of_x(problem, operation), 1, 0}};
+  problem.y = {nullptr, {cols, 1, 0}};
+  if (!operation.is_rotary()) return problem;
+  problem.heads = problem.positions = 1;
+  problem.rotary_dim = cols / 2 * 2;
+  problem.x = problem.y = {nullptr, {cols, cols, 1}};
+  problem.cos = problem.sin = {nullptr, {problem.rotary_dim / 2, 1, 0}};
+  return problem;
+}
+
 RowOperands write_rows(const aot_rows_problem_t& problem, const RowOperation& operation) {
   RowOperands operands = {};
   const auto cols = static_cast<int32_t>(problem.cols);

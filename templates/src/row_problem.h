@@ -93,6 +93,9 @@ aot_gemm_status_t check_addresses_of_rows(const aot_rows_problem_t& problem, con
 // Says whether a kernel, by its index in kKernels, takes a checked problem.
 bool takes(int32_t kernel, const aot_rows_problem_t& problem, const RowOperation& operation);
 
+// Gives a problem of packed operands that is asked about only, by the C API's number of its operation.
+aot_rows_problem_t packed_rows(int32_t operation, int64_t rows, int64_t cols);
+
 // Writes a checked problem as its kernels read it.
 RowOperands write_rows(const aot_rows_problem_t& problem, const RowOperation& operation);
 

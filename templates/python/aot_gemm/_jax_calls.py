@@ -16,16 +16,15 @@ import numpy as np
 from jax import numpy as jnp
 
 from . import _extras, _library, errors
+from ._enumerations import ALLOW_TF32, NAMES, READ, USE_FAST_ACCUM
 from ._torch_result import Product, operation_of, result_of
 
-SLOTS = ("x", "weight", "bias", "scale_x", "scale_w", "residual", "scale_out")
+SLOTS = tuple(NAMES.get(name, name) for name in READ[: READ.index("scale_d") + 1])
 """The operands by the bits that xla_call.cc knows them by."""
 PLATFORM = "CUDA"
 """XLA's name of the platform that the handlers are for."""
 RECORDED = ("bfloat16", "float16")
 """Element types that there are gradients of."""
-_WORKSPACE = 7
-"""Where the bytes of workspace are in what the binding's `plan` gives."""
 _LAYOUTS = {"linear": (0,), "gated_linear": (0,), "matmul": (0, 1)}
 """By product, the numbers of `LAYOUTS` of row-major operands; b of a matmul, where it has one column, is of both."""
 
@@ -76,8 +75,8 @@ class Call(NamedTuple):
             for name, x, is_batched in zip(self.given, operands, batched, strict=True)
         }
         allowed = {
-            "allow_tf32": bool(self.flags & _extras.ALLOW_TF32),
-            "use_fast_accum": bool(self.flags & _extras.USE_FAST_ACCUM),
+            "allow_tf32": bool(self.flags & ALLOW_TF32),
+            "use_fast_accum": bool(self.flags & USE_FAST_ACCUM),
         }
         return Product(self.name, **parts, activation=self.activation, out_dtype=self.out_dtype, **allowed)
 
@@ -108,7 +107,7 @@ def _workspace_bytes(product: Product, shape: tuple[int, ...]) -> int:
         for layout in _LAYOUTS[product.name]
         for table in tables
     ]
-    return max(answer[_WORKSPACE] for answer in answers)
+    return max(answer["workspace_bytes"] for answer in answers)
 
 
 def _num_batches(call: Call, operands: tuple[Any, ...]) -> int:

@@ -140,10 +140,10 @@ def plan_rows(
     row = _row_of(function, dtype, out_dtype, granularity)
     library = library_of_manifest()
     number = library.aot_rows_operation(row.tag.encode())
-    asked = _library.binding()["rows_plan"](number, rows, cols, table_of(target))
-    kernel, tier, section, index, table = asked
+    found = _library.binding()["rows_plan"](number, rows, cols, table_of(target))
+    kernel, tier, table = found["kernel"], found["tier"], found["table"]
     is_grid = TIERS[tier] == "grid"
-    step, edge = _step_of(table, section, index) if is_grid else (None, 0)
+    step, edge = _step_of(table, found["section"], found["index"]) if is_grid else (None, 0)
     is_timed = step is not None and edge == cols and _tells(step, rows)
     values = manifest()["tables"][table]
     return RowPlan(

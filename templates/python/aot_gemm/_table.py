@@ -227,7 +227,7 @@ def _select(call: str, layout: object, shape: Shape, batch: int, flags: int, tar
         raise errors.StrideError(f"layout is {errors.show(layout)}; expected one of {', '.join(LAYOUTS)}")
     library_of_manifest()
     asked = _library.operation(call), LAYOUTS.index(layout), *shape, batch, flags, table_of(target)
-    return _Selection(*_library.binding()["plan"](*asked))
+    return _Selection(**_library.binding()["plan"](*asked))
 
 
 def _answer(selection: _Selection, call: str, shape: Shape, count: int, *, is_grouped: bool) -> dict[str, Any]:

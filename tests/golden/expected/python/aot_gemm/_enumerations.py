@@ -49,3 +49,162 @@ TILE_ORDERS = (
     "n8",
 )
 """What each order of tiles is called."""
+READ = (
+    "left",
+    "right",
+    "bias",
+    "scale_x",
+    "scale_w",
+    "residual",
+    "scale_d",
+    "offsets",
+    "index",
+    "cos",
+    "sin",
+    "scale",
+)
+"""The tensors that calls read; the first seven are those of a call by XLA, by the bits of its operands."""
+WRITTEN = (
+    "out",
+    "residual_out",
+    "scale_out",
+)
+"""The tensors that calls write; None where the library is to allocate one."""
+FIELDS = {
+    "linear": (
+        "left",
+        "right",
+        "bias",
+        "out",
+        "scale_x",
+        "scale_w",
+        "residual",
+        "scale_d",
+        "epilogue",
+        "element",
+        "flags",
+    ),
+    "matmul": (
+        "left",
+        "right",
+        "out",
+        "flags",
+    ),
+    "gated_linear": (
+        "left",
+        "right",
+        "bias",
+        "out",
+        "scale_x",
+        "scale_w",
+        "weights",
+        "epilogue",
+        "element",
+        "flags",
+    ),
+    "grouped_linear": (
+        "left",
+        "right",
+        "bias",
+        "out",
+        "scale_x",
+        "scale_w",
+        "offsets",
+        "index",
+        "weights",
+        "epilogue",
+        "element",
+        "flags",
+    ),
+    "constant": (
+        "left",
+    ),
+    "rms_norm": (
+        "left",
+        "right",
+        "residual",
+        "scale",
+        "out",
+        "residual_out",
+        "scale_out",
+        "element",
+        "flags",
+        "eps",
+        "weight_offset",
+    ),
+    "layer_norm": (
+        "left",
+        "right",
+        "bias",
+        "residual",
+        "scale",
+        "out",
+        "residual_out",
+        "scale_out",
+        "element",
+        "flags",
+        "eps",
+    ),
+    "silu_mul": (
+        "left",
+        "scale",
+        "out",
+        "scale_out",
+        "element",
+        "flags",
+    ),
+    "gelu_tanh_mul": (
+        "left",
+        "scale",
+        "out",
+        "scale_out",
+        "element",
+        "flags",
+    ),
+    "rotary": (
+        "left",
+        "cos",
+        "sin",
+        "out",
+        "flags",
+        "rotary_dim",
+    ),
+    "quantize": (
+        "left",
+        "scale",
+        "out",
+        "scale_out",
+        "element",
+        "flags",
+    ),
+}
+"""What the binding's functions take, by name: a record of these fields."""
+NAMES = {
+    "left": "x",
+    "right": "weight",
+    "scale_d": "scale_out",
+}
+"""What users call a field, where that is another word."""
+NUM_PLAIN = {
+    "linear": 4,
+    "matmul": 3,
+    "gated_linear": 10,
+    "grouped_linear": 12,
+    "constant": 1,
+    "rms_norm": 11,
+    "layer_norm": 11,
+    "silu_mul": 6,
+    "gelu_tanh_mul": 6,
+    "rotary": 6,
+    "quantize": 6,
+}
+"""Of how many of them a call may be that has nothing else."""
+ALLOW_TF32 = 1
+USE_FAST_ACCUM = 2
+INTERLEAVED = 4
+DETERMINISTIC = 8
+BATCH_INVARIANT = 16
+BLOCKS = 32
+ONE_SCALE = 64
+ROUNDS_NORM = 128
+"""Bits of the field `flags`."""
