@@ -11,7 +11,7 @@ from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
 from aot.core.operation import Layout
-from aot.core.row_operation import RowFunction, RowScale
+from aot.core.row_operation import PAIRS, RowFunction, RowScale
 from aot.core.row_signature import RowArgument, RowFlag
 from aot.core.signature import Argument
 from aot.core.tile_order import NUM_ORDERS, order_name
@@ -86,6 +86,8 @@ def enumeration_variables() -> dict[str, object]:
         "call_fields": fields,
         "most_fields": max(len(x.fields) for x in fields),
         "fields_by_name": FIELDS,
+        "on_rows": [x.value for x in RowFunction],
+        "pairs": [x.value for x in PAIRS],
         "read": READ,
         "written": WRITTEN,
         "python_names": PYTHON_NAMES,

@@ -54,16 +54,40 @@ PyObject* settle(PyObject* self, PyObject* const* arguments, Py_ssize_t num_argu
   return settle_weight(&state, arguments[0]);
 }
 
-// A record whose tensors are capsules that the caller keeps.
+// A tensor as it is told without memory, as where torch traces: an address that nothing reads, and packed strides.
+struct Shape {
+  HeldTensor tensor;
+  int64_t extents[kMaxDims];
+
+  // Reads a capsule, or a tuple of the code and the bits of the element type, as DLPack has them, and of the extents.
+  bool read(const State& state, const char* name, PyObject* object) {
+    Py_ssize_t count = -1;
+    if (!is_capsule(object)) {
+      count = PyTuple_Size(object);
+      if (count < 2 || count > kMaxDims + 2) PyErr_Clear();
+    }
+    if (count < 2 || count > kMaxDims + 2) return read_capsule(state, name, object, &tensor);
+    int64_t values[kMaxDims + 2];
+    for (Py_ssize_t i = 0; i < count; ++i) values[i] = PyLong_AsLong(PyTuple_GetItem(object, i));
+    if (PyErr_Occurred() != nullptr) return false;
+    std::memcpy(extents, values + 2, static_cast<size_t>(count - 2) * sizeof(int64_t));
+    const DLDataType type = {static_cast<uint8_t>(values[0]), static_cast<uint8_t>(values[1]), 1};
+    void* const address = this;
+    tensor.describe({address, {kDLCUDA, 0}, static_cast<int32_t>(count - 2), type, extents, nullptr, 0});
+    return true;
+  }
+};
+
+// A record whose tensors are capsules that the caller keeps, or shapes.
 struct Capsules {
-  HeldTensor tensors[kNumOperands];
+  Shape shapes[kNumOperands];
   Options options;
   WeightList weights;
 
   // Gives the operands as they are checked and stated; what is stated may point into this.
   Operands views() const {
     Operands found = {{}, options, weights.addresses()};
-    for (int32_t field = 0; field < kNumOperands; ++field) found.tensors[field] = tensors[field].view();
+    for (int32_t field = 0; field < kNumOperands; ++field) found.tensors[field] = shapes[field].tensor.view();
     if (weights.view() != nullptr) found.tensors[kRight] = weights.view();
     return found;
   }
@@ -74,12 +98,12 @@ bool read_weights(const State& state, Product product, const Record& record, Cap
   Py_ssize_t count = 0;
   PyObject* weights = weights_of(product, record, &count);
   if (weights == nullptr) return true;
-  bool is_listed = held->weights.begin(product, count, *held->tensors[kRight].view()) == 0;
+  bool is_listed = held->weights.begin(product, count, *held->shapes[kRight].tensor.view()) == 0;
   for (Py_ssize_t i = 0; i < count && is_listed; ++i) {
-    HeldTensor weight;
-    PyObject* capsule = PyTuple_GetItem(weights, i);
-    if (capsule == nullptr || !read_capsule(state, "a weight of a group", capsule, &weight)) return false;
-    is_listed = held->weights.add(*weight.view()) == 0;
+    Shape weight;
+    PyObject* object = PyTuple_GetItem(weights, i);
+    if (object == nullptr || !weight.read(state, "a weight of a group", object)) return false;
+    is_listed = held->weights.add(*weight.tensor.view()) == 0;
   }
   if (!is_listed) raise_refusal(state);
   return is_listed;
@@ -101,9 +125,8 @@ bool read_record(const State& state, Product product, PyObject* tuple, Capsules*
     const Field field = record.fields(product)[i];
     const bool is_needed = field == kLeft || (field == kRight && !is_on_rows(product));
     if (field >= kNumOperands || (!is_needed && is_none(values[i]))) continue;
-    HeldTensor& tensor = held->tensors[field];
-    if (!read_capsule(state, name_of(field), values[i], &tensor)) return false;
-    if (field < kOut || !tensor.is_read_only()) continue;
+    if (!held->shapes[field].read(state, name_of(field), values[i])) return false;
+    if (field < kOut || !held->shapes[field].tensor.is_read_only()) continue;
     refuse("OperandError", "%s is read-only, as its framework says; leave %s= away", kOperandNames[field],
            kOperandNames[field]);
     raise_refusal(state);
@@ -115,19 +138,14 @@ bool read_record(const State& state, Product product, PyObject* tuple, Capsules*
   return false;
 }
 
-// Argument: a record, whose tensors to be allocated are None. Returns what it writes, by the names of the fields: a tuple of
-// extents, and the number of the element type, or -1 where that is the left operand's.
-template <Product product>
-PyObject* describe_result(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
-  const State& state = State::of(self);
-  Capsules held;
-  Result result;
-  if (!has_arguments(state, num_arguments, 1) || !read_record(state, product, arguments[0], &held, &result)) return nullptr;
+// Gives what a checked call writes, by the names of the fields: tuples of the extents, and of the number of the element type, or
+// -1 where that is the left operand's.
+PyObject* describe_written(Product product, const Operands& operands, const Result& result) {
   const Element left = is_on_rows(product) ? result.computed_on_rows().x : result.computed_by().a;
   PyObject* found = PyDict_New();
   for (int32_t i = kOut; found != nullptr && i < kNumOperands; ++i) {
     Written written;
-    if (!find_written(product, held.views(), result, static_cast<Field>(i), &written)) continue;
+    if (!find_written(product, operands, result, static_cast<Field>(i), &written)) continue;
     int64_t values[kMaxDims + 1];
     std::memcpy(values, written.extents, static_cast<size_t>(written.num_dims) * sizeof(int64_t));
     values[written.num_dims] = written.element == left ? -1 : static_cast<int64_t>(written.element);
@@ -135,6 +153,23 @@ PyObject* describe_result(PyObject* self, PyObject* const* arguments, Py_ssize_t
     Py_DecRef(found);
     found = nullptr;
   }
+  return found;
+}
+
+// Argument: a record of capsules or shapes, whose tensors to be allocated are None. Returns what it writes, and the tag of its
+// operation.
+template <Product product>
+PyObject* describe_result(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
+  const State& state = State::of(self);
+  Capsules held;
+  Result result;
+  if (!has_arguments(state, num_arguments, 1) || !read_record(state, product, arguments[0], &held, &result)) return nullptr;
+  PyObject* written = describe_written(product, held.views(), result);
+  if (written == nullptr) return nullptr;
+  PyObject* tag = PyUnicode_FromString(is_on_rows(product) ? result.computed_on_rows().tag : result.computed_by().tag);
+  PyObject* found = tag == nullptr ? nullptr : PyTuple_Pack(2, written, tag);
+  Py_DecRef(written);
+  if (tag != nullptr) Py_DecRef(tag);
   return found;
 }
 
@@ -155,7 +190,7 @@ struct StatedRecord {
       raise(state, "DtypeError", "out is not a DLPack capsule, or one that was consumed");
       return false;
     }
-    const bool is_constant = address != nullptr && held.tensors[kRight].data() == address;
+    const bool is_constant = address != nullptr && held.shapes[kRight].tensor.data() == address;
     const int status = is_on_rows(product) ? state_rows(product, operands, result, &rows)
                                            : state_problems(product, operands, result, is_constant, &products);
     if (status != 0) raise_refusal(state);

@@ -90,7 +90,7 @@ def by_library(package, tensors, options):
     fields = ("x", "weight", "bias", "out", "scale_x", "scale_w", "offsets", "index", "weights")
     record = (*map(capsules.get, fields), epilogue, element, 0)
     try:
-        *shape, element = package._library.binding()["grouped_linear_result"](record)["out"]
+        *shape, element = package._library.binding()["grouped_linear_result"](record)[0]["out"]
     except package.AotGemmError as error:
         return type(error).__name__, str(error)
     default = tensors["x"][1] if element < 0 else getattr(torch, package._dtypes.ELEMENTS[element])

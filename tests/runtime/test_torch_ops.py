@@ -120,7 +120,7 @@ def by_library(package, name, tensors, options):
     named = {numbers.NAMES.get(x, x): x for x in numbers.FIELDS[name]}
     record = {field: capsules.get(key, said.get(field)) for key, field in named.items()}
     try:
-        *shape, element = package._library.binding()[f"{name}_result"](tuple(record.values()))["out"]
+        *shape, element = package._library.binding()[f"{name}_result"](tuple(record.values()))[0]["out"]
     except package.AotGemmError as error:
         return type(error).__name__, str(error)
     default = tensors["x"][1] if element < 0 else getattr(torch, package._dtypes.ELEMENTS[element])

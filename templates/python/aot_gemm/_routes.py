@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from . import _library, errors
 from ._constant import ConstantWeight
-from ._enumerations import DETERMINISTIC, ELEMENTS, FIELDS, NUM_PLAIN, READ, WRITTEN
+from ._enumerations import DETERMINISTIC, ELEMENTS, FIELDS, NUM_PLAIN, ON_ROWS, READ, WRITTEN
 from ._frameworks import framework_of, roots_of
 
 _GPU_DEVICES = (2, 13)
@@ -42,7 +42,7 @@ def run(product: str, values: tuple[Any, ...]) -> Any:
     record = call | {name: _capsule(product, call[name], stream) for name in _tensors_of(call)}
     if call.get("weights"):
         record["weights"] = tuple(_capsule(product, x, stream) for x in call["weights"])
-    written = _library.binding()[f"{product}_result"](tuple(record.values()))
+    written, _ = _library.binding()[f"{product}_result"](tuple(record.values()))
     for name, (*shape, element) in written.items():
         if call[name] is None:
             dtype = call["left"].dtype if element < 0 else framework.dtype(ELEMENTS[element])
@@ -68,8 +68,7 @@ def _check(product: str, call: dict[str, Any], given: list[Any]) -> Any:
 
     Where torch is to be deterministic, the call asks for it; a left operand that is not one matrix is copied.
     """
-    is_product = product == "matmul" or "epilogue" in FIELDS[product]
-    needed = (call["left"], call["right"]) if is_product else (call["left"],)
+    needed = (call["left"],) if product in ON_ROWS else (call["left"], call["right"])
     for tensor in (*needed, *(call[name] for name in _tensors_of(call)), *(call.get("weights") or ())):
         check_operand(product, tensor)
     for tensor in given:

@@ -70,6 +70,20 @@ WRITTEN = (
     "scale_out",
 )
 """The tensors that calls write; None where the library is to allocate one."""
+ON_ROWS = (
+    "rms_norm",
+    "layer_norm",
+    "silu_mul",
+    "gelu_tanh_mul",
+    "rotary",
+    "quantize",
+)
+"""The functions of operations on rows."""
+PAIRS = (
+    "silu_mul",
+    "gelu_tanh_mul",
+)
+"""Those of them whose x has twice the columns of the result."""
 FIELDS = {
     "linear": (
         "left",
