@@ -131,6 +131,10 @@ class Machine:
         lane: int = 0,
     ) -> Operation:
         """Make an operation of a warp; its accesses are declared by its agent, then it is posted or queued."""
+        return Operation(kind, self.agent(kind, warp, where, is_async_proxy=is_async_proxy), run, lane)
+
+    def agent(self, kind: str, warp: Warp, where: str, *, is_async_proxy: bool = True) -> Agent:
+        """Make who accesses memory for a warp, by an operation that the warp itself says to be complete."""
         self._num_operations += 1
         token = self._num_operations
         agent = Agent(
@@ -145,7 +149,7 @@ class Machine:
             launch=warp.launch.number,
         )
         self.operations[token] = agent
-        return Operation(kind, agent, run, lane)
+        return agent
 
     def post(self, operation: Operation) -> None:
         """Let an operation complete whenever the schedule chooses."""

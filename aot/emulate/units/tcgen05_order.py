@@ -99,5 +99,5 @@ def _issue(warp: Warp, bar: int, targets: list[Cta], where: str) -> None:
 
 @form("tcgen05.fence::{before,after}_thread_sync")
 def fence(program: Program, instruction: Instruction) -> Step:
-    """Nothing to do: operations are ordered by the barriers that they arrive at, and loads and stores when issued."""
+    """Nothing to do: barriers order the operations that arrive at them, and tcgen05.wait loads and stores."""
     return lambda _: None
