@@ -281,11 +281,11 @@ def _send(warp: Warp, places: Value, bar: int, data: Bytes, where: str) -> None:
         target.shared.content[offsets[:, None] + np.arange(size)] = data
         cluster.cta_of(bar, where).mbarrier(bar, where).complete(data.size, operation.bit)
 
-    operation = machine.operation("st.async", warp, where, complete, is_async_proxy=True)
+    operation = machine.operations.make("st.async", warp, where, complete, is_async_proxy=True)
     operation.agent.generic = True
     shared.shadow.write(operation.agent, (offsets[:, None] // WORD + np.arange(size // WORD)).reshape(-1))
     shared.content[offsets[:, None] + np.arange(size)] = FILL  # it may be written from now on
-    machine.post(operation)
+    machine.operations.post(operation)
 
 
 @form("prefetch.global.{L1,L2,L2::evict_last,L2::evict_normal}", "prefetch{,.param,.const}.tensormap", "prefetchu.L1")

@@ -250,7 +250,7 @@ def load(program: Program, instruction: Instruction) -> Step:
 
     def run(warp: Warp) -> None:
         at = _full_and_uniform(warp, address(warp), where)
-        agent = warp.machine.agent("tcgen05.ld", warp, where)
+        agent = warp.machine.operations.agent("tcgen05.ld", warp, where)
         access = _access(warp, at, shape, repeat, agent, is_write=False)
         warp.tensor_loads.load(agent.bit, to)
         found = warp.cta.tensor_memory.words[access.lanes, access.columns]
@@ -271,7 +271,7 @@ def store(program: Program, instruction: Instruction) -> Step:
 
     def run(warp: Warp) -> None:
         at = _full_and_uniform(warp, address(warp), where)
-        agent = warp.machine.agent("tcgen05.st", warp, where)
+        agent = warp.machine.operations.agent("tcgen05.st", warp, where)
         access = _access(warp, at, shape, repeat, agent, is_write=True)
         warp.tensor_loads.stores |= agent.bit
         words = np.stack([warp.registers[x] for x in sources])
