@@ -14,6 +14,7 @@ from aot.emulate.forms import YIELD, form
 from aot.emulate.memory import FILL, PARAMETER_WINDOW, RANK_SHIFT, SHARED_WINDOW, WORD
 from aot.emulate.types import BYTES, SIGNED, UNSIGNED, raw_dtype
 from aot.emulate.units._accesses import is_strong, learn, note_poll, space_of, tell
+from aot.emulate.units.barrier import check_initialised
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -273,6 +274,7 @@ def _send(warp: Warp, places: Value, bar: int, data: Bytes, where: str) -> None:
     if cluster.cta_of(bar, where) is not cta:
         text = f"{where}: stores to CTA {cta.rank} of the cluster, and tells mbarrier {bar:#x} of another"
         raise Fault(FaultKind.BARRIER, text)
+    check_initialised(warp, cta.mbarrier(bar, where), where, is_async=True)
     shared = cta.shared
     offsets = shared.offsets(places, size, where)
 
