@@ -19,7 +19,7 @@ import pytest
 from aot.compile import compiler as compile_module
 from aot.compile.artifact import CompileFailure
 from aot.compile.compiler import SCRATCH, ArtifactStore, compile_kernels, compile_one
-from aot.compile.kinds import FAMILIES, RESULT_NAME, entry_of, family_sources, sources_of
+from aot.compile.kinds import FAMILIES, RESULT_NAME, entry_of, family_sources, sources_changed, sources_of
 from aot.compile.object_file import cubin_sm, cubins, inspect
 from aot.core import scratch
 from aot.core.candidate import Candidate, KernelKey
