@@ -96,7 +96,7 @@ class Side:
         stride = (self.row_length + PAD, 1) if self.is_k_major else (1, self.row_length + PAD)
         return cute.make_layout((self.extent, self.block_k), stride=stride)
 
-    def stride_bytes(self, source: cute.Tensor) -> Int64:
+    def stride_bytes(self, source: cute.Tensor) -> Any:
         """Return the bytes from a row to the next."""
         return Int64(source.stride[0 if self.is_k_major else 1]) * ITEM_BYTES
 
