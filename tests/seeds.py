@@ -18,10 +18,10 @@ from aot.core.candidate import KernelKey
 from aot.core.errors import ManifestError, SelectionError, ShapeFileError, StoreError, TargetError
 from aot.core.measurement import LibraryRow, LibraryTime, Measurement, Outcome, Status
 from aot.core.problem import Problem
-from aot.core.row_operation import RowOperation
 from aot.core.strict_json import DecodeError, text_of
 from aot.core.strict_toml import toml_string
 from aot.families import family_of
+from aot.kinds.rows.operation import RowOperation
 from aot.measure import row_results, row_tuning_set, tuning_set
 from aot.measure.store import open_store
 from aot.package.manifest import Manifest, from_json, to_json

@@ -29,7 +29,7 @@ from aot.space.calibration import constants_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from aot.core.row_operation import RowOperation
+    from aot.kinds.rows.operation import RowOperation
 
 NAMED = "with --selection"
 RECORDED = "with --record and without --selection"

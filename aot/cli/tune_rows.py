@@ -12,10 +12,10 @@ from aot.cli.options import ROW_RECORDS, is_given, means_nothing
 from aot.cli.output import show, tell
 from aot.compile.workplace import Workplace
 from aot.core.errors import OperationError
-from aot.core.named_operations import all_named_operations
 from aot.core.progress import waiting
-from aot.core.row_operation import RowOperation
 from aot.core.target import load_target
+from aot.kinds.named_operations import all_named_operations
+from aot.kinds.rows.operation import RowOperation
 from aot.space.enumeration import Patterns
 from aot.tune.row_tuning import (
     RowTuningRequest,

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aot.core.operands import GemmCall
-    from aot.core.row_operation import RowOperation
     from aot.core.target import Target
     from aot.emulate.code import DeviceCode
     from aot.emulate.gpu import EmulatedGpu
+    from aot.kinds.rows.operation import RowOperation
     from aot.measure.kernel_library import ProblemStruct
 
 MAX_PARAMETERS = 1024

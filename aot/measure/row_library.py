@@ -11,7 +11,7 @@ from aot.measure.kernel_library import CURRENT_DEVICE
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from aot.core.row_operation import RowOperation
+    from aot.kinds.rows.operation import RowOperation
 
 
 class RowsTensorStruct(ctypes.Structure):

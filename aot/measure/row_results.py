@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 from aot.core.constraints import Extent, Grammar, Index, Rate, TargetName, Text, Version, one_line
 from aot.core.errors import StoreError
 from aot.core.measurement import Conditions
-from aot.core.row_candidate import RowCandidate
-from aot.core.row_operation import RowOperation
 from aot.core.strict_json import DecodeError, decode, decode_version, parse_json, read_content
+from aot.kinds.rows.candidate import RowCandidate
+from aot.kinds.rows.operation import RowOperation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from aot.core.constraints import Arch, Extent, Index, KernelName, Sha256, TargetName, Version
 from aot.core.errors import StoreError
-from aot.core.row_candidate import RowCandidate, RowLimits
-from aot.core.row_operation import RowOperation, RowProblem
 from aot.core.strict_json import DecodeError, decode_version, parse_json, read_content
 from aot.core.whole_file import write_whole
+from aot.kinds.rows.candidate import RowCandidate, RowLimits
+from aot.kinds.rows.operation import RowOperation, RowProblem
 from aot.measure.tuning_set import matches
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ import numpy as np
 from aot.core.element import ElementType
 from aot.core.errors import VerificationError
 from aot.core.numerics import bits_type, decode, encode, poison
-from aot.core.row_comparison import Written, compare_rows
-from aot.core.row_operation import RowFunction, RowOperation, RowScale
-from aot.core.row_reference import RowParameters, Rows, row_reference
-from aot.core.row_signature import RowArgument
+from aot.kinds.rows.comparison import Written, compare_rows
+from aot.kinds.rows.operation import RowFunction, RowOperation, RowScale
+from aot.kinds.rows.reference import RowParameters, Rows, row_reference
+from aot.kinds.rows.signature import RowArgument
 from aot.measure.row_library import INTERLEAVED, ROUND_NORM, SCALE_GIVEN, tensor_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from aot.core.comparison import Comparison
     from aot.core.numerics import Bits
-    from aot.core.row_candidate import RowLimits
+    from aot.kinds.rows.candidate import RowLimits
     from aot.measure.gpu import Gpu
     from aot.measure.row_library import RowsProblemStruct
 

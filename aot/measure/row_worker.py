@@ -20,8 +20,8 @@ import numpy as np
 from aot.core.element import ElementType
 from aot.core.errors import DeviceError, VerificationError
 from aot.core.numerics import bits_type, encode
-from aot.core.row_operation import RowFunction
-from aot.core.row_signature import RowArgument
+from aot.kinds.rows.operation import RowFunction
+from aot.kinds.rows.signature import RowArgument
 from aot.measure.gpu import ContextLostError, OutOfMemoryError
 from aot.measure.protocol import TimingPlan, middle_mean
 from aot.measure.row_library import tensor_of
@@ -31,7 +31,7 @@ from aot.measure.session import StoppedError
 
 if TYPE_CHECKING:
     from aot.core.numerics import Bits
-    from aot.core.row_operation import RowProblem
+    from aot.kinds.rows.operation import RowProblem
     from aot.measure.gpu import Gpu, Handle
     from aot.measure.row_library import RowsProblemStruct
     from aot.measure.row_results import RowResults

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aot.core.element import ElementType
-from aot.core.row_dispatch import RowColumn
-from aot.core.row_operation import RowOperation
+from aot.kinds.rows.dispatch import RowColumn
+from aot.kinds.rows.operation import RowOperation
 from aot.package.enumerator import enumerator
 
 if TYPE_CHECKING:

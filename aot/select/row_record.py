@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from aot.core.constraints import Extent, Rate, TargetName, Version
 from aot.core.errors import StoreError
 from aot.core.measurement import Conditions
-from aot.core.row_candidate import RowCandidate
-from aot.core.row_operation import RowOperation
 from aot.core.strict_json import DecodeError, decode, decode_version, parse_json, read_content
 from aot.core.whole_file import write_whole
+from aot.kinds.rows.candidate import RowCandidate
+from aot.kinds.rows.operation import RowOperation
 
 if TYPE_CHECKING:
     from aot.core.target import Target

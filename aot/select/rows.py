@@ -12,9 +12,9 @@ import numpy as np
 
 from aot.core.errors import SelectionError
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
-from aot.core.row_candidate import RowCandidate, RowKernelKey
-from aot.core.row_dispatch import RowColumn, RowSection, RowStep, RowTable
-from aot.core.row_operation import MAX_COLS, RowFunction, RowOperation, RowProblem
+from aot.kinds.rows.candidate import RowCandidate, RowKernelKey
+from aot.kinds.rows.dispatch import RowColumn, RowSection, RowStep, RowTable
+from aot.kinds.rows.operation import MAX_COLS, RowFunction, RowOperation, RowProblem
 from aot.row_families import row_family_of
 from aot.space.row_cost import row_time_us
 from aot.space.row_legality import legal_rows, row_fallback

@@ -32,10 +32,10 @@ from aot.core.constraints import (
 from aot.core.errors import StoreError
 from aot.core.kernel import Kernel
 from aot.core.operation import Operation
-from aot.core.row_candidate import RowKernelKey
-from aot.core.row_operation import RowOperation
 from aot.core.strict_json import DecodeError, decode_version, parse_json, read_content
 from aot.families import families_of
+from aot.kinds.rows.candidate import RowKernelKey
+from aot.kinds.rows.operation import RowOperation
 from aot.row_families import row_families_for
 from aot.space.enumeration import Patterns
 

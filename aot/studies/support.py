@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from aot.core.candidate import Accepted
 from aot.core.errors import CandidateError, OutputError
-from aot.core.named_operations import PRESETS, all_named_operations
 from aot.core.operation import Operation
-from aot.core.row_operation import RowOperation, RowScale
 from aot.core.target import load_target, target_names
 from aot.core.whole_file import write_whole
 from aot.families import families, families_for
+from aot.kinds.named_operations import PRESETS, all_named_operations
+from aot.kinds.rows.operation import RowOperation, RowScale
 from aot.select.joined import operations_of
 from aot.select.pipeline import committed_selection, default_record
 from aot.select.record import recorded_kernels

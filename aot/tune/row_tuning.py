@@ -15,12 +15,12 @@ from aot.core.element import ElementType
 from aot.core.errors import CompileError, OutputError, StoreError, TargetError
 from aot.core.measurement import PROVENANCE_PREDICTED
 from aot.core.operation import Operation
-from aot.core.row_candidate import RowKernelKey
-from aot.core.row_dispatch import RowColumn, RowSection, RowStep, RowTable
-from aot.core.row_operation import RowFunction, RowOperation, RowProblem
 from aot.core.scratch import scratch_folder
 from aot.core.target import Target, target_names
 from aot.core.whole_file import check_output
+from aot.kinds.rows.candidate import RowKernelKey
+from aot.kinds.rows.dispatch import RowColumn, RowSection, RowStep, RowTable
+from aot.kinds.rows.operation import RowFunction, RowOperation, RowProblem
 from aot.measure.row_results import read_row_results
 from aot.measure.row_tuning_set import (
     ROW_TUNING_SET_VERSION,

@@ -1,4 +1,4 @@
-// The kernels of row operations, and the table that one is looked up in: the twin of aot/core/row_dispatch.py, which states
+// The kernels of row operations, and the table that one is looked up in: the twin of aot/kinds/rows/dispatch.py, which states
 // the rule; tests/runtime proves the two equal.
 #ifndef AOT_GEMM_ROW_DISPATCH_H_
 #define AOT_GEMM_ROW_DISPATCH_H_
@@ -10,7 +10,7 @@
 namespace aot {
 
 // What a kernel's C entry takes, each as a pointer to a value; the stream is the last before the result: the twin of
-// aot.core.row_signature.
+// aot.kinds.rows.signature.
 enum class RowArgument : int32_t {
   kX,             // RowOperand
   kResidual,      // RowOperand
@@ -39,14 +39,14 @@ enum RowFlag : int32_t {
   kRoundsNorm = 64,
 };
 
-// What a kernel asks of a problem: the twin of aot.core.row_candidate.RowLimits.
+// What a kernel asks of a problem: the twin of aot.kinds.rows.candidate.RowLimits.
 struct RowLimits {
   int32_t alignment_bytes;  // of addresses and strides of X's type; 1: none, and any last stride
   int32_t cols_multiple;
   int64_t max_cols;
 };
 
-// Most columns of Y: aot.core.row_operation.MAX_COLS.
+// Most columns of Y: aot.kinds.rows.operation.MAX_COLS.
 constexpr int64_t kMaxCols = int64_t{1} << 30;
 
 struct RowKernel {

@@ -1,5 +1,5 @@
 // Checks the table of row operations against itself and the kernels, once, when the library is loaded: what
-// aot/core/row_dispatch.py checks before it is written.
+// aot/kinds/rows/dispatch.py checks before it is written.
 #include <cinttypes>
 #include <cstdint>
 

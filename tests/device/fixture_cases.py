@@ -17,9 +17,9 @@ from aot.core.errors import VerificationError
 from aot.core.grouping import Grouping
 from aot.core.numerics import POISON_BYTE, decode, encode, is_bad, is_integer
 from aot.core.operands import PLAIN, element_of
-from aot.core.row_operation import RowFunction
 from aot.core.signature import Argument
 from aot.core.tile_order import NUM_ORDERS, order_name
+from aot.kinds.rows.operation import RowFunction
 from aot.measure.edge_operands import edge_operands
 from aot.measure.edge_shapes import OF_ONE_TILE, SIZES, TAIL_TILES, EdgeShape, arrangements_of, shape_of
 from aot.measure.group_inputs import POSITIONS

@@ -10,10 +10,10 @@ from aot.core.candidate import Candidate, SplitK
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.problem import Problem
-from aot.core.row_candidate import RowLimits
-from aot.core.row_operation import RowOperation
 from aot.core.signature import Argument
 from aot.core.tile_order import HEURISTIC, NUM_ORDERS, order_name
+from aot.kinds.rows.candidate import RowLimits
+from aot.kinds.rows.operation import RowOperation
 from aot.measure.edge_shapes import BATCH, GROUPS, SIZES, EdgeShape, arrangements_of, rounded
 from aot.measure.row_verify import RowCase, row_cases, takes_case
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aot.core.errors import DeviceError, VerificationError
-from aot.core.row_operation import RowOperation
+from aot.kinds.rows.operation import RowOperation
 from aot.measure.device import CudaGpu, read_properties
 from aot.measure.kernel_library import KernelLibrary
 from aot.measure.row_library import RowLibrary

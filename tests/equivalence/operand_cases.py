@@ -8,8 +8,8 @@ import zlib
 from math import ceil
 
 from aot.core.grouping import Grouping
-from aot.core.row_operation import RowFunction, RowScale
 from aot.core.types import Scale
+from aot.kinds.rows.operation import RowFunction, RowScale
 from aot.measure.kernel_library import (
     B_CONSTANT,
     CURRENT_DEVICE,

@@ -9,9 +9,9 @@ import pytest
 
 from aot.core.dispatch import Tier
 from aot.core.errors import DeviceError
-from aot.core.row_dispatch import look_up_rows
-from aot.core.row_operation import RowOperation, RowProblem
-from aot.core.row_signature import RowFlag
+from aot.kinds.rows.dispatch import look_up_rows
+from aot.kinds.rows.operation import RowOperation, RowProblem
+from aot.kinds.rows.signature import RowFlag
 from aot.measure.row_library import (
     INTERLEAVED,
     ROUND_NORM,

@@ -13,12 +13,12 @@ from aot.core.candidate import KernelKey
 from aot.core.errors import AotError
 from aot.core.numerics import decode, is_integer, unit_roundoff
 from aot.core.reference import is_16_bit_product, sum_error
-from aot.core.row_candidate import RowKernelKey
 from aot.emulate.code import DeviceCode
 from aot.emulate.faults import Fault
 from aot.emulate.gpu import EmulatedGpu
 from aot.emulate.host import EmulatedKernels, EmulatedRows
 from aot.emulate.schedule import Mode, Schedule
+from aot.kinds.rows.candidate import RowKernelKey
 from tests.compiling import compile_kernels
 from tests.device.fixture_cases import ProductCase, RunProduct, RunRows, product_cases, row_cases
 from tests.device.fixture_file import Content, ListedProduct, checksum, read_fixture

@@ -7,11 +7,11 @@ import pytest
 
 from aot.core.candidate import Candidate, KernelKey
 from aot.core.operation import Operation
-from aot.core.row_candidate import RowKernelKey
-from aot.core.row_operation import RowOperation
 from aot.emulate.execute import ExecutionOptions, Executor, schedule_name
 from aot.emulate.kernels import tuned_kernel
 from aot.emulate.schedule import Mode, Schedule
+from aot.kinds.rows.candidate import RowKernelKey
+from aot.kinds.rows.operation import RowOperation
 from aot.measure.edge_shapes import edge_shapes
 from aot.measure.row_verify import row_cases, takes_case
 from aot.select.selector import fallback_key

@@ -11,11 +11,11 @@ from aot.core.candidate import Candidate, KernelKey
 from aot.core.errors import DeviceError
 from aot.core.operands import GemmCall, Tensor, operands
 from aot.core.problem import Problem
-from aot.core.row_candidate import RowKernelKey
-from aot.core.row_operation import RowOperation
 from aot.emulate.code import DeviceCode
 from aot.emulate.gpu import Clear, EmulatedGpu, KernelLaunch
 from aot.emulate.host import EmulatedKernels, EmulatedRows
+from aot.kinds.rows.candidate import RowKernelKey
+from aot.kinds.rows.operation import RowOperation
 from aot.measure.row_library import tensor_of
 from aot.select.selector import fallback_key
 from aot.space.row_legality import row_fallback

@@ -6,10 +6,10 @@ import pytest
 from aot.core.element import ElementType
 from aot.core.errors import DeviceError, VerificationError
 from aot.core.numerics import decode, encode
-from aot.core.row_candidate import RowLimits
-from aot.core.row_operation import RowFunction, RowOperation, RowScale
-from aot.core.row_reference import RowParameters, expected_scales, row_reference, scaled
-from aot.core.row_signature import RowArgument
+from aot.kinds.rows.candidate import RowLimits
+from aot.kinds.rows.operation import RowFunction, RowOperation, RowScale
+from aot.kinds.rows.reference import RowParameters, expected_scales, row_reference, scaled
+from aot.kinds.rows.signature import RowArgument
 from aot.measure.row_library import INTERLEAVED, ROUND_NORM, SCALE_GIVEN, RowLibrary, RowsProblemStruct
 from aot.measure.row_verify import HEADS, RowVerifier, row_cases
 from tests.unit.twins import TwinGpu, memory

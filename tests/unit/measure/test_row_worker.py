@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from aot.core.errors import DeviceError, StoreError
-from aot.core.row_candidate import RowCandidate, RowLimits
-from aot.core.row_operation import RowFunction, RowOperation
+from aot.kinds.rows.candidate import RowCandidate, RowLimits
+from aot.kinds.rows.operation import RowFunction, RowOperation
 from aot.measure.gpu import ContextLostError
 from aot.measure.protocol import TimingPlan
 from aot.measure.row_results import ROW_RESULTS_VERSION, RowRun, open_row_results, read_row_results

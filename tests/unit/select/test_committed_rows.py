@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import aot
-from aot.core.row_operation import RowFunction, RowProblem
 from aot.core.target import load_target
+from aot.kinds.rows.operation import RowFunction, RowProblem
 from aot.row_families import row_family_of
 from aot.select.row_record import read_row_record
 from aot.select.rows import HEAD_EDGES

@@ -4,10 +4,10 @@ import pytest
 
 from aot.core.dispatch import Tier
 from aot.core.errors import SelectionError, StoreError
-from aot.core.row_candidate import RowCandidate, RowKernelKey
-from aot.core.row_dispatch import look_up_rows, row_table_fault
-from aot.core.row_operation import MAX_COLS, RowOperation, RowProblem
 from aot.core.target import load_target
+from aot.kinds.rows.candidate import RowCandidate, RowKernelKey
+from aot.kinds.rows.dispatch import look_up_rows, row_table_fault
+from aot.kinds.rows.operation import MAX_COLS, RowOperation, RowProblem
 from aot.row_families import row_family_of
 from aot.select.row_record import (
     RowRecord,

@@ -8,9 +8,9 @@ from aot.compile.artifact import Artifact, CompileFailure
 from aot.core.element import ElementType
 from aot.core.errors import StoreError
 from aot.core.operation import Layout, Operation
-from aot.core.row_operation import RowOperation
 from aot.core.target import load_target
 from aot.families import families_of
+from aot.kinds.rows.operation import RowOperation
 from aot.space.enumeration import Patterns
 from aot.studies.census import OPERATIONS, Span, count, legal_keys, markdown, merge, read_census, totals
 from tests.golden.manifest import BIG, kernel

@@ -6,8 +6,8 @@ import pytest
 
 from aot.compile.artifact import CompileFailure
 from aot.core.errors import CompileError, StoreError, TargetError
-from aot.core.row_operation import RowFunction, RowOperation
 from aot.core.target import load_target
+from aot.kinds.rows.operation import RowFunction, RowOperation
 from aot.measure.options import Options
 from aot.measure.row_results import ROW_RESULTS_VERSION, RowRun, RowTimed, open_row_results
 from aot.measure.row_tuning_set import read_row_tuning_set
@@ -54,8 +54,8 @@ def stand_ins(monkeypatch):
     """Compile and link nothing; return what would have been linked."""
     from types import SimpleNamespace
 
-    from aot.core.row_kernel import RowKernel
-    from aot.core.row_signature import row_signature_of
+    from aot.kinds.rows.kernel import RowKernel
+    from aot.kinds.rows.signature import row_signature_of
     from tests.golden.manifest import kernel
 
     linked = []

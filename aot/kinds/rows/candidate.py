@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 from aot.core.constraints import FamilyName, Range
-from aot.core.row_operation import MAX_COLS, RowOperation
+from aot.kinds.rows.operation import MAX_COLS, RowOperation
 
 Threads = Annotated[int, Range(1, 1024)]
 VectorElements = Annotated[int, Range(1, 16)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from aot.core.epilogue import Epilogue
 from aot.core.errors import OperationError
 from aot.core.operation import Operation
-from aot.core.row_operation import RowOperation
+from aot.kinds.rows.operation import RowOperation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,10 +10,10 @@ from enum import IntFlag
 from typing import TYPE_CHECKING
 
 from aot.core.constraints import Word
-from aot.core.row_operation import RowFunction
+from aot.kinds.rows.operation import RowFunction
 
 if TYPE_CHECKING:
-    from aot.core.row_operation import RowOperation
+    from aot.kinds.rows.operation import RowOperation
 
 
 class RowArgument(Word):

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from aot.core.constraints import Count, Identifier, KernelName, Sha256
 from aot.core.execution import KernelState
-from aot.core.row_candidate import RowCandidate, RowKernelKey, RowLimits
-from aot.core.row_operation import RowOperation
-from aot.core.row_signature import RowArgument
+from aot.kinds.rows.candidate import RowCandidate, RowKernelKey, RowLimits
+from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.signature import RowArgument
 
 
 @dataclass(frozen=True)

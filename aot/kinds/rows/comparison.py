@@ -9,14 +9,14 @@ import numpy as np
 
 from aot.core.comparison import Comparison, largest_share
 from aot.core.numerics import decode, is_integer, round_to
-from aot.core.row_reference import expected_scales, scaled
+from aot.kinds.rows.reference import expected_scales, scaled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from aot.core.numerics import Bits
-    from aot.core.row_operation import RowOperation
-    from aot.core.row_reference import RowExpected
+    from aot.kinds.rows.operation import RowOperation
+    from aot.kinds.rows.reference import RowExpected
 
     Array = NDArray[np.float64]
 

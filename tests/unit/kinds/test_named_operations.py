@@ -2,7 +2,9 @@ import pytest
 
 from aot.core.errors import OperationError
 from aot.core.grouping import Grouping
-from aot.core.named_operations import (
+from aot.core.operation import Layout, Operation
+from aot.core.types import BF16, FP16
+from aot.kinds.named_operations import (
     DEFAULT_PRESET,
     HELP,
     PRESETS,
@@ -10,9 +12,7 @@ from aot.core.named_operations import (
     named_operations,
     with_epilogues,
 )
-from aot.core.operation import Layout, Operation
-from aot.core.row_operation import RowOperation
-from aot.core.types import BF16, FP16
+from aot.kinds.rows.operation import RowOperation
 
 
 def tags(text):

@@ -3,10 +3,10 @@ import pytest
 
 from aot.core.element import ElementType
 from aot.core.numerics import decode, encode
-from aot.core.row_comparison import Written, fault_of
-from aot.core.row_operation import RowOperation
-from aot.core.row_reference import RowParameters, expected_scales, row_reference, scaled
-from aot.core.row_signature import RowArgument
+from aot.kinds.rows.comparison import Written, fault_of
+from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.reference import RowParameters, expected_scales, row_reference, scaled
+from aot.kinds.rows.signature import RowArgument
 
 ROWS, COLS = 3, 160
 

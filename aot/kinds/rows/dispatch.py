@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Protocol
 from aot.core.constraints import Extent, Index, Microseconds
 from aot.core.dispatch import Tier, round_up
 from aot.core.measurement import Provenance
-from aot.core.row_candidate import RowLimits
-from aot.core.row_operation import RowOperation
+from aot.kinds.rows.candidate import RowLimits
+from aot.kinds.rows.operation import RowOperation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aot.core.row_operation import RowProblem
+    from aot.kinds.rows.operation import RowProblem
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from torch.nn import functional
 
 from aot.core.element import ElementType
 from aot.core.numerics import decode, encode, round_to
-from aot.core.row_operation import RowFunction, RowOperation, RowScale
-from aot.core.row_reference import RowParameters, expected_scales, row_reference, scaled
-from aot.core.row_signature import RowArgument
+from aot.kinds.rows.operation import RowFunction, RowOperation, RowScale
+from aot.kinds.rows.reference import RowParameters, expected_scales, row_reference, scaled
+from aot.kinds.rows.signature import RowArgument
 
 ROWS, COLS, HALF = 5, 200, 20
 X, RESIDUAL, WEIGHT, BIAS, COS, SIN = (

@@ -1,7 +1,7 @@
 import pytest
 
-from aot.core.row_operation import RowOperation
-from aot.core.row_signature import RowFlag, row_signature_of
+from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.signature import RowFlag, row_signature_of
 
 SIGNATURES = {
     "rms_norm": "x residual weight y residual_out eps weight_offset flags stream",

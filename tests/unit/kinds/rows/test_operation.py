@@ -1,7 +1,7 @@
 import pytest
 
 from aot.core.element import ElementType
-from aot.core.row_operation import RowFunction, RowOperation, RowProblem, RowScale
+from aot.kinds.rows.operation import RowFunction, RowOperation, RowProblem, RowScale
 
 
 @pytest.mark.parametrize("operation", RowOperation)

@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from aot.core.row_candidate import RowCandidate, RowKernelKey, RowLimits
-from aot.core.row_operation import RowOperation
 from aot.core.strict_json import DecodeError, decode
+from aot.kinds.rows.candidate import RowCandidate, RowKernelKey, RowLimits
+from aot.kinds.rows.operation import RowOperation
 
 CANDIDATE = RowCandidate("row_registers", 128, 2, 8, 4)
 

@@ -3,9 +3,9 @@ from dataclasses import replace
 import pytest
 
 from aot.core.dispatch import Tier
-from aot.core.row_candidate import RowLimits
-from aot.core.row_dispatch import RowColumn, RowSection, RowStep, RowTable, look_up_rows, row_table_fault
-from aot.core.row_operation import RowOperation, RowProblem
+from aot.kinds.rows.candidate import RowLimits
+from aot.kinds.rows.dispatch import RowColumn, RowSection, RowStep, RowTable, look_up_rows, row_table_fault
+from aot.kinds.rows.operation import RowOperation, RowProblem
 from tests.runtime.rows import ANY, SCALAR, SMALL, WIDE, row_kernel
 
 NORM = RowOperation.BF16_RMS_NORM
