@@ -30,8 +30,6 @@ class Decorator(Protocol):
 
 
 RECORDS = Path(__file__).parents[1] / "records"
-ROW_RECORDS = RECORDS.with_name("row_records")
-"""Where the committed records of row operations are; a target may have none."""
 SELECTIONS = Path("build/selections")
 """Where `aot select` writes, below the working directory."""
 

@@ -20,7 +20,7 @@ from aot.core.target import load_target
 from aot.core.whole_file import check_output
 from aot.search.strategies import strategy_of
 from aot.search.strategy import EXHAUSTIVE, MODEL, NAMES, Task
-from aot.select.record import read_record
+from aot.select.record import read_products
 from aot.select.times import measured_times
 from aot.space import cost
 from aot.space.calibration import Calibration, write_calibration
@@ -61,7 +61,7 @@ def _recorded(record: Path, dtype: str) -> tuple[Target, Mapping[Problem, Mappin
     Raises:
         SelectionError: it has none.
     """
-    found = read_record(record)
+    found = read_products(record)
     times = measured_times(found).get(Operation.of(ElementType(dtype)), {})
     if not times:
         raise SelectionError(f"{record} has no times of {dtype}; give another --record or --dtype")

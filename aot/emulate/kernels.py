@@ -12,8 +12,8 @@ from aot.core.errors import CompileError
 from aot.core.operation import Operation
 from aot.emulate.build import build_host_library, emulated_library
 from aot.families import family_of
+from aot.kinds.gemm.tuned import TunedKernel
 from aot.kinds.rows.candidate import RowKernelKey
-from aot.measure.tuning_set import TunedKernel
 from aot.select.selector import fallback_key
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from aot.core.json_text import write_json
 from aot.core.operation import Operation
 from aot.core.strict_json import decode_version, parse_json, read_content
 from aot.core.whole_file import write_whole
+from aot.kinds.gemm.tuned import TunedKernel
 from aot.kinds.rows.candidate import RowCandidate, RowKernelKey, RowLimits
 from aot.kinds.rows.operation import RowOperation
-from aot.measure.tuning_set import TunedKernel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,16 +10,19 @@ from math import ceil
 from aot.core.grouping import Grouping
 from aot.core.types import Scale
 from aot.kinds.rows.operation import RowFunction, RowScale
-from aot.measure.kernel_library import (
+from aot.measure.call_structs import (
     B_CONSTANT,
     CURRENT_DEVICE,
     GATE_INTERLEAVED,
+    INTERLEAVED,
     OFFSETS_START,
+    SCALE_GIVEN,
     GroupStrides,
     ProblemStruct,
+    RowsProblemStruct,
+    RowsTensorStruct,
     TensorStruct,
 )
-from aot.measure.row_library import INTERLEAVED, SCALE_GIVEN, RowsProblemStruct, RowsTensorStruct
 
 COUNT = 40
 """Problems for each kernel."""

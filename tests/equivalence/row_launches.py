@@ -7,7 +7,7 @@ from math import ceil
 
 from aot.kinds.rows.operation import RowFunction, RowScale
 from aot.kinds.rows.signature import RowArgument, RowFlag, row_signature_of
-from aot.measure.row_library import INTERLEAVED, SCALE_GIVEN
+from aot.measure.call_structs import INTERLEAVED, SCALE_GIVEN
 from tests.equivalence.operand_cases import BLOCK
 from tests.equivalence.operand_launches import Plain, integer, tensor
 

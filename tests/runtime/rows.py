@@ -14,7 +14,7 @@ from aot.kinds.rows.dispatch import RowColumn, RowSection, RowStep, RowTable
 from aot.kinds.rows.kernel import RowKernel
 from aot.kinds.rows.operation import RowOperation
 from aot.kinds.rows.signature import row_signature_of
-from aot.measure.row_library import RowsProblemStruct, RowsSelectionStruct, RowsTensorStruct
+from aot.measure.call_structs import RowsProblemStruct, RowsSelectionStruct, RowsTensorStruct
 from tests.golden.manifest import golden_manifest
 from tests.runtime.structs import GateTensor, Tensor, Vector
 

@@ -55,6 +55,9 @@ NORMS = (RowFunction.RMS_NORM, RowFunction.LAYER_NORM)
 PAIRS = (RowFunction.SILU_MUL, RowFunction.GELU_TANH_MUL)
 """Functions of two elements of X for each one of Y."""
 
+KIND = "rows"
+"""The kind of work that operations on rows are."""
+
 BF16, FP16, INT8 = ElementType.BFLOAT16, ElementType.FLOAT16, ElementType.INT8
 E4M3, E5M2 = ElementType.E4M3, ElementType.E5M2
 
@@ -116,6 +119,11 @@ class RowOperation(Word):
         """Return the prefix of its kernels' names and the name of its section."""
         return str(self.value)
 
+    @property
+    def kind(self) -> str:
+        """Return the name of its kind of work."""
+        return KIND
+
     @cached_property
     def position(self) -> int:
         """Return the place in the catalogue, which orders the sections of a table."""
@@ -145,6 +153,23 @@ class RowOperation(Word):
     def reduces_rows(self) -> bool:
         """Say whether an element of Y depends on all of its row of X, so that one CTA must read the whole row."""
         return self.is_norm or self.scale is RowScale.ROW
+
+    @property
+    def flops_of_element(self) -> int:
+        """Count the arithmetic for an element of Y.
+
+        A mean adds, a variance multiplies and adds, a norm multiplies by both root and weight; a gate is an
+        exponential, a sum, a quotient and a product; a rotation two products and a sum; a scale a maximum and a
+        product.
+        """
+        own = {
+            RowFunction.RMS_NORM: 4,
+            RowFunction.LAYER_NORM: 7,
+            RowFunction.SILU_MUL: 4,
+            RowFunction.GELU_TANH_MUL: 9,
+            RowFunction.ROTARY: 3,
+        }.get(self.function, 0)
+        return own + 2 * self.is_quantized
 
     @property
     def num_launches(self) -> int:
@@ -203,6 +228,11 @@ class RowProblem:
     def num_bytes(self) -> int:
         """Count the fewest bytes that device memory must move, without a residual."""
         return self.operation.num_bytes(self.rows, self.cols)
+
+    @property
+    def flops(self) -> int:
+        """Count the arithmetic, an exponential or a root as one: memory bounds every one of them."""
+        return self.operation.flops_of_element * self.rows * self.cols
 
     @property
     def name(self) -> str:

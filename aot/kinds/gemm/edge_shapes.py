@@ -16,12 +16,12 @@ from aot.core.problem import Problem
 from aot.core.reference import is_16_bit_product
 from aot.core.signature import Argument
 from aot.core.types import Scale
-from aot.measure.group_inputs import GroupSizes
+from aot.kinds.gemm.group_inputs import GroupSizes
 
 if TYPE_CHECKING:
     from aot.core.candidate import KernelKey
     from aot.core.operation import Operation
-    from aot.measure.tuning_set import TunedKernel
+    from aot.kinds.gemm.tuned import TunedKernel
 
 ALIGNED_SHAPES = (
     (1, 8, 8, 0),

@@ -13,7 +13,7 @@ from aot.core.numerics import decode, poison
 from aot.core.operands import element_of
 from aot.core.reference import needed, reference
 from aot.core.signature import Argument
-from aot.measure.group_inputs import POSITIONS
+from aot.kinds.gemm.group_inputs import POSITIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from aot.core.numerics import Bits
     from aot.core.operands import Indices
     from aot.core.problem import Problem
-    from aot.measure.edge_shapes import EdgeShape
+    from aot.kinds.gemm.edge_shapes import EdgeShape
 
     Operands = Mapping[Argument, Bits]
 

@@ -9,8 +9,8 @@ import pytest
 from aot.core.grouping import Grouping
 from aot.core.operands import operands
 from aot.core.operation import Operation
-from aot.measure.edge_shapes import edge_shapes
-from aot.measure.session_kernels import made_up
+from aot.kinds.gemm.edge_shapes import edge_shapes
+from aot.kinds.gemm.trial import made_up
 from tests.unit.twins import kernel_of
 
 MANY = [x for x in Operation if x.grouping is not Grouping.DENSE]

@@ -10,12 +10,10 @@ import numpy as np
 from aot.core.element import ElementType
 from aot.core.numerics import bits_type
 from aot.core.signature import Argument
-from aot.measure.inputs import Tiling
 
 if TYPE_CHECKING:
     from aot.core.numerics import Bits
     from aot.core.operands import Indices
-    from aot.measure.gpu import Gpu
 
 POSITIONS = (Argument.OFFSETS, Argument.INDEX)
 """The arguments that say where, and are not multiplied."""
@@ -81,10 +79,3 @@ def draw_index(num_rows: int, rows_of_a: int, rng: np.random.Generator, *, has_m
 def as_bits(positions: Indices) -> Bits:
     """Return positions as int32 lie in memory."""
     return positions.astype(np.int32).view(bits_type(ElementType.INT32))
-
-
-def place(gpu: Gpu, address: int, positions: Indices) -> Tiling:
-    """Write positions to device memory, and tell what is there."""
-    bits = as_bits(positions)
-    gpu.upload(address, bits)
-    return Tiling(ElementType.INT32, bits, len(bits), np.zeros(1, np.int64))

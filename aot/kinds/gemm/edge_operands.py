@@ -13,16 +13,17 @@ from aot.core.numerics import encode, poison, special_bits
 from aot.core.operands import element_of
 from aot.core.signature import Argument
 from aot.core.types import Scale
-from aot.measure.edge_shapes import Content
-from aot.measure.group_inputs import POSITIONS, as_bits, draw_ends, draw_index
-from aot.measure.inputs import SCALE_D, SCALED, deviation, draw, draw_scales
+from aot.kinds.gemm.edge_shapes import Content
+from aot.kinds.gemm.group_inputs import POSITIONS, as_bits, draw_ends, draw_index
+from aot.kinds.gemm.inputs import SCALE_D, SCALED, draw_scales
+from aot.kinds.inputs import deviation, draw
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from aot.core.numerics import Bits
     from aot.core.operands import Matrix
-    from aot.measure.edge_shapes import EdgeShape
+    from aot.kinds.gemm.edge_shapes import EdgeShape
 
 TYPICAL_SUM = 2.0
 """Standard deviation of a sum before an activation, which are curved between -3 and 3."""

@@ -10,22 +10,12 @@ from aot.core.element import ElementType
 from aot.core.grouping import Grouping
 from aot.core.reference import is_16_bit_product
 from aot.core.types import Scale
-from aot.measure.protocol import timed_arrangement
+from aot.kinds.gemm.timed import timed_arrangement
+from aot.kinds.trial import Agreement
 
 if TYPE_CHECKING:
     from aot.core.operands import Arrangement
     from aot.core.operation import Operation
-
-
-class Agreement(Enum):
-    """How far a baseline's result is the operation's own."""
-
-    EXACT = "exact"
-    """It keeps the same bounds as a kernel's."""
-    NEAR = "near"
-    """It is the same but for roundings between its steps, or bounds of its own on the sum."""
-    NONE = "none"
-    """It is a part of the operation alone, whose result is not looked at."""
 
 
 class Product(Enum):
