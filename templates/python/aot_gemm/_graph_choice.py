@@ -4,8 +4,9 @@ The table says of each product whether the wheel has a kernel for it, and how lo
 say. So the choice is by what was measured beside torch, over 720 products of models: up to 512 rows products were
 1.05 to 1.27 times as fast as torch's, from 900 to 12,000 rows 1.01 to 1.05 times, with some at 0.63 to 0.88 among them.
 Source: H100, 2026-11-26, torch 2.11, CUDA graphs. Gates were nowhere slower than torch's two products. Source: h200,
-aot/selections of 2026-11-22, which `aot build` prints: 486 gated products, 1.01 times as fast at worst. A graph whose
-rows are left open is taken to have few.
+aot/selections of 2026-11-22, which `aot build` prints: 486 gated products, 1.01 times as fast at worst. Of a gate whose
+two weights are one, torch computes one product, which is faster than two: 600 rows of Phi-3 mini's took 98 us here and
+78 there, and the gate behind it 7. Source: H200, 2026-11-27. A graph whose rows are left open is taken to have few.
 """
 
 from __future__ import annotations
@@ -19,18 +20,21 @@ from ._row_table import plan_rows
 from ._torch_gates import MOST_ROWS
 
 
-def is_chosen(product: GraphProduct, *, columns: int | None = None, gated: bool = False, **options: Any) -> bool:
+def is_chosen(
+    product: GraphProduct, *, columns: int | None = None, gated: bool = False, num_weights: int = 1, **options: Any
+) -> bool:
     """Say whether a product is this package's, with what is joined to it.
 
     Args:
         product: the product, or of a gate one of two.
         columns: of the result; by default those of the weight.
         gated: whether it is that of a gate.
+        num_weights: how many products torch would compute in its place.
         options: others that `plan` has.
     """
     n, k = value_of(product.weight).shape
     rows = product.rows
-    if not gated and rows is not None and rows > MOST_ROWS:
+    if num_weights == 1 and rows is not None and rows > MOST_ROWS:
         return False
     options |= {"gated": gated, "bias": product.bias is not None}
     why = _torch_modules.why_not_planned(columns or n, k, value_of(product.x).dtype, **options)

@@ -11,8 +11,8 @@ from aot.kinds.rows.candidate import RowCandidate, RowKernelKey
 from aot.kinds.rows.operation import RowOperation, RowProblem
 from aot.select.record import read_record
 from aot.select.row_times import is_journal, parse_row_record, read_journal
-from aot.studies.migrate import migrate
 from aot.tune.tuning import import_results
+from research.studies.migrate import migrate
 
 CONDITIONS = {
     "arch": "sm_90a",
