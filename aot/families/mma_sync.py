@@ -12,9 +12,10 @@ A candidate's schedule says how many bytes its loads bring at once, and over how
 from __future__ import annotations
 
 import re
+from itertools import product
 from typing import TYPE_CHECKING
 
-from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, Workspace
+from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, SplitK, Workspace
 from aot.core.dispatch import LOADS
 from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
@@ -29,6 +30,22 @@ if TYPE_CHECKING:
     from aot.families import Entry
 
 _SCHEDULE = re.compile(r"a(2|4|8|16)k([1248])")
+
+SPLITS = (1, 2, 4, 8)
+"""CTAs of a cluster that share a tile's k. Source of the most: CUDA C++ Programming Guide, portable cluster size."""
+
+MAX_SPLIT_TILE = 64 * 64
+"""Elements of the largest tile that CTAs share: larger ones are for products that have enough of them."""
+
+
+def _fits(splits: int, target: Target) -> bool:
+    """Say whether clusters of a number of CTAs are among a target's, or were counted on it."""
+    return splits == 1 or (splits, 1) in target.clusters or splits in dict(target.active_clusters)
+
+
+def _mode(splits: int) -> SplitK:
+    """Return the mode of a number of CTAs that share a tile's k."""
+    return SplitK.CLUSTER if splits > 1 else SplitK.NONE
 
 
 def _schedule(loads: int, along_k: int) -> str:
@@ -52,7 +69,9 @@ def tile_of(candidate: Candidate, operation: Operation) -> Tile:
     """Return the tile of a legal candidate."""
     warps = _warps(candidate) or (1, 1, 1)
     majors = operation.a.is_k_major, operation.b.is_k_major
-    return Tile(candidate.tile_m, candidate.tile_n, warps, _parts(candidate)[0] or LOADS[-1], *majors)
+    return Tile(
+        candidate.tile_m, candidate.tile_n, warps, _parts(candidate)[0] or LOADS[-1], *majors, candidate.split_k
+    )
 
 
 class MmaSync:
@@ -75,21 +94,35 @@ class MmaSync:
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles, warps along k, and the bytes of a load."""
-        del operation, target
+        del operation
         for (tile_m, tile_n), choices in WARPS.items():
             for along_k in dict.fromkeys(x[2] for x in choices):
-                for loads in LOADS:
-                    schedule = _schedule(loads, along_k)
-                    yield Candidate(self.name, tile_m, tile_n, schedule=schedule, use_tma_store=False)
+                splits_of_tile = SPLITS if tile_m * tile_n <= MAX_SPLIT_TILE else (1,)
+                for loads, splits in product(LOADS, (x for x in splits_of_tile if _fits(x, target))):
+                    yield Candidate(
+                        self.name,
+                        tile_m,
+                        tile_n,
+                        schedule=_schedule(loads, along_k),
+                        use_tma_store=False,
+                        split_k=splits,
+                        split_k_mode=_mode(splits),
+                    )
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply the kernel's limits on tile and schedule."""
-        del operation, target
-        cluster = (candidate.cluster_m, candidate.cluster_n, candidate.split_k)
+        del operation
+        cluster = (candidate.cluster_m, candidate.cluster_n, SplitK(candidate.split_k_mode))
         others = candidate.use_2cta or candidate.use_tma_store or candidate.swap_ab or candidate.num_stages
-        if cluster != (1, 1, 1) or others:
-            text = f"{self.name} computes a tile in a CTA, of all of k, with as many stages as pay, and stores elements"
+        if cluster != (1, 1, _mode(candidate.split_k)) or candidate.split_k not in SPLITS or others:
+            shared = "in a CTA, or in 2, 4 or 8 of a cluster that share k"
+            text = f"{self.name} computes a tile {shared}, with as many stages as pay, and stores elements"
             return Rejected(Reason.COMBINATION, text)
+        if not _fits(candidate.split_k, target):
+            text = (
+                f"{candidate.split_k} CTAs share k; {target.name} has no clusters of as many that are known to fill it"
+            )
+            return Rejected(Reason.CLUSTER, text)
         if _parts(candidate) == (0, 0):
             text = (
                 f"{self.name} has schedules such as a16k1: bytes of a load, warps along k; got {candidate.schedule!r}"
@@ -123,7 +156,7 @@ class MmaSync:
 
     def sum_order(self, candidate: Candidate) -> str:
         """Name the order in which warps take steps of k by turns, and add up their sums."""
-        return f"mma.sync, steps of k by turns of {_parts(candidate)[1]}"
+        return f"mma.sync, steps of k by turns of {_parts(candidate)[1]} of {candidate.split_k}"
 
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Make the kernel and its entry."""

@@ -182,13 +182,9 @@ def test_a_graph_of_the_backend_is_joined(backend, calls, caplog, name):
         assert str(reports_of(caplog)[0]) == report
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_graph_as_inductor_takes_it_apart_is_joined(module, calls, name):
-    """Run what Inductor's pass is given, and not what Inductor would make of the rest."""
+def as_inductor(module):
+    """Return a backend that runs what Inductor's pass is given, and not what Inductor would make of the rest."""
     rewrite = import_module(f"{module.__package__}._graph_pass").rewrite
-    model, expected_calls, _ = CASES[name]
-    x = random_tensor(2, 5, HIDDEN)
-    expected = model(x)
 
     def compiler(graph_module, _):
         rewrite(graph_module.graph)
@@ -196,8 +192,16 @@ def test_a_graph_as_inductor_takes_it_apart_is_joined(module, calls, name):
         return make_boxed_func(graph_module.forward)
 
     options = {"fw_compiler": compiler, "inference_compiler": compiler, "decompositions": select_decomp_table()}
+    return aot_autograd(**options)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_graph_as_inductor_takes_it_apart_is_joined(module, calls, name):
+    model, expected_calls, _ = CASES[name]
+    x = random_tensor(2, 5, HIDDEN)
+    expected = model(x)
     calls.clear()
-    check(torch.compile(model, backend=aot_autograd(**options), fullgraph=True)(x), expected)
+    check(torch.compile(model, backend=as_inductor(module), fullgraph=True)(x), expected)
     assert calls == expected_calls
 
 
@@ -285,7 +289,7 @@ def test_a_gate_of_one_weight_of_many_rows_is_an_operation_on_rows(backend, call
         return activation(gate) * up
 
     name = {functional.silu: "silu_mul"}.get(activation, "gelu_tanh_mul")
-    for rows, expected in ((512, ["gated_linear"]), (513, [name])):
+    for rows, expected in ((128, ["gated_linear"]), (129, ["linear", name]), (513, [name])):
         x = random_tensor(rows, HIDDEN)
         calls.clear()
         torch._dynamo.reset()
@@ -314,6 +318,17 @@ def test_other_parts_than_the_first_and_the_second_half_are_no_gate(backend, cal
     torch._dynamo.reset()
     check(torch.compile(model, backend=backend.backend, dynamic=False)(x), model(x))
     assert calls == ["linear"] * (rows == 5)
+
+
+def test_layer_norms_of_many_rows_are_inductors_but_the_backends_own_where_nothing_compiles(module, backend, calls):
+    norm = nn.LayerNorm(HIDDEN, dtype=BF16)
+    for rows, expected in ((512, ["layer_norm"]), (513, [])):
+        x = random_tensor(rows, HIDDEN)
+        for run, found in ((as_inductor(module), expected), (backend.backend, ["layer_norm"])):
+            torch._dynamo.reset()
+            calls.clear()
+            check(torch.compile(norm, backend=run, dynamic=False)(x), norm(x))
+            assert calls == found
 
 
 def test_rows_that_are_left_open_are_served(backend, calls):
@@ -491,6 +506,30 @@ def test_the_tokens_of_a_vision_tower_are_brought_in_order_once(backend, calls):
     check(results[0], model(pixels))
     assert seen.count("aten.clone.default") == 1
     assert calls == [*["layer_norm", "linear"] * 2, "layer_norm"] * 2
+
+
+def test_sums_of_heads_whose_rows_lie_in_a_row_are_left(backend, calls):
+    """Those of a rotary embedding are permuted, and kernels of attention read them so."""
+    model, x = Rotary(doubles=False), random_tensor(3, 5, HIDDEN)
+    assert not model(x).is_contiguous()
+    results, seen = operators_of(backend, model, x)
+    check(results[0], model(x))
+    assert "aten.clone.default" not in seen
+
+
+class Views(Tower):
+    """A tower whose tokens are read by a view that the copy would not allow."""
+
+    def forward(self, pixels):
+        tokens = self.patches(pixels).flatten(2).transpose(1, 2) + self.positions
+        return self.norm(tokens), torch.ops.aten.view(tokens.transpose(1, 2), [2, HIDDEN * 16]) + 1
+
+
+def test_a_graph_that_needs_the_strides_is_left(backend, calls):
+    model, pixels = Views(), random_tensor(2, 3, 16, 16)
+    results, seen = operators_of(backend, model, pixels)
+    check(results[0], model(pixels))
+    assert "aten.clone.default" not in seen
 
 
 def test_what_a_graph_gives_keeps_its_strides(backend, calls):

@@ -4,9 +4,8 @@ The table says of each product whether the wheel has a kernel for it, and how lo
 say. So the choice is by what was measured beside torch, over 720 products of models: up to 512 rows products were
 1.05 to 1.27 times as fast as torch's, from 900 to 12,000 rows 1.01 to 1.05 times, with some at 0.63 to 0.88 among them.
 Source: H100, 2026-11-26, torch 2.11, CUDA graphs. Gates were nowhere slower than torch's two products. Source: h200,
-aot/selections of 2026-11-22, which `aot build` prints: 486 gated products, 1.01 times as fast at worst. Of a gate whose
-two weights are one, torch computes one product, which is faster than two: 600 rows of Phi-3 mini's took 98 us here and
-78 there, and the gate behind it 7. Source: H200, 2026-11-27. A graph whose rows are left open is taken to have few.
+aot/selections of 2026-11-22, which `aot build` prints: 486 gated products, 1.01 times as fast at worst. A graph whose
+rows are left open is taken to have few.
 """
 
 from __future__ import annotations
@@ -18,6 +17,17 @@ from ._graph_match import value_of
 from ._graph_nodes import GraphProduct
 from ._row_table import plan_rows
 from ._torch_gates import MOST_ROWS
+
+MOST_ROWS_OF_HALVES = 128
+"""Of a gate whose two weights are one, torch computes one product, which is faster than two. Under Inductor, Phi-3 mini
+with the wheel is 1.09 times as fast at 32 rows, and 0.94 times at 300; at 600 its gate takes 98 us in the wheel's
+kernel, and 78 and 7 in torch's two. 128 lies where reading the weight still takes longer than multiplying: the bound
+between is not measured. Source: H200, 2026-11-27, torch 2.11, CUDA graphs."""
+
+MOST_ROWS_OF_LAYER_NORMS = 512
+"""Where Inductor takes the graph from here, which computes a layer norm with the bias and the sum in front of it:
+SigLIP's tower with the wheel's is 1.11 times as fast as without it at 512 rows, 0.96 times at 2,048 and at 8,192.
+Source: as above."""
 
 
 def is_chosen(
@@ -34,7 +44,8 @@ def is_chosen(
     """
     n, k = value_of(product.weight).shape
     rows = product.rows
-    if num_weights == 1 and rows is not None and rows > MOST_ROWS:
+    most = MOST_ROWS_OF_HALVES if gated else MOST_ROWS
+    if num_weights == 1 and rows is not None and rows > most:
         return False
     options |= {"gated": gated, "bias": product.bias is not None}
     why = _torch_modules.why_not_planned(columns or n, k, value_of(product.x).dtype, **options)

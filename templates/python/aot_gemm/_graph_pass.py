@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import Graph
 
+from ._graph_choice import MOST_ROWS_OF_LAYER_NORMS
 from ._graph_gates import replace_gates
 from ._graph_norms import join_quantisation, replace_norms
 from ._graph_products import replace_products
@@ -48,7 +49,7 @@ def rewrite(graph: Graph, *, joins_rows: bool = False) -> GraphReport:
     """
     if torch.are_deterministic_algorithms_enabled():
         return GraphReport()
-    counts = replace_norms(graph)
+    counts = replace_norms(graph, most_layer_rows=None if joins_rows else MOST_ROWS_OF_LAYER_NORMS)
     counts |= replace_rotary(graph) if joins_rows else {}
     quantised = join_quantisation(graph)
     if quantised:
