@@ -9,9 +9,9 @@ from aot.compile.legal_keys import legal_keys
 from aot.core.element import ElementType
 from aot.core.errors import StoreError
 from aot.core.operation import Layout, Operation
-from aot.core.row_operation import RowOperation
 from aot.core.target import load_target
 from aot.families import families_of
+from aot.kinds.rows.operation import RowOperation
 from aot.space.enumeration import Patterns
 from research.studies.census import OPERATIONS, Span, count, markdown, merge, read_census, text, totals
 from tests.golden.manifest import BIG, kernel

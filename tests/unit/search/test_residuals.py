@@ -4,6 +4,7 @@ import pytest
 from aot.core.candidate import Candidate
 from aot.core.element import ElementType
 from aot.core.operation import Operation
+from aot.kinds.gemm.kind import GEMM
 from aot.search.residuals import Coordinates, Observed, Prior, nearest, posterior
 from tests.unit.twins import BF16, problem_of
 
@@ -14,7 +15,7 @@ PROBLEM = problem_of(256, 4096, 4096)
 
 @pytest.fixture
 def coordinates():
-    return Coordinates(PRIOR)
+    return Coordinates(PRIOR, GEMM)
 
 
 def observed(coordinates, problem, errors):
