@@ -213,6 +213,7 @@ class Reason(Enum):
     EPILOGUE = "epilogue not supported by the family"
     GROUPING = "grouping not supported by the family"
     COMBINATION = "combination not supported by the family"
+    FEATURE = "the chip lacks what the family needs"
     ARCHITECTURE = "family is for another architecture"
     PATTERN = "excluded by --kernels"
 

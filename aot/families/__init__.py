@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from aot.core.candidate import Alignment, Candidate, KernelKey, Rejected, Resources, Workspace
     from aot.core.epilogue import Epilogue
+    from aot.core.feature import Feature
     from aot.core.grouping import Grouping
     from aot.core.operation import Operation
     from aot.core.signature import Signature
@@ -44,8 +45,8 @@ class Family(Protocol):
 
     name: str
     """Prefix of its candidates' names."""
-    archs: tuple[str, ...]
-    """Architectures that it compiles for, such as `sm_90a`."""
+    needs: tuple[Feature, ...]
+    """What it asks of a chip: it compiles for every target that has all of them."""
     num_strides: int
     """Strides an operand is passed with: 1, the leading one, or 2, both."""
     is_fallback: bool
@@ -138,8 +139,8 @@ def family_of(candidate: Candidate) -> Family:
 
 
 def families_for(target: Target) -> list[Family]:
-    """List the families that compile for a target's architecture, by name."""
-    return [family for _, family in sorted(families().items()) if target.arch in family.archs]
+    """List the families whose needs a target's chip has, by name."""
+    return [family for _, family in sorted(families().items()) if not target.lacks(family.needs)]
 
 
 def families_of(operation: Operation, target: Target) -> list[Family]:

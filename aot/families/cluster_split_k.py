@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, SplitK, Workspace
 from aot.core.epilogue import Epilogue
+from aot.core.feature import Feature
 from aot.core.grouping import Grouping
 from aot.core.operation import Layout
 from aot.core.types import BF16, E4M3_BF16, E4M3_BF16_FAST, E4M3_FP16, E4M3_FP32, FP16
@@ -91,7 +92,7 @@ class ClusterSplitK:
     """The family `cluster_split_k`."""
 
     name = "cluster_split_k"
-    archs = ("sm_90a", "sm_110a")
+    needs = (Feature.TMA, Feature.CLUSTERS, Feature.MMA_SYNC, Feature.DEPENDENT_LAUNCH)
     num_strides = 1
     is_fallback = False
     loads_outside = True

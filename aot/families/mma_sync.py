@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, Workspace
 from aot.core.dispatch import LOADS
 from aot.core.epilogue import Epilogue
+from aot.core.feature import Feature
 from aot.core.grouping import Grouping
 from aot.core.types import BF16, FP16
 from aot.families._mma_sync_tile import WARPS, Tile
@@ -59,7 +60,7 @@ class MmaSync:
     """The family `mma_sync`."""
 
     name = "mma_sync"
-    archs = ("sm_90a", "sm_110a")
+    needs = (Feature.CP_ASYNC, Feature.MMA_SYNC)
     num_strides = 1
     is_fallback = False
     loads_outside = False
@@ -127,11 +128,12 @@ class MmaSync:
 
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Make the kernel and its entry."""
-        del target
         from aot.families import signature
         from aot.families._mma_sync_kernel import mma_sync_entry
 
-        return mma_sync_entry(tile_of(candidate, operation), operation, signature(KernelKey(operation, candidate)))
+        arguments = signature(KernelKey(operation, candidate))
+        is_dependent = Feature.DEPENDENT_LAUNCH in target.features
+        return mma_sync_entry(tile_of(candidate, operation), operation, arguments, is_dependent=is_dependent)
 
 
 FAMILY = MmaSync()

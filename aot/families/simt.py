@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, Workspace
 from aot.core.epilogue import Epilogue
+from aot.core.feature import Feature
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.families._simt_tile import NUM_THREADS, TILE, smem_bytes
@@ -26,7 +27,7 @@ class Simt:
     """The family `simt`."""
 
     name = "simt"
-    archs = ("sm_90a", "sm_110a")
+    needs: tuple[Feature, ...] = ()
     num_strides = 2
     is_fallback = True
     loads_outside = True

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from aot.core.candidate import Alignment, Candidate, Reason, Rejected, Resources, SplitK, Workspace
 from aot.core.epilogue import Epilogue
+from aot.core.feature import Feature
 from aot.core.grouping import Grouping
 from aot.core.types import BF16, FP16
 from aot.families._split_k import order_of_splits
@@ -32,7 +33,7 @@ class Sm100Persistent:
     """The family `sm100_persistent`."""
 
     name = "sm100_persistent"
-    archs = ("sm_110a",)
+    needs = (Feature.TCGEN05, Feature.TMA, Feature.CLUSTERS, Feature.DEPENDENT_LAUNCH)
     num_strides = 1
     is_fallback = False
     loads_outside = True

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, SplitK
 from aot.core.epilogue import Epilogue
+from aot.core.feature import Feature
 from aot.core.grouping import Grouping
 from aot.core.types import BF16, FP16, TF32, Types
 from aot.families._epilogue import FP8, INT8, has_own_epilogue
@@ -45,7 +46,7 @@ class Sm100Quack:
     """The family `sm100_quack`."""
 
     name = "sm100_quack"
-    archs = ("sm_110a",)
+    needs = (Feature.TCGEN05, Feature.TMA, Feature.CLUSTERS, Feature.DEPENDENT_LAUNCH)
     num_strides = 1
     is_fallback = False
     loads_outside = True

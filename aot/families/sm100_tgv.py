@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, SplitK, Workspace
 from aot.core.epilogue import Epilogue
+from aot.core.feature import Feature
 from aot.core.grouping import Grouping
 from aot.core.operation import Layout, Operation
 from aot.core.target import Target
@@ -40,7 +41,7 @@ class Sm100Tgv:
     """The family `sm100_tgv`."""
 
     name = "sm100_tgv"
-    archs = ("sm_110a",)
+    needs = (Feature.TCGEN05, Feature.TMA, Feature.CLUSTERS, Feature.DEPENDENT_LAUNCH)
     num_strides = 1
     is_fallback = False
     loads_outside = True

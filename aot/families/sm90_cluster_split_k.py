@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, SplitK, Workspace
 from aot.core.epilogue import Epilogue
+from aot.core.feature import Feature
 from aot.core.grouping import Grouping
 from aot.core.types import BF16, FP16
 from aot.families._epilogue import FP8, has_own_epilogue
@@ -175,7 +176,7 @@ class Sm90ClusterSplitK:
     """The family `sm90_cluster_split_k`."""
 
     name = "sm90_cluster_split_k"
-    archs = ("sm_90a",)
+    needs = (Feature.WGMMA, Feature.TMA, Feature.CLUSTERS, Feature.DEPENDENT_LAUNCH)
     num_strides = 1
     is_fallback = False
     loads_outside = True

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, SplitK
 from aot.core.epilogue import Epilogue
+from aot.core.feature import Feature
 from aot.core.grouping import Grouping
 from aot.core.types import BF16, FP16, TF32, Types
 from aot.families._epilogue import FP8, INT8, has_own_epilogue
@@ -89,7 +90,7 @@ class Sm90Quack:
     """The family `sm90_quack`."""
 
     name = "sm90_quack"
-    archs = ("sm_90a",)
+    needs = (Feature.WGMMA, Feature.TMA, Feature.CLUSTERS, Feature.DEPENDENT_LAUNCH)
     num_strides = 1
     is_fallback = False
     loads_outside = True

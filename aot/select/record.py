@@ -164,9 +164,10 @@ def _check(record: Record) -> None:
     archs = {item.arch for item in record.conditions} - {target.arch}
     if archs:
         raise DecodeError(f"measured on {max(archs)}, and the target {target.name} is {target.arch}")
-    strange = [family.name for family in families if target.arch not in family.archs]
-    if strange:
-        raise DecodeError(f"has kernels of {strange[0]}, which is not for {target.arch}, the target's architecture")
+    for family in families:
+        lacked = target.lacks(family.needs)
+        if lacked:
+            raise DecodeError(f"has kernels of {family.name}, which needs {lacked[0]}; {target.name} has it not")
 
 
 def _header(line: str) -> _Header:

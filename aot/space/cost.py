@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from aot.core.candidate import MIN_SPLITS_OF_TWO_WAVES, Candidate, SplitK
 from aot.core.constraints import Rate
 from aot.core.element import ElementType
+from aot.core.feature import Feature
 from aot.core.operation import Operation
 from aot.core.types import SCALE_BLOCK
 from aot.families import family_of
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 NAME = "cost-model-v1"
 """Version of the model, recorded with every predicted row."""
 
-CLOCK_HZ = {"sm_90a": 1.6e9, "sm_110a": 1.575e9}
-"""SM clock under load. Source: 1440 to 1590 MHz read from H200s just after the benchmark; Thor's highest power mode."""
-
 REFERENCE_LAUNCH_US = 2.0
 """The launch time of the target that `ramp_us` was set on (aot/targets/h200.toml)."""
 
@@ -40,8 +38,8 @@ ROW_BYTES = 128
 SUM_BYTES = 4
 """Bytes of a partial sum: float32."""
 
-PROMOTED_ARCH = "sm_90a"
-"""Where FP8 sums are added up in float32 every 128 of k, unless they are asked to be fast. Source: `Types.is_fast`."""
+PROMOTED_BY = Feature.WGMMA
+"""What FP8 sums are added up in float32 behind, every 128 of k, unless asked to be fast. Source: `Types.is_fast`."""
 
 EXPOSED_PROMOTION = 0.2
 """Share of those additions, on the CUDA cores, that other warps' multiplications do not hide. Source: an assumption.
@@ -270,7 +268,7 @@ def _widens(candidates: Sequence[Candidate], operation: Operation) -> NDArray[np
 
 def _promotion_us(x: Operands, operation: Operation, target: Target) -> Column | float:
     """Return what adding a tile's FP8 sums up in float32 every 128 of k adds to its multiplications."""
-    if not operation.types.is_promoted or target.arch != PROMOTED_ARCH:
+    if not operation.types.is_promoted or PROMOTED_BY not in target.features:
         return 0.0
     additions_per_us = target.fp32_flops_per_s / 2 / target.num_sms / 1e6
     promoted: Column = EXPOSED_PROMOTION * x.cta_m * x.tile_n * np.ceil(x.k / SCALE_BLOCK) / additions_per_us
@@ -291,7 +289,7 @@ def _tile_us(
     flops_per_s = constants.flops_share * peak * shares / target.num_sms
     mma_us = 2e6 * x.cta_m * x.tile_n * x.k / (flops_per_s * efficiency) * best
     mma_us = mma_us + np.where(widens, 0.0, _promotion_us(x, operation, target))
-    l2_bytes_per_us = constants.l2_bytes_a_clock_an_sm * CLOCK_HZ[target.arch] / 1e6
+    l2_bytes_per_us = constants.l2_bytes_a_clock_an_sm * target.clock_hz / 1e6
     loaded = x.cta_m * item.rows / x.cluster_n + x.tile_n * item.columns / x.cluster_m
     store_us = 2 * x.cta_m * x.tile_n * item.stored / l2_bytes_per_us
     blocking = np.array([x.schedule.startswith("cooperative") or not x.use_tma_store for x in candidates])

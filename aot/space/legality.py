@@ -103,9 +103,11 @@ def check(candidate: Candidate, operation: Operation, target: Target) -> Verdict
         CandidateError: there is no such family.
     """
     family = family_of(candidate)
-    if target.arch not in family.archs:
-        text = f"{candidate.name}: {family.name} is for {', '.join(family.archs)}, {target.name} is {target.arch}"
-        return Rejected(Reason.ARCHITECTURE, text)
+    for needing, needs in ((family.name, family.needs), (operation.tag, operation.types.needs)):
+        lacked = target.lacks(needs)
+        if lacked:
+            text = f"{candidate.name}: {needing} needs {', '.join(lacked)}, which {target.name} ({target.arch}) has not"
+            return Rejected(Reason.FEATURE, text)
     missing = unbuilt(family, operation)
     if missing:
         return _refuse_unbuilt(candidate, operation, family, missing)

@@ -31,7 +31,7 @@ from aot.space.legality import check, unbuilt
 from aot.space.row_legality import legal_rows, row_fallback
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from aot.core.target import Target
     from aot.families import Family
@@ -146,7 +146,8 @@ def support(operation: Operation, target: str) -> Support:
     try:
         fallback(operation, load_target(target))
     except CandidateError as error:
-        return Support(REFUSED, str(error))
+        lacked = load_target(target).lacks(operation.types.needs)
+        return Support(REFUSED, f"the chip lacks {', '.join(lacked)}" if lacked else str(error))
     return Support(FALLBACK)
 
 
@@ -223,36 +224,62 @@ def _families(operation: Operation, arch: str) -> str:
 
 
 def _refused(targets: list[str]) -> Iterator[str]:
-    """Say why operations are refused, each with the targets that have one reason."""
+    """Say why operations are refused, all that the same targets refuse for one reason together."""
+    found: dict[tuple[str, str], list[str]] = {}
     for operation in Operation:
-        found: dict[str, list[str]] = {}
+        by_reason: dict[str, list[str]] = {}
         for target in targets:
             reason = support(operation, target).reason
             if reason:
-                found.setdefault(reason, []).append(target)
-        yield from (f"- `{operation.tag}` on {', '.join(names)}: {reason}." for reason, names in found.items())
+                by_reason.setdefault(reason, []).append(target)
+        for reason, names in by_reason.items():
+            found.setdefault((", ".join(names), reason), []).append(f"`{operation.tag}`")
+    yield from (f"- On {names}, {reason}: {', '.join(tags)}." for (names, reason), tags in found.items())
+
+
+def alike() -> list[list[str]]:
+    """Group the targets that have the same status in all operations, by name."""
+    return _grouped(
+        target_names(),
+        lambda target: (
+            *(support(x, target).status for x in Operation),
+            *(row_support(x, target).status for x in RowOperation),
+        ),
+    )
+
+
+def _grouped(names: list[str], column: Callable[[str], tuple[str, ...]]) -> list[list[str]]:
+    """Group names of columns that are the same in all rows."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name in names:
+        found.setdefault(column(name), []).append(name)
+    return list(found.values())
 
 
 def markdown() -> str:
     """Write the tables: operations by targets, the kernel families behind them, and the presets."""
     targets = target_names()
-    archs = sorted({load_target(name).arch for name in targets})
-    rows = [[f"`{x.tag}`", _types(x), _steps(x), *(support(x, target).status for target in targets)] for x in Operation]
-    built = [[f"`{x.tag}`", *(_families(x, arch) for arch in archs)] for x in Operation]
+    archs = _grouped(
+        sorted({load_target(name).arch for name in targets}), lambda arch: tuple(_families(x, arch) for x in Operation)
+    )
+    groups = alike()
+    heads, firsts = [", ".join(x) for x in groups], [x[0] for x in groups]
+    rows = [[f"`{x.tag}`", _types(x), _steps(x), *(support(x, name).status for name in firsts)] for x in Operation]
+    built = [[f"`{x.tag}`", *(_families(x, names[0]) for names in archs)] for x in Operation]
     presets = [[f"`{name}`", _preset(name)] for name in PRESETS]
     refused = list(_refused(targets))
     return "\n".join(
         [
-            *_table(["operation", "A x B to D", "steps", *targets], rows),
+            *_table(["operation", "A x B to D", "steps", *heads], rows),
             "",
             *(["Refused:", "", *refused, ""] if refused else []),
             "The kernel families that build each, beside the fallback:",
             "",
-            *_table(["operation", *archs], built),
+            *_table(["operation", *(", ".join(x) for x in archs)], built),
             "",
             "Operations on rows:",
             "",
-            *_table(["operation", "X to Y", "scales", *targets], _of_rows(targets)),
+            *_table(["operation", "X to Y", "scales", *heads], _of_rows(firsts)),
             "",
             "Presets:",
             "",

@@ -17,13 +17,14 @@ NAMES = sorted(x.stem for x in Path(aot.families.__file__).parent.glob("[!_]*.py
 NEW_FAMILY = """
 from aot.core.candidate import Alignment, Candidate, Rejected, Reason, Resources, Workspace
 from aot.core.epilogue import Epilogue
+from aot.core.feature import Feature
 from aot.core.grouping import Grouping
 from aot.core.types import BF16
 
 
 class Newest:
     name = "sm100_newest"
-    archs = ("sm_110a",)
+    needs = (Feature.TCGEN05,)
     num_strides = 1
     is_fallback = False
     loads_outside = True
@@ -92,6 +93,14 @@ def test_families_are_found_by_their_modules():
             "thor",
             ["cluster_split_k", "mma_sync", "simt", "sm100_grouped", "sm100_persistent", "sm100_quack", "sm100_tgv"],
         ),
+        (
+            "b200",
+            ["cluster_split_k", "mma_sync", "simt", "sm100_grouped", "sm100_persistent", "sm100_quack", "sm100_tgv"],
+        ),
+        ("rtx_pro_6000", ["cluster_split_k", "mma_sync", "simt"]),
+        ("a100", ["mma_sync", "simt"]),
+        ("l4", ["mma_sync", "simt"]),
+        ("orin", ["mma_sync", "simt"]),
     ],
 )
 def test_families_of_a_target(target, names):

@@ -120,7 +120,7 @@ def test_resources_are_those_of_the_compiled_kernels(
             Reason.COMBINATION,
             "grouped rows are the kernel's rows; take no swap",
         ),
-        (SM100, "h200", GROUPED, {}, Reason.ARCHITECTURE, None),
+        (SM100, "h200", GROUPED, {}, Reason.FEATURE, None),
     ],
 )
 def test_what_a_kernel_of_groups_cannot_do_is_refused(candidate, target, operation, change, why, message):

@@ -4,17 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from aot.core.candidate import Accepted, Alignment, Candidate, Reason, Rejected
+from aot.core.candidate import Accepted, Alignment, Candidate, KernelKey, Reason, Rejected
 from aot.core.epilogue import Epilogue
 from aot.core.operation import Layout, Operation
 from aot.core.target import load_target
 from aot.families._mma_sync_tile import MMA_K, MMA_M, MMA_N, PAD, WARPS, Tile
 from aot.families.mma_sync import FAMILY, tile_of
-from aot.space.enumeration import takes_loads, unaligned
+from aot.space.enumeration import legal, takes_loads, unaligned
 from aot.space.legality import check
+from tests.compiling import compile_kernels
 
 H200 = load_target("h200")
 THOR = load_target("thor")
+A100 = load_target("a100")
 TILE = Candidate("mma_sync", 64, 64, schedule="a8k2", use_tma_store=False)
 
 OPERATIONS = [x for x in Operation if x.types in FAMILY.types and x.grouping in FAMILY.groupings]
@@ -37,6 +39,23 @@ def test_every_candidate_is_legal_and_fits_the_instructions(target):
         assert tile.warp_rows % MMA_M == tile.warp_columns % (2 * MMA_N) == tile.block_k % (MMA_K * tile.warps[2]) == 0
         assert tile.num_threads <= 1024
         assert tile.num_accumulators <= 128
+
+
+def test_of_a_chip_without_tma_aligned_problems_take_those_of_16_bytes():
+    found = legal(Operation.BF16_KK, A100)
+    assert {x.family for x in found} == {"mma_sync"}
+    assert {FAMILY.alignment(x).loads for x in found} == {16}
+    assert len(found) == sum(len({x[2] for x in warps}) for warps in WARPS.values())
+    assert "mma_sync" not in {x.family for x in legal(Operation.BF16_KK, H200)}
+
+
+@pytest.mark.slow
+def test_waits_for_the_kernel_in_front_where_the_chip_can_start_it_early():
+    key = KernelKey(Operation.BF16_KK, TILE)
+    (early,), (plain,) = compile_kernels([key], H200), compile_kernels([key], A100)
+    assert early.ptx_path.read_text().count("griddepcontrol") == 2
+    assert "griddepcontrol" not in plain.ptx_path.read_text()
+    assert ".target sm_80" in plain.ptx_path.read_text()
 
 
 @pytest.mark.parametrize(("schedule", "loads"), [("a16k1", 16), ("a8k2", 8), ("a4k1", 4), ("a2k2", 2)])

@@ -92,6 +92,13 @@ def test_fallbacks_are_not_tuned():
     assert fallback(BF16, THOR) == next(FAMILY.candidates(BF16, THOR))
 
 
+def test_what_a_chip_cannot_convert_has_no_fallback():
+    text = "no kernel computes every e4m3_bf16_kk, so that no table can have it: simt_64x64_c1x1_direct: "
+    with pytest.raises(CandidateError, match=f"{text}e4m3_bf16_kk needs fp8, which orin \\(sm_87\\) has not"):
+        fallback(Operation.E4M3_BF16_KK, load_target("orin"))
+    assert fallback(Operation.E4M3_BF16_KK, load_target("l4")).family == "simt"
+
+
 def test_nothing_left_is_an_error():
     with pytest.raises(
         CandidateError, match="no candidate of bf16_kk on thor is left; see `aot space --target thor --explain`"

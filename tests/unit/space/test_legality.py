@@ -121,14 +121,14 @@ def test_a_device_with_less_shared_memory_takes_fewer():
         (
             ONE_CTA,
             H200,
-            Reason.ARCHITECTURE,
-            "sm100_persistent_128x128_c1x1_clc: sm100_persistent is for sm_110a, h200 is sm_90a",
+            Reason.FEATURE,
+            "sm100_persistent_128x128_c1x1_clc: sm100_persistent needs tcgen05, which h200 (sm_90a) has not",
         ),
         (
             Candidate("sm90_quack", 128, 128, schedule="pingpong"),
             THOR,
-            Reason.ARCHITECTURE,
-            "sm90_quack_128x128_c1x1_pingpong: sm90_quack is for sm_90a, thor is sm_110a",
+            Reason.FEATURE,
+            "sm90_quack_128x128_c1x1_pingpong: sm90_quack needs wgmma, which thor (sm_110a) has not",
         ),
         (
             Candidate("sm90_quack", 128, 128, schedule="pingpong", split_k_mode="serial"),

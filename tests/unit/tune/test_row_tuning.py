@@ -148,10 +148,10 @@ def test_devices_do_not_mix_and_an_empty_journal_is_none(tmp_path):
     with pytest.raises(StoreError, match=r"b\.jsonl is of h200, .* times of different devices do not mix"):
         import_row_results([first, other], None, tmp_path)
     assert not (tmp_path / "h200.jsonl.gz").exists()
-    for_other = RowRun(ROW_RESULTS_VERSION, "orin", CONDITIONS)
+    for_other = RowRun(ROW_RESULTS_VERSION, "xavier", CONDITIONS)
     with open_row_results(tmp_path / "d.jsonl") as found:
         found.add(for_other)
-    with pytest.raises(TargetError, match="was measured for the target 'orin'; there are: h100, h200, "):
+    with pytest.raises(TargetError, match="was measured for the target 'xavier'; there are: a100, b200, "):
         import_row_results([tmp_path / "d.jsonl"], None, tmp_path)
     (tmp_path / "c.jsonl").touch()
     with pytest.raises(StoreError, match=r"c\.jsonl holds no run"):
