@@ -1,13 +1,11 @@
-"""Kernel families: one module each, found by being here. A module offers one `FAMILY` and nothing else is registered.
+"""Kernel families, found by the entry points `aot.families` of installed distributions; ours are modules beside.
 
 A family states its space, its own limits and its arithmetic of resources without importing CUTLASS; only `entry`
-imports what it compiles. Adding a family is adding a module and its tests.
+imports what it compiles. Adding a family is adding a module, its entry point and its tests, here or in another package.
 """
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from aot.core.candidate import SplitK
 from aot.core.errors import CandidateError
 from aot.core.signature import signature_of
+from aot.families._entry_points import registrations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -114,28 +113,36 @@ def signature(key: KernelKey) -> Signature:
     )
 
 
+_MEMBERS = (*Family.__annotations__, *(x for x in vars(Family) if not x.startswith("_")))
+
+
 @cache
-def families() -> dict[str, Family]:
-    """Find the families by their modules; names that start with an underscore hold what families share."""
-    found: dict[str, Family] = {}
-    for module in pkgutil.iter_modules(__path__):
-        if not module.name.startswith("_"):
-            family: Family = importlib.import_module(f"{__name__}.{module.name}").FAMILY
-            found[family.name] = family
-    return found
-
-
-def family_of(candidate: Candidate) -> Family:
-    """Return a candidate's family.
+def family_named(name: str) -> Family:
+    """Return the family of a name, loaded by its entry point.
 
     Raises:
         CandidateError: there is none of that name.
+        FamilyError: it cannot be loaded, or two have one name.
     """
-    try:
-        return families()[candidate.family]
-    except KeyError:
-        known = ", ".join(sorted(families()))
-        raise CandidateError(f"no kernel family {candidate.family!r}; there are: {known}") from None
+    found = registrations()
+    if name not in found:
+        raise CandidateError(f"no kernel family {name!r}; there are: {', '.join(sorted(found))}")
+    family: Family = found[name].load(_MEMBERS)
+    return family
+
+
+def families() -> dict[str, Family]:
+    """Return all families by name.
+
+    Raises:
+        FamilyError: one cannot be loaded, or two have one name.
+    """
+    return {name: family_named(name) for name in registrations()}
+
+
+def family_of(candidate: Candidate) -> Family:
+    """Return a candidate's family; errors as `family_named`."""
+    return family_named(candidate.family)
 
 
 def families_for(target: Target) -> list[Family]:
