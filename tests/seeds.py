@@ -6,7 +6,7 @@ import gzip
 import json
 import math
 import tempfile
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from aot.compile import artifact
 from aot.core import execution, shape_set, target
 from aot.core.candidate import KernelKey
 from aot.core.errors import ManifestError, SelectionError, ShapeFileError, StoreError, TargetError
+from aot.core.json_text import plain_json
 from aot.core.measurement import LibraryRow, LibraryTime, Measurement, Outcome, Status
 from aot.core.problem import Problem
 from aot.core.row_operation import RowOperation
@@ -94,7 +95,7 @@ def from_text(parser):
 
 
 def plain(value):
-    return json.loads(json.dumps(asdict(value)))
+    return plain_json(value)
 
 
 SELECTION = selection.Selection(

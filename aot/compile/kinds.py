@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from aot.compile.artifact import PTX_NAME, Artifact, CompileFailure, RowArtifact, read_result
 from aot.core.candidate import KernelKey
 from aot.core.errors import CompileError
+from aot.core.json_text import plain_json
 from aot.core.kernel import Kernel
 from aot.core.row_candidate import RowKernelKey
 from aot.core.row_kernel import RowKernel
@@ -146,8 +147,8 @@ def verdict_of(key: AnyKey, target: Target) -> Verdict:
 def described(key: AnyKey, target: Target, path: Path) -> dict[str, Any]:
     """Describe a compiled object, as the store keeps it."""
     if isinstance(key, RowKernelKey):
-        return {"row_kernel": asdict(_describe_row(key, target, path))}
-    return {"kernel": asdict(_describe(key, target, path))}
+        return {"row_kernel": plain_json(_describe_row(key, target, path))}
+    return {"kernel": plain_json(_describe(key, target, path))}
 
 
 def _sha256_of(path: Path) -> str:

@@ -7,11 +7,11 @@ from functools import cache
 from importlib import resources
 from typing import Annotated
 
-from aot.core.candidate import Cluster
 from aot.core.constraints import Arch, Count, Grammar, Identifier, Label, Positive, Rate, TargetName, Text
 from aot.core.element import ElementType
 from aot.core.errors import TargetError
 from aot.core.feature import Feature
+from aot.core.knobs import Cluster
 from aot.core.operation import Operation
 from aot.core.strict_toml import TomlError, parse_toml
 

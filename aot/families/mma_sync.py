@@ -14,11 +14,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, Workspace
+from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, Workspace, gemm_candidate
 from aot.core.dispatch import LOADS
 from aot.core.epilogue import Epilogue
 from aot.core.feature import Feature
 from aot.core.grouping import Grouping
+from aot.core.knobs import GemmKnobs
 from aot.core.types import BF16, FP16
 from aot.families._mma_sync_tile import WARPS, Tile
 
@@ -39,13 +40,13 @@ def _schedule(loads: int, along_k: int) -> str:
 
 def _parts(candidate: Candidate) -> tuple[int, int]:
     """Return the bytes of a load and the warps along k of a candidate; (0, 0) where its schedule is none of ours."""
-    found = _SCHEDULE.fullmatch(candidate.schedule)
+    found = _SCHEDULE.fullmatch(candidate.gemm.schedule)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def _warps(candidate: Candidate) -> tuple[int, int, int] | None:
     """Return the warps of a candidate's tile; None where there is no such tile."""
-    of_tile = WARPS.get((candidate.tile_m, candidate.tile_n), ())
+    of_tile = WARPS.get((candidate.gemm.tile_m, candidate.gemm.tile_n), ())
     return next((x for x in of_tile if x[2] == _parts(candidate)[1]), None)
 
 
@@ -53,13 +54,14 @@ def tile_of(candidate: Candidate, operation: Operation) -> Tile:
     """Return the tile of a legal candidate."""
     warps = _warps(candidate) or (1, 1, 1)
     majors = operation.a.is_k_major, operation.b.is_k_major
-    return Tile(candidate.tile_m, candidate.tile_n, warps, _parts(candidate)[0] or LOADS[-1], *majors)
+    return Tile(candidate.gemm.tile_m, candidate.gemm.tile_n, warps, _parts(candidate)[0] or LOADS[-1], *majors)
 
 
 class MmaSync:
     """The family `mma_sync`."""
 
     name = "mma_sync"
+    knobs = GemmKnobs
     needs = (Feature.CP_ASYNC, Feature.MMA_SYNC)
     num_strides = 1
     is_fallback = False
@@ -81,24 +83,29 @@ class MmaSync:
             for along_k in dict.fromkeys(x[2] for x in choices):
                 for loads in LOADS:
                     schedule = _schedule(loads, along_k)
-                    yield Candidate(self.name, tile_m, tile_n, schedule=schedule, use_tma_store=False)
+                    yield gemm_candidate(self.name, tile_m, tile_n, schedule=schedule, use_tma_store=False)
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply the kernel's limits on tile and schedule."""
         del operation, target
-        cluster = (candidate.cluster_m, candidate.cluster_n, candidate.split_k)
-        others = candidate.use_2cta or candidate.use_tma_store or candidate.swap_ab or candidate.num_stages
+        cluster = (candidate.gemm.cluster_m, candidate.gemm.cluster_n, candidate.gemm.split_k)
+        others = (
+            candidate.gemm.use_2cta
+            or candidate.gemm.use_tma_store
+            or candidate.gemm.swap_ab
+            or candidate.gemm.num_stages
+        )
         if cluster != (1, 1, 1) or others:
             text = f"{self.name} computes a tile in a CTA, of all of k, with as many stages as pay, and stores elements"
             return Rejected(Reason.COMBINATION, text)
         if _parts(candidate) == (0, 0):
-            text = (
-                f"{self.name} has schedules such as a16k1: bytes of a load, warps along k; got {candidate.schedule!r}"
-            )
-            return Rejected(Reason.COMBINATION, text)
+            text = f"{self.name} has schedules such as a16k1: bytes of a load, warps along k"
+            return Rejected(Reason.COMBINATION, f"{text}; got {candidate.gemm.schedule!r}")
         if _warps(candidate) is None:
             tiles = ", ".join(f"{m}x{n} k{'/'.join(str(x[2]) for x in warps)}" for (m, n), warps in WARPS.items())
-            text = f"{candidate.tile_m}x{candidate.tile_n} with {_parts(candidate)[1]} warps along k is no tile"
+            text = (
+                f"{candidate.gemm.tile_m}x{candidate.gemm.tile_n} with {_parts(candidate)[1]} warps along k is no tile"
+            )
             return Rejected(Reason.TILE, f"{text}; expected one of {tiles}")
         return None
 

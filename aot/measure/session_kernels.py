@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from aot.core.errors import DeviceError, StoreError, VerificationError
+from aot.core.knobs import GemmKnobs
 from aot.core.measurement import OK, Measurement, Outcome, Status
 from aot.core.operands import GemmCall, Tensor, operands
 from aot.core.tile_order import count_clusters, distinct_orders
@@ -69,9 +70,10 @@ class SessionKernels:
             num_ctas: of more CTAs than this the order is not worth a measurement.
         """
         kernel, count = self.tuned[number], len(self._session.kernels.names)
-        candidate = kernel.key.candidate
-        clusters = count_clusters(candidate, problem)
-        if not kernel.orders_tiles or math.prod(clusters) * candidate.cluster_m * candidate.cluster_n > num_ctas:
+        if not kernel.orders_tiles:
+            return []
+        knobs, clusters = kernel.key.candidate.gemm, count_clusters(kernel.key.candidate, problem)
+        if math.prod(clusters) * knobs.cluster_m * knobs.cluster_n > num_ctas:
             return []
         found = [number + order * count for order in distinct_orders(*clusters)[1:]]
         for other in found:
@@ -132,8 +134,9 @@ class SessionKernels:
             return kernels.max_active_clusters(number, bound, 1 << 30, kernels.workspace_bytes(number, bound))
 
         if self.is_sound(number) and self.launch(number, "asking for its clusters", ask) == 0:
-            candidate = self.tuned[number].key.candidate
-            reason = f"0 active clusters of {candidate.cluster_m}x{candidate.cluster_n} on this device"
+            knobs = self.tuned[number].key.candidate.knobs
+            size = f" of {knobs.cluster_m}x{knobs.cluster_n}" if isinstance(knobs, GemmKnobs) else ""
+            reason = f"0 active clusters{size} on this device"
             self._unfit[number] = Status(Outcome.CLUSTERS, reason)
 
     def need(self, number: int, problem: Problem) -> tuple[int, Status]:

@@ -9,10 +9,11 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
-from aot.core.candidate import Candidate, KernelKey, SplitK
+from aot.core.candidate import Candidate, KernelKey
 from aot.core.constraints import Arch, Extent, Index, KernelName, Microseconds, Sha256, TargetName, Version
 from aot.core.dispatch import ALIGNMENT_BYTES, takes
 from aot.core.errors import StoreError
+from aot.core.knobs import SplitK, split_mode
 from aot.core.operands import unaligned_loads
 from aot.core.operation import Operation
 from aot.core.problem import Problem
@@ -62,7 +63,7 @@ class TunedKernel:
     @property
     def is_reproducible(self) -> bool:
         """Say whether two runs must give the same bits."""
-        return self.key.candidate.split_k_mode != SplitK.PARALLEL
+        return split_mode(self.key.candidate.knobs) is not SplitK.PARALLEL
 
     def takes(self, problem: Problem) -> bool:
         """Say whether the kernel is to be timed on the problem, with packed operands."""

@@ -50,8 +50,10 @@ class OptunaSearch:
         optuna = _optuna()
         self._task = task
         self._study = optuna.create_study(sampler=sampler)
-        rows = [{name: getattr(x, name) for name in FIELDS} for x in task.candidates]
-        choices = {name: sorted({row[name] for row in rows}, key=str) for name in FIELDS}
+        known = [{"family": x.family, **dict(x.knobs.items())} for x in task.candidates]
+        names = dict.fromkeys((*FIELDS, *(name for row in known for name in row)))
+        rows = [{name: row.get(name, "") for name in names} for row in known]
+        choices = {name: sorted({row[name] for row in rows}, key=str) for name in names}
         self._space = {
             name: optuna.distributions.CategoricalDistribution(values)
             for name, values in choices.items()

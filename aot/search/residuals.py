@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from aot.core.knobs import GemmKnobs
+
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
@@ -28,13 +30,13 @@ measuring. Source: a replay of the H200 record with 300 and with 600 gave the sa
 (docs/log/2026-11-21-searches.md)."""
 
 NUMBERS = ("tile_m", "tile_n", "cluster_m", "cluster_n", "split_k")
-"""Fields of a candidate that are compared by their ratio: a factor of two is one unit of distance."""
+"""Knobs that are compared by their ratio: a factor of two is one unit of distance."""
 
 STAGES_APART = 4.0
 """Pipeline stages that count as one unit of distance."""
 
 KINDS = ("family", "schedule", "swap_ab", "use_2cta", "use_tma_store", "split_k_mode")
-"""Fields that are equal or not; being different is one unit of distance."""
+"""What else of a candidate is equal or not; being different is one unit of distance."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,24 @@ class Points:
         return Points(self.numbers[chosen], self.kinds[chosen])
 
 
+def _numbers(candidate: Candidate) -> list[float]:
+    """Return what is compared by its ratio; of a family's own knobs the first numbers, by name."""
+    knobs = candidate.knobs
+    if isinstance(knobs, GemmKnobs):
+        return [*(math.log2(getattr(knobs, name)) for name in NUMBERS), knobs.num_stages / STAGES_APART]
+    found = [math.log2(1 + x) for _, x in knobs.items() if type(x) is int]
+    return [*found, *[0.0] * (len(NUMBERS) + 1)][: len(NUMBERS) + 1]
+
+
+def _kinds(candidate: Candidate) -> list[Hashable]:
+    """Return what is equal or not; of knobs that are a family's own the first words and switches."""
+    knobs = candidate.knobs
+    if isinstance(knobs, GemmKnobs):
+        return [("family", candidate.family), *((name, getattr(knobs, name)) for name in KINDS[1:])]
+    others: list[Hashable] = [(name, x) for name, x in knobs.items() if type(x) is not int]
+    return [("family", candidate.family), *others, *[None] * len(KINDS)][: len(KINDS)]
+
+
 @dataclass(frozen=True)
 class Observed:
     """What was measured of one problem."""
@@ -93,10 +113,10 @@ class Coordinates:
 
     def points(self, candidates: Sequence[Candidate]) -> Points:
         """Place candidates."""
-        numbers = [
-            [*(math.log2(getattr(x, name)) for name in NUMBERS), x.num_stages / STAGES_APART] for x in candidates
-        ]
-        kinds = [[self._code((name, getattr(x, name))) for name in KINDS] for x in candidates]
+        numbers, kinds = (
+            [_numbers(x) for x in candidates],
+            [[self._code(kind) for kind in _kinds(x)] for x in candidates],
+        )
         return Points(  # of the same width where there are none
             np.array(numbers, dtype=np.float64).reshape(len(numbers), len(NUMBERS) + 1),
             np.array(kinds, dtype=np.int64).reshape(len(kinds), len(KINDS)),

@@ -35,7 +35,7 @@ from aot.core.strict_json import DecodeError, decode_row, decode_version, parse_
 from aot.core.target import load_target
 from aot.core.tile_order import HEURISTIC, TileOrder
 from aot.core.whole_file import write_whole
-from aot.families import family_of
+from aot.families import check_knobs, family_named
 from aot.measure.store import read_store
 
 if TYPE_CHECKING:
@@ -156,14 +156,17 @@ def _check(record: Record) -> None:
     """Refuse a target that there is not, and results or kernels of another architecture (DecodeError)."""
     try:
         target = load_target(record.target)
-        families = [
-            family_of(Candidate(name, 1, 1)) for name in {x.kernel.candidate.family for x in record.measurements}
-        ]
+        families = [family_named(name) for name in {x.kernel.candidate.family for x in record.measurements}]
     except (TargetError, CandidateError) as error:
         raise DecodeError(str(error)) from error
     archs = {item.arch for item in record.conditions} - {target.arch}
     if archs:
         raise DecodeError(f"measured on {max(archs)}, and the target {target.name} is {target.arch}")
+    for kernel in {x.kernel.candidate for x in record.measurements}:
+        try:
+            check_knobs(kernel)
+        except CandidateError as error:
+            raise DecodeError(str(error)) from error
     for family in families:
         lacked = target.lacks(family.needs)
         if lacked:

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from aot.core.candidate import MIN_SPLITS_OF_TWO_WAVES, Candidate, SplitK
+from aot.core.candidate import MIN_SPLITS_OF_TWO_WAVES, Candidate
 from aot.core.constraints import Rate
 from aot.core.element import ElementType
 from aot.core.feature import Feature
+from aot.core.knobs import SplitK
 from aot.core.operation import Operation
 from aot.core.types import SCALE_BLOCK
-from aot.families import family_of
+from aot.families import family_of, tiling_of
 
 if TYPE_CHECKING:
     from aot.core.problem import Problem
@@ -94,16 +95,17 @@ Column = NDArray[np.float64]
 
 
 def _columns(candidates: Sequence[Candidate], name: str) -> Column:
-    return np.array([float(getattr(candidate, name)) for candidate in candidates])
+    return np.array([float(getattr(tiling_of(candidate), name)) for candidate in candidates])
 
 
 def _is_tail(candidates: Sequence[Candidate]) -> NDArray[np.bool_]:
-    return np.array([candidate.split_k_mode == SplitK.TAIL for candidate in candidates])
+    return np.array([tiling_of(candidate).split_k_mode == SplitK.TAIL for candidate in candidates])
 
 
 def _num_sharing(candidates: Sequence[Candidate]) -> Column:
     """Count the CTAs of a cluster that share the k of a tile."""
-    return np.array([x.split_k if x.split_k_mode == SplitK.CLUSTER else 1 for x in candidates], dtype=np.float64)
+    tilings = map(tiling_of, candidates)
+    return np.array([x.split_k if x.split_k_mode == SplitK.CLUSTER else 1 for x in tilings], dtype=np.float64)
 
 
 def cluster_slots(candidates: Sequence[Candidate], target: Target) -> tuple[Column, Column]:
@@ -292,7 +294,9 @@ def _tile_us(
     l2_bytes_per_us = constants.l2_bytes_a_clock_an_sm * target.clock_hz / 1e6
     loaded = x.cta_m * item.rows / x.cluster_n + x.tile_n * item.columns / x.cluster_m
     store_us = 2 * x.cta_m * x.tile_n * item.stored / l2_bytes_per_us
-    blocking = np.array([x.schedule.startswith("cooperative") or not x.use_tma_store for x in candidates])
+    blocking = np.array(
+        [x.schedule.startswith("cooperative") or not x.use_tma_store for x in map(tiling_of, candidates)]
+    )
     exposed = np.where(blocking, constants.blocking_epilogue, constants.hidden_epilogue)
     # What the CTAs of a cluster send each other is taken to travel as fast as what L2 sends: an assumption.
     exchanged = 1 - 1 / _num_sharing(candidates)
@@ -313,7 +317,7 @@ def _workspace_bytes(candidates: Sequence[Candidate], sizes: Sizes, *, zero: boo
     found = np.zeros((len(sizes), len(candidates)))
     m, n = (x[:, 0].astype(np.int64) for x in (sizes.m, sizes.n))
     for j, candidate in enumerate(candidates):
-        if candidate.split_k > 1:
+        if tiling_of(candidate).split_k > 1:
             workspace = family_of(candidate).workspace(candidate)
             count: Any = workspace.num_zero_bytes if zero else workspace.num_bytes
             # All but the tail's arithmetic takes whole arrays.
@@ -348,7 +352,7 @@ def estimate(
     reaches = np.array([float(family_of(candidate).loads_outside) for candidate in candidates])
     outside_us = reaches * _outside_us(x, waves, ItemBytes.of(candidates, operation), constants)
     compute_us = waves * _tile_us(x, candidates, operation, target, constants) + outside_us
-    modes = [SplitK(candidate.split_k_mode) for candidate in candidates]
+    modes = [SplitK(tiling_of(candidate).split_k_mode) for candidate in candidates]
     # Partial sums are written once and read once, whoever adds them up.
     moved = _operand_bytes(sizes) + 2 * _workspace_bytes(candidates, sizes, zero=False)
     bytes_per_s = constants.bandwidth_share * target.bandwidth_bytes_per_s
@@ -383,7 +387,7 @@ def _split_us(
     """Return what bringing partial sums together adds: clearing the flags and hand-overs, or a second kernel."""
     fixed = []
     for mode, candidate in zip(modes, candidates, strict=True):
-        handovers = candidate.split_k - 1 if mode is SplitK.SERIAL else 1
+        handovers = tiling_of(candidate).split_k - 1 if mode is SplitK.SERIAL else 1
         in_place = target.launch_us + constants.serial_handover_us * handovers
         free = {SplitK.NONE: 0.0, SplitK.CLUSTER: 0.0}
         fixed.append({**free, SplitK.SEPARATE: target.launch_us}.get(mode, in_place))

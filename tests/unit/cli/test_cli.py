@@ -19,7 +19,7 @@ from aot.cli.main import COMMANDS
 from aot.compile import compiler as compile_module
 from aot.compile.artifact import Artifact, CompileFailure
 from aot.core import errors
-from aot.core.candidate import Candidate, KernelKey
+from aot.core.candidate import KernelKey, changed, gemm_candidate
 from aot.core.measurement import Measurement
 from aot.core.shape_set import shape_set_names
 from aot.core.target import load_target, target_names
@@ -156,9 +156,9 @@ def test_space():
 @pytest.mark.slow
 def test_import_and_select(tmp_path, monkeypatch):
     coarse_grid(monkeypatch)
-    kernel = KernelKey(KK, next(x.candidate for x in golden_manifest().kernels if x.candidate.split_k > 1))
-    candidate = replace(kernel.candidate, family="sm90_quack", tile_m=128, tile_n=128, schedule="pingpong")
-    key = KernelKey(KK, replace(candidate, split_k=1, split_k_mode="none"))
+    kernel = KernelKey(KK, next(x.candidate for x in golden_manifest().kernels if x.candidate.gemm.split_k > 1))
+    candidate = changed(kernel.candidate, family="sm90_quack", tile_m=128, tile_n=128, schedule="pingpong")
+    key = KernelKey(KK, changed(candidate, split_k=1, split_k_mode="none"))
     with open_store(tmp_path / "results.sqlite") as store:
         run = store.add_run("h200", 1, CONDITIONS)
         number = store.kernel_id(TunedKernel(key, "ab"))
@@ -194,7 +194,7 @@ def test_import_and_select(tmp_path, monkeypatch):
 
 
 def test_runs_are_put_to_one_level(tmp_path):
-    key = KernelKey(KK, Candidate("sm90_quack", 128, 128, schedule="pingpong"))
+    key = KernelKey(KK, gemm_candidate("sm90_quack", 128, 128, schedule="pingpong"))
     for name, factor, count in (("a", 1.0, 30), ("b", 1.25, 25), ("c", 1.0, 3)):
         with open_store(tmp_path / f"{name}.sqlite") as store:
             run = store.add_run("h200", 1, CONDITIONS)
@@ -570,7 +570,7 @@ def test_a_file_without_an_end_is_an_error(arguments):
 
 def test_a_path_that_is_no_text_is_printed_all_the_same(workplace):
     name = os.fsdecode(b"\xff.jsonl.gz")
-    key = KernelKey(KK, next(x.candidate for x in golden_manifest().kernels if x.candidate.swap_ab))
+    key = KernelKey(KK, next(x.candidate for x in golden_manifest().kernels if x.candidate.gemm.swap_ab))
     with open_store(workplace / "results.sqlite") as store:
         run, problem = store.add_run("h200", 1, CONDITIONS), problem_of(16, 4096, 4096)
         number = store.kernel_id(TunedKernel(key, "ab" * 32))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import aot.families
-from aot.core.candidate import Accepted, Candidate, Reason
+from aot.core.candidate import Accepted, Reason, gemm_candidate
 from aot.core.errors import CandidateError, FamilyError
 from aot.core.target import load_target
 from aot.families import _entry_points, families, families_for, family_named, family_of
@@ -19,15 +19,27 @@ from tests.unit.twins import BF16, problem_of
 NAMES = sorted(x.stem for x in Path(aot.families.__file__).parent.glob("[!_]*.py"))
 
 NEW_FAMILY = """
+from dataclasses import dataclass
+from typing import Annotated
+
 from aot.core.candidate import Alignment, Candidate, Rejected, Reason, Resources, Workspace
+from aot.core.constraints import Range
 from aot.core.epilogue import Epilogue
 from aot.core.feature import Feature
 from aot.core.grouping import Grouping
+from aot.core.knobs import GemmKnobs, Knobs
 from aot.core.types import BF16
+
+
+@dataclass(frozen=True)
+class Own(Knobs):
+    width: Annotated[int, Range(8, 4096)]
+    is_eager: bool = False
 
 
 class Newest:
     name = "sm100_newest"
+    knobs = Own
     needs = (Feature.TCGEN05,)
     num_strides = 1
     is_fallback = False
@@ -42,14 +54,17 @@ class Newest:
     groupings = (Grouping.DENSE,)
 
     def candidates(self, operation, target):
-        for tile_n in (64, 128, 2048):
-            yield Candidate(self.name, 128, tile_n)
+        for width in (64, 128, 2048):
+            yield Candidate(self.name, Own(width, is_eager=width == 128))
+
+    def tiling(self, candidate):
+        return GemmKnobs(128, Own.of(candidate).width)
 
     def check(self, candidate, operation, target):
         return None
 
     def resources(self, candidate, operation, target):
-        stage_bytes = (128 + candidate.tile_n) * 128
+        stage_bytes = (128 + Own.of(candidate).width) * 128
         return Resources(2 * stage_bytes, stage_bytes, 128, 2)
 
     def workspace(self, candidate):
@@ -140,14 +155,14 @@ def test_two_families_of_one_name_are_refused_with_both_distributions(installed)
         ),
         ("1 / 0", "cannot be loaded: ZeroDivisionError: division by zero; install fast-kernels again, or uninstall it"),
         ("OTHER = 1", "cannot be loaded: AttributeError: module 'fast' has no attribute 'FAMILY'"),
-        ("FAMILY = 3", "is a int without name, needs, num_strides"),
+        ("FAMILY = 3", "is a int without name, knobs, needs, num_strides"),
         (NEW_FAMILY, "calls itself 'sm100_newest'; expected its entry point's name, by which it is found"),
     ],
 )
 def test_a_family_that_cannot_be_loaded_stops_what_needs_it_alone(installed, source, message):
     installed("fast-kernels", {"broken": "fast:FAMILY"}, {"fast": source})
     assert family_named("simt").name == "simt"
-    assert family_of(Candidate("sm100_tgv", 1, 1)).name == "sm100_tgv"
+    assert family_of(gemm_candidate("sm100_tgv", 1, 1)).name == "sm100_tgv"
     head = "the family 'broken' of fast-kernels 1.0, entry point broken = 'fast:FAMILY' "
     for ask in (families, lambda: family_named("broken"), lambda: families_for(load_target("h200"))):
         with pytest.raises(FamilyError, match=re.escape(head + message)):
@@ -193,9 +208,9 @@ def test_families_of_a_target(target, names):
 
 
 def test_family_of_a_candidate():
-    assert family_of(Candidate("sm100_tgv", 1, 1)) is families()["sm100_tgv"]
+    assert family_of(gemm_candidate("sm100_tgv", 1, 1)) is families()["sm100_tgv"]
     with pytest.raises(CandidateError, match=f"no kernel family 'x'; there are: {', '.join(NAMES)}"):
-        family_of(Candidate("x", 1, 1))
+        family_of(gemm_candidate("x", 1, 1))
 
 
 @pytest.mark.parametrize("target", ["h200", "thor"])
@@ -211,7 +226,7 @@ def test_every_family_keeps_its_promises(target):
                 used = verdict.resources
                 assert used.num_stages * used.stage_bytes <= used.smem_bytes <= device.smem_bytes_per_block
                 assert used.num_stages >= (1 if family.is_fallback else 2)
-                needs_none = candidate.split_k == 1 or candidate.split_k_mode == "cluster"
+                needs_none = candidate.gemm.split_k == 1 or candidate.gemm.split_k_mode == "cluster"
                 assert (family.workspace(candidate).mode == "none") == needs_none
             else:
                 assert verdict.message
@@ -223,7 +238,7 @@ def test_a_family_of_another_distribution_is_a_module_and_its_entry_point(instal
     rows = {row.family: row for row in census(BF16, thor, Patterns())}
     assert (rows["sm100_newest"].num_accepted, rows["sm100_newest"].num_rejected) == (2, {Reason.SMEM: 1})
     found = legal(BF16, thor, Patterns(("sm100_newest*",)))
-    assert [x.name for x in found] == ["sm100_newest_128x64_c1x1", "sm100_newest_128x128_c1x1"]
+    assert [x.name for x in found] == ["sm100_newest_width64", "sm100_newest_is_eager_width128"]
     assert len(shortlist(found, [problem_of(64, 4096, 4096)], thor, 1)) == 1
     assert "sm100_newest" in {x.name for x in families_for(load_target("b200"))}
     assert "sm100_newest" not in {x.name for x in families_for(load_target("h200"))}

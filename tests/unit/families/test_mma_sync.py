@@ -1,10 +1,8 @@
 """The family for operands of any alignment: its space, its limits, what it asks for."""
 
-from dataclasses import replace
-
 import pytest
 
-from aot.core.candidate import Accepted, Alignment, Candidate, KernelKey, Reason, Rejected
+from aot.core.candidate import Accepted, Alignment, KernelKey, Reason, Rejected, changed, gemm_candidate
 from aot.core.epilogue import Epilogue
 from aot.core.operation import Layout, Operation
 from aot.core.target import load_target
@@ -17,7 +15,7 @@ from tests.compiling import compile_kernels
 H200 = load_target("h200")
 THOR = load_target("thor")
 A100 = load_target("a100")
-TILE = Candidate("mma_sync", 64, 64, schedule="a8k2", use_tma_store=False)
+TILE = gemm_candidate("mma_sync", 64, 64, schedule="a8k2", use_tma_store=False)
 
 OPERATIONS = [x for x in Operation if x.types in FAMILY.types and x.grouping in FAMILY.groupings]
 
@@ -60,7 +58,7 @@ def test_waits_for_the_kernel_in_front_where_the_chip_can_start_it_early():
 
 @pytest.mark.parametrize(("schedule", "loads"), [("a16k1", 16), ("a8k2", 8), ("a4k1", 4), ("a2k2", 2)])
 def test_asks_for_what_its_loads_take_and_nothing_of_d(schedule, loads):
-    candidate = replace(TILE, schedule=schedule)
+    candidate = changed(TILE, schedule=schedule)
     assert FAMILY.alignment(candidate) == Alignment(loads, 1, only_unaligned=True)
     assert [takes_loads(candidate, x) for x in (2, 4, 8, 16)] == [x >= loads for x in (2, 4, 8, 16)]
 
@@ -83,7 +81,7 @@ def test_sections_are_searched_with_loads_as_wide_as_they_give_and_with_shifted_
     ],
 )
 def test_other_candidates_are_refused_by_name(change, why, message):
-    found = FAMILY.check(replace(TILE, **change), Operation.BF16_KK, H200)
+    found = FAMILY.check(changed(TILE, **change), Operation.BF16_KK, H200)
     assert isinstance(found, Rejected)
     assert found.reason is why
     assert message in found.message

@@ -26,10 +26,10 @@ def test_a_seed_gives_one_order(kind):
 
 def test_evolution_prefers_what_did_well():
     # Candidates that are swapped take half: after the first generations most of what is tried is swapped.
-    times = [us * (0.5 if x.swap_ab else 1) for x, us in zip(task().candidates, task().predicted_us, strict=True)]
+    times = [us * (0.5 if x.gemm.swap_ab else 1) for x, us in zip(task().candidates, task().predicted_us, strict=True)]
     order, _ = run(Evolutionary(1), task(), times)
     later = order[3 * NUM_FIRST :]
-    assert sum(task().candidates[i].swap_ab for i in later) > 0.55 * len(later)
+    assert sum(task().candidates[i].gemm.swap_ab for i in later) > 0.55 * len(later)
 
 
 def test_candidates_that_fail_are_no_obstacle():

@@ -1,14 +1,14 @@
 import numpy as np
 import pytest
 
-from aot.core.candidate import Candidate
+from aot.core.candidate import gemm_candidate
 from aot.core.element import ElementType
 from aot.core.operation import Operation
 from aot.search.residuals import Coordinates, Observed, Prior, nearest, posterior
 from tests.unit.twins import BF16, problem_of
 
 PRIOR = Prior()
-CANDIDATES = [Candidate("f", 64 * 2**i, 64 * 2**j) for i in range(3) for j in range(3)]
+CANDIDATES = [gemm_candidate("f", 64 * 2**i, 64 * 2**j) for i in range(3) for j in range(3)]
 PROBLEM = problem_of(256, 4096, 4096)
 
 
@@ -71,7 +71,7 @@ def test_a_posterior_is_what_observing_all_at_once_gives(coordinates):
 
 
 def test_kinds_and_operations_are_apart(coordinates):
-    one, other = coordinates.points([Candidate("f", 64, 64), Candidate("g", 64, 64)]).kinds
+    one, other = coordinates.points([gemm_candidate("f", 64, 64), gemm_candidate("g", 64, 64)]).kinds
     assert (one != other).sum() == 1
     place = coordinates.place(PROBLEM)
     fp16 = coordinates.place(problem_of(256, 4096, 4096, Operation.of(ElementType.FLOAT16)))

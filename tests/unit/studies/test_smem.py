@@ -94,12 +94,12 @@ def test_warp_stages_are_those_of_the_installed_kernel():
 def test_bf16_is_counted_as_the_families_count(family):
     target, seen = load_target("thor"), 0
     for candidate in families()[family].candidates(BF16, target):
-        if candidate.swap_ab or not candidate.use_tma_store or candidate.split_k > 1:
+        if candidate.gemm.swap_ab or not candidate.gemm.use_tma_store or candidate.gemm.split_k > 1:
             continue
         if families()[family].check(candidate, BF16, target):
             continue
         used = families()[family].resources(candidate, BF16, target)
-        usage = count(Kernel("sm_110a", "bf16", candidate.tile_m, candidate.tile_n, candidate.use_2cta))
+        usage = count(Kernel("sm_110a", "bf16", candidate.gemm.tile_m, candidate.gemm.tile_n, candidate.gemm.use_2cta))
         filled = usage.spare_bytes // usage.output_stage_bytes * usage.output_stage_bytes
         assert (usage.num_stages, usage.stage_bytes) == (used.num_stages, used.stage_bytes)
         assert usage.needed_bytes + filled == used.smem_bytes
