@@ -11,7 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aot.cli import report as cli_report
 from aot.compile import artifact
 from aot.core import execution, shape_set, target
 from aot.core.candidate import KernelKey
@@ -26,12 +25,12 @@ from aot.families import family_of
 from aot.measure import row_results, row_tuning_set, tuning_set
 from aot.measure.store import open_store
 from aot.package.manifest import Manifest, from_json, to_json
+from aot.report import searches
 from aot.select import record, row_record, selection
 from aot.select.coverage import Coverage
 from aot.space import calibration
 from aot.space.cost import DEFAULTS
-from aot.studies import census, prior
-from aot.studies.replay import CURVE_VERSION, CurvePoint
+from research.studies import census, prior
 from tests.golden.manifest import BIG, FALLBACK, KK, SMALL, golden_manifest
 from tests.runtime.rows import with_rows
 
@@ -303,10 +302,10 @@ CENSUS = {
     "on_rows": [{**CENSUS_ROW, "operation": "bf16_rotary", "family": "row_rotary"}],
 }
 SEARCHES = {
-    "version": CURVE_VERSION,
+    "version": searches.CURVE_VERSION,
     "target": "h200",
     "record": "h200",
-    "points": [plain(CurvePoint("model", 0.1, 0.1, 9.0, 1.5, 0.01, 0.02, 0.03, 0.9, 9, 1))],
+    "points": [plain(searches.CurvePoint("model", 0.1, 0.1, 9.0, 1.5, 0.01, 0.02, 0.03, 0.9, 9, 1))],
 }
 MODEL = {"name": "x", "weights": [{"name": "qkv", "n": 64, "k": 64}], "m": [1, 16]}
 SHAPES = {
@@ -453,10 +452,10 @@ SEEDS = {
     "tuning set": Seed(TuningDocument, TUNING, tuning_files, read_tuning, StoreError),
     "census": Seed(census.Census, CENSUS, json_bytes, from_file("c.json", census.read_census), StoreError),
     "searches": Seed(
-        cli_report._Searches,
+        searches.Searches,
         SEARCHES,
         json_bytes,
-        from_file("s.json", lambda path: cli_report.read_searches(path, "h200")),
+        from_file("s.json", lambda path: searches.read_searches(path, "h200")),
         StoreError,
     ),
     "result": Seed(

@@ -37,6 +37,7 @@ from aot.cli.selection import (
     shipped_mode,
 )
 from aot.compile.kinds import verdict_of
+from aot.compile.legal_keys import legal_keys
 from aot.compile.workplace import Workplace
 from aot.core.candidate import Accepted, KernelKey
 from aot.core.errors import CandidateError, CompileError, VerificationError
@@ -52,7 +53,6 @@ from aot.emulate.schedule import Mode, Schedule
 from aot.emulate.sight import Sight, Sighting, num_mutants, sight
 from aot.emulate.trace import TracedWarp, trace_line
 from aot.space.enumeration import Patterns
-from aot.studies.census import legal_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

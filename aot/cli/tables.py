@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from aot.core.target import Target
     from aot.select.level import Level
     from aot.space.enumeration import FamilyCensus
-    from aot.studies.smem import Usage
+    from aot.space.smem import Usage
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -71,7 +71,7 @@ CLUSTERS = (
     (1, 4, 2),
 )
 """(tiles along m, tiles along n, splits of k). Four tiles that are not split are left to `sm90_one_tile`; four as 2x2
-won on 6 of 360 products (docs/log/2026-11-24-eight-ctas.md)."""
+won on 6 of 360 products (research/log/2026-11-24-eight-ctas.md)."""
 
 MIN_STAGES = 2
 """Fewest stages with which loads overlap the multiplication."""

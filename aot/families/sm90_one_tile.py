@@ -42,7 +42,7 @@ WIDTHS = "widths"
 
 WIDTHS_ROWS = (64, 128, 192)
 """Rows of a tile whose kernels may have several widths. Source: with 256 rows such a kernel takes 1.23 times as long as
-one of a single width, with these at most 1.009 times (docs/log/2026-11-24-gpcs.md)."""
+one of a single width, with these at most 1.009 times (research/log/2026-11-24-gpcs.md)."""
 
 
 class Sm90OneTile(Sm90ClusterSplitK):

@@ -98,8 +98,8 @@ class TimingPlan:
     ordered_ratio: float = 1.10
     """Of the best kernels this many, within this ratio of the best, are screened in other orders of their tiles too."""
     ordered_waves: float = 3.0
-    """Waves of tiles up to which they are. Source: an H200, 2026-11-22 (docs/log/2026-11-22-one-wave.md): one wave of
-    small tiles gains up to 17% by another order, more waves at most 2%."""
+    """Waves of tiles up to which they are. Source: an H200, 2026-11-22 (research/log/2026-11-22-one-wave.md): one wave
+    of small tiles gains up to 17% by another order, more waves at most 2%."""
     intense_flop_per_byte: float = 192.0
     """FLOP per byte from which a problem is timed both ways. Source: on an H200, 2026-11-21, n 4096, k 4096, kernels
     take the same rested or not at m 128 and 256 (123 and 228 FLOP per byte), some 2% less when rested at m 512, up to

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 CURIOSITY = 0.5
 """Standard deviations by which a candidate's time is taken to be better than expected when the next is chosen. Source:
-replays of the H200 record; 0 and 1 gave a little more regret (docs/log/2026-11-21-searches.md)."""
+replays of the H200 record; 0 and 1 gave a little more regret (research/log/2026-11-21-searches.md)."""
 
 DOUBT = 1.2
 """Standard deviations by which a candidate's time may be better than expected and still not be tried. Source: as above;
-docs/log/2026-11-21-searches.md says what else was tried."""
+research/log/2026-11-21-searches.md says what else was tried."""
 
 LEAST = 20
 """Measurements of a problem without which its search does not end: the posterior is surer of itself than it may be.

@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 MAX_POINTS = 400
 """Most measurements of other problems that a posterior rests on, the nearest: solving for more takes longer than
 measuring. Source: a replay of the H200 record with 300 and with 600 gave the same regret
-(docs/log/2026-11-21-searches.md)."""
+(research/log/2026-11-21-searches.md)."""
 
 NUMBERS = ("tile_m", "tile_n", "cluster_m", "cluster_n", "split_k")
 """Knobs that are compared by their ratio: a factor of two is one unit of distance."""

@@ -3,7 +3,7 @@
 A strategy sees a tuning problem after problem. For each it is given a task, the legal candidates with the cost model's
 times, and asked for one candidate after the other, each time knowing what the ones before took. It keeps what it
 learned for the problems to come. Strategies are pure: the same tasks and times give the same proposals, so that a run
-that was interrupted carries on as if it had not been, and a record can be replayed (aot.studies.replay).
+that was interrupted carries on as if it had not been, and a record can be replayed (research.studies.replay).
 """
 
 from __future__ import annotations

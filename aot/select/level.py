@@ -7,8 +7,8 @@ The median is not moved by a minority that was disturbed.
 
 On one problem kernels of ours deviate from that factor together, as they find the same operands in the same places,
 and an intense problem may be at the card's power limit or not. So a problem has a factor of its own: by the kernels
-that both have timed on it, or else, where it is intense, by the library (docs/log/2026-11-23-levels.md). The library's
-own times have the run's.
+that both have timed on it, or else, where it is intense, by the library (research/log/2026-11-23-levels.md). The
+library's own times have the run's.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ APART = 0.01
 
 SHARED_BY_KERNELS = 0.5
 """Correlation of two kernels' deviations from their run's factor on one problem. Source: 2,208 problems of an H200 in
-two runs, 0.55 below 6 us, 0.39 to 12, 0.54 to 0.56 above (docs/log/2026-11-23-levels.md)."""
+two runs, 0.55 below 6 us, 0.39 to 12, 0.54 to 0.56 above (research/log/2026-11-23-levels.md)."""
 SHARED_WITH_LIBRARY = 0.4
 """What of the library's deviation on an intense problem kernels have too. Source: the slope of theirs over it, 0.43 of
 968 times of 60 us and more, 0.30 of 1,179 at 25 to 60 us (the same page)."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 NAMED_WEIGHT = 8.0
 """How much a problem of the shape set counts that a selection is made for, in the mean; others measured, and sampled
 ones, count 1. Source: the H200 record, where the 204 problems of `representative` stand beside 655 others and 600
-sampled ones that would outvote them (docs/log/2026-11-21-selections.md)."""
+sampled ones that would outvote them (research/log/2026-11-21-selections.md)."""
 
 
 MAX_OTHER_UNALIGNED = 4

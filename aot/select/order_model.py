@@ -4,7 +4,7 @@ Clusters start in the order of their numbers, and what they read depends on whic
 the time of their start. So the model counts the rows and columns of tiles that some groups of clusters read, each once
 in a group: all clusters of a wave; every eighth one, as we take it that clusters are dealt out to the GPCs in turn;
 eight that follow each other; and halves of a wave. The relative time of an order is linear in those extents, with one
-weight for each grouping and operand. What it gains is in docs/log/2026-11-22-tile-order.md.
+weight for each grouping and operand. What it gains is in research/log/2026-11-22-tile-order.md.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ Array = NDArray[np.float64]
 PREDICTED_TIE = 0.06
 """Predicted times this close are a tie, which goes to the kernel that is shipped for the bucket already. Source:
 between two tunings of H200s a tie of 0.05 let 0.37% of the entries change, 0.06 lets 0.16%
-(docs/log/2026-11-21-selections.md)."""
+(research/log/2026-11-21-selections.md)."""
 
 BARRED = 1e6
 """What stands for the logarithm of a time where a bucket cannot take a kernel: more than any sum of times."""

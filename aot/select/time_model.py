@@ -3,7 +3,7 @@
 Boosted trees correct the cost model: they learn the logarithm of measured over modelled time from the sizes, the tile,
 the waves and what of the last tiles lies outside the operands. Against corrections of the nearest measured problems,
 tried first, they cut the bucketing loss on shapes of other n and k from 4.2 to 0.7 percent
-(docs/log/2026-11-21-selections.md).
+(research/log/2026-11-21-selections.md).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 NUM_TREES = 1000
 """Source: on the H200's record of 2026-11-24, left out a third of its (n, k) each in turn, the kernel that trees put
-first takes 1.68% longer than the best by 300 trees and 1.39% by 1,000 (docs/log/2026-11-24-trees.md)."""
+first takes 1.68% longer than the best by 300 trees and 1.39% by 1,000 (research/log/2026-11-24-trees.md)."""
 ROUGH_TREES = 150
 """Trees that all kernels are asked of where many problems are asked for; the rest are asked of those near the best."""
 ROUGH_RATIO = 1.3
 """Time by the first trees over the least of the problem's up to which a kernel is near. Source of both: on 1,500
 products by 188 kernels of an H200 the kernel that comes first is the same as by all trees
-(docs/log/2026-11-24-trees.md)."""
+(research/log/2026-11-24-trees.md)."""
 LEARNING_RATE = 0.1
 MAX_LEAVES = 63
 MIN_SAMPLES = 5
@@ -49,7 +49,8 @@ MIN_SAMPLES = 5
 NEAR_BEST = 4.0
 """A time weighs with this power of the best time on its problem over it: what is far from winning need not be exact.
 Source of these five: of a few settings each, what did well on problems left out of H200 records, the smaller first
-(docs/log/2026-11-21-selections.md), of the power too (docs/log/2026-11-23-clusters.md); none was searched for."""
+(research/log/2026-11-21-selections.md), of the power too
+(research/log/2026-11-23-clusters.md); none was searched for."""
 
 TIMED_SHARE = 0.999
 """Part of a family's times that lie within the waves and m at which the trees are trusted. Not all: one would do."""
@@ -59,9 +60,9 @@ larger; one timed at the least m of any over this part, at any smaller. An assum
 BEYOND_TIMED = 1.25
 """What a prediction outside of that is multiplied by. Source: an assumption. On an H200, 2026-11-23, 99% of the times
 of `sm90_one_tile` were at up to 7 waves; by what the trees gave at up to 185 waves the table took it on 37 products of
-over 100 us, and lost up to a sixth of the speed that the kernels before had there (docs/log/2026-11-23-one-tile.md). Of
-FP8 it was timed from m 96 on, and taken at m 16, where it took up to 1.3 times what the kernels before did
-(docs/log/2026-11-23-clusters.md)."""
+over 100 us, and lost up to a sixth of the speed that the kernels before had there
+(research/log/2026-11-23-one-tile.md). Of FP8 it was timed from m 96 on, and taken at m 16, where it took up to 1.3
+times what the kernels before did (research/log/2026-11-23-clusters.md)."""
 
 FEW_PROBLEMS = 400
 """Problems below which the trees are not made for each kernel first: an assumption, of what that takes."""

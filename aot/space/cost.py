@@ -50,7 +50,7 @@ to +10% more than with fast ones there (torch 2.11, 2026-11-21, m 16 to 4096), b
 
 @dataclass(frozen=True)
 class Constants:
-    """The model's numbers that no data sheet gives; aot.studies.calibrate fits them to measurements. All are above 0.
+    """The model's numbers that no data sheet gives; aot.space.calibrate fits them to measurements. All are above 0.
 
     The defaults were set by hand on an H200's bf16 tables (tiles 64x16 to 256x208), unless a field says otherwise.
     """

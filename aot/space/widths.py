@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MAX_TILES = 4
 """Tiles of a cluster up to which a kernel of several widths is as fast as those that it stands for. Source: on an
 H200 15 kernels of four widths took 1.005 times as long in the median of their 60 tiles, that of 4x2 tiles 1.02 to 1.04
-times (docs/log/2026-11-24-widths.md)."""
+times (research/log/2026-11-24-widths.md)."""
 
 
 @cache

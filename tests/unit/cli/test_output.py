@@ -127,12 +127,6 @@ def test_shared_memory_of_a_kernel_and_of_all():
     assert "128x128" in table["num_stages_fit"]
 
 
-def test_published_points_beside_the_model():
-    found = facts("prior", "--target", "thor", "--part", "points")
-    assert set(found) == {"points"}
-    assert all(x["best_us"] > 0 and x["predicted_us"] > 0 for x in found["points"])
-
-
 def test_doctor():
     found = facts("doctor")
     assert set(found) == {"machine", "abilities", "next"}
