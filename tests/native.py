@@ -97,7 +97,7 @@ def object_of(source, compiler, flags, includes=()):
     return once(".o", parts, lambda path: run([*words, "-o", path]))
 
 
-GROUP = re.compile(r"^ *set\((CORE|OF_PRODUCTS|OF_ROWS)\s(.*?)\)$", re.MULTILINE | re.DOTALL)
+GROUP = re.compile(r"^ *set\((CORE|OF_PRODUCTS)\s(.*?)\)$", re.MULTILINE | re.DOTALL)
 """A group of the library's sources in its CMakeLists.txt."""
 
 

@@ -130,6 +130,12 @@ def sources_of(key: AnyKey) -> str:
     return row_family_sources(family) if isinstance(key, RowKernelKey) else family_sources(family)
 
 
+def sources_changed(key: AnyKey) -> bool:
+    """Say whether the sources of a kernel's family are others now than when this process first hashed them."""
+    read = row_family_sources if isinstance(key, RowKernelKey) else family_sources
+    return read.__wrapped__(key.candidate.family) != sources_of(key)
+
+
 def entry_of(key: AnyKey, target: Target) -> Entry:
     """Build the function to compile. Imports the kernel's library."""
     if isinstance(key, RowKernelKey):

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
 
-from aot.core.constraints import Extent, Index, Microseconds
-from aot.core.dispatch import Tier, round_up
+from aot.core.constraints import Extent, Index, Microseconds, Range
+from aot.core.dispatch import MAX_STEP_M, Tier, round_up
 from aot.core.measurement import Provenance
 from aot.core.row_candidate import RowLimits
 from aot.core.row_operation import RowOperation
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class RowStep:
     """What the problems of up to so many rows get, and the time of it at the upper edges of rows and cols."""
 
-    rows: Extent
+    rows: Annotated[int, Range(1, MAX_STEP_M)]
     """The upper edge. What has more rows than the last step's edge gets the last step."""
     kernel: Index
     """Indexes the row kernels of the manifest."""
@@ -155,7 +155,7 @@ class RowChoice:
 
 
 def look_up_rows(section: RowSection, problem: RowProblem, limits: Sequence[RowLimits], alignment: int) -> RowChoice:
-    """Choose the kernel for a problem: the reference for `choose_rows` in templates/src/row_dispatch.cc.
+    """Choose the kernel for a problem: the reference for `choose` in templates/src/dispatch.cc, where rows are m.
 
     Args:
         section: the table of the problem's operation.

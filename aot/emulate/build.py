@@ -46,7 +46,7 @@ _REPLACED = ("cuda_entry.cc", "graph_edge.cc", "spread.cc")
 """The runtime's sources that call CUDA, whose place the recorder takes."""
 _CORE = re.compile(r"^set\(CORE\s(.*?)\)$", re.MULTILINE | re.DOTALL)
 """How the project's CMakeLists.txt lists the sources that are the same for all kernels."""
-_GENERATED = ("kernels.cc", "row_table.cc", "table.cc")
+_GENERATED = ("kernels.cc", "table.cc")
 
 
 def emulated_target(target: Target, num_sms: int | None = None) -> Target:

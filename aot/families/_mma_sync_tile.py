@@ -20,7 +20,7 @@ SUM_PAD = 4
 ALIGN_BYTES = 16
 """Alignment of a stage. Source: PTX ISA, ldmatrix and cp.async."""
 
-MAX_STAGES = 4
+MAX_STAGES = 6
 """Stages beyond which more bytes in flight gain nothing: an assumption."""
 
 TARGET_SMEM_BYTES = 100 * 1024
@@ -68,6 +68,8 @@ class Tile:
     once; where it is 2, a copy brings 16 from the aligned address in front, and rows are moved in shared memory."""
     a_is_k_major: bool
     b_is_k_major: bool
+    splits: int = 1
+    """CTAs of a cluster that share k."""
 
     @property
     def num_threads(self) -> int:

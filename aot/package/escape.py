@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 LANGUAGES = {
     ".cc": "cpp",
     ".cmake": "cmake",
+    ".h": "cpp",
     ".md": "markdown",
     ".pc": "pkg-config",
     ".py": "python",

@@ -6,14 +6,14 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from jinja2 import DictLoader, Environment, StrictUndefined, TemplateError
 
-from aot.core.dispatch import MAX_STEP_KERNELS
+from aot.core.dispatch import MAX_STEP_KERNELS, Section
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.errors import ManifestError, PackageError
@@ -23,20 +23,23 @@ from aot.core.operation import Operation
 from aot.core.signature import Argument
 from aot.core.tile_order import HEURISTIC
 from aot.package.contents import licence_of
+from aot.package.enumerations import enumeration_variables
 from aot.package.enumerator import enumerator
 from aot.package.escape import FILTERS, EscapeError, finalize
 from aot.package.file_set import FileSet
 from aot.package.manifest import Library, Manifest, to_json
-from aot.package.render_rows import row_catalogue_variables, row_variables
+from aot.package.render_rows import grid_of_rows, row_catalogue_variables, row_operations, row_variables
 from aot.package.shared_grids import share_grids
 from aot.package.states import state_variables
 from aot.select.invariance import has_one_order
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from aot.core.dispatch import Grid, Ladder, Section
+    from aot.core.dispatch import Grid, Ladder
     from aot.core.kernel import Kernel
+    from aot.core.row_dispatch import RowSection
+    from aot.core.row_operation import RowOperation
 
 TEMPLATE_SUFFIX = ".j2"
 TEMPLATE_MODULE = "aot_gemm"
@@ -62,11 +65,10 @@ class _SectionRows:
     """Among the sections of all tables."""
     table: int
     number: int
-    """Among the sections of its table."""
-    operation: Operation
-    ladders: tuple[Ladder, ...]
-    first_rows: tuple[int, ...]
-    """The number of ladder rows before each ladder."""
+    """Among the sections of its table: those of products, or those on rows."""
+    tag: str
+    operation: int
+    """Its number: operations on rows come behind those of products."""
     grid: Grid
     """Its kernels are numbers of places in `grid_kernels`."""
     grid_owner: int
@@ -74,10 +76,14 @@ class _SectionRows:
     grid_kernels: tuple[int, ...]
     fallback: int
     substitute: int
-    num_groups: int
-    batch_invariant: bool
-    loads: int
-    has_one_order: bool
+    layout: int = 0
+    ladders: tuple[Ladder, ...] = ()
+    first_rows: tuple[int, ...] = ()
+    """The number of ladder rows before each ladder."""
+    num_groups: int = 1
+    batch_invariant: bool = False
+    loads: int = 0
+    has_one_order: bool = False
     """Whether it is of groups that offsets tell, and all kernels of the operation's sections add up k in one order."""
 
     @property
@@ -126,21 +132,70 @@ def _operations_of_one_order(sections: Sequence[Section], kernels: Sequence[Kern
     return {x for x in grouped if has_one_order([y for y in sections if y.operation == x], keys)}
 
 
-def _sections(library: Library) -> list[_SectionRows]:
-    found: list[_SectionRows] = []
-    shared = share_grids(section.grid for table in library.tables for section in table.table.sections)
-    owners = [number for number, _ in shared.users]
+@dataclass(frozen=True)
+class _Place:
+    """A section, and where it is."""
+
+    table: int
+    number: int
+    """Among the sections of its table: those of products, or those on rows."""
+    section: Section | RowSection
+    grid: Grid
+
+
+def _places(library: Library) -> list[_Place]:
+    """List the sections of each table: those of products, then those on rows."""
+    found: list[_Place] = []
     for place, table in enumerate(library.tables):
-        ordered = _operations_of_one_order(table.table.sections, library.kernels)
-        for number, section in enumerate(table.table.sections):
-            first_rows = tuple(accumulate((len(ladder.rows) for ladder in section.ladders), initial=0))[:-1]
-            answers = section.fallback, substitute(section, library.kernels)
-            kind = section.num_groups, section.batch_invariant, section.loads, section.operation in ordered
-            grid, grid_kernels = shared.users[len(found)]
-            own = shared.grids[grid], owners.index(grid), grid_kernels
-            body = section.operation, section.ladders, first_rows, *own, *answers, *kind
-            found.append(_SectionRows(len(found), place, number, *body))
+        found += [_Place(place, i, x, x.grid) for i, x in enumerate(table.table.sections)]
+        on_rows = enumerate(table.row_table.sections)
+        found += [_Place(place, i, x, grid_of_rows(x, len(library.kernels))) for i, x in on_rows]
     return found
+
+
+def _sections(library: Library, number_of: Callable[[Operation | RowOperation], int]) -> list[_SectionRows]:
+    places = _places(library)
+    shared = share_grids(place.grid for place in places)
+    owners = [number for number, _ in shared.users]
+    ordered = [_operations_of_one_order(table.table.sections, library.kernels) for table in library.tables]
+    found: list[_SectionRows] = []
+    for place, (grid, grid_kernels) in zip(places, shared.users, strict=True):
+        section = place.section
+        common = _SectionRows(
+            index=len(found),
+            table=place.table,
+            number=place.number,
+            tag=section.operation.tag,
+            operation=number_of(section.operation),
+            grid=shared.grids[grid],
+            grid_owner=owners.index(grid),
+            grid_kernels=grid_kernels,
+            fallback=section.fallback,
+            substitute=section.fallback,
+        )
+        if isinstance(section, Section):
+            found.append(_of_products(common, section, library.kernels, ordered[place.table]))
+        else:
+            fallback = len(library.kernels) + section.fallback
+            found.append(replace(common, fallback=fallback, substitute=fallback))
+    return found
+
+
+def _of_products(
+    common: _SectionRows, section: Section, kernels: Sequence[Kernel], ordered: set[Operation]
+) -> _SectionRows:
+    """Add what a section of products has alone."""
+    return replace(
+        common,
+        layout=section.operation.layout.code,
+        ladders=section.ladders,
+        first_rows=tuple(accumulate((len(ladder.rows) for ladder in section.ladders), initial=0))[:-1],
+        substitute=substitute(section, kernels),
+        num_groups=section.num_groups,
+        batch_invariant=section.batch_invariant,
+        loads=section.loads,
+        has_one_order=section.operation in ordered,
+    )
 
 
 @dataclass(frozen=True)
@@ -159,17 +214,16 @@ class _TableRow:
     """
 
 
-def _tables(library: Library, sections: Sequence[_SectionRows], calls: Sequence[_Call]) -> list[_TableRow]:
+def _tables(library: Library, sections: Sequence[_SectionRows], num_operations: int) -> list[_TableRow]:
     rows = []
+    keys = [(number, code) for number in range(num_operations) for code in range(NUM_LAYOUTS)]
     for place, table in enumerate(library.tables):
-        own_first = sorted(sections, key=lambda x, place=place: (x.table != place, x.index))  # type: ignore[misc]
-        section_of = [
-            next((x.index for x in own_first if (x.operation.call, x.operation.layout.code) == (call.tag, code)), -1)
-            for call in calls
-            for code in range(NUM_LAYOUTS)
-        ]
+        first: dict[tuple[int, int], int] = {}
+        for x in sorted(sections, key=lambda x, place=place: (x.table != place, x.index)):  # type: ignore[misc]
+            first.setdefault((x.operation, x.layout), x.index)
         gb_per_s = round(table.nominal_bandwidth_bytes_per_s / 1e9)
-        own = len(table.table.sections)
+        own = sum(x.table == place for x in sections)
+        section_of = [first.get(key, -1) for key in keys]
         rows.append(_TableRow(table.target, table.device_names, table.num_sms, gb_per_s, own, section_of))
     return rows
 
@@ -269,8 +323,13 @@ def header_of(text: str) -> str:
 
 
 def _library_variables(library: Library, header: str) -> dict[str, object]:
-    calls, sections = _calls(library), _sections(library)
+    calls, on_rows = _calls(library), row_operations(library)
     numbers = {call.tag: number for number, call in enumerate(calls)}
+
+    def number_of(operation: Operation | RowOperation) -> int:
+        return numbers[operation.call] if isinstance(operation, Operation) else len(calls) + on_rows.index(operation)
+
+    sections = _sections(library, number_of)
     return {
         "header": header,
         "package": library.package,
@@ -283,10 +342,11 @@ def _library_variables(library: Library, header: str) -> dict[str, object]:
         "object_of": library.object_places.__getitem__,
         "batch_invariant": bool(library.batch_invariant),
         "sections": sections,
-        "tables": _tables(library, sections, calls),
+        "tables": _tables(library, sections, len(calls) + len(on_rows)),
         "calls": calls,
-        "number_of": lambda operation: numbers[operation.call],
+        "number_of": number_of,
         **row_variables(library),
+        **enumeration_variables(),
         "enumerators": lambda signature: [enumerator(argument.value) for argument in signature],
         "abi_version": ABI_VERSION,
         "triplet": "",

@@ -10,7 +10,7 @@ from aot.compile.artifact import Artifact, CompileFailure
 from aot.compile.workplace import Workplace, compile_all, compile_shipped
 from aot.core.candidate import Candidate, KernelKey
 from aot.core.dispatch import LOADS, Column, DispatchTable, Grid, Section
-from aot.core.errors import CompileError, DeviceError, ShapeFileError, StoreError, TargetError
+from aot.core.errors import CandidateError, CompileError, DeviceError, ShapeFileError, StoreError, TargetError
 from aot.core.measurement import Record
 from aot.core.operands import unaligned_loads
 from aot.core.operation import Operation
@@ -66,11 +66,16 @@ class TuningRequest:
 
 def tuning_candidates(request: TuningRequest, target: Target, operation: Operation) -> list[Candidate]:
     """Choose the candidates of one operation to measure."""
-    legal = space.legal(operation, target, request.patterns)
+    problems = launched_problems([operation], request.shapes).get(operation, [])
     unaligned = _unaligned_candidates(request, target, operation)
+    try:
+        legal = space.legal(operation, target, request.patterns)
+    except CandidateError:
+        if not unaligned:
+            raise
+        legal = []  # what --kernels leaves is for problems that are not aligned
     if request.candidates:
         return [x for x in dict.fromkeys((*legal, *unaligned)) if x in set(request.candidates)]
-    problems = launched_problems([operation], request.shapes).get(operation, [])
     if not problems:
         return unaligned
     if len(legal) > request.limit:

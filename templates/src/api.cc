@@ -10,8 +10,6 @@
 #include "kernel.h"
 #include "misses.h"
 #include "plan.h"
-#include "row_dispatch.h"
-#include "row_plan.h"
 #include "runtime.h"
 
 namespace aot {
@@ -113,12 +111,10 @@ aot_gemm_status_t aot_gemm_preload(int32_t device) {
   aot_gemm_status_t status = scope.status();
   const aot::Device* found = nullptr;
   if (status == AOT_GEMM_OK) status = aot::find_device(scope.device(), &found);
-  for (int32_t kernel = 0; kernel < aot::kNumKernels && status == AOT_GEMM_OK; ++kernel) {
+  const int32_t num_kernels = aot::kNumKernels + aot::kNumRowKernels;
+  for (int32_t kernel = 0; kernel < num_kernels && status == AOT_GEMM_OK; ++kernel) {
     const bool is_fit = aot::kKernels[kernel].resident_sms <= found->num_sms;  // another answers for one that is not
     if (is_fit) status = aot::ensure_loaded(kernel, scope.device());
-  }
-  for (int32_t kernel = 0; kernel < aot::kNumRowKernels && status == AOT_GEMM_OK; ++kernel) {
-    status = aot::ensure_row_kernel_loaded(kernel, scope.device());
   }
   return status;
 }

@@ -5,28 +5,33 @@
 //
 // The functions of tensors run on the stream of the left operand's framework and take memory from its
 // allocator, by DLPack's C exchange API; a left operand whose type has none is handed over to `_routes.run` in Python.
-// The functions that end in `_on` and `_workspace_bytes` are what that calls: they take DLPack capsules, and are told
-// stream and workspace. The GIL is released for the launch: it waits while the device's queue of launches is full, and
+// The functions that end in `_result`, `_on` and `_workspace_bytes` are what that calls: they take DLPack capsules, and are
+// told stream and workspace. The GIL is released for the launch: it waits while the device's queue of launches is full, and
 // the first launch of a kernel loads it.
 //
-// Arguments are positional and their number is fixed, since the Python cover, which has the signatures, is the only
-// caller: names and defaults would be read twice.
+// What a function takes is one record, whose fields fields.h has: the Python cover, which is rendered with the same ones, and
+// has the signatures, is the only caller. They are positional, since names and defaults would be read twice.
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <new>
+#include <utility>
 
 #include "aot_gemm.h"
 #include "call.h"
 #include "capsules.h"
 #include "exchange.h"
-#include "extras.h"
 #include "operands.h"
 #include "plan.h"
 #include "products.h"
 #include "python_api.h"
 #include "python_state.h"
 #include "refusal.h"
-#include "row_binding.h"
+#include "record.h"
+#include "row_operands.h"
+#include "row_plan.h"
+#include "row_problem.h"
 #include "runtime.h"
 #include "weights.h"
 
@@ -34,20 +39,12 @@ namespace aot {
 
 namespace {
 
-// Arguments: left, right, bias (or None), out (or None).
+// Arguments: the values of a record.
 template <Product product>
 PyObject* run(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
   State& state = State::of(self);
-  if (!has_arguments(state, num_arguments, 4)) return nullptr;
-  return call_product(&state, product, arguments[0], arguments[1], arguments[2], arguments[3], nullptr);
-}
-
-// Arguments: those of `run`, and the extras. A plain product has an entry of its own, which they do not cost anything.
-template <Product product>
-PyObject* run_with(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
-  State& state = State::of(self);
-  if (!has_arguments(state, num_arguments, 5)) return nullptr;
-  return call_product(&state, product, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4]);
+  const Record record = {arguments, num_arguments};
+  return is_whole(state, product, record) ? call(&state, product, record) : nullptr;
 }
 
 // Argument: a weight.
@@ -57,144 +54,200 @@ PyObject* settle(PyObject* self, PyObject* const* arguments, Py_ssize_t num_argu
   return settle_weight(&state, arguments[0]);
 }
 
-// The tensors of capsules that the caller keeps.
+// A tensor as it is told without memory, as where torch traces: an address that nothing reads, and packed strides.
+struct Shape {
+  HeldTensor tensor;
+  int64_t extents[kMaxDims];
+
+  // Reads a capsule, or a tuple of the code and the bits of the element type, as DLPack has them, and of the extents.
+  bool read(const State& state, const char* name, PyObject* object) {
+    Py_ssize_t count = -1;
+    if (!is_capsule(object)) {
+      count = PyTuple_Size(object);
+      if (count < 2 || count > kMaxDims + 2) PyErr_Clear();
+    }
+    if (count < 2 || count > kMaxDims + 2) return read_capsule(state, name, object, &tensor);
+    int64_t values[kMaxDims + 2];
+    for (Py_ssize_t i = 0; i < count; ++i) values[i] = PyLong_AsLong(PyTuple_GetItem(object, i));
+    if (PyErr_Occurred() != nullptr) return false;
+    std::memcpy(extents, values + 2, static_cast<size_t>(count - 2) * sizeof(int64_t));
+    const DLDataType type = {static_cast<uint8_t>(values[0]), static_cast<uint8_t>(values[1]), 1};
+    void* const address = this;
+    tensor.describe({address, {kDLCUDA, 0}, static_cast<int32_t>(count - 2), type, extents, nullptr, 0});
+    return true;
+  }
+};
+
+// A record whose tensors are capsules that the caller keeps, or shapes.
 struct Capsules {
-  HeldTensor left;
-  HeldTensor right;
-  HeldTensor bias;
-  HeldTensor out;
-  HeldTensor extras[kNumExtraTensors];
+  Shape shapes[kNumOperands];
   Options options;
   WeightList weights;
+
+  // Gives the operands as they are checked and stated; what is stated may point into this.
+  Operands views() const {
+    Operands found = {{}, options, weights.addresses()};
+    for (int32_t field = 0; field < kNumOperands; ++field) found.tensors[field] = shapes[field].tensor.view();
+    if (weights.view() != nullptr) found.tensors[kRight] = weights.view();
+    return found;
+  }
 };
 
 // Reads the weights of groups, where each is a tensor of its own.
-bool read_weights(const State& state, Product product, PyObject* extras, const DLTensor& first, WeightList* list) {
+bool read_weights(const State& state, Product product, const Record& record, Capsules* held) {
   Py_ssize_t count = 0;
-  PyObject* weights = weights_of(extras, &count);
+  PyObject* weights = weights_of(product, record, &count);
   if (weights == nullptr) return true;
-  bool is_listed = list->begin(product, count, first) == 0;
+  bool is_listed = held->weights.begin(product, count, *held->shapes[kRight].tensor.view()) == 0;
   for (Py_ssize_t i = 0; i < count && is_listed; ++i) {
-    HeldTensor weight;
-    PyObject* capsule = PyTuple_GetItem(weights, i);
-    if (capsule == nullptr || !read_capsule(state, "a weight of a group", capsule, &weight)) return false;
-    is_listed = list->add(*weight.view()) == 0;
+    Shape weight;
+    PyObject* object = PyTuple_GetItem(weights, i);
+    if (object == nullptr || !weight.read(state, "a weight of a group", object)) return false;
+    is_listed = held->weights.add(*weight.tensor.view()) == 0;
   }
   if (!is_listed) raise_refusal(state);
   return is_listed;
 }
 
-// Reads left, right, bias (or None) and extras (or None), which hold capsules that the caller keeps.
-bool read_capsules(const State& state, Product product, PyObject* const* arguments, PyObject* extras, Capsules* held) {
-  if (!read_capsule(state, "the left operand", arguments[0], &held->left)) return false;
-  if (!read_capsule(state, "the right operand", arguments[1], &held->right)) return false;
-  if (!is_none(arguments[2]) && !read_capsule(state, "the bias", arguments[2], &held->bias)) return false;
-  if (is_none(extras)) return true;
-  if (read_options(state, product, extras, &held->options) != 0) return false;
-  for (Py_ssize_t i = 0; i < kNumExtraTensors; ++i) {
-    PyObject* capsule = PyTuple_GetItem(extras, i);  // borrowed from the tuple
-    if (capsule == nullptr) return false;
-    if (!is_none(capsule) && !read_capsule(state, "a factor or the residual", capsule, &held->extras[i])) return false;
-  }
-  return read_weights(state, product, extras, *held->right.view(), &held->weights);
+const char* name_of(Field field) {
+  if (field == kLeft) return "the left operand";
+  return field == kRight ? "the right operand" : kOperandNames[field];
 }
 
-Operands operands_of(const Capsules& held) {
-  const DLTensor* stack = held.weights.view();
-  const DLTensor* right = stack != nullptr ? stack : held.right.view();
-  return {held.left.view(),      right,                 held.bias.view(),      held.out.view(),   held.extras[0].view(),
-          held.extras[1].view(), held.extras[2].view(), held.extras[3].view(),
-          held.extras[4].view(), held.extras[5].view(), held.options,          held.weights.addresses()};
-}
-
-// States the product of left, right, bias (or None) and out, which are capsules that the caller keeps; the fifth argument
-// is the address that the right one is promised to be constant at, or 0, the sixth the extras, or None. What is stated may
-// point into `capsules`.
-bool state_capsules(const State& state, Product product, PyObject* const* arguments, Capsules* capsules,
-                    Problems* problems) {
-  const void* promised = PyLong_AsVoidPtr(arguments[4]);
-  if (promised == nullptr && PyErr_Occurred() != nullptr) return false;
-  Capsules& held = *capsules;
-  if (!read_capsules(state, product, arguments, arguments[5], &held)) return false;
-  if (!read_capsule(state, "out", arguments[3], &held.out)) return false;
-  if (held.out.is_read_only()) {
-    raise(state, "OperandError", "out is read-only, as its framework says; leave out= away");
-    return false;
-  }
-  const Operands operands = operands_of(held);
-  Result result;
-  if (check_operands(product, operands, &result) != 0 ||
-      state_problems(product, operands, result, promised != nullptr && held.right.data() == promised, problems) != 0) {
+// Reads a record that is a tuple, and checks what it asks for.
+bool read_record(const State& state, Product product, PyObject* tuple, Capsules* held, Result* result) {
+  PyObject* values[kMostFields];
+  const Record record = {values, PyTuple_Size(tuple)};
+  if (record.count < 0 || !is_whole(state, product, record)) return false;
+  for (Py_ssize_t i = 0; i < record.count; ++i) values[i] = PyTuple_GetItem(tuple, i);  // borrowed from the tuple
+  if (read_options(state, product, record, &held->options) != 0) return false;
+  for (Py_ssize_t i = 0; i < record.count; ++i) {
+    const Field field = record.fields(product)[i];
+    const bool is_needed = field == kLeft || (field == kRight && !is_on_rows(product));
+    if (field >= kNumOperands || (!is_needed && is_none(values[i]))) continue;
+    if (!held->shapes[field].read(state, name_of(field), values[i])) return false;
+    if (field < kOut || !held->shapes[field].tensor.is_read_only()) continue;
+    refuse("OperandError", "%s is read-only, as its framework says; leave %s= away", kOperandNames[field],
+           kOperandNames[field]);
     raise_refusal(state);
     return false;
   }
-  return true;
+  if (!read_weights(state, product, record, held)) return false;
+  if (check_operands(product, held->views(), result) == 0) return true;
+  raise_refusal(state);
+  return false;
 }
 
-// Arguments: left, right, bias (or None), extras (or None). Returns what `out` is, as a tuple: its extents, and the number
-// of its element type, or -1 where that is left's.
+// Gives what a checked call writes, by the names of the fields: tuples of the extents, and of the number of the element type, or
+// -1 where that is the left operand's.
+PyObject* describe_written(Product product, const Operands& operands, const Result& result) {
+  const Element left = is_on_rows(product) ? result.computed_on_rows().x : result.computed_by().a;
+  PyObject* found = PyDict_New();
+  for (int32_t i = kOut; found != nullptr && i < kNumOperands; ++i) {
+    Written written;
+    if (!find_written(product, operands, result, static_cast<Field>(i), &written)) continue;
+    int64_t values[kMaxDims + 1];
+    std::memcpy(values, written.extents, static_cast<size_t>(written.num_dims) * sizeof(int64_t));
+    values[written.num_dims] = written.element == left ? -1 : static_cast<int64_t>(written.element);
+    if (set_item(found, kOperandNames[i], make_tuple(values, written.num_dims + 1))) continue;
+    Py_DecRef(found);
+    found = nullptr;
+  }
+  return found;
+}
+
+// Argument: a record of capsules or shapes, whose tensors to be allocated are None. Returns what it writes, and the tag of its
+// operation.
 template <Product product>
 PyObject* describe_result(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
   const State& state = State::of(self);
   Capsules held;
-  if (!has_arguments(state, num_arguments, 4)) return nullptr;
-  if (!read_capsules(state, product, arguments, arguments[3], &held)) return nullptr;
   Result result;
-  if (check_operands(product, operands_of(held), &result) != 0) return raise_refusal(state);
-  int64_t values[kMaxDims + 1];
-  for (int32_t i = 0; i < result.num_dims; ++i) values[i] = result.extents[i];
-  const Operation& operation = result.computed_by();
-  values[result.num_dims] = operation.d == operation.a ? -1 : static_cast<int64_t>(operation.d);
-  return make_tuple(values, result.num_dims + 1);
+  if (!has_arguments(state, num_arguments, 1) || !read_record(state, product, arguments[0], &held, &result)) return nullptr;
+  PyObject* written = describe_written(product, held.views(), result);
+  if (written == nullptr) return nullptr;
+  PyObject* tag = PyUnicode_FromString(is_on_rows(product) ? result.computed_on_rows().tag : result.computed_by().tag);
+  PyObject* found = tag == nullptr ? nullptr : PyTuple_Pack(2, written, tag);
+  Py_DecRef(written);
+  if (tag != nullptr) Py_DecRef(tag);
+  return found;
 }
 
-// Arguments: left, right, bias, out, the promised address of right, extras (or None), workspace (bytes, or None), stream
-// (an integer).
+// A record of capsules, stated for the C API: products, or an operation on rows.
+struct StatedRecord {
+  Capsules held;
+  Problems products;
+  aot_rows_problem_t rows;
+
+  // `promised` is the address that the right operand is promised to be constant at, or 0.
+  bool read(const State& state, Product product, PyObject* tuple, PyObject* promised) {
+    const void* address = PyLong_AsVoidPtr(promised);
+    if (address == nullptr && PyErr_Occurred() != nullptr) return false;
+    Result result;
+    if (!read_record(state, product, tuple, &held, &result)) return false;
+    const Operands operands = held.views();
+    if (operands[kOut] == nullptr) {
+      raise(state, "DtypeError", "out is not a DLPack capsule, or one that was consumed");
+      return false;
+    }
+    const bool is_constant = address != nullptr && held.shapes[kRight].tensor.data() == address;
+    const int status = is_on_rows(product) ? state_rows(product, operands, result, &rows)
+                                           : state_problems(product, operands, result, is_constant, &products);
+    if (status != 0) raise_refusal(state);
+    return status == 0;
+  }
+};
+
+// Reads the bytes of a workspace, which may be None.
+bool read_workspace(const State& state, PyObject* capsule, HeldTensor* workspace, size_t* num_bytes) {
+  if (is_none(capsule)) return true;
+  if (!read_capsule(state, "the workspace", capsule, workspace)) return false;
+  const DLTensor& tensor = *workspace->view();
+  const bool is_bytes = tensor.dtype.bits == 8 && tensor.dtype.lanes == 1;
+  if (tensor.ndim != 1 || !is_bytes || tensor.shape == nullptr || tensor.shape[0] < 0) {
+    raise(state, "DtypeError", "the workspace is not a vector of bytes");
+    return false;
+  }
+  *num_bytes = static_cast<size_t>(tensor.shape[0]);
+  return true;
+}
+
+// Arguments: a record, the promised address of right, workspace (bytes, or None), stream (an integer).
 template <Product product>
 PyObject* run_on(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
   const State& state = State::of(self);
-  Capsules held;
-  Problems problems;
-  if (!has_arguments(state, num_arguments, 8)) return nullptr;
-  if (!state_capsules(state, product, arguments, &held, &problems)) return nullptr;
+  StatedRecord stated;
+  if (!has_arguments(state, num_arguments, 4)) return nullptr;
+  if (!stated.read(state, product, arguments[0], arguments[1])) return nullptr;
   HeldTensor workspace;
-  void* data = nullptr;
   size_t num_bytes = 0;
-  if (!is_none(arguments[6])) {
-    if (!read_capsule(state, "the workspace", arguments[6], &workspace)) return nullptr;
-    const DLTensor& tensor = *workspace.view();
-    const bool is_bytes = tensor.dtype.bits == 8 && tensor.dtype.lanes == 1;
-    if (tensor.ndim != 1 || !is_bytes || tensor.shape == nullptr || tensor.shape[0] < 0) {
-      return raise(state, "DtypeError", "the workspace is not a vector of bytes");
-    }
-    data = workspace.data();
-    num_bytes = static_cast<size_t>(tensor.shape[0]);
-  }
-  void* stream = PyLong_AsVoidPtr(arguments[7]);
+  if (!read_workspace(state, arguments[2], &workspace, &num_bytes)) return nullptr;
+  void* data = workspace.view() == nullptr ? nullptr : workspace.data();
+  void* stream = PyLong_AsVoidPtr(arguments[3]);
   if (stream == nullptr && PyErr_Occurred() != nullptr) return nullptr;
   aot_gemm_status_t status = AOT_GEMM_OK;
   {
     const WithoutGil scope;
-    for (int64_t i = 0; i < problems.count && status == AOT_GEMM_OK; ++i) {
-      const aot_gemm_problem_t problem = problems.at(i);
+    if (is_on_rows(product)) status = aot_rows_launch(&stated.rows, stream);
+    for (int64_t i = 0; !is_on_rows(product) && i < stated.products.count && status == AOT_GEMM_OK; ++i) {
+      const aot_gemm_problem_t problem = stated.products.at(i);
       status = aot_gemm_launch(&problem, data, num_bytes, stream);
     }
   }
   return status == AOT_GEMM_OK ? give_none() : raise_status(state, status);
 }
 
-// Arguments: left, right, bias, out, the promised address of right, extras (or None).
+// Arguments: a record, the promised address of right. An operation on rows needs no workspace.
 template <Product product>
 PyObject* measure_workspace(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
   const State& state = State::of(self);
-  Capsules held;
-  Problems problems;
-  if (!has_arguments(state, num_arguments, 6)) return nullptr;
-  if (!state_capsules(state, product, arguments, &held, &problems)) return nullptr;
+  StatedRecord stated;
+  if (!has_arguments(state, num_arguments, 2)) return nullptr;
+  if (!stated.read(state, product, arguments[0], arguments[1])) return nullptr;
   size_t num_bytes = 0;
   aot_gemm_status_t status = AOT_GEMM_OK;
-  for (int64_t i = 0; i < problems.count && status == AOT_GEMM_OK; ++i) {
-    const aot_gemm_problem_t problem = problems.at(i);
+  for (int64_t i = 0; !is_on_rows(product) && i < stated.products.count && status == AOT_GEMM_OK; ++i) {
+    const aot_gemm_problem_t problem = stated.products.at(i);
     size_t needed = 0;
     status = aot_gemm_workspace_bytes(&problem, &needed);
     num_bytes = needed > num_bytes ? needed : num_bytes;
@@ -203,14 +256,12 @@ PyObject* measure_workspace(PyObject* self, PyObject* const* arguments, Py_ssize
 }
 
 // Arguments: those of `measure_workspace`. Gives the number of launches that the first of the products that it takes has.
-template <Product product>
-PyObject* launches_of(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
+PyObject* launches_of_matmul(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
   const State& state = State::of(self);
-  Capsules held;
-  Problems problems;
-  if (!has_arguments(state, num_arguments, 6)) return nullptr;
-  if (!state_capsules(state, product, arguments, &held, &problems)) return nullptr;
-  return PyLong_FromLongLong(count_launches(problems.first));
+  StatedRecord stated;
+  if (!has_arguments(state, num_arguments, 2)) return nullptr;
+  if (!stated.read(state, Product::kMatmul, arguments[0], arguments[1])) return nullptr;
+  return PyLong_FromLongLong(count_launches(stated.products.first));
 }
 
 // Argument: a capsule, which the caller keeps. Gives the address of its tensor.
@@ -254,8 +305,8 @@ aot_gemm_group_strides_t packed_steps(const aot_gemm_problem_t& problem, const O
 }
 
 // Arguments: operation, layout, m, n, k, number of products or groups, flags, table (integers). Returns what the dispatch
-// table says of packed operands and a row-major D, as a tuple: kernel, tier, section, index, m, n, k (as they were looked
-// up), bytes of workspace, the table that answered, products of a launch, and launches.
+// table says of packed operands and a row-major D, by the names of aot_gemm_selection_t, and `workspace_bytes`; m, n and k are
+// as they were looked up.
 PyObject* plan(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
   const State& state = State::of(self);
   if (!has_arguments(state, num_arguments, 8)) return nullptr;
@@ -286,10 +337,38 @@ PyObject* plan(PyObject* self, PyObject* const* arguments, Py_ssize_t num_argume
   Plan planned;
   const aot_gemm_status_t status = select_in(static_cast<int32_t>(table), problem, &found, &planned);
   if (status != AOT_GEMM_OK) return raise_status(state, status);
-  const int64_t values[] = {found.kernel, found.tier, found.section, found.index, found.m, found.n, found.k,
-                            planned.workspace_bytes, found.table, found.num_groups, found.num_launches,
-                            found.tile_order};
-  return make_tuple(values, 12);
+  return make_record({{"kernel", found.kernel},
+                      {"tier", found.tier},
+                      {"section", found.section},
+                      {"index", found.index},
+                      {"m", found.m},
+                      {"n", found.n},
+                      {"k", found.k},
+                      {"workspace_bytes", planned.workspace_bytes},
+                      {"table", found.table},
+                      {"num_groups", found.num_groups},
+                      {"num_launches", found.num_launches},
+                      {"tile_order", found.tile_order}});
+}
+
+// Arguments: row operation, rows, cols, table (integers). Gives what the dispatch table says of packed operands, by the names of
+// aot_rows_selection_t.
+PyObject* plan_rows(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
+  const State& state = State::of(self);
+  if (!has_arguments(state, num_arguments, 4)) return nullptr;
+  int64_t asked[4];
+  for (int i = 0; i < 4; ++i) asked[i] = PyLong_AsLong(arguments[i]);
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  const auto [operation, rows, cols, table] = asked;
+  aot_rows_selection_t found;
+  const aot_rows_problem_t problem = packed_rows(static_cast<int32_t>(operation), rows, cols);
+  const aot_gemm_status_t status = select_rows_in(static_cast<int32_t>(table), problem, &found);
+  if (status != AOT_GEMM_OK) return raise_status(state, status);
+  return make_record({{"kernel", found.kernel},
+                      {"tier", found.tier},
+                      {"section", found.section},
+                      {"index", found.index},
+                      {"table", found.table}});
 }
 
 // CPython holds functions of every convention as one type, and casts back by the flags.
@@ -297,44 +376,8 @@ PyMethodDef define(const char* name, FastFunction* function) {
   return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function)), METH_FASTCALL, nullptr};
 }
 
-PyMethodDef functions[] = {
-    define("linear", &run<Product::kLinear>),
-    define("linear_with", &run_with<Product::kLinear>),
-    define("linear_result", &describe_result<Product::kLinear>),
-    define("linear_on", &run_on<Product::kLinear>),
-    define("linear_workspace_bytes", &measure_workspace<Product::kLinear>),
-    define("matmul", &run<Product::kMatmul>),
-    define("matmul_with", &run_with<Product::kMatmul>),
-    define("matmul_result", &describe_result<Product::kMatmul>),
-    define("matmul_on", &run_on<Product::kMatmul>),
-    define("matmul_workspace_bytes", &measure_workspace<Product::kMatmul>),
-    define("matmul_launches", &launches_of<Product::kMatmul>),
-    define("gated_linear_with", &run_with<Product::kGatedLinear>),
-    define("gated_linear_result", &describe_result<Product::kGatedLinear>),
-    define("gated_linear_on", &run_on<Product::kGatedLinear>),
-    define("gated_linear_workspace_bytes", &measure_workspace<Product::kGatedLinear>),
-    define("grouped_linear_with", &run_with<Product::kGroupedLinear>),
-    define("grouped_linear_result", &describe_result<Product::kGroupedLinear>),
-    define("grouped_linear_on", &run_on<Product::kGroupedLinear>),
-    define("grouped_linear_workspace_bytes", &measure_workspace<Product::kGroupedLinear>),
-    define("rms_norm", &run_rows<Product::kRmsNorm>),
-    define("rms_norm_result", &describe_rows<Product::kRmsNorm>),
-    define("rms_norm_on", &run_rows_on<Product::kRmsNorm>),
-    define("layer_norm", &run_rows<Product::kLayerNorm>),
-    define("layer_norm_result", &describe_rows<Product::kLayerNorm>),
-    define("layer_norm_on", &run_rows_on<Product::kLayerNorm>),
-    define("silu_mul", &run_rows<Product::kSiluMul>),
-    define("silu_mul_result", &describe_rows<Product::kSiluMul>),
-    define("silu_mul_on", &run_rows_on<Product::kSiluMul>),
-    define("gelu_tanh_mul", &run_rows<Product::kGeluTanhMul>),
-    define("gelu_tanh_mul_result", &describe_rows<Product::kGeluTanhMul>),
-    define("gelu_tanh_mul_on", &run_rows_on<Product::kGeluTanhMul>),
-    define("rotary", &run_rows<Product::kRotary>),
-    define("rotary_result", &describe_rows<Product::kRotary>),
-    define("rotary_on", &run_rows_on<Product::kRotary>),
-    define("quantize", &run_rows<Product::kQuantize>),
-    define("quantize_result", &describe_rows<Product::kQuantize>),
-    define("quantize_on", &run_rows_on<Product::kQuantize>),
+PyMethodDef others[] = {
+    define("matmul_launches", &launches_of_matmul),
     define("rows_plan", &plan_rows),
     define("settle", &settle),
     define("order_streams", &order_streams),
@@ -349,13 +392,38 @@ void destroy(State* state) {
 
 void destroy_state(PyObject* capsule) { destroy(static_cast<State*>(PyCapsule_GetPointer(capsule, nullptr))); }
 
+// CPython keeps the definition.
+bool add_function(PyObject* dictionary, PyObject* self, PyMethodDef* definition) {
+  PyObject* function = PyCMethod_New(definition, self, nullptr, nullptr);
+  return set_item(dictionary, definition->ml_name, function);
+}
+
+// Adds what runs a product, and what routes take.
+template <Product product>
+bool add_functions_of(PyObject* dictionary, PyObject* self) {
+  constexpr int kNum = 4;
+  constexpr const char* kSuffixes[kNum] = {"", "_result", "_on", "_workspace_bytes"};
+  constexpr FastFunction* kFunctions[kNum] = {&run<product>, &describe_result<product>, &run_on<product>,
+                                              &measure_workspace<product>};
+  static char names[kNum][40];
+  static PyMethodDef definitions[kNum];
+  for (int i = 0; i < kNum; ++i) {
+    std::snprintf(names[i], sizeof(names[i]), "%s%s", product_name(product), kSuffixes[i]);
+    definitions[i] = define(names[i], kFunctions[i]);
+    if (!add_function(dictionary, self, &definitions[i])) return false;
+  }
+  return true;
+}
+
+template <size_t... numbers>
+bool add_functions_of_all(PyObject* dictionary, PyObject* self, std::index_sequence<numbers...>) {
+  return (add_functions_of<static_cast<Product>(numbers)>(dictionary, self) && ...);
+}
+
 bool add_functions(PyObject* dictionary, PyObject* self) {
-  for (PyMethodDef& definition : functions) {
-    PyObject* function = PyCMethod_New(&definition, self, nullptr, nullptr);
-    if (function == nullptr) return false;
-    const int status = PyDict_SetItemString(dictionary, definition.ml_name, function);
-    Py_DecRef(function);
-    if (status != 0) return false;
+  if (!add_functions_of_all(dictionary, self, std::make_index_sequence<kNumProducts>())) return false;
+  for (PyMethodDef& definition : others) {
+    if (!add_function(dictionary, self, &definition)) return false;
   }
   return true;
 }

@@ -1,13 +1,14 @@
 #include "call.h"
 
 #include <cstdint>
+#include <new>
 
-#include "extras.h"
 #include "kernel.h"
 #include "plan.h"
 #include "products.h"
 #include "reading.h"
 #include "refusal.h"
+#include "row_operands.h"
 #include "runtime.h"
 #include "weights.h"
 
@@ -15,65 +16,44 @@ namespace aot {
 
 namespace {
 
-// The operands that a plain product has none of.
-struct Extras {
-  PyObject* tuple;  // borrowed: they are the tensors of it
-  Operand scale_x;
-  Operand scale_w;
-  Operand residual;
-  Operand scale_out;
-  Operand offsets;
-  Operand index;
-  Options options;
-  WeightList weights;
-
-  Operand* operands[kNumExtraTensors] = {&scale_x, &scale_w, &residual, &scale_out, &offsets, &index};
-};
-
-// One call of a product, on the stream and with the allocator of the left operand's framework.
+// One call, on the stream and with the allocator of the left operand's framework.
 class Call : private Reader {
  public:
-  // `extras` may be null.
-  Call(State* state, Product product, Extras* extras) : Reader(state, product), extras_(extras) {}
+  Call(State* state, Product product, const Record& record) : Reader(state, product), record_(record) {}
 
-  // Runs it. `bias` and `out` may be None. Gives a new reference, or null with a Python error set.
-  PyObject* run(PyObject* left, PyObject* right, PyObject* bias, PyObject* out) {
-    left_.object = left;
-    right_.object = right;
-    if (state_.find_type(left, &left_.type) != 0) return nullptr;
-    if (left_.type.api == nullptr) {
-      return call_route(state_.run, product_, left, right, bias, out, extras_ == nullptr ? nullptr : extras_->tuple);
+  ~Call() {
+    if (weights_ != nullptr) weights_->~WeightList();
+    for (int32_t i = 0; i < num_others_; ++i) at(others_[i]).~Operand();
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  // Runs it. Gives a new reference, or null with a Python error set.
+  PyObject* run() {
+    left_.object = record_.values[0];
+    if (state_.find_type(left_.object, &left_.type) != 0) return nullptr;
+    if (left_.type.api == nullptr) return run_by_route();
+    if (read_options(state_, product_, record_, &given_.options) != 0 || read_left() != 0 || read_operands() != 0) return nullptr;
+    if (compact_left_of_call() != 0) return nullptr;
+    Result result;
+    if (check(&result) != 0) return nullptr;
+    if (is_on_rows(product_)) {
+      aot_rows_problem_t rows;
+      if (state_rows(product_, given_, result, &rows) != 0) return refused_null();
+      return launch(rows) == 0 && release_all() == 0 ? give(result) : nullptr;
     }
-    if (read_left() != 0 || read_right() != 0 || read_weights() != 0 || compact_product() != 0) return nullptr;
-    if (!is_none(bias)) {
-      bias_.object = bias;
-      if (read_other(&bias_) != 0) return nullptr;
-    }
-    if (extras_ != nullptr && read_extras() != 0) return nullptr;
-    const bool allocates = is_none(out);
-    if (!allocates) {
-      out_.object = out;
-      if (read_written(&out_, "out") != 0) return nullptr;
-    }
-    Problems problems;
-    if (state_problems_of(&problems) != 0) return nullptr;
-    if (is_left_to_torch(problems)) return multiply_by_torch(out);
-    if (launch(problems) != 0 || release(right_) != 0) return nullptr;
-    if (release_weights() != 0) return nullptr;
-    if (bias_.object != nullptr && release(bias_) != 0) return nullptr;
-    if (extras_ != nullptr && release_extras() != 0) return nullptr;
-    if (allocates) return out_.tensor.hand_on(*left_.type.api);
-    if (release(out_) != 0 || (out_.type.is_of_torch && state_.torch.note_write(out) != 0)) return nullptr;
-    Py_IncRef(out);
-    return out;
+    Problems products;
+    if (state_problems(product_, given_, result, right_is_constant_, &products) != 0) return refused_null();
+    if (is_left_to_torch(products)) return multiply_by_torch();
+    return launch(products) == 0 && release_all() == 0 ? give(result) : nullptr;
   }
 
   // Reads a weight and waits until what its framework has enqueued so far is done. Gives None, or null with an error
   // set.
-  PyObject* settle(PyObject* weight) {
-    left_.object = weight;
-    if (state_.find_type(weight, &left_.type) != 0) return nullptr;
-    if (left_.type.api == nullptr) return call_route(state_.settle, product_, weight);
+  PyObject* settle() {
+    left_.object = record_.values[0];
+    if (state_.find_type(left_.object, &left_.type) != 0) return nullptr;
+    if (left_.type.api == nullptr) return call_route(state_.settle, product_, left_.object);
     if (read_left() != 0 || compact_left() != 0) return nullptr;
     aot_gemm_status_t status = AOT_GEMM_OK;
     {
@@ -84,81 +64,158 @@ class Call : private Reader {
   }
 
  private:
+  PyObject* refused_null() const {
+    refused();
+    return nullptr;
+  }
+
+  PyObject* run_by_route() {
+    PyObject* tuple = as_tuple(record_);
+    if (tuple == nullptr) return nullptr;
+    PyObject* result = call_route(state_.run, product_, tuple);
+    Py_DecRef(tuple);
+    return result;
+  }
+
+  // Makes room for an operand, whose object may come later, or never.
+  Operand* add(Field field, PyObject* object) {
+    Operand* operand = new (storage_[field]) Operand();
+    operand->object = object;
+    others_[num_others_++] = field;
+    return operand;
+  }
+
+  // Gives an operand that there is, and that is not the left one.
+  Operand& at(Field field) { return *std::launder(reinterpret_cast<Operand*>(storage_[field])); }
+
+  // Reads the operands behind the left one, in the record's order.
+  int read_operands() {
+    const Field* fields = record_.fields(product_);
+    for (Py_ssize_t i = 1; i < record_.count; ++i) {
+      const Field field = fields[i];
+      const bool is_right = field == kRight && !is_on_rows(product_);  // which a product cannot be without
+      if (field >= kNumOperands || (is_none(record_.values[i]) && !is_right)) continue;
+      Operand* operand = add(field, record_.values[i]);
+      const int status = field >= kOut ? read_written(operand, kOperandNames[field])
+                         : is_right ? read_right() : read_other(operand);
+      if (status != 0) return -1;
+    }
+    return read_weights();
+  }
+
+  // Has a copy stand for a left operand that is not readable where it lies. Of a batch each product has its own.
+  int compact_left_of_call() {
+    if (product_ == Product::kRotary) return compact_left(&is_heads);
+    return product_ == Product::kMatmul && is_batched(product_, *at(kRight).view()) ? 0 : compact_left();
+  }
+
+  // Checks the operands, and allocates what is written and not given.
+  int check(Result* result) {
+    bool* const is_deterministic = &given_.options.is_deterministic;
+    if (left_.type.is_of_torch && kHasVaryingKernels && !*is_deterministic && !is_on_rows(product_) &&
+        state_.torch.find_deterministic(is_deterministic) != 0) {
+      return -1;
+    }
+    given_.tensors[kLeft] = left_.view();
+    for (int32_t i = 0; i < num_others_; ++i) given_.tensors[others_[i]] = at(others_[i]).view();
+    if (weights_ != nullptr) {
+      given_.tensors[kRight] = weights_->view();
+      given_.weights = weights_->addresses();
+    }
+    if (check_operands(product_, given_, result) != 0) return refused();
+    for (int32_t i = kOut; i < (is_on_rows(product_) ? kNumOperands : kOut + 1); ++i) {
+      const auto field = static_cast<Field>(i);
+      Written written;
+      if (given_[field] != nullptr) {
+        if (check_apart(product_, original_, *given_[field]) != 0) return refused();
+      } else if (find_written(product_, given_, *result, field, &written)) {
+        const DLDataType type = dlpack_type(written.element);
+        const DLDevice device = given_[kLeft]->device;
+        HeldTensor& tensor = add(field, nullptr)->tensor;
+        if (tensor.allocate(*left_.type.api, device, type, written.extents, written.num_dims) != 0) return -1;
+        given_.tensors[field] = tensor.view();
+      }
+    }
+    return 0;
+  }
+
   // Says whether torch is to multiply: each product of a batch that the library has no kernels for would be a launch of its
   // own, where torch makes one. It is asked for what it takes alone: operands of its own, of floating point.
-  bool is_left_to_torch(const Problems& problems) const {
-    if (extras_ != nullptr || !is_batched(product_, *right_.view())) return false;
-    if (!left_.type.is_of_torch || !right_.type.is_of_torch) return false;
-    if (out_.object != nullptr && !out_.type.is_of_torch) return false;
+  bool is_left_to_torch(const Problems& problems) {
+    if (!is_batched(product_, *at(kRight).view())) return false;
+    const bool is_plain = record_.count == kFieldsOf[static_cast<int32_t>(product_)].num_plain;
+    if (!is_plain || !left_.type.is_of_torch || !at(kRight).type.is_of_torch) return false;
+    if (at(kOut).object != nullptr && !at(kOut).type.is_of_torch) return false;
     const uint8_t code = left_.view()->dtype.code;
     return (code == kDLFloat || code == kDLBfloat) && count_launches(problems.first) > 1;
   }
 
   // Has torch write `out`, or what was allocated for it. Gives a new reference, or null with a Python error set.
-  PyObject* multiply_by_torch(PyObject* out) {
-    PyObject* result = out;
-    if (is_none(out)) {
-      result = out_.tensor.hand_on(*left_.type.api);
-      if (result == nullptr) return nullptr;
-    } else {
-      Py_IncRef(result);
-    }
-    PyObject* done = call_route(state_.multiply_by_torch, product_, left_.object, right_.object, result);
+  PyObject* multiply_by_torch() {
+    Operand& out = at(kOut);
+    PyObject* result = out.object == nullptr ? out.tensor.hand_on(*left_.type.api) : out.object;
+    if (result == nullptr) return nullptr;
+    if (result == out.object) Py_IncRef(result);
+    PyObject* done = call_route(state_.multiply_by_torch, product_, left_.object, at(kRight).object, result);
     Py_DecRef(result);
     return done;
   }
 
-  // Has a copy stand for a left operand that is not one matrix in memory. Of a batch each product has its own.
-  int compact_product() { return is_batched(product_, *right_.view()) ? 0 : compact_left(); }
-
   // Reads the right operand, which may be one that is promised to be constant. The promise is of the memory that the tensor
   // had when it was made.
   int read_right() {
-    PyObject* type = PyObject_Type(right_.object);
+    Operand& right = at(kRight);
+    PyObject* type = PyObject_Type(right.object);
     const bool is_promised = type == state_.constant.get();
     Py_DecRef(type);
-    if (!is_promised) return read_other(&right_);
-    PyObject* address = PyObject_GetAttr(right_.object, state_.address_name.get());
+    if (!is_promised) return read_other(&right);
+    PyObject* address = PyObject_GetAttr(right.object, state_.address_name.get());
     if (address == nullptr) return -1;
     const void* promised = PyLong_AsVoidPtr(address);
     Py_DecRef(address);
-    PyObject* handle = right_.object;
-    right_.copy = PyObject_GetAttr(handle, state_.tensor_name.get());
-    if (right_.copy == nullptr) return -1;
-    right_.object = right_.copy;
-    if (read_other(&right_) != 0) return -1;
-    if (right_.tensor.data() != promised) return 0;
-    const int is_written = has_new_version(handle);
+    PyObject* handle = right.object;
+    right.copy = PyObject_GetAttr(handle, state_.tensor_name.get());
+    if (right.copy == nullptr) return -1;
+    right.object = right.copy;
+    if (read_other(&right) != 0) return -1;
+    if (right.tensor.data() != promised) return 0;
+    const int is_written = has_new_version(handle, right.object);
     right_is_constant_ = is_written == 0;
     return is_written < 0 ? -1 : 0;
   }
 
-  // Reads the weights of groups, where each is a tensor of its own: the right operand is the first.
+  // Reads the weights of groups or of a gate, where each is a tensor of its own: the right operand is the first.
   int read_weights() {
     Py_ssize_t count = 0;
-    PyObject* weights = extras_ == nullptr ? nullptr : weights_of(extras_->tuple, &count);
+    PyObject* weights = weights_of(product_, record_, &count);
     if (weights == nullptr) return 0;
-    WeightList& list = extras_->weights;
-    if (list.begin(product_, count, *right_.view()) != 0 || list.add(*right_.view()) != 0) return refused();
+    const Operand& first = at(kRight);
+    weights_ = new (list_) WeightList();
+    if (weights_->begin(product_, count, *first.view()) != 0 || weights_->add(*first.view()) != 0) return refused();
     for (Py_ssize_t i = 1; i < count; ++i) {
       Operand weight;
       weight.object = PyTuple_GetItem(weights, i);
       if (weight.object == nullptr || read_other(&weight) != 0) return -1;
-      if (weight.type.api != right_.type.api) {
+      if (weight.type.api != first.type.api) {
         refuse("OperandError", "%s: the weights are tensors of several frameworks; expected those of one",
                product_name(product_));
         return refused();
       }
-      if (list.add(*weight.view()) != 0) return refused();
+      if (weights_->add(*weight.view()) != 0) return refused();
     }
     return 0;
   }
 
-  // Has the framework of weights without an exchange API hear of each: others know streams, which the first one's was told.
-  int release_weights() {
+  // Has the frameworks of all operands hear of the launch, and of weights without an exchange API hear of each: others know
+  // streams, which the first one's was told.
+  int release_all() {
+    for (int32_t i = 0; i < num_others_; ++i) {
+      const Operand& operand = at(others_[i]);
+      if (operand.object != nullptr && release(operand) != 0) return -1;
+    }
     Py_ssize_t count = 0;
-    PyObject* weights = extras_ == nullptr ? nullptr : weights_of(extras_->tuple, &count);
-    if (weights == nullptr || right_.type.api != nullptr) return 0;
+    PyObject* weights = weights_ == nullptr ? nullptr : weights_of(product_, record_, &count);
+    if (weights == nullptr || at(kRight).type.api != nullptr) return 0;
     for (Py_ssize_t i = 1; i < count; ++i) {
       Operand weight;
       weight.object = PyTuple_GetItem(weights, i);
@@ -168,68 +225,18 @@ class Call : private Reader {
   }
 
   // Says whether torch has counted a write of a promised tensor: 1 or 0, or -1 with a Python error set.
-  int has_new_version(PyObject* handle) {
+  int has_new_version(PyObject* handle, PyObject* tensor) {
     PyObject* before = PyObject_GetAttr(handle, state_.version_name.get());
     if (before == nullptr) return -1;
     if (is_none(before)) {
       Py_DecRef(before);
       return 0;
     }
-    PyObject* now = PyObject_GetAttr(right_.object, state_.version_name.get());
+    PyObject* now = PyObject_GetAttr(tensor, state_.version_name.get());
     const int is_equal = now == nullptr ? -1 : PyObject_RichCompareBool(now, before, Py_EQ);
     if (now != nullptr) Py_DecRef(now);
     Py_DecRef(before);
     return is_equal < 0 ? -1 : 1 - is_equal;
-  }
-
-  int read_extras() {
-    if (read_options(state_, product_, extras_->tuple, &extras_->options) != 0) return -1;
-    for (Py_ssize_t i = 0; i < kNumExtraTensors; ++i) {
-      Operand& operand = *extras_->operands[i];
-      PyObject* object = PyTuple_GetItem(extras_->tuple, i);
-      if (object == nullptr) return -1;
-      if (is_none(object)) continue;
-      operand.object = object;
-      if (read_other(&operand) != 0) return -1;
-    }
-    return 0;
-  }
-
-  int release_extras() {
-    for (const Operand* operand : extras_->operands) {
-      if (operand->object != nullptr && release(*operand) != 0) return -1;
-    }
-    return 0;
-  }
-
-  // Checks the operands, allocates `out` where it is not there, and states the product.
-  int state_problems_of(Problems* problems) {
-    Operands operands = {left_.view(), right_.view(), bias_.view(), out_.view()};
-    if (extras_ != nullptr) {
-      operands.scale_x = extras_->scale_x.view();
-      operands.scale_w = extras_->scale_w.view();
-      operands.residual = extras_->residual.view();
-      operands.scale_out = extras_->scale_out.view();
-      operands.offsets = extras_->offsets.view();
-      operands.index = extras_->index.view();
-      operands.options = extras_->options;
-      if (extras_->weights.view() != nullptr) operands.right = extras_->weights.view();
-      operands.weights = extras_->weights.addresses();
-    }
-    if (left_.type.is_of_torch && kHasVaryingKernels && !operands.options.is_deterministic &&
-        state_.torch.find_deterministic(&operands.options.is_deterministic) != 0) {
-      return -1;
-    }
-    Result result;
-    if (check_operands(product_, operands, &result) != 0) return refused();
-    if (operands.out != nullptr && check_apart(product_, original_, *operands.out) != 0) return refused();
-    if (operands.out == nullptr) {
-      const DLTensor& left = *operands.left;
-      const DLDataType type = dlpack_type(result.computed_by().d);
-      if (out_.tensor.allocate(*left_.type.api, left.device, type, result.extents, result.num_dims) != 0) return -1;
-      operands.out = out_.view();
-    }
-    return state_problems(product_, operands, result, right_is_constant_, problems) == 0 ? 0 : refused();
   }
 
   static void* allocate_workspace(void* context, size_t num_bytes) {
@@ -263,10 +270,50 @@ class Call : private Reader {
     return status == AOT_GEMM_OK ? 0 : -1;
   }
 
-  Extras* extras_;
-  Operand right_;
-  Operand bias_;
-  Operand out_;
+  int launch(const aot_rows_problem_t& problem) {
+    aot_gemm_status_t status = AOT_GEMM_OK;
+    {
+      const WithoutGil scope;
+      status = aot_rows_launch(&problem, stream_);
+    }
+    if (status != AOT_GEMM_OK) raise_status(state_, status);
+    return status == AOT_GEMM_OK ? 0 : -1;
+  }
+
+  // Gives one thing that was written, or a scale that was given, as an object.
+  PyObject* give(Field field) {
+    Operand& operand = at(field);
+    if (operand.object == nullptr) return operand.tensor.hand_on(*left_.type.api);
+    if (field >= kOut && operand.type.is_of_torch && state_.torch.note_write(operand.object) != 0) return nullptr;
+    Py_IncRef(operand.object);
+    return operand.object;
+  }
+
+  PyObject* give(const Result& result) {
+    const bool has_scale = is_on_rows(product_) && result.computed_on_rows().has_scale();
+    if (!result.writes_residual && !has_scale) return give(kOut);
+    Field given[3];
+    Py_ssize_t count = 0;
+    given[count++] = kOut;
+    if (result.writes_residual) given[count++] = kResidualOut;
+    if (has_scale) given[count++] = result.writes_scale ? kScaleOut : kScale;
+    PyObject* tuple = PyTuple_New(count);
+    for (Py_ssize_t i = 0; tuple != nullptr && i < count; ++i) {
+      PyObject* object = give(given[i]);
+      if (object != nullptr && PyTuple_SetItem(tuple, i, object) == 0) continue;  // which takes the reference
+      Py_DecRef(tuple);
+      tuple = nullptr;
+    }
+    return tuple;
+  }
+
+  const Record& record_;
+  Operands given_ = {};
+  WeightList* weights_ = nullptr;  // null: there is none
+  alignas(WeightList) unsigned char list_[sizeof(WeightList)];
+  Field others_[kNumOperands];  // the operands that there are beside the left one
+  int32_t num_others_ = 0;
+  alignas(Operand) unsigned char storage_[kNumOperands][sizeof(Operand)];  // of those, by Field
   HeldTensor workspace_;
   WithoutGil* without_gil_ = nullptr;
   bool right_is_constant_ = false;
@@ -275,15 +322,10 @@ class Call : private Reader {
 
 }  // namespace
 
-PyObject* call_product(State* state, Product product, PyObject* left, PyObject* right, PyObject* bias, PyObject* out,
-                       PyObject* extras) {
-  if (extras == nullptr) return Call(state, product, nullptr).run(left, right, bias, out);
-  Extras held = {extras, {}, {}, {}, {}, {}, {}, {}, {}};
-  return Call(state, product, &held).run(left, right, bias, out);
-}
+PyObject* call(State* state, Product product, const Record& record) { return Call(state, product, record).run(); }
 
 PyObject* settle_weight(State* state, PyObject* weight) {
-  return Call(state, Product::kConstant, nullptr).settle(weight);
+  return Call(state, Product::kConstant, {&weight, 1}).settle();
 }
 
 }  // namespace aot

@@ -1,15 +1,15 @@
-// One call of a product from Python: its operands read, checked, ordered and launched.
+// One call from Python: its tensors read, checked, ordered and launched.
 #ifndef AOT_GEMM_CALL_H_
 #define AOT_GEMM_CALL_H_
 
 #include "python_state.h"
+#include "record.h"
 
 namespace aot {
 
-// Runs a product. `bias` and `out` may be None. `extras` is what else a call has: a tuple that `_extras` of the Python
-// package makes; null for none. Gives a new reference, or null with a Python error set.
-PyObject* call_product(State* state, Product product, PyObject* left, PyObject* right, PyObject* bias, PyObject* out,
-                       PyObject* extras);
+// Runs a function of the Python package by its record, which `is_whole`. Gives a new reference to what is written: `out`, or a
+// tuple of it, the sum with a residual where that is written, and the scales where there are any; null with a Python error set.
+PyObject* call(State* state, Product product, const Record& record);
 
 // Reads a weight, and waits until what its framework has enqueued so far is done. Gives its address, or null with an
 // error set.

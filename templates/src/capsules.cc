@@ -32,4 +32,21 @@ PyObject* make_tuple(const int64_t* values, Py_ssize_t num_values) {
   return tuple;
 }
 
+bool set_item(PyObject* dictionary, const char* name, PyObject* item) {
+  if (item == nullptr) return false;
+  const int status = PyDict_SetItemString(dictionary, name, item);
+  Py_DecRef(item);
+  return status == 0;
+}
+
+PyObject* make_record(std::initializer_list<NamedInteger> integers) {
+  PyObject* record = PyDict_New();
+  for (const NamedInteger& integer : integers) {
+    if (record == nullptr || set_item(record, integer.name, PyLong_FromLongLong(integer.value))) continue;
+    Py_DecRef(record);
+    record = nullptr;
+  }
+  return record;
+}
+
 }  // namespace aot

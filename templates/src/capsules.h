@@ -3,6 +3,7 @@
 #define AOT_GEMM_CAPSULES_H_
 
 #include <cstdint>
+#include <initializer_list>
 
 #include "exchange.h"
 #include "python_state.h"
@@ -19,6 +20,16 @@ bool read_capsule(const State& state, const char* name, PyObject* object, HeldTe
 
 // Gives a tuple of integers; null with a Python error set.
 PyObject* make_tuple(const int64_t* values, Py_ssize_t num_values);
+
+// Puts an item into a dictionary, and takes its reference. Says false with a Python error set, as where the item is null.
+bool set_item(PyObject* dictionary, const char* name, PyObject* item);
+
+// Gives a dictionary of integers by their names; null with a Python error set.
+struct NamedInteger {
+  const char* name;
+  int64_t value;
+};
+PyObject* make_record(std::initializer_list<NamedInteger> integers);
 
 }  // namespace aot
 

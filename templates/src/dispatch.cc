@@ -39,8 +39,9 @@ Choice choose_in_grid(const Grid& grid, int32_t column, int64_t m) {
   const uint32_t* step =
       lower_bound(first, count - 1, [m](uint32_t candidate) { return candidate >> kKernelBits < m; });
   const int32_t kernel = grid.kernels[*step & kPlaceMask];
-  const int32_t order = grid.tile_orders == nullptr ? 0 : grid.tile_orders[step - grid.steps];
-  return {kernel, AOT_GEMM_TIER_GRID, column, order};
+  const auto number = static_cast<int32_t>(step - grid.steps);
+  const int32_t order = grid.tile_orders == nullptr ? 0 : grid.tile_orders[number];
+  return {kernel, AOT_GEMM_TIER_GRID, column, order, number};
 }
 
 }  // namespace

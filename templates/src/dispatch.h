@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "enumerations.h"
+
 namespace aot {
 
 struct Row {
@@ -46,10 +48,11 @@ struct Grid {
 };
 
 // The part of a table that is of one operation and layout, up to a number of products or groups. Ladders ascend by (n, k).
+// Of an operation on rows it has a grid alone, whose m is rows, and whose n is cols; all are of layout 0.
 // Sections of one operation and layout follow each other: those that any call takes by `num_groups`, then the one whose
 // kernels for one n and k all add up k in one order, then those for what is not aligned, by `loads`.
 struct Section {
-  int32_t operation;  // index into kOperations
+  int32_t operation;  // index into kOperations, or behind those into kRowOperations
   int32_t layout;
   int64_t num_groups;  // the largest that it is for, unless it is the last; 1 where an operation has one product
   bool batch_invariant;
@@ -61,7 +64,7 @@ struct Section {
   int32_t fallback;
   int32_t substitute;  // kernel for devices with too few SMs for the one chosen: it waits for nothing, and has no workspace
   int32_t table;       // index into kTables
-  int32_t number;      // among the sections of its table
+  int32_t number;      // among the sections of its table: those of products, or those on rows
 };
 
 // The table of one device. What it has no section of, a section of another table answers.
@@ -71,13 +74,11 @@ struct Table {
   int32_t num_device_names;
   int32_t num_sms;
   int64_t bandwidth_gb_per_s;
-  const int32_t* section_of;  // index into kSections by operation and layout; -1 where no table has one
+  const int32_t* section_of;  // index into kSections by operation, as a section has it, and layout; -1 where no table has one
   int32_t num_sections;       // of its own
 };
 
-constexpr int32_t kNumLayouts = 4;
-
-// Written by table.cc. The sections of a table follow each other.
+// Written by table.cc. The sections of a table follow each other, those of products before those on rows.
 extern const Section kSections[];
 extern const int32_t kNumSections;
 extern const Table kTables[];
@@ -103,8 +104,9 @@ const char* fault_of_section(int32_t section);
 struct Choice {
   int32_t kernel;
   int32_t tier;
-  int32_t index;
+  int32_t index;  // of the ladders' row, or of the grid's column
   int32_t tile_order = 0;
+  int32_t step = 0;  // of the grid's
 };
 
 // Gives the index of the first edge that is not below `value`; past the last edge, the last index.

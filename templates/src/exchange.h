@@ -71,6 +71,12 @@ class HeldTensor {
   // Gives an allocated tensor as an object of its framework; null with a Python error set.
   PyObject* hand_on(const DLPackExchangeAPI& api);
 
+  // Holds a tensor that has no memory to keep alive; its extents stay the caller's.
+  void describe(const DLTensor& tensor) {
+    own_ = tensor;
+    view_ = &own_;
+  }
+
   // Lets go of what was read, to read something else.
   void release();
 

@@ -14,11 +14,11 @@ constexpr Product kProduct = Product::kGroupedLinear;
 bool is_gate(Epilogue epilogue) { return epilogue == Epilogue::kSwiglu || epilogue == Epilogue::kGeglu; }
 
 // Says whether the groups are runs of k, and each has a result of its own: the weight is one matrix then.
-bool groups_k(const Operands& operands) { return operands.right->ndim == 2; }
+bool groups_k(const Operands& operands) { return operands[kRight]->ndim == 2; }
 
 int check_shapes(const Operands& operands) {
-  const DLTensor& x = *operands.left;
-  const DLTensor& weight = *operands.right;
+  const DLTensor& x = *operands[kLeft];
+  const DLTensor& weight = *operands[kRight];
   if (x.ndim != 2 || (weight.ndim != 3 && weight.ndim != 2) || (weight.ndim == 3 && weight.shape[0] == 0)) {
     return refuse("ShapeError", "grouped_linear: got x %s and weight %s; expected x (rows, k) and weight (groups, n, k), of "
                   "one group or more, or (n, k) where the groups are runs of k", shape_text(x).characters,
@@ -47,42 +47,42 @@ int check_integers(const char* name, const DLTensor& tensor, const DLTensor& x) 
 }
 
 int check_offsets_of_k(const Operands& operands) {
-  if (operands.index != nullptr) {
+  if (operands[kIndex] != nullptr) {
     return refuse("OperandError", "grouped_linear: got an index beside a weight %s, whose groups are runs of k; an index is of "
-                  "rows; leave it away", shape_text(*operands.right).characters);
+                  "rows; leave it away", shape_text(*operands[kRight]).characters);
   }
-  if (operands.offsets->shape[0] > 0) return 0;
+  if (operands[kOffsets]->shape[0] > 0) return 0;
   return refuse("ShapeError", "grouped_linear: offsets has shape (0,); expected where each run of k ends, one or more");
 }
 
 int check_offsets(const Operands& operands) {
-  if (operands.offsets == nullptr) {
+  if (operands[kOffsets] == nullptr) {
     return refuse("OperandError", "grouped_linear: offsets is None; expected an int32 tensor in GPU memory, where each group "
                   "ends");
   }
-  const DLTensor& offsets = *operands.offsets;
-  if (check_integers("offsets", offsets, *operands.left) != 0) return -1;
+  const DLTensor& offsets = *operands[kOffsets];
+  if (check_integers("offsets", offsets, *operands[kLeft]) != 0) return -1;
   if (groups_k(operands)) return check_offsets_of_k(operands);
-  if (operands.index != nullptr && check_integers("index", *operands.index, *operands.left) != 0) return -1;
-  const int64_t groups = operands.right->shape[0];
+  if (operands[kIndex] != nullptr && check_integers("index", *operands[kIndex], *operands[kLeft]) != 0) return -1;
+  const int64_t groups = operands[kRight]->shape[0];
   const int64_t num_more = offsets.shape[0] - groups;
   if (num_more == 0 || num_more == 1) return 0;
   return refuse("ShapeError", "grouped_linear: offsets has shape %s, weight %s; expected (%" PRId64 ",), where each group ends, "
                 "or (%" PRIu64 ",), the first group's start in front", shape_text(offsets).characters,
-                shape_text(*operands.right).characters, groups, static_cast<uint64_t>(groups) + 1);
+                shape_text(*operands[kRight]).characters, groups, static_cast<uint64_t>(groups) + 1);
 }
 
 int refuse_shapes(const Operands& operands) {
   return refuse("ShapeError", "grouped_linear: scale_x has shape %s and scale_w %s, beside x %s and weight %s; expected one "
                 "element or (rows,) or (rows, 1), and one element, (groups,) or (groups, n); or one for each block: (rows, "
-                "ceil(k / 128)) and (groups, ceil(n / 128), ceil(k / 128))", shape_text(*operands.scale_x).characters,
-                shape_text(*operands.scale_w).characters, shape_text(*operands.left).characters,
-                shape_text(*operands.right).characters);
+                "ceil(k / 128)) and (groups, ceil(n / 128), ceil(k / 128))", shape_text(*operands[kScaleX]).characters,
+                shape_text(*operands[kScaleW]).characters, shape_text(*operands[kLeft]).characters,
+                shape_text(*operands[kRight]).characters);
 }
 
 Grouping grouping_of(const Operands& operands) {
   if (groups_k(operands)) return Grouping::kKgrouped;
-  return operands.index == nullptr ? Grouping::kGrouped : Grouping::kGathered;
+  return operands[kIndex] == nullptr ? Grouping::kGrouped : Grouping::kGathered;
 }
 
 // Finds the operation. Factors that may be of either kind are of the one that the library has.
@@ -94,21 +94,21 @@ int resolve(const Operands& operands, Element a, Element b, int32_t* operation) 
                      Scale::kNone,
                      options.epilogue,
                      grouping_of(operands),
-                     operands.bias != nullptr,
+                     operands[kBias] != nullptr,
                      false,
                      options.allow_tf32,
                      options.use_fast_accum};
   if (find_element_of_d(kProduct, operands, a, &request.d) != 0) return -1;
   if (check_scales(kProduct, operands, request) != 0) return -1;
-  if (operands.scale_x != nullptr && groups_k(operands)) {
+  if (operands[kScaleX] != nullptr && groups_k(operands)) {
     request.scale = Scale::kVector;
     return refuse_request(kProduct, request);
   }
-  if (operands.scale_x != nullptr) {
-    if (check_tensor_of(kProduct, "scale_x", *operands.scale_x, *operands.left, Element::kFloat32) != 0) return -1;
-    if (check_tensor_of(kProduct, "scale_w", *operands.scale_w, *operands.left, Element::kFloat32) != 0) return -1;
+  if (operands[kScaleX] != nullptr) {
+    if (check_tensor_of(kProduct, "scale_x", *operands[kScaleX], *operands[kLeft], Element::kFloat32) != 0) return -1;
+    if (check_tensor_of(kProduct, "scale_w", *operands[kScaleW], *operands[kLeft], Element::kFloat32) != 0) return -1;
     const ScaleShapes shapes =
-        read_group_scale_shapes(*operands.scale_x, *operands.scale_w, *operands.left, *operands.right);
+        read_group_scale_shapes(*operands[kScaleX], *operands[kScaleW], *operands[kLeft], *operands[kRight]);
     if (!shapes.are_vectors && !shapes.are_blocks) return refuse_shapes(operands);
     request.scale = shapes.are_vectors ? Scale::kVector : Scale::kBlock;
     *operation = find_operation(request);
@@ -123,9 +123,9 @@ int resolve(const Operands& operands, Element a, Element b, int32_t* operation) 
 }
 
 int check_bias(const Operands& operands, const Result& result) {
-  const DLTensor& bias = *operands.bias;
-  if (check_tensor_of(kProduct, "bias", bias, *operands.left, result.computed_by().bias_element) != 0) return -1;
-  const int64_t expected[] = {operands.right->shape[0], operands.right->shape[1]};
+  const DLTensor& bias = *operands[kBias];
+  if (check_tensor_of(kProduct, "bias", bias, *operands[kLeft], result.computed_by().bias_element) != 0) return -1;
+  const int64_t expected[] = {operands[kRight]->shape[0], operands[kRight]->shape[1]};
   if (!have_shape(bias, expected, 2)) {
     return refuse("ShapeError", "grouped_linear: bias has shape %s; expected %s, an element for each row of each group's weight",
                   shape_text(bias).characters, Text(expected, 2).characters);
@@ -136,11 +136,11 @@ int check_bias(const Operands& operands, const Result& result) {
 }
 
 void find_extents(const Operands& operands, Result* result) {
-  const DLTensor& x = *operands.left;
-  const DLTensor& weight = *operands.right;
+  const DLTensor& x = *operands[kLeft];
+  const DLTensor& weight = *operands[kRight];
   result->num_dims = 0;
-  if (groups_k(operands)) result->extents[result->num_dims++] = operands.offsets->shape[0];
-  result->extents[result->num_dims++] = operands.index == nullptr ? x.shape[0] : operands.index->shape[0];
+  if (groups_k(operands)) result->extents[result->num_dims++] = operands[kOffsets]->shape[0];
+  result->extents[result->num_dims++] = operands[kIndex] == nullptr ? x.shape[0] : operands[kIndex]->shape[0];
   const int64_t rows = weight.shape[weight.ndim - 2];
   result->extents[result->num_dims++] = is_gate(operands.options.epilogue) ? rows / 2 : rows;
 }
@@ -153,9 +153,9 @@ int check_matrix(const char* name, const DLTensor& tensor, Matrix* matrix) {
 
 // States runs of k, each of which has a result of its own.
 int state_runs_of_k(const Operands& operands, const Result& result, aot_gemm_problem_t* problem) {
-  const DLTensor& x = *operands.left;
-  const DLTensor& weight = *operands.right;
-  const DLTensor& out = *operands.out;
+  const DLTensor& x = *operands[kLeft];
+  const DLTensor& weight = *operands[kRight];
+  const DLTensor& out = *operands[kOut];
   problem->m = x.shape[0];
   problem->n = weight.shape[0];
   problem->k = x.shape[1];
@@ -164,24 +164,24 @@ int state_runs_of_k(const Operands& operands, const Result& result, aot_gemm_pro
   problem->d = {data_of(out), {stride_of(out, 1), stride_of(out, 2)}};
   problem->num_groups = result.extents[0];
   problem->group_strides.d = stride_of(out, 0);
-  problem->offsets = {data_of(*operands.offsets), {1, 1}};
+  problem->offsets = {data_of(*operands[kOffsets]), {1, 1}};
   return 0;
 }
 
 }  // namespace
 
 int check_grouped(const Operands& operands, Result* result) {
-  const DLTensor& x = *operands.left;
-  const DLTensor& weight = *operands.right;
+  const DLTensor& x = *operands[kLeft];
+  const DLTensor& weight = *operands[kRight];
   Element a;
   Element b;
   if (check_tensor(kProduct, "x", x, x, &a) != 0 || check_tensor(kProduct, "weight", weight, x, &b) != 0) return -1;
   if (check_shapes(operands) != 0 || check_offsets(operands) != 0) return -1;
   if (resolve(operands, a, b, &result->operation) != 0) return -1;
   find_extents(operands, result);
-  if (operands.bias != nullptr && check_bias(operands, *result) != 0) return -1;
-  if (operands.out == nullptr || have_shape(*operands.out, result->extents, result->num_dims)) return 0;
-  return refuse("ShapeError", "grouped_linear: out has shape %s; expected %s", shape_text(*operands.out).characters,
+  if (operands[kBias] != nullptr && check_bias(operands, *result) != 0) return -1;
+  if (operands[kOut] == nullptr || have_shape(*operands[kOut], result->extents, result->num_dims)) return 0;
+  return refuse("ShapeError", "grouped_linear: out has shape %s; expected %s", shape_text(*operands[kOut]).characters,
                 Text(result->extents, result->num_dims).characters);
 }
 
@@ -189,8 +189,8 @@ int state_grouped(const Operands& operands, const Result& result, aot_gemm_probl
   if (groups_k(operands)) return state_runs_of_k(operands, result, problem);
   Matrix a;
   Matrix d;
-  const DLTensor& weight = *operands.right;
-  if (check_matrix("x", *operands.left, &a) != 0 || check_matrix("out", *operands.out, &d) != 0) return -1;
+  const DLTensor& weight = *operands[kRight];
+  if (check_matrix("x", *operands[kLeft], &a) != 0 || check_matrix("out", *operands[kOut], &d) != 0) return -1;
   problem->m = result.extents[0];
   problem->n = result.extents[1];
   problem->k = a.extents[1];
@@ -204,20 +204,20 @@ int state_grouped(const Operands& operands, const Result& result, aot_gemm_probl
     problem->group_strides.b = 0;
     problem->b_of_groups = operands.weights;
   }
-  problem->offsets = {data_of(*operands.offsets), {1, 1}};
-  if (operands.offsets->shape[0] > weight.shape[0]) problem->flags |= AOT_GEMM_OFFSETS_START;
-  if (operands.index != nullptr) {
-    problem->index = {data_of(*operands.index), {1, 1}};
+  problem->offsets = {data_of(*operands[kOffsets]), {1, 1}};
+  if (operands[kOffsets]->shape[0] > weight.shape[0]) problem->flags |= AOT_GEMM_OFFSETS_START;
+  if (operands[kIndex] != nullptr) {
+    problem->index = {data_of(*operands[kIndex]), {1, 1}};
     problem->rows_of_a = a.extents[0];
   }
-  if (operands.bias != nullptr) {
-    problem->bias = {data_of(*operands.bias), {0, 1}};
-    problem->group_strides.bias = stride_of(*operands.bias, 0);
+  if (operands[kBias] != nullptr) {
+    problem->bias = {data_of(*operands[kBias]), {0, 1}};
+    problem->group_strides.bias = stride_of(*operands[kBias], 0);
   }
-  if (operands.scale_x == nullptr) return 0;
+  if (operands[kScaleX] == nullptr) return 0;
   const Scale kind = result.computed_by().scale;
-  if (state_scale(kProduct, "scale_x", *operands.scale_x, kind, &problem->scale_a) != 0) return -1;
-  return state_group_scale(*operands.scale_w, kind, &problem->scale_b, &problem->group_strides.scale_b);
+  if (state_scale(kProduct, "scale_x", *operands[kScaleX], kind, &problem->scale_a) != 0) return -1;
+  return state_group_scale(*operands[kScaleW], kind, &problem->scale_b, &problem->group_strides.scale_b);
 }
 
 }  // namespace aot

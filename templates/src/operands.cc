@@ -5,6 +5,7 @@
 #include "group_operands.h"
 #include "products.h"
 #include "refusal.h"
+#include "row_operands.h"
 #include "scales.h"
 
 namespace aot {
@@ -136,19 +137,19 @@ Element default_element(Element left, bool is_scaled) {
 
 int find_element_of_d(Product product, const Operands& operands, Element left, Element* element) {
   const Options& options = operands.options;
-  if (operands.out == nullptr) {
-    *element = options.gives_element ? options.element : default_element(left, operands.scale_x != nullptr);
+  if (operands[kOut] == nullptr) {
+    *element = options.gives_element ? options.element : default_element(left, operands[kScaleX] != nullptr);
     return 0;
   }
-  if (check_tensor(product, "out", *operands.out, *operands.left, element) != 0) return -1;
+  if (check_tensor(product, "out", *operands[kOut], *operands[kLeft], element) != 0) return -1;
   if (!options.gives_element || options.element == *element) return 0;
   return refuse("DtypeError", "%s: out is %s and out_dtype %s; expected one type; leave out_dtype away",
                 product_name(product), type_of(*element).name, type_of(options.element).name);
 }
 
 int check_scales(Product product, const Operands& operands, const Request& request) {
-  const bool is_given = operands.scale_x != nullptr;
-  if (is_given != (operands.scale_w != nullptr)) {
+  const bool is_given = operands[kScaleX] != nullptr;
+  if (is_given != (operands[kScaleW] != nullptr)) {
     return refuse("OperandError", "%s: got %s and no %s; expected both, or none", product_name(product),
                   is_given ? "scale_x" : "scale_w", is_given ? "scale_w" : "scale_x");
   }
@@ -172,13 +173,13 @@ namespace {
 // Finds the operation of operands that have factors. Such that each serve a whole row, as where k is up to 128, may be of
 // either kind: then the one that the library has.
 int resolve_scaled(Product product, const Operands& operands, Request* request, int32_t* operation) {
-  const DLTensor& left = *operands.left;
-  const DLTensor& right = *operands.right;
-  if (check_tensor_of(product, "scale_x", *operands.scale_x, left, Element::kFloat32) != 0) return -1;
-  if (check_tensor_of(product, "scale_w", *operands.scale_w, left, Element::kFloat32) != 0) return -1;
-  const ScaleShapes shapes = read_scale_shapes(*operands.scale_x, *operands.scale_w, left, right.shape[0]);
+  const DLTensor& left = *operands[kLeft];
+  const DLTensor& right = *operands[kRight];
+  if (check_tensor_of(product, "scale_x", *operands[kScaleX], left, Element::kFloat32) != 0) return -1;
+  if (check_tensor_of(product, "scale_w", *operands[kScaleW], left, Element::kFloat32) != 0) return -1;
+  const ScaleShapes shapes = read_scale_shapes(*operands[kScaleX], *operands[kScaleW], left, right.shape[0]);
   if (!shapes.are_vectors && !shapes.are_blocks) {
-    return refuse_scale_shapes(product, *operands.scale_x, *operands.scale_w, left, right);
+    return refuse_scale_shapes(product, *operands[kScaleX], *operands[kScaleW], left, right);
   }
   request->scale = shapes.are_vectors ? Scale::kVector : Scale::kBlock;
   *operation = find_operation(*request);
@@ -198,21 +199,21 @@ int resolve(Product product, const Operands& operands, Element a, Element b, int
                      Scale::kNone,
                      options.epilogue,
                      Grouping::kDense,
-                     operands.bias != nullptr,
-                     operands.residual != nullptr,
+                     operands[kBias] != nullptr,
+                     operands[kResidual] != nullptr,
                      options.allow_tf32,
                      options.use_fast_accum};
   if (find_element_of_d(product, operands, a, &request.d) != 0) return -1;
   if (check_scales(product, operands, request) != 0) return -1;
-  if (operands.scale_x != nullptr) return resolve_scaled(product, operands, &request, operation);
+  if (operands[kScaleX] != nullptr) return resolve_scaled(product, operands, &request, operation);
   *operation = find_operation(request);
   return *operation >= 0 ? 0 : refuse_request(product, request);
 }
 
 int check_bias(Product product, const Operands& operands, const Result& result, int64_t num_rows) {
-  const DLTensor& bias = *operands.bias;
+  const DLTensor& bias = *operands[kBias];
   const Element element = result.computed_by().bias_element;
-  if (check_tensor_of(product, "bias", bias, *operands.left, element) != 0) return -1;
+  if (check_tensor_of(product, "bias", bias, *operands[kLeft], element) != 0) return -1;
   if (have_shape(bias, &num_rows, 1)) return 0;
   return refuse("ShapeError", "%s: bias has shape %s; expected %s, an element for each row of weight; an output is named "
                 "by keyword: linear(x, weight, out=out)", product_name(product), shape_text(bias).characters,
@@ -220,8 +221,8 @@ int check_bias(Product product, const Operands& operands, const Result& result, 
 }
 
 int check_residual(Product product, const Operands& operands, const Result& result) {
-  const DLTensor& residual = *operands.residual;
-  if (check_tensor_of(product, "residual", residual, *operands.left, result.computed_by().d) != 0) return -1;
+  const DLTensor& residual = *operands[kResidual];
+  if (check_tensor_of(product, "residual", residual, *operands[kLeft], result.computed_by().d) != 0) return -1;
   if (have_shape(residual, result.extents, result.num_dims)) return 0;
   return refuse("ShapeError", "%s: residual has shape %s; expected %s, as the result", product_name(product),
                 shape_text(residual).characters, Text(result.extents, result.num_dims).characters);
@@ -229,7 +230,7 @@ int check_residual(Product product, const Operands& operands, const Result& resu
 
 int check_scale_out(Product product, const Operands& operands, const Result& result) {
   const Operation& operation = result.computed_by();
-  if (operands.scale_out == nullptr) {
+  if (operands[kScaleD] == nullptr) {
     if (!operation.scales_d) return 0;
     return refuse("OperandError", "%s: a %s result needs scale_out, by which it is multiplied before it is rounded; expected "
                   "a float32 tensor of one element in GPU memory; pass scale_out=", product_name(product),
@@ -239,8 +240,8 @@ int check_scale_out(Product product, const Operands& operands, const Result& res
     return refuse("OperandError", "%s: got scale_out, which goes with a float8 result; the result is %s; leave it away",
                   product_name(product), type_of(operation.d).name);
   }
-  const DLTensor& scale = *operands.scale_out;
-  if (check_tensor_of(product, "scale_out", scale, *operands.left, Element::kFloat32) != 0) return -1;
+  const DLTensor& scale = *operands[kScaleD];
+  if (check_tensor_of(product, "scale_out", scale, *operands[kLeft], Element::kFloat32) != 0) return -1;
   for (int32_t i = 0; i < scale.ndim; ++i) {
     if (scale.shape[i] == 1) continue;
     return refuse("ShapeError", "%s: scale_out has shape %s; expected one element", product_name(product),
@@ -250,9 +251,9 @@ int check_scale_out(Product product, const Operands& operands, const Result& res
 }
 
 int check_out(Product product, const Operands& operands, const Result& result) {
-  if (operands.out == nullptr || have_shape(*operands.out, result.extents, result.num_dims)) return 0;
+  if (operands[kOut] == nullptr || have_shape(*operands[kOut], result.extents, result.num_dims)) return 0;
   return refuse("ShapeError", "%s: out has shape %s; expected %s", product_name(product),
-                shape_text(*operands.out).characters, Text(result.extents, result.num_dims).characters);
+                shape_text(*operands[kOut]).characters, Text(result.extents, result.num_dims).characters);
 }
 
 // Checks that a left and a right operand make a product.
@@ -277,10 +278,24 @@ int check_shapes(Product product, const DLTensor& left, const DLTensor& right) {
 
 }  // namespace
 
+bool find_written(Product product, const Operands& operands, const Result& result, Field field, Written* written) {
+  if (!is_on_rows(product)) {
+    *written = {result.computed_by().d, result.extents, result.num_dims};
+    return field == kOut;
+  }
+  const RowOperation& operation = result.computed_on_rows();
+  const DLTensor& x = *operands[kLeft];
+  if (field == kOut) *written = {operation.y, result.extents, result.num_dims};
+  if (field == kResidualOut) *written = {operation.x, x.shape, x.ndim};
+  if (field == kScaleOut) *written = {Element::kFloat32, result.scale_extents, result.num_dims};
+  return field == kOut || (field == kResidualOut ? result.writes_residual : field == kScaleOut && result.writes_scale);
+}
+
 int check_operands(Product product, const Operands& operands, Result* result) {
+  if (is_on_rows(product)) return check_row_operands(product, operands, result);
   if (product == Product::kGroupedLinear) return check_grouped(operands, result);
-  const DLTensor& left = *operands.left;
-  const DLTensor& right = *operands.right;
+  const DLTensor& left = *operands[kLeft];
+  const DLTensor& right = *operands[kRight];
   Element a;
   Element b;
   if (check_tensor(product, left_name(product), left, left, &a) != 0) return -1;
@@ -296,8 +311,8 @@ int check_operands(Product product, const Operands& operands, Result* result) {
   const int64_t num_rows = right.ndim == 2 ? right.shape[product == Product::kMatmul ? 1 : 0] : 1;
   const int64_t n = product == Product::kGatedLinear ? num_rows / 2 : num_rows;
   if (right.ndim == 2) result->extents[result->num_dims++] = n;
-  if (operands.bias != nullptr && check_bias(product, operands, *result, num_rows) != 0) return -1;
-  if (operands.residual != nullptr && check_residual(product, operands, *result) != 0) return -1;
+  if (operands[kBias] != nullptr && check_bias(product, operands, *result, num_rows) != 0) return -1;
+  if (operands[kResidual] != nullptr && check_residual(product, operands, *result) != 0) return -1;
   if (check_scale_out(product, operands, *result) != 0) return -1;
   return check_out(product, operands, *result);
 }
@@ -308,18 +323,18 @@ aot_gemm_tensor_t as_tensor(const Matrix& matrix) { return {matrix.data, {matrix
 
 // States the operands that a plain product has none of.
 int state_others(Product product, const Operands& operands, const Result& result, aot_gemm_problem_t* problem) {
-  if (operands.scale_x != nullptr) {
+  if (operands[kScaleX] != nullptr) {
     const Scale kind = result.computed_by().scale;
-    if (state_scale(product, "scale_x", *operands.scale_x, kind, &problem->scale_a) != 0) return -1;
-    if (state_scale(product, "scale_w", *operands.scale_w, kind, &problem->scale_b) != 0) return -1;
+    if (state_scale(product, "scale_x", *operands[kScaleX], kind, &problem->scale_a) != 0) return -1;
+    if (state_scale(product, "scale_w", *operands[kScaleW], kind, &problem->scale_b) != 0) return -1;
   }
-  if (operands.residual != nullptr) {
+  if (operands[kResidual] != nullptr) {
     Matrix residual;
-    const DLTensor& tensor = *operands.residual;
+    const DLTensor& tensor = *operands[kResidual];
     if (read_matrix(product, "residual", tensor, result.num_dims - 1, &residual) != 0) return -1;
     problem->residual = as_tensor(residual);
   }
-  if (operands.scale_out != nullptr) problem->scale_d = {data_of(*operands.scale_out), {0, 0}};
+  if (operands[kScaleD] != nullptr) problem->scale_d = {data_of(*operands[kScaleD]), {0, 0}};
   return 0;
 }
 
@@ -328,7 +343,7 @@ void begin_problem(const Operands& operands, const Result& result, bool right_is
   *problem = {};
   problem->struct_bytes = sizeof(*problem);
   problem->operation = id_of(result.operation);
-  problem->device = operands.left->device.device_id;
+  problem->device = operands[kLeft]->device.device_id;
   const Options& options = operands.options;
   problem->flags = (right_is_constant ? AOT_GEMM_B_CONSTANT : 0) |
                    (options.is_interleaved ? AOT_GEMM_GATE_INTERLEAVED : 0) |
@@ -340,7 +355,7 @@ void begin_problem(const Operands& operands, const Result& result, bool right_is
 int state_parts(const Operands& operands, aot_gemm_problem_t* problem) {
   const auto gate = reinterpret_cast<uintptr_t>(operands.weights[0]);
   const auto linear = reinterpret_cast<uintptr_t>(operands.weights[1]);
-  const auto element_bytes = static_cast<uintptr_t>(operands.right->dtype.bits / 8);
+  const auto element_bytes = static_cast<uintptr_t>(operands[kRight]->dtype.bits / 8);
   if (linear < gate || (linear - gate) % element_bytes != 0) {
     return refuse("StrideError", "gated_linear: the gate's weight is at address %p, the linear one at %p; expected the linear one "
                   "behind it, by a number of elements; compute the two products by linear", operands.weights[0],
@@ -355,14 +370,14 @@ int state_matrices(Product product, const Operands& operands, const Result& resu
   Matrix a;
   Matrix b;
   Matrix d;
-  const DLTensor& left = *operands.left;
-  const DLTensor& right = *operands.right;
+  const DLTensor& left = *operands[kLeft];
+  const DLTensor& right = *operands[kRight];
   if (read_matrix(product, left_name(product), left, left.ndim - 1, &a) != 0) return -1;
   if (read_matrix(product, right_name(product), right, 1, &b) != 0) return -1;
   // Where b is a vector, D has one column and all dimensions of `out` are rows.
-  if (read_matrix(product, "out", *operands.out, result.num_dims - (right.ndim - 1), &d) != 0) return -1;
+  if (read_matrix(product, "out", *operands[kOut], result.num_dims - (right.ndim - 1), &d) != 0) return -1;
   const int rows = product == Product::kMatmul ? 1 : 0;  // which mode of the right operand is n
-  if (operands.bias != nullptr) problem->bias = {data_of(*operands.bias), {0, stride_of(*operands.bias, 0)}};
+  if (operands[kBias] != nullptr) problem->bias = {data_of(*operands[kBias]), {0, stride_of(*operands[kBias], 0)}};
   problem->m = a.extents[0];
   problem->n = product == Product::kGatedLinear ? b.extents[rows] / 2 : b.extents[rows];
   problem->k = a.extents[1];
@@ -378,7 +393,7 @@ int state_matrices(Product product, const Operands& operands, const Result& resu
 int state_problems(Product product, const Operands& operands, const Result& result, bool right_is_constant,
                    Problems* problems) {
   begin_problem(operands, result, right_is_constant, &problems->first);
-  if (is_batched(product, *operands.right)) return state_batch(operands, result, problems);
+  if (is_batched(product, *operands[kRight])) return state_batch(operands, result, problems);
   if (product == Product::kGroupedLinear) return state_grouped(operands, result, &problems->first);
   return state_matrices(product, operands, result, &problems->first);
 }

@@ -1,4 +1,4 @@
-// Tensors as DLPack gives them, read as the matrices of a product.
+// The tensors of a call as DLPack gives them; those of products read as matrices.
 #ifndef AOT_GEMM_OPERANDS_H_
 #define AOT_GEMM_OPERANDS_H_
 
@@ -7,34 +7,46 @@
 #include <dlpack/dlpack.h>
 
 #include "aot_gemm.h"
+#include "fields.h"
 #include "matrix.h"
 #include "operation.h"
 #include "request.h"
+#include "row_operation.h"
 
 namespace aot {
 
+// The tensors of a call and what it says beside them, whatever it computes.
 struct Operands {
-  const DLTensor* left;   // x (..., k), or a (..., m, k), or a (k)
-  const DLTensor* right;  // weight (n, k) or, of a gated product, (2 n, k); or b (..., k, n), or b (k)
-  const DLTensor* bias;   // (n) or (2 n); null, as any of those below: there is none
-  const DLTensor* out;    // null: to be allocated
-  const DLTensor* scale_x = nullptr;
-  const DLTensor* scale_w = nullptr;
-  const DLTensor* residual = nullptr;   // of the shape of `out`
-  const DLTensor* scale_out = nullptr;  // one element
-  const DLTensor* offsets = nullptr;    // (groups) or (groups + 1); of runs of k (groups)
-  const DLTensor* index = nullptr;      // (rows of out)
+  // By Field; null: there is none, or it is to be allocated. Of products x is (..., k), a (..., m, k) or (k); the right operand
+  // (n, k), of a gated product (2 n, k), or b (..., k, n) or (k); a bias (n) or (2 n); the residual of the shape of `out`; the
+  // factor of D one element; offsets (groups) or (groups + 1), of runs of k (groups); an index (rows of out).
+  const DLTensor* tensors[kNumOperands];
   Options options = {};
-  const void* const* weights = nullptr;  // the addresses of weights that are no one tensor, which `right` stands for
+  const void* const* weights = nullptr;  // the addresses of weights that are no one tensor, which the right operand stands for
+
+  const DLTensor* operator[](Field field) const { return tensors[field]; }
 };
 
-// What `out` is, and by which operation it is computed.
+// What a call computes: what `out` is, and by which operation.
 struct Result {
   int64_t extents[kMaxDims];
   int32_t num_dims;
-  int32_t operation;
+  int32_t operation;  // index into kOperations, or on rows into kRowOperations
+  // The rest is of operations on rows, whose scales have as many dimensions.
+  bool writes_residual = false;
+  bool writes_scale = false;
+  int64_t rotary_dim;
+  int64_t scale_extents[kMaxDims];
 
   const Operation& computed_by() const { return kOperations[operation]; }
+  const RowOperation& computed_on_rows() const { return kRowOperations[operation]; }
+};
+
+// A tensor that a call writes.
+struct Written {
+  Element element;
+  const int64_t* extents;
+  int32_t num_dims;
 };
 
 // Gives an element type as DLPack describes it.
@@ -66,8 +78,11 @@ bool have_shape(const DLTensor& tensor, const int64_t* extents, int32_t num_dims
 // Checks device, element type and shape of a left operand by itself.
 int check_left(Product product, const DLTensor& left);
 
-// Checks devices, element types and shapes of the operands that are given, and works out what `out` is.
+// Checks devices, element types and shapes of the operands that are given, and works out what is computed.
 int check_operands(Product product, const Operands& operands, Result* result);
+
+// Says what is written as a field of a checked call; false where it writes no such thing.
+bool find_written(Product product, const Operands& operands, const Result& result, Field field, Written* written);
 
 // Refuses an `out` that reaches into the memory of a left operand which a copy stands for. The copy would be whole; but
 // whether one is made depends on strides alone, and out may never overlap an operand.

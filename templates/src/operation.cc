@@ -10,28 +10,24 @@ namespace aot {
 
 namespace {
 
-constexpr int32_t kNumElements = 7;
-// By Element. The codes are kDLBfloat, kDLFloat, kDLFloat8_e4m3fn, kDLFloat8_e5m2 and kDLInt, which the binding compares
-// with dlpack.h.
-constexpr ElementType kElementTypes[kNumElements] = {
-    {"bfloat16", "bf16", 4, 16},      {"float16", "fp16", 2, 16},     {"float32", "fp32", 2, 32},
-    {"float8_e4m3fn", "e4m3", 10, 8}, {"float8_e5m2", "e5m2", 12, 8}, {"int8", "int8", 0, 8},
-    {"int32", "int32", 0, 32},
-};
+// By Element: kDLBfloat, kDLFloat, kDLFloat8_e4m3fn, kDLFloat8_e5m2 and kDLInt, which the binding compares with dlpack.h.
+constexpr int32_t kDlpackCodes[] = {4, 2, 2, 10, 12, 0, 0};
+static_assert(sizeof(kDlpackCodes) / sizeof(kDlpackCodes[0]) == kNumElements);
 
 constexpr bool has_sizes_of_elements() {
   for (int32_t i = 0; i < kNumElements; ++i) {
-    if (kElementTypes[i].num_bytes() != bytes_of(static_cast<Element>(i))) return false;
+    if (kElementBits[i] != 8 * bytes_of(static_cast<Element>(i))) return false;
   }
   return true;
 }
 static_assert(has_sizes_of_elements());
 
-constexpr const char* kLayouts[] = {"kk", "kn", "mk", "mn"};
-
 }  // namespace
 
-const ElementType& type_of(Element element) { return kElementTypes[static_cast<int32_t>(element)]; }
+ElementType type_of(Element element) {
+  const auto number = static_cast<int32_t>(element);
+  return {kElementWords[number], kElementTags[number], kDlpackCodes[number], kElementBits[number]};
+}
 
 Tags list_operations() {
   Tags tags = {};
@@ -54,14 +50,14 @@ aot_gemm_status_t find_operation(int32_t id, int32_t* index) {
 bool find_element(int32_t dlpack_code, int32_t bits, Element* element) {
   for (int32_t i = 0; i < kNumElements; ++i) {
     *element = static_cast<Element>(i);
-    if (kElementTypes[i].dlpack_code == dlpack_code && kElementTypes[i].bits == bits) return true;
+    if (kDlpackCodes[i] == dlpack_code && kElementBits[i] == bits) return true;
   }
   return false;
 }
 
 SectionTag section_tag(const Operation& operation, int32_t layout) {
   SectionTag tag;
-  std::snprintf(tag.characters, sizeof(tag.characters), "%s_%s%s", operation.types, kLayouts[layout],
+  std::snprintf(tag.characters, sizeof(tag.characters), "%s_%s%s", operation.types, kLayoutWords[layout],
                 operation.tag + std::strlen(operation.types));
   return tag;
 }

@@ -5,11 +5,9 @@
 #include <cstdint>
 
 #include "aot_gemm.h"
+#include "enumerations.h"
 
 namespace aot {
-
-// TF32 products are of kFloat32: it is what lies in memory.
-enum class Element : int32_t { kBfloat16, kFloat16, kFloat32, kE4m3, kE5m2, kInt8, kInt32 };
 
 struct ElementType {
   const char* name;  // as torch has it
@@ -20,10 +18,6 @@ struct ElementType {
   constexpr int64_t num_bytes() const { return bits / 8; }
 };
 
-// The factors of A and B, float32: none; one for each row of A and of B (n, k), or one for all; or one for each 128
-// elements along k of a row of A, and for each 128 by 128 elements of B.
-enum class Scale : int32_t { kNone, kVector, kBlock };
-
 // Elements along k, and rows of B, that one factor of Scale::kBlock serves.
 constexpr int64_t kScaleBlock = 128;
 
@@ -33,23 +27,18 @@ inline int64_t num_blocks(int64_t extent) { return extent / kScaleBlock + (exten
 // Whether a call has an operand.
 enum class Presence : int32_t { kNone, kOptional, kRequired };
 
-// The steps between the accumulator and D: the twin of aot.core.epilogue.Epilogue. All but kNone and kBias add the bias
-// first, where there is one.
-enum class Epilogue : int32_t { kNone, kBias, kRelu, kGelu, kGeluTanh, kSilu, kResidual, kSwiglu, kGeglu };
-
-// How many products a launch computes: the twin of aot.core.grouping.Grouping.
-enum class Grouping : int32_t { kDense, kBatched, kGrouped, kGathered, kKgrouped };
-
 // D = epilogue(A @ B^T): a line of the catalogue, aot.core.operation.Operation, whatever its layout.
 struct Operation {
   const char* tag;    // as aot_gemm_operation takes it: that of the types, then that of the epilogue
   const char* types;  // the tag's part of the types, behind which the tag of a section has the layout
-  Element a;
+  Element a;  // TF32 products are of kFloat32: it is what lies in memory
   Element b;
   Element d;  // and of a residual
   Element bias_element;
+  // Float32: none; one for each row of A and of B (n, k), or one for all; or one for each 128 elements along k of a row of
+  // A, and for each 128 by 128 elements of B.
   Scale scale;
-  Epilogue epilogue;
+  Epilogue epilogue;  // all but kNone and kBias add the bias first, where there is one
   Presence bias;
   bool scales_d;      // D is of 8 bits, and multiplied by one factor before it is rounded
   bool is_fast;       // FP8 sums stay in the tensor core's accumulator for all of k
@@ -76,7 +65,7 @@ struct Operation {
 extern const Operation kOperations[];
 extern const int32_t kNumOperations;
 
-const ElementType& type_of(Element element);
+ElementType type_of(Element element);
 
 // Gives the bytes of an element: what type_of says, without a look into memory.
 constexpr int64_t bytes_of(Element element) {

@@ -160,10 +160,6 @@ aot_gemm_status_t fail_invariant(const Operation& operation) {
               operation.tag);
 }
 
-aot_gemm_status_t fail_table(const char* fault) {
-  return fail(AOT_GEMM_ERROR_TABLE, "the dispatch table of this library contradicts itself: %s; build it again", fault);
-}
-
 aot_gemm_status_t look_up(int32_t table, int32_t num_sms, const aot_gemm_problem_t& stated,
                           aot_gemm_selection_t* selection, Plan* plan);
 
@@ -247,6 +243,10 @@ aot_gemm_status_t look_up(int32_t table, int32_t num_sms, const aot_gemm_problem
 }
 
 }  // namespace
+
+aot_gemm_status_t fail_table(const char* fault) {
+  return fail(AOT_GEMM_ERROR_TABLE, "the dispatch table of this library contradicts itself: %s; build it again", fault);
+}
 
 int64_t count_launches(const aot_gemm_problem_t& problem) {
   int32_t index;

@@ -38,6 +38,9 @@ class Stated {
 
 aot_gemm_status_t check_argument(const void* pointer, const char* name);
 
+// Fails by what is wrong with the dispatch table.
+aot_gemm_status_t fail_table(const char* fault);
+
 // What selecting may ask CUDA: which device a problem is for decides the table. A query asks only where it matters, and
 // what only looks into a table asks nothing.
 enum class Asking { kForLaunch, kForQuery };

@@ -26,14 +26,14 @@ bool continues(const BatchDim& inner, const BatchDim& outer) {
 // Joins the dimensions of a batch that lie as one in all operands, from the inside outwards.
 int32_t join_dims(const Operands& operands, const Result& result, BatchDim* dims) {
   int32_t count = 0;
-  const int32_t matrix_dims = operands.left->ndim == 1 ? 1 : 2;
+  const int32_t matrix_dims = operands[kLeft]->ndim == 1 ? 1 : 2;
   for (int32_t place = 0; place < result.num_dims - matrix_dims; ++place) {
     const int64_t extent = result.extents[result.num_dims - matrix_dims - 1 - place];
     if (extent == 1) continue;
     // `out` lacks the rows of a left vector, so that its batch begins a dimension earlier.
-    const int32_t of_d = operands.out->ndim - matrix_dims - 1 - place;
-    const BatchDim dim = {extent, operands.left->ndim == 1 ? 0 : step_of(*operands.left, place),
-                          step_of(*operands.right, place), stride_of(*operands.out, of_d)};
+    const int32_t of_d = operands[kOut]->ndim - matrix_dims - 1 - place;
+    const BatchDim dim = {extent, operands[kLeft]->ndim == 1 ? 0 : step_of(*operands[kLeft], place),
+                          step_of(*operands[kRight], place), stride_of(*operands[kOut], of_d)};
     if (count > 0 && continues(dims[count - 1], dim)) {
       dims[count - 1].extent *= extent;
     } else {
@@ -127,10 +127,10 @@ int find_batch_extents(const DLTensor& left, const DLTensor& right, Result* resu
 }
 
 int state_batch(const Operands& operands, const Result& result, Problems* problems) {
-  const bool is_vector = operands.left->ndim == 1;
-  const Matrix a = last_matrix(*operands.left, is_vector);
-  const Matrix b = last_matrix(*operands.right, false);
-  const Matrix d = last_matrix(*operands.out, is_vector);
+  const bool is_vector = operands[kLeft]->ndim == 1;
+  const Matrix a = last_matrix(*operands[kLeft], is_vector);
+  const Matrix b = last_matrix(*operands[kRight], false);
+  const Matrix d = last_matrix(*operands[kOut], is_vector);
   aot_gemm_problem_t& problem = problems->first;
   problem.m = has_no_elements(result) ? 0 : a.extents[0];
   problem.n = b.extents[1];
@@ -156,9 +156,9 @@ int state_batch(const Operands& operands, const Result& result, Problems* proble
   problems->element_bytes[2] = bytes_of(operation.d);
   for (int32_t i = 0; i < problems->num_dims; ++i) problems->count *= dims[i].extent;
   if (problems->count == 1) return 0;
-  if (check_distinct(*operands.out) != 0) return -1;
-  if (check_apart_from(*operands.out, "a", *operands.left) != 0) return -1;
-  return check_apart_from(*operands.out, "b", *operands.right);
+  if (check_distinct(*operands[kOut]) != 0) return -1;
+  if (check_apart_from(*operands[kOut], "a", *operands[kLeft]) != 0) return -1;
+  return check_apart_from(*operands[kOut], "b", *operands[kRight]);
 }
 
 }  // namespace aot

@@ -32,7 +32,6 @@ struct State {
   PyObject* errors;  // the module of the error classes
   PyObject* routes;  // the module `_routes`, whose functions say what they take
   Shared run{routes, "run"};
-  Shared run_rows{routes, "run_rows"};
   Shared settle{routes, "settle"};
   Shared multiply_by_torch{routes, "multiply_by_torch"};
   Shared capsule{routes, "capsule"};

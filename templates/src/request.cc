@@ -6,10 +6,6 @@ namespace aot {
 
 namespace {
 
-constexpr const char* kScales[] = {"none", "vector", "block"};
-constexpr const char* kEpilogues[] = {"none", "bias", "relu", "gelu", "gelu_tanh", "silu", "residual", "swiglu", "geglu"};
-constexpr const char* kGroupings[] = {"dense", "batched", "grouped", "gathered", "kgrouped"};
-
 // The epilogue that an operation without factors needs for what a request adds.
 Epilogue epilogue_of(const Request& request) {
   if (request.epilogue != Epilogue::kNone) return request.epilogue;
@@ -28,22 +24,6 @@ bool computes(const Operation& operation, const Request& request, Epilogue epilo
 
 }  // namespace
 
-const char* product_name(Product product) {
-  switch (product) {
-    case Product::kLinear: return "linear";
-    case Product::kMatmul: return "matmul";
-    case Product::kGatedLinear: return "gated_linear";
-    case Product::kGroupedLinear: return "grouped_linear";
-    case Product::kRmsNorm: return "rms_norm";
-    case Product::kLayerNorm: return "layer_norm";
-    case Product::kSiluMul: return "silu_mul";
-    case Product::kGeluTanhMul: return "gelu_tanh_mul";
-    case Product::kRotary: return "rotary";
-    case Product::kQuantize: return "quantize";
-    default: return "constant";
-  }
-}
-
 int32_t find_operation(const Request& request) {
   const Epilogue epilogue = epilogue_of(request);
   const bool allows_more = request.allow_tf32 || request.use_fast_accum;
@@ -59,9 +39,8 @@ int32_t find_operation(const Request& request) {
 RequestText write_request(Product product, const Request& request) {
   RequestText text;
   std::snprintf(text.characters, sizeof(text.characters), "%s %s %s %s %s %s %s %d %d %d %d", product_name(product),
-                type_of(request.a).name, type_of(request.b).name, type_of(request.d).name,
-                kScales[static_cast<int32_t>(request.scale)], kEpilogues[static_cast<int32_t>(request.epilogue)],
-                kGroupings[static_cast<int32_t>(request.grouping)], request.has_bias, request.has_residual, request.allow_tf32, request.use_fast_accum);
+                word_of(request.a), word_of(request.b), word_of(request.d), word_of(request.scale), word_of(request.epilogue),
+                word_of(request.grouping), request.has_bias, request.has_residual, request.allow_tf32, request.use_fast_accum);
   return text;
 }
 

@@ -8,26 +8,15 @@
 
 namespace aot {
 
-// What a function of the Python API computes. The products give D = A @ B^T; they differ in how the right operand is held:
-// kGatedLinear's has the rows of two, kGroupedLinear's is a stack of one for each group. kConstant stands for the function
-// that only looks at a weight, as the left operand. Those from kRmsNorm on are of row operations, in the order of
+// What a function of the Python API computes is its Product. The products give D = A @ B^T; they differ in how the right operand
+// is held: kGatedLinear's has the rows of two, kGroupedLinear's is a stack of one for each group. kConstant stands for the
+// function that only looks at a weight, as the left operand. Those from kRmsNorm on are of operations on rows, in the order of
 // RowFunction.
-enum class Product {
-  kLinear,
-  kMatmul,
-  kGatedLinear,
-  kGroupedLinear,
-  kConstant,
-  kRmsNorm,
-  kLayerNorm,
-  kSiluMul,
-  kGeluTanhMul,
-  kRotary,
-  kQuantize
-};
 
 // Gives the name of the function.
-const char* product_name(Product product);
+inline const char* product_name(Product product) { return word_of(product); }
+
+inline bool is_on_rows(Product product) { return product >= Product::kRmsNorm; }
 
 // What a call says beside its tensors.
 struct Options {
@@ -39,6 +28,12 @@ struct Options {
   bool is_interleaved = false;
   bool is_deterministic = false;
   bool is_batch_invariant = false;
+  bool has_blocks = false;     // of quantize: a scale for each kScaleBlock columns
+  bool has_one_scale = false;  // of quantize: one for all, which is computed
+  bool rounds_norm = false;
+  int64_t rotary_dim = -1;  // -1: by the shape of cos
+  float eps = 0;
+  float weight_offset = 0;
 };
 
 // All that the operation of a product depends on.

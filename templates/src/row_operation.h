@@ -9,17 +9,13 @@
 
 namespace aot {
 
-enum class RowFunction : int32_t { kRmsNorm, kLayerNorm, kSiluMul, kGeluTanhMul, kRotary, kQuantize };
-
-// What Y is divided by before it is rounded: nothing, a scale for each row, one for each kScaleBlock columns of a row, or one
-// for all.
-enum class RowScale : int32_t { kNone, kRow, kBlock, kTensor };
-
 struct RowOperation {
   const char* tag;
   RowFunction function;
   Element x;  // and of all operands but Y and the scales
   Element y;
+  // What Y is divided by before it is rounded: nothing, a scale for each row, one for each kScaleBlock columns of a row, or one
+  // for all.
   RowScale scale;
 
   bool is_norm() const { return function == RowFunction::kRmsNorm || function == RowFunction::kLayerNorm; }
@@ -30,14 +26,21 @@ struct RowOperation {
   bool has_scale() const { return scale != RowScale::kNone; }
 };
 
-// Written by row_table.cc, in the order of the catalogue; there may be none.
-extern const RowOperation* const kRowOperations;
+// Written by table.cc, in the order of the catalogue; there may be none.
+extern const RowOperation kRowOperations[];
 extern const int32_t kNumRowOperations;
 
 // The C API's number of a row operation, apart from those of products, so that one cannot be taken for the other.
 constexpr int32_t kFirstRowOperationId = 1 << 17;
 
 inline int32_t row_id_of(int32_t index) { return kFirstRowOperationId + index; }
+
+// Sections and kernels number the operations on rows behind those of products.
+inline bool is_on_rows(int32_t operation) { return operation >= kNumOperations; }
+
+inline const char* tag_of(int32_t operation) {
+  return is_on_rows(operation) ? kRowOperations[operation - kNumOperations].tag : kOperations[operation].tag;
+}
 
 // Finds the index of a problem's operation, by the C API's number. Fails where there is none.
 aot_gemm_status_t find_row_operation(int32_t id, int32_t* index);

@@ -1,19 +1,15 @@
 // The functions of aot_gemm.h and aot_gemm_tuning.h that are of row operations.
 #include "row_plan.h"
 
-#include <algorithm>
 #include <cinttypes>
-#include <cstddef>
-#include <cstring>
+#include <cstdio>
 
 #include "aot_gemm_tuning.h"
 #include "cuda_entry.h"
-#include "cuda_error.h"
 #include "devices.h"
 #include "error.h"
-#include "grid.h"
+#include "kernel.h"
 #include "plan.h"
-#include "row_dispatch.h"
 #include "row_problem.h"
 #include "runtime.h"
 
@@ -24,44 +20,32 @@ namespace {
 // The least that a caller of any header has room for: today's struct.
 constexpr uint64_t kLeastRowSelectionBytes = sizeof(aot_rows_selection_t);
 
-aot_gemm_status_t fail_launch(cuda::Error error, const char* name, const aot_rows_problem_t& problem, int32_t device) {
-  if (error != kGridTooLarge) return fail_cuda(error, "launching kernel", name, device);
-  const Grid3 grid = refused_grid();
-  return fail(AOT_GEMM_ERROR_SHAPE,
-              "kernel %s would need a grid of %" PRIu32 " x %" PRIu32 " x %" PRIu32 " blocks for %" PRId64 " rows of %" PRId64
-              "; CUDA launches at most %" PRIu32 " x %" PRIu32 " x %" PRIu32 "; split the rows",
-              name, grid.x, grid.y, grid.z, problem.rows, problem.cols, kMaxGrid.x, kMaxGrid.y, kMaxGrid.z);
-}
-
 // Enqueues a kernel on the current device for a checked problem that it takes.
-aot_gemm_status_t launch_rows(int32_t index, const aot_rows_problem_t& problem, void* stream, int32_t device) {
-  const RowKernel& kernel = kRowKernels[index];
-  const RowOperation& operation = kRowOperations[kernel.operation];
+aot_gemm_status_t launch_rows(int32_t index, const aot_rows_problem_t& problem, const RowOperation& operation, void* stream,
+                              int32_t device) {
   aot_gemm_status_t status = check_addresses_of_rows(problem, operation);
-  if (status == AOT_GEMM_OK) status = ensure_row_kernel_loaded(index, device);
+  if (status == AOT_GEMM_OK) status = ensure_loaded(index, device);
   if (status != AOT_GEMM_OK) return status;
   RowOperands operands = write_rows(problem, operation);
-  int32_t result = 0;
-  // By RowArgument.
-  void* const values[kNumRowArguments] = {
-      &operands.x,            &operands.residual, &operands.weight, &operands.bias,          &operands.cos,
-      &operands.sin,          &operands.y,        &operands.residual_out, &operands.scale,   &operands.eps,
-      &operands.weight_offset, &operands.flags,   &stream};
-  void* arguments[kNumRowArguments + 1];
-  int32_t count = 0;
-  while (count < kernel.num_arguments) {
-    arguments[count] = values[static_cast<int32_t>(kernel.signature[count])];
-    ++count;
-  }
-  arguments[count++] = &result;
-  kernel.entry(arguments, count);
-  return result == 0 ? AOT_GEMM_OK : fail_launch(result, kernel.name, problem, device);
-}
-
-aot_gemm_status_t check_table() {
-  if (kRowTableFault == nullptr) return AOT_GEMM_OK;
-  return fail(AOT_GEMM_ERROR_TABLE, "the dispatch table of this library contradicts itself: %s; build it again",
-              kRowTableFault);
+  ArgumentValues values;
+  values[Argument::kX] = &operands.x;
+  values[Argument::kResidual] = &operands.residual;
+  values[Argument::kWeight] = &operands.weight;
+  values[Argument::kBias] = &operands.bias;
+  values[Argument::kCos] = &operands.cos;
+  values[Argument::kSin] = &operands.sin;
+  values[Argument::kY] = &operands.y;
+  values[Argument::kResidualOut] = &operands.residual_out;
+  values[Argument::kScale] = &operands.scale;
+  values[Argument::kEps] = &operands.eps;
+  values[Argument::kWeightOffset] = &operands.weight_offset;
+  values[Argument::kFlags] = &operands.flags;
+  values[Argument::kStream] = &stream;
+  const int32_t result = call_entry(kKernels[index], values);
+  if (result == 0) return AOT_GEMM_OK;
+  char sizes[64];
+  std::snprintf(sizes, sizeof(sizes), "%" PRId64 " rows of %" PRId64, problem.rows, problem.cols);
+  return fail_launch(result, kKernels[index].name, sizes, "split the rows", device);
 }
 
 // Finds the table that answers for a device; the first one where there is no device that the kernels run on, which a launch
@@ -74,58 +58,50 @@ int32_t ask_table(int32_t ordinal) {
   return find_device(ordinal, &device) == AOT_GEMM_OK ? device->table : 0;
 }
 
-aot_gemm_status_t check_kernel(int32_t index, const aot_rows_problem_t& problem) {
-  if (index < 0 || index >= kNumRowKernels) {
-    return fail(AOT_GEMM_ERROR_ARGUMENT, "row kernel index is %" PRId32 "; expected one of %" PRId32, index, kNumRowKernels);
+// Checks a problem for a kernel of the caller's choice, by its number among those on rows. Finds the index of the operation.
+aot_gemm_status_t check_kernel(int32_t number, const aot_rows_problem_t& problem, int32_t* operation) {
+  if (number < 0 || number >= kNumRowKernels) {
+    return fail(AOT_GEMM_ERROR_ARGUMENT, "row kernel index is %" PRId32 "; expected one of %" PRId32, number, kNumRowKernels);
   }
-  int32_t operation = 0;
-  const aot_gemm_status_t status = check_rows(problem, &operation);
+  const aot_gemm_status_t status = check_rows(problem, operation);
   if (status != AOT_GEMM_OK) return status;
-  const RowKernel& kernel = kRowKernels[index];
-  if (kernel.operation != operation) {
-    return fail(AOT_GEMM_ERROR_OPERATION, "kernel %s is for %s; the problem is %s", kernel.name,
-                kRowOperations[kernel.operation].tag, kRowOperations[operation].tag);
+  const int32_t index = kNumKernels + number;
+  const Kernel& kernel = kKernels[index];
+  if (kernel.operation != kNumOperations + *operation) {
+    return fail(AOT_GEMM_ERROR_OPERATION, "kernel %s is for %s; the problem is %s", kernel.name, tag_of(kernel.operation),
+                kRowOperations[*operation].tag);
   }
-  if (takes(kernel.limits, problem, kRowOperations[operation])) return AOT_GEMM_OK;
+  if (takes(index, problem, kRowOperations[*operation])) return AOT_GEMM_OK;
   return fail(AOT_GEMM_ERROR_STRIDE,
               "kernel %s cannot take these operands; expected up to %" PRId64 " columns, a multiple of %" PRId32
               ", last strides of 1, addresses and strides that are multiples of %" PRId32 " bytes; use aot_rows_launch",
-              kernel.name, kernel.limits.max_cols, kernel.limits.cols_multiple, kernel.limits.alignment_bytes);
+              kernel.name, kernel.max_columns, kMultiples[index].n, kernel.load_alignment);
 }
 
 }  // namespace
 
-aot_gemm_status_t ensure_row_kernel_loaded(int32_t index, int32_t device) {
-  KernelState& state = row_kernel_states[index];
-  const uint64_t devices = state.devices.load(std::memory_order_acquire);
-  if (device >= 0 && device < kMaxDevices && (devices >> device & 1) != 0) return AOT_GEMM_OK;
-  const Device* found = nullptr;
-  const aot_gemm_status_t status = find_device(device, &found);
-  if (status != AOT_GEMM_OK) return status;
-  const RowKernel& kernel = kRowKernels[index];
-  return load_binary(kernel.name, kernel.init, kernel.load, &state, device);
-}
-
 aot_gemm_status_t select_rows_in(int32_t table, const aot_rows_problem_t& problem, aot_rows_selection_t* selection) {
-  aot_gemm_status_t status = check_table();
+  if (kTableFault != nullptr) return fail_table(kTableFault);
   int32_t index = 0;
-  if (status == AOT_GEMM_OK) status = check_rows(problem, &index);
+  const aot_gemm_status_t status = check_rows(problem, &index);
   if (status != AOT_GEMM_OK) return status;
   const RowOperation& operation = kRowOperations[index];
-  const int32_t found = kRowSectionOf[table * kNumRowOperations + index];
+  const int32_t found = find_section(kTables[table], kNumOperations + index, 0);
   if (found < 0) {
     return fail(AOT_GEMM_ERROR_OPERATION, "the dispatch table of this library has no section of %s; launch its kernels by "
                 "index", operation.tag);
   }
-  const RowSection& section = kRowSections[found];
+  const char* const fault = fault_of_section(found);
+  if (fault != nullptr) return fail_table(fault);
+  const Section& section = kSections[found];
   const int64_t rows = num_rows(problem, operation);
-  const RowChoice choice = choose_rows(section, rows, problem.cols);
-  const bool is_taken = takes(kRowKernels[choice.kernel].limits, problem, operation);
+  const Choice choice = choose(section, kMultiples, rows, problem.cols, 1, true);
+  const bool is_taken = takes(choice.kernel, problem, operation);
   *selection = {sizeof(*selection),
-                is_taken ? choice.kernel : section.fallback,
+                (is_taken ? choice.kernel : section.fallback) - kNumKernels,
                 static_cast<int32_t>(is_taken ? AOT_GEMM_TIER_GRID : AOT_GEMM_TIER_FALLBACK),
                 section.number,
-                is_taken ? choice.index : 0,
+                is_taken ? choice.step : 0,
                 rows,
                 problem.cols,
                 section.table,
@@ -159,26 +135,28 @@ aot_gemm_status_t aot_rows_launch(const aot_rows_problem_t* problem, void* strea
   const aot_rows_problem_t& rows = *stated;
   aot_rows_selection_t selection;
   const aot_gemm_status_t status = aot::select_rows_in(aot::ask_table(rows.device), rows, &selection);
-  const int32_t operation = status == AOT_GEMM_OK ? aot::kRowKernels[selection.kernel].operation : 0;
-  if (status != AOT_GEMM_OK || aot::is_empty(rows, aot::kRowOperations[operation])) return status;
+  if (status != AOT_GEMM_OK) return status;
+  const int32_t kernel = aot::kNumKernels + selection.kernel;
+  const aot::RowOperation& operation = aot::kRowOperations[aot::kKernels[kernel].operation - aot::kNumOperations];
+  if (aot::is_empty(rows, operation)) return AOT_GEMM_OK;
   const aot::DeviceScope scope(rows.device);
-  if (scope.status() != AOT_GEMM_OK) return scope.status();
-  return aot::launch_rows(selection.kernel, rows, stream, scope.device());
+  return scope.status() == AOT_GEMM_OK ? aot::launch_rows(kernel, rows, operation, stream, scope.device()) : scope.status();
 }
 
 aot_gemm_status_t aot_rows_launch_kernel(int32_t kernel, const aot_rows_problem_t* problem, void* stream) {
   const aot::StatedRows stated(problem);
   if (stated.status() != AOT_GEMM_OK) return stated.status();
   const aot::DeviceScope scope((*stated).device);
-  aot_gemm_status_t status = aot::check_kernel(kernel, *stated);
+  int32_t index = 0;
+  aot_gemm_status_t status = aot::check_kernel(kernel, *stated, &index);
   if (status == AOT_GEMM_OK) status = scope.status();
-  if (status != AOT_GEMM_OK) return status;
-  const aot::RowOperation& operation = aot::kRowOperations[aot::kRowKernels[kernel].operation];
-  return aot::is_empty(*stated, operation) ? AOT_GEMM_OK : aot::launch_rows(kernel, *stated, stream, scope.device());
+  if (status != AOT_GEMM_OK || aot::is_empty(*stated, aot::kRowOperations[index])) return status;
+  return aot::launch_rows(aot::kNumKernels + kernel, *stated, aot::kRowOperations[index], stream, scope.device());
 }
 
 int32_t aot_rows_num_kernels() { return aot::kNumRowKernels; }
 
 const char* aot_rows_kernel_name(int32_t kernel) {
-  return kernel >= 0 && kernel < aot::kNumRowKernels ? aot::kRowKernels[kernel].name : nullptr;
+  const bool is_there = kernel >= 0 && kernel < aot::kNumRowKernels;
+  return is_there ? aot::kKernels[aot::kNumKernels + kernel].name : nullptr;
 }

@@ -11,9 +11,6 @@ namespace aot {
 // Finds the kernel that one table has for a problem.
 aot_gemm_status_t select_rows_in(int32_t table, const aot_rows_problem_t& problem, aot_rows_selection_t* selection);
 
-// Loads a row kernel onto the current device, once in the life of the process.
-aot_gemm_status_t ensure_row_kernel_loaded(int32_t kernel, int32_t device);
-
 }  // namespace aot
 
 #endif  // AOT_GEMM_ROW_PLAN_H_

@@ -93,9 +93,9 @@ struct Alignment {
   }
 };
 
-bool takes_rotary(const RowLimits& limits, const aot_rows_problem_t& problem, const Alignment& alignment) {
+bool takes_rotary(int64_t multiple, const aot_rows_problem_t& problem, const Alignment& alignment) {
   const int64_t half = problem.rotary_dim / 2;
-  return half % limits.cols_multiple == 0 && alignment.holds_heads(problem.x, problem) &&
+  return half % multiple == 0 && alignment.holds_heads(problem.x, problem) &&
          alignment.holds_heads(problem.y, problem) && alignment.holds(problem.cos, problem.positions, half) &&
          alignment.holds(problem.sin, problem.positions, half);
 }
@@ -150,19 +150,42 @@ aot_gemm_status_t check_rows(const aot_rows_problem_t& problem, int32_t* index) 
   return check_memory_of_rows(problem, operation);
 }
 
-bool takes(const RowLimits& limits, const aot_rows_problem_t& problem, const RowOperation& operation) {
-  if (problem.cols > limits.max_cols || problem.cols % limits.cols_multiple != 0) return false;
-  if (limits.alignment_bytes == 1) return true;
+bool takes(int32_t index, const aot_rows_problem_t& problem, const RowOperation& operation) {
+  const Kernel& kernel = kKernels[index];
+  const int64_t multiple = kMultiples[index].n;
+  if (problem.cols > kernel.max_columns || problem.cols % multiple != 0) return false;
+  if (kernel.num_strides == 2) return true;
   const int64_t x_bytes = bytes_of(operation.x);
   const int64_t y_bytes = bytes_of(operation.y);
-  const Alignment alignment = {limits.alignment_bytes, x_bytes};
-  if (operation.is_rotary()) return takes_rotary(limits, problem, alignment);
-  const Alignment of_y = {limits.alignment_bytes / x_bytes * y_bytes, y_bytes};
+  const Alignment alignment = {kernel.load_alignment, x_bytes};
+  if (operation.is_rotary()) return takes_rotary(multiple, problem, alignment);
+  const Alignment of_y = {kernel.load_alignment / x_bytes * y_bytes, y_bytes};
   return alignment.holds(problem.x, problem.rows, columns_of_x(problem, operation)) &&
          of_y.holds(problem.y, problem.rows, problem.cols) &&
          (problem.residual.data == nullptr || alignment.holds(problem.residual, problem.rows, problem.cols)) &&
          (problem.residual_out.data == nullptr || alignment.holds(problem.residual_out, problem.rows, problem.cols)) &&
          alignment.holds(problem.weight.data) && alignment.holds(problem.bias.data);
+}
+
+aot_rows_problem_t packed_rows(int32_t id, int64_t rows, int64_t cols) {
+  aot_rows_problem_t problem = {};
+  problem.struct_bytes = sizeof(problem);
+  problem.operation = id;
+  problem.device = -1;
+  problem.rows = rows;
+  problem.cols = cols;
+  int32_t index = 0;
+  if (find_row_operation(id, &index) != AOT_GEMM_OK) return problem;
+  const RowOperation& operation = kRowOperations[index];
+  problem.scale = {nullptr, {scales_of_row(problem, operation), 1, 0}};
+  problem.x = {nullptr, {columns_of_x(problem, operation), 1, 0}};
+  problem.y = {nullptr, {cols, 1, 0}};
+  if (!operation.is_rotary()) return problem;
+  problem.heads = problem.positions = 1;
+  problem.rotary_dim = cols / 2 * 2;
+  problem.x = problem.y = {nullptr, {cols, cols, 1}};
+  problem.cos = problem.sin = {nullptr, {problem.rotary_dim / 2, 1, 0}};
+  return problem;
 }
 
 RowOperands write_rows(const aot_rows_problem_t& problem, const RowOperation& operation) {

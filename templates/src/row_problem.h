@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "aot_gemm.h"
+#include "kernel.h"
 #include "problem.h"
-#include "row_dispatch.h"
 #include "row_operation.h"
 
 namespace aot {
@@ -90,8 +90,11 @@ aot_gemm_status_t check_memory_of_rows(const aot_rows_problem_t& problem, const 
 // Checks that the operands that a launch reads and writes have addresses.
 aot_gemm_status_t check_addresses_of_rows(const aot_rows_problem_t& problem, const RowOperation& operation);
 
-// Says whether a kernel takes a checked problem.
-bool takes(const RowLimits& limits, const aot_rows_problem_t& problem, const RowOperation& operation);
+// Says whether a kernel, by its index in kKernels, takes a checked problem.
+bool takes(int32_t kernel, const aot_rows_problem_t& problem, const RowOperation& operation);
+
+// Gives a problem of packed operands that is asked about only, by the C API's number of its operation.
+aot_rows_problem_t packed_rows(int32_t operation, int64_t rows, int64_t cols);
 
 // Writes a checked problem as its kernels read it.
 RowOperands write_rows(const aot_rows_problem_t& problem, const RowOperation& operation);

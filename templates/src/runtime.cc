@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cinttypes>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -96,15 +97,6 @@ int64_t place_bytes(const Canonical& problem) {
   return ceil_div(num_bytes, kWorkspaceAlignment) * kWorkspaceAlignment;
 }
 
-aot_gemm_status_t fail_launch(cuda::Error error, const char* name, const Canonical& problem, int32_t device) {
-  if (error != kGridTooLarge) return fail_cuda(error, "launching kernel", name, device);
-  const Grid3 grid = refused_grid();
-  return fail(AOT_GEMM_ERROR_SHAPE,
-              "kernel %s would need a grid of %" PRIu32 " x %" PRIu32 " x %" PRIu32 " blocks for m %" PRId64 " n %" PRId64
-              "; CUDA launches at most %" PRIu32 " x %" PRIu32 " x %" PRIu32 "; split the rows of A or of B",
-              name, grid.x, grid.y, grid.z, problem.m, problem.n, kMaxGrid.x, kMaxGrid.y, kMaxGrid.z);
-}
-
 aot_gemm_status_t fail_residency(const Kernel& kernel, const Device& found, int32_t device) {
   return fail(AOT_GEMM_ERROR_ARCHITECTURE,
               "kernel %s waits for its own blocks, and launches as many as %" PRId32 " SMs hold; device %" PRId32
@@ -112,13 +104,33 @@ aot_gemm_status_t fail_residency(const Kernel& kernel, const Device& found, int3
               kernel.name, kernel.resident_sms, device, found.num_sms);
 }
 
+// Loads a kernel that is not loaded there yet.
 aot_gemm_status_t load(int32_t index, int32_t device) {
   const Device* found = nullptr;
   const aot_gemm_status_t status = find_device(device, &found);
   if (status != AOT_GEMM_OK) return status;
   const Kernel& kernel = kKernels[index];
   if (found->num_sms < kernel.resident_sms) return fail_residency(kernel, *found, device);
-  return load_binary(kernel.name, kernel.init, kernel.load, &kernel_states[kernel.object], device);
+  KernelState* state = &kernel_states[kernel.object];
+  const uint64_t bit = uint64_t{1} << device;
+  const LoadLock lock;
+  if ((state->devices.load(std::memory_order_relaxed) & bit) != 0) return AOT_GEMM_OK;
+  const RelaxedCapture relaxed;
+  int32_t result = 0;
+  void** library = &state->library;
+  if (state->library == nullptr) {
+    void* arguments[] = {&library, &result};
+    kernel.init(arguments);
+    if (result != 0) {
+      state->library = nullptr;
+      return fail_cuda(result, "reading the binary of kernel", kernel.name, device);
+    }
+  }
+  void* arguments[] = {&library, &device, &result};
+  kernel.load(arguments);
+  if (result != 0) return fail_cuda(result, "loading kernel", kernel.name, device);
+  state->devices.fetch_or(bit, std::memory_order_release);
+  return AOT_GEMM_OK;
 }
 
 aot_gemm_status_t check_workspace(const Kernel& kernel, const Canonical& problem, const void* workspace,
@@ -151,6 +163,7 @@ Stack stack_of(const Tensor& tensor, int64_t num_products, int64_t step) {
 int64_t workspace_bytes(const Workspace& workspace, int64_t m, int64_t n) {
   switch (workspace.mode) {
     case SplitK::kNone:
+    case SplitK::kCluster:
       return 0;
     case SplitK::kSeparate:
       return multiply(workspace.split_k, m, ceil_div(n, 4), 4, 4);
@@ -195,32 +208,32 @@ DeviceScope::~DeviceScope() {
   if (previous_ >= 0) cuda::set_device(previous_);
 }
 
-aot_gemm_status_t load_binary(const char* name, Loader* init, Loader* set_up, KernelState* state, int32_t device) {
-  const uint64_t bit = uint64_t{1} << device;
-  const LoadLock lock;
-  if ((state->devices.load(std::memory_order_relaxed) & bit) != 0) return AOT_GEMM_OK;
-  const RelaxedCapture relaxed;
-  int32_t result = 0;
-  void** library = &state->library;
-  if (state->library == nullptr) {
-    void* arguments[] = {&library, &result};
-    init(arguments);
-    if (result != 0) {
-      state->library = nullptr;
-      return fail_cuda(result, "reading the binary of kernel", name, device);
-    }
-  }
-  void* arguments[] = {&library, &device, &result};
-  set_up(arguments);
-  if (result != 0) return fail_cuda(result, "loading kernel", name, device);
-  state->devices.fetch_or(bit, std::memory_order_release);
-  return AOT_GEMM_OK;
-}
-
 aot_gemm_status_t ensure_loaded(int32_t kernel, int32_t device) {
   const uint64_t devices = kernel_states[kKernels[kernel].object].devices.load(std::memory_order_acquire);
   if (device >= 0 && device < kMaxDevices && (devices >> device & 1) != 0) return AOT_GEMM_OK;
   return load(kernel, device);
+}
+
+int32_t call_entry(const Kernel& kernel, const ArgumentValues& values) {
+  void* arguments[kMaxArguments + 1];
+  int32_t result = 0;
+  int32_t count = 0;
+  while (count < kernel.num_arguments) {
+    arguments[count] = values[kernel.signature[count]];
+    ++count;
+  }
+  arguments[count++] = &result;
+  kernel.entry(arguments, count);
+  return result;
+}
+
+aot_gemm_status_t fail_launch(int32_t error, const char* name, const char* sizes, const char* advice, int32_t device) {
+  if (error != kGridTooLarge) return fail_cuda(error, "launching kernel", name, device);
+  const Grid3 grid = refused_grid();
+  return fail(AOT_GEMM_ERROR_SHAPE,
+              "kernel %s would need a grid of %" PRIu32 " x %" PRIu32 " x %" PRIu32 " blocks for %s; CUDA launches at most %" PRIu32
+              " x %" PRIu32 " x %" PRIu32 "; %s",
+              name, grid.x, grid.y, grid.z, sizes, kMaxGrid.x, kMaxGrid.y, kMaxGrid.z, advice);
 }
 
 aot_gemm_status_t launch(int32_t index, int32_t tile_order, Canonical* operands, void* workspace, size_t num_bytes,
@@ -260,25 +273,28 @@ aot_gemm_status_t launch(int32_t index, int32_t tile_order, Canonical* operands,
   }
   int32_t told_order = kernel.first_order + tile_order;
   int32_t may_prefetch_b = problem.b_constant && kPrefetches;
-  int32_t result = 0;
-  // By Argument.
-  void* const values[] = {is_batched ? static_cast<void*>(&a) : &operands->a,
-                          is_batched ? static_cast<void*>(&b) : &operands->b,
-                          is_d_stacked ? static_cast<void*>(&d) : &operands->d,
-                          &operands->scale_a,
-                          &operands->scale_b,  &operands->bias,    &operands->residual,
-                          &operands->scale_d,  &operands->offsets, &operands->index,
-                          &operands->b_of_groups, &places,
-                          &scratch,            &may_prefetch_b,    &told_order,         &stream};
-  void* arguments[kMaxArguments + 1];
-  int32_t count = 0;
-  while (count < kernel.num_arguments) {
-    arguments[count] = values[static_cast<int32_t>(kernel.signature[count])];
-    ++count;
-  }
-  arguments[count++] = &result;
-  kernel.entry(arguments, count);
-  return result == 0 ? AOT_GEMM_OK : fail_launch(result, kernel.name, problem, device);
+  ArgumentValues values;
+  values[Argument::kA] = is_batched ? static_cast<void*>(&a) : &operands->a;
+  values[Argument::kB] = is_batched ? static_cast<void*>(&b) : &operands->b;
+  values[Argument::kD] = is_d_stacked ? static_cast<void*>(&d) : &operands->d;
+  values[Argument::kScaleA] = &operands->scale_a;
+  values[Argument::kScaleB] = &operands->scale_b;
+  values[Argument::kBias] = &operands->bias;
+  values[Argument::kResidual] = &operands->residual;
+  values[Argument::kScaleD] = &operands->scale_d;
+  values[Argument::kOffsets] = &operands->offsets;
+  values[Argument::kIndex] = &operands->index;
+  values[Argument::kBOfGroups] = &operands->b_of_groups;
+  values[Argument::kPlaces] = &places;
+  values[Argument::kWorkspace] = &scratch;
+  values[Argument::kPrefetchB] = &may_prefetch_b;
+  values[Argument::kTileOrder] = &told_order;
+  values[Argument::kStream] = &stream;
+  const int32_t result = call_entry(kernel, values);
+  if (result == 0) return AOT_GEMM_OK;
+  char sizes[64];
+  std::snprintf(sizes, sizeof(sizes), "m %" PRId64 " n %" PRId64, problem.m, problem.n);
+  return fail_launch(result, kernel.name, sizes, "split the rows of A or of B", device);
 }
 
 namespace {

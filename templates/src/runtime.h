@@ -39,9 +39,11 @@ class DeviceScope {
 // and on one with fewer SMs than a kernel needs whose blocks wait for each other.
 aot_gemm_status_t ensure_loaded(int32_t kernel, int32_t device);
 
-// The same of any kernel that is not loaded there yet, by its functions and its state; the device is one that the kernels
-// run on.
-aot_gemm_status_t load_binary(const char* name, Loader* init, Loader* set_up, KernelState* state, int32_t device);
+// Calls a kernel's entry with the values of its arguments. Gives the CUDA error.
+int32_t call_entry(const Kernel& kernel, const ArgumentValues& values);
+
+// Fails by the error of a launch; `sizes` are those of the problem in words, `advice` is what makes a grid smaller.
+aot_gemm_status_t fail_launch(int32_t error, const char* name, const char* sizes, const char* advice, int32_t device);
 
 // Enqueues a kernel on the current device. Entries take addresses of what they may write, which the problem then is not
 // looked at any more for.

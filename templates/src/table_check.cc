@@ -1,5 +1,5 @@
-// Checks the dispatch table against itself and the kernels: what aot/core/table_check.py checks before it is written, so that
-// a library whose parts do not belong together refuses to work. What is of a section's ladders and grid, hundreds of
+// Checks the dispatch table against itself and the kernels: what aot/core/table_check.py and row_dispatch.py check before it is
+// written, so that a library whose parts do not belong together refuses to work. What is of a section's ladders and grid, hundreds of
 // thousands of entries, is looked at before the first look-up there; all else when the library is loaded.
 #include <pthread.h>
 
@@ -12,6 +12,7 @@
 #include "fault_text.h"
 #include "kernel.h"
 #include "operation.h"
+#include "row_operation.h"
 
 namespace aot {
 
@@ -19,7 +20,10 @@ namespace {
 
 FaultText text;
 
-bool is_kernel(int32_t index) { return index >= 0 && index < kNumKernels; }
+const int32_t kNumAllKernels = kNumKernels + kNumRowKernels;
+const int32_t kNumAllOperations = kNumOperations + kNumRowOperations;
+
+bool is_kernel(int32_t index) { return index >= 0 && index < kNumAllKernels; }
 
 bool takes_all_shapes(int32_t kernel) { return kMultiples[kernel].m == 1 && kMultiples[kernel].n == 1; }
 
@@ -46,7 +50,7 @@ struct Roles {
 Roles roles[UINT16_MAX + 1];
 
 void set_roles(const Section& section) {
-  for (int32_t i = 0; i < kNumKernels; ++i) {
+  for (int32_t i = 0; i < kNumAllKernels; ++i) {
     const uint8_t num_orders = takes_order(i, 1) ? kNumTileOrders : 1;
     roles[i] = {computes(i, section), computes(i, section) && takes_all_shapes(i), num_orders};
   }
@@ -70,7 +74,7 @@ const char* find_fault_of_rows(const Section& section, int32_t number, const Row
     for (const int32_t kernel : {rows[i].kernel, rows[i].general}) {
       if (!is_kernel(kernel)) {
         return text.write("section %" PRId32 ", ladder row %" PRId32 " names kernel %" PRId32 " of %" PRId32, number, i, kernel,
-                     kNumKernels);
+                     kNumAllKernels);
       }
       if (!computes(kernel, section)) {
         return text.write("section %" PRId32 ", ladder row %" PRId32 " names %s, which is for another operation or other operands", number, i,
@@ -113,8 +117,10 @@ const char* find_fault_of_ladders(const Section& section, int32_t number) {
   return nullptr;
 }
 
-// What an aligned problem's n is a multiple of, a kernel of the grid may ask for; where operands are not aligned, nothing.
+// What an aligned problem's n is a multiple of, a kernel of the grid may ask for; where operands are not aligned, nothing. On
+// rows a kernel may ask for what it likes: the fallback takes the rest.
 bool takes_shapes_of(int32_t kernel, const Section& section) {
+  if (is_on_rows(section.operation)) return true;
   if (section.loads != 0) return takes_all_shapes(kernel);
   const int64_t aligned = 16 / bytes_of(kOperations[kKernels[kernel].operation].d);
   return kMultiples[kernel].m == 1 && aligned % kMultiples[kernel].n == 0;
@@ -125,7 +131,7 @@ const char* find_fault_of_grid_kernels(const Section& section, int32_t number) {
     const int32_t kernel = section.grid.kernels[i];
     if (is_kernel(kernel) && computes(kernel, section) && takes_shapes_of(kernel, section)) continue;
     return text.write("section %" PRId32 ": kernel %" PRId32 " of %" PRId32 " cannot stand in its grid", number, kernel,
-                      kNumKernels);
+                      kNumAllKernels);
   }
   return nullptr;
 }
@@ -194,6 +200,20 @@ const char* find_fault_of_steps(const Grid& grid, int32_t number) {
   return nullptr;
 }
 
+// Looks for a kernel of an operation on rows in a column of a grid that is wider than it takes.
+const char* find_fault_of_widths(const Section& section, int32_t number) {
+  const Grid& grid = section.grid;
+  for (int32_t i = 0; is_on_rows(section.operation) && i < grid.num_n * grid.num_k; ++i) {
+    for (uint32_t j = grid.starts[i]; j < grid.starts[i + 1]; ++j) {
+      const int32_t kernel = grid.kernels[grid.steps[j] & kPlaceMask];
+      if (kKernels[kernel].max_columns >= grid.n_edges[i / grid.num_k]) continue;
+      return text.write("section %" PRId32 ", column %" PRId32 " of its grid is wider than %s takes", number, i,
+                        kKernels[kernel].name);
+    }
+  }
+  return nullptr;
+}
+
 const char* find_fault_of_grid(const Section& section, int32_t number) {
   const Grid& grid = section.grid;
   const char* of_kernels = find_fault_of_grid_kernels(section, number);
@@ -201,13 +221,13 @@ const char* find_fault_of_grid(const Section& section, int32_t number) {
   if (!ascends(grid.n_edges, grid.num_n) || !ascends(grid.k_edges, grid.num_k)) {
     return text.write("section %" PRId32 ": the edges of its grid do not ascend", number);
   }
-  if (is_checked(grid)) return nullptr;
+  if (is_checked(grid)) return find_fault_of_widths(section, number);
   if (grid.starts[0] != 0) return text.write("section %" PRId32 ": the first column of its grid starts late", number);
   for (int32_t i = 0; i < grid.num_n * grid.num_k; ++i) {
     if (grid.starts[i] < grid.starts[i + 1]) continue;
     return text.write("section %" PRId32 ": column %" PRId32 " of its grid has no step", number, i);
   }
-  return has_right_steps(grid) ? nullptr : find_fault_of_steps(grid, number);
+  return has_right_steps(grid) ? find_fault_of_widths(section, number) : find_fault_of_steps(grid, number);
 }
 
 // Says whether the table has had a section of the same operation and layout, for as many products.
@@ -231,15 +251,15 @@ bool can_substitute(int32_t kernel, const Section& section) {
 
 
 const char* find_fault_of_section(const Section& section, int32_t number) {
-  if (section.operation < 0 || section.operation >= kNumOperations) {
+  if (section.operation < 0 || section.operation >= kNumAllOperations) {
     return text.write("section %" PRId32 " is of operation %" PRId32 " of %" PRId32, number, section.operation,
-                 kNumOperations);
+                 kNumAllOperations);
   }
   if (section.layout < 0 || section.layout >= kNumLayouts || has_like_before(section, number)) {
     return text.write("section %" PRId32 " has layout %" PRId32 ", or one like it came before", number, section.layout);
   }
   const int32_t fallback = section.fallback;
-  if (!is_kernel(fallback) || kKernels[fallback].operation != section.operation || kKernels[fallback].num_strides != 2 ||
+  if (!is_kernel(fallback) || kKernels[fallback].operation != section.operation || !takes_any_operands(kKernels[fallback]) ||
       !takes_all_shapes(fallback)) {
     return text.write("section %" PRId32 ": kernel %" PRId32 " cannot be its fallback", number, fallback);
   }
@@ -252,7 +272,7 @@ const char* find_fault_of_section(const Section& section, int32_t number) {
 
 // Problems are brought to the layouts that are listed, and then their section is looked up.
 const char* find_fault_of_layouts(const Table& table, int32_t number) {
-  for (int32_t operation = 0; operation < kNumOperations; ++operation) {
+  for (int32_t operation = 0; operation < kNumAllOperations; ++operation) {
     uint32_t layouts = 0;
     for (int32_t layout = 0; layout < kNumLayouts; ++layout) {
       const int32_t found = table.section_of[operation * kNumLayouts + layout];
@@ -260,11 +280,11 @@ const char* find_fault_of_layouts(const Table& table, int32_t number) {
                             kSections[found].layout == layout;
       if (found != -1 && !is_of_it) {
         return text.write("table %" PRId32 " has section %" PRId32 " for %s in layout %" PRId32, number, found,
-                     kOperations[operation].tag, layout);
+                     tag_of(operation), layout);
       }
       if (is_of_it) layouts |= 1u << layout;
     }
-    if (layouts == kOperations[operation].layouts) continue;
+    if (is_on_rows(operation) || layouts == kOperations[operation].layouts) continue;
     return text.write("its sections of %s are of the layouts 0x%" PRIx32 ", and 0x%" PRIx32 " is listed",
                  kOperations[operation].tag, layouts, kOperations[operation].layouts);
   }
@@ -290,11 +310,14 @@ const char* find_fault_of_tables() {
       return text.write("table %" PRId32 " is for %" PRId32 " SMs, and has %" PRId32 " sections", i, table.num_sms,
                    table.num_sections);
     }
+    int32_t num_products = 0;
     for (int32_t j = 0; j < table.num_sections; ++j) {
       const Section& section = kSections[first + j];
+      num_products += is_on_rows(section.operation) ? 0 : 1;
+      const int32_t place = is_on_rows(section.operation) ? j - num_products : j;
       const int32_t answers = table.section_of[section.operation * kNumLayouts + section.layout];
       const bool is_found = answers == first + j || (answers < first + j && is_run(answers, first + j));
-      if (section.table == i && section.number == j && is_found) continue;
+      if (section.table == i && section.number == place && is_found) continue;
       return text.write("section %" PRId32 " is number %" PRId32 " of table %" PRId32 ", which is not where it is", first + j,
                    section.number, section.table);
     }
@@ -322,6 +345,11 @@ const char* find_disagreement(const Kernel& kernel, const Operation& operation) 
 }
 
 const char* find_fault_of_kernels() {
+  for (int32_t i = 0; i < kNumRowKernels; ++i) {
+    const Kernel& kernel = kKernels[kNumKernels + i];
+    if (is_on_rows(kernel.operation) && kernel.operation < kNumAllOperations && takes(kernel, Argument::kStream)) continue;
+    return text.write("row kernel %s is of no operation, or has no stream", kernel.name);
+  }
   for (int32_t i = 0; i < kNumKernels; ++i) {
     const Kernel& kernel = kKernels[i];
     if (kernel.operation < 0 || kernel.operation >= kNumOperations) {

@@ -1,7 +1,7 @@
 // The products as handlers of XLA's foreign function interface, which `aot_gemm.jax` registers. They depend on nothing
 // of jaxlib: XLA calls them with the structs of xla_ffi.h.
 //
-// A call's operands are those that the bits of `given` name, in the order of `Slot`; its results are D and, where one
+// A call's operands are those that the bits of `given` name, in the order of Field; its results are D and, where one
 // is needed, the workspace, so that XLA owns the memory of a CUDA graph that it captures. With `num_batches` of 0 or
 // more the operands of the bits `batched`, and D, have one more dimension in front; each of their slices is a product.
 #include <cinttypes>
@@ -26,11 +26,8 @@ namespace {
 constexpr int32_t kOldestMinor = 1;
 constexpr int32_t kNewestMinor = 3;
 
-enum Slot { kLeft, kRight, kBias, kScaleX, kScaleW, kResidual, kScaleOut, kNumSlots };
-
-constexpr int64_t kAllowTf32 = 1;  // these are of `flags`, and _extras.py's
-constexpr int64_t kUseFastAccum = 2;
-constexpr int64_t kInterleaved = 4;
+// Operands that a call of XLA may have: those before this one.
+constexpr int32_t kNumSlots = kScaleD + 1;
 
 // Finds an attribute that is an integer.
 int read_attribute(const xla::Attributes& attributes, const char* name, int64_t* value) {
@@ -117,6 +114,7 @@ class XlaCall {
 
  private:
   static bool has(int64_t bits, int slot) { return (bits >> slot & 1) != 0; }
+  static bool has(int64_t flags, CallFlag flag) { return (flags & static_cast<int64_t>(flag)) != 0; }
 
   static xla::Code code_of(aot_gemm_status_t status) {
     switch (status) {
@@ -144,9 +142,9 @@ class XlaCall {
       return -1;
     }
     options_.epilogue = static_cast<Epilogue>(epilogue);
-    options_.allow_tf32 = (flags & kAllowTf32) != 0;
-    options_.use_fast_accum = (flags & kUseFastAccum) != 0;
-    options_.is_interleaved = (flags & kInterleaved) != 0;
+    options_.allow_tf32 = has(flags, CallFlag::kAllowTf32);
+    options_.use_fast_accum = has(flags, CallFlag::kUseFastAccum);
+    options_.is_interleaved = has(flags, CallFlag::kInterleaved);
     return 0;
   }
 
@@ -182,9 +180,9 @@ class XlaCall {
   }
 
   int launch_one(const DLTensor* tensors, const DLTensor& out) {
-    const auto given = [this, tensors](Slot slot) { return has(given_, slot) ? &tensors[slot] : nullptr; };
-    const Operands operands = {given(kLeft),     given(kRight),     given(kBias), &out,    given(kScaleX), given(kScaleW),
-                               given(kResidual), given(kScaleOut), nullptr,      nullptr, options_};
+    Operands operands = {{}, options_};
+    for (int32_t slot = 0; slot < kNumSlots; ++slot) operands.tensors[slot] = has(given_, slot) ? &tensors[slot] : nullptr;
+    operands.tensors[kOut] = &out;
     Result result;
     Problems problems;
     if (check_operands(product_, operands, &result) != 0 ||

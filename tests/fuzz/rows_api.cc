@@ -8,7 +8,7 @@
 
 #include "aot_gemm_tuning.h"
 #include "drive.h"
-#include "row_dispatch.h"
+#include "kernel.h"
 #include "row_operation.h"
 
 extern "C" {
@@ -108,7 +108,7 @@ int32_t draw_kernel(int32_t operation) {
   if (one_in(10)) return pick(outside);
   auto kernel = static_cast<int32_t>(draw(static_cast<uint64_t>(count) - 1));
   if (one_in(10)) return kernel;
-  while (aot::kRowKernels[kernel].operation != operation) kernel = (kernel + 1) % count;
+  while (aot::kKernels[aot::kNumKernels + kernel].operation != aot::kNumOperations + operation) kernel = (kernel + 1) % count;
   return kernel;
 }
 
@@ -155,7 +155,7 @@ void count_launches() {
   int32_t launch[256];  // which begins with the kernel
   for (int32_t i = 0; i < recorder_num_rows(); ++i) {
     recorder_rows(i, launch);
-    ++launches_of[static_cast<size_t>(aot::kRowKernels[launch[0]].operation)];
+    ++launches_of[static_cast<size_t>(aot::kKernels[aot::kNumKernels + launch[0]].operation - aot::kNumOperations)];
   }
 }
 

@@ -31,8 +31,8 @@ RECORDER = Path(__file__).with_name("recorder.cc")
 CHOOSER = Path(__file__).with_name("chooser.cc")
 ROW_RECORDER = Path(__file__).with_name("row_recorder.cc")
 BINDING_SOURCES = {
-    *("binding", "call", "capsules", "exchange", "extras", "group_operands", "matrix", "operands", "products"),
-    *("python_state", "reading", "refusal", "request", "row_binding", "row_call", "row_tensors", "scales"),
+    *("binding", "call", "capsules", "exchange", "group_operands", "matrix", "operands", "products"),
+    *("python_state", "reading", "record", "refusal", "request", "row_operands", "scales"),
     *("torch_guard", "weights", "xla_call"),
 }
 REPLACED_SOURCES = {"cuda_entry", "graph_edge", "spread"}

@@ -4,7 +4,9 @@
 #include <cstring>
 #include <vector>
 
-#include "row_dispatch.h"
+#include "dispatch.h"
+#include "kernel.h"
+#include "row_operation.h"
 #include "row_problem.h"
 
 extern "C" int32_t record_launch(int32_t* device);
@@ -79,11 +81,12 @@ int32_t recorder_num_rows() { return static_cast<int32_t>(launches.size()); }
 void recorder_rows(int32_t index, RowLaunch* launch) { *launch = launches[static_cast<size_t>(index)]; }
 
 // `shapes` has rows and cols of each problem; `choices` gets kernel and index.
-void chooser_choose_rows(int32_t section, int64_t count, const int64_t* shapes, int64_t* choices) {
+void chooser_choose_rows(int32_t operation, int64_t count, const int64_t* shapes, int64_t* choices) {
   for (int64_t i = 0; i < count; ++i) {
-    const aot::RowChoice choice = aot::choose_rows(aot::kRowSections[section], shapes[2 * i], shapes[2 * i + 1]);
-    choices[2 * i] = choice.kernel;
-    choices[2 * i + 1] = choice.index;
+    const aot::Section& found = aot::kSections[aot::find_section(aot::kTables[0], aot::kNumOperations + operation, 0)];
+    const aot::Choice choice = aot::choose(found, aot::kMultiples, shapes[2 * i], shapes[2 * i + 1], 1, true);
+    choices[2 * i] = choice.kernel - aot::kNumKernels;
+    choices[2 * i + 1] = choice.step;
   }
 }
 

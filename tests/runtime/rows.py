@@ -148,10 +148,12 @@ class Rows:
             records.append(record)
         return records
 
-    def choose(self, section, shapes):
-        """Look up int64 shapes, (rows, cols) each; gives (kernel, index) of each."""
+    def choose(self, operation, shapes):
+        """Look up int64 shapes of an operation, by its place, (rows, cols) each; gives (kernel, index) of each."""
         choices = np.empty((len(shapes), 2), np.int64)
-        self.c.chooser_choose_rows(ctypes.c_int32(section), ctypes.c_int64(len(shapes)), _data(shapes), _data(choices))
+        self.c.chooser_choose_rows(
+            ctypes.c_int32(operation), ctypes.c_int64(len(shapes)), _data(shapes), _data(choices)
+        )
         return choices
 
 

@@ -384,23 +384,26 @@ def test_the_functions_beneath_refuse_what_they_cannot_read(package, library):
     tensors = [FakeTensor(shape).__dlpack__() for shape in ((65, 65), (33, 65), (65, 33))]
     on, measure = functions["linear_on"], functions["linear_workspace_bytes"]
     tensors.insert(2, None)
-    assert (on(*tensors, 0, None, None, 0x4440), measure(*tensors, 0, None)) == (None, 0)
+    assert (on(tuple(tensors), 0, None, 0x4440), measure(tuple(tensors), 0)) == (None, 0)
     assert library.fake_launches()[0].stream == 0x4440
     for name, function in functions.items():
-        with pytest.raises(package.AotGemmError, match=r"^got 9 arguments; expected \d$"):
-            function(*[None] * 9)
-        with pytest.raises(package.AotGemmError, match=r"^got 0 arguments; expected \d$"):
+        with pytest.raises(package.AotGemmError, match=r"^got 13 arguments; expected \d+$"):
+            function(*[None] * 13)
+        with pytest.raises(package.AotGemmError, match=r"^got 0 arguments; expected \d+$"):
             function()
         with pytest.raises(TypeError, match=f"{name}.* takes no keyword arguments"):
             function(out=None)
     for wrong in (None, 1, capsule_of(1, b"used_dltensor")):
         with pytest.raises(package.DtypeError, match="the right operand is not a DLPack capsule"):
-            measure(tensors[0], wrong, *tensors[2:], 0, None)
+            measure((tensors[0], wrong, *tensors[2:]), 0)
     with pytest.raises(package.DtypeError, match="the workspace is not a vector of bytes"):
-        on(*tensors, 0, None, tensors[0], 0)
+        on(tuple(tensors), 0, tensors[0], 0)
     for wrong in ("stream", None, 2**80):
         with pytest.raises((TypeError, OverflowError)):
-            on(*tensors, 0, None, None, wrong)
+            on(tuple(tensors), 0, None, wrong)
+    for wrong in (None, 3, [*tensors], (), tuple(tensors[:3])):
+        with pytest.raises((package.AotGemmError, SystemError)):
+            measure(wrong, 0)
     assert len(library.fake_launches()) == 1
 
 
@@ -409,16 +412,16 @@ def test_versioned_capsules_are_read(package, library):
     shapes = ((65, 65), (33, 65), (65, 33))
     capsules = [capsule_of(framework._manage(FakeTensor(x, BFLOAT16)), b"dltensor_versioned") for x in shapes]
     capsules.insert(2, None)
-    package._library.binding()["linear_on"](*capsules, 0, None, None, 0)
+    package._library.binding()["linear_on"](tuple(capsules), 0, None, 0)
     assert (len(library.fake_launches()), framework.deleted) == (1, [])
     framework._alive[list(framework._alive)[-1]][0].flags = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
     with pytest.raises(package.OperandError, match="out is read-only"):
-        package._library.binding()["linear_on"](*capsules, 0, None, None, 0)
+        package._library.binding()["linear_on"](tuple(capsules), 0, None, 0)
     framework._alive[framework._manage(FakeTensor((65, 65)))][0].version[0] = 2
     address = next(reversed(framework._alive))
     with pytest.raises(RuntimeError, match="another major version of DLPack"):
         package._library.binding()["linear_workspace_bytes"](
-            capsule_of(address, b"dltensor_versioned"), *capsules[1:], 0, None
+            (capsule_of(address, b"dltensor_versioned"), *capsules[1:]), 0
         )
 
 

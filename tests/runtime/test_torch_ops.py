@@ -51,7 +51,6 @@ GPU_DTYPES = {
     torch.int8: INT8,
     torch.int32: INT32,
 }
-EXTRAS = ("scale_x", "scale_w", "residual", "scale_out", "offsets", "index")
 
 
 def drawn_call(rng):
@@ -114,11 +113,14 @@ def by_library(package, name, tensors, options):
     known = extras.GATES if name == "gated_linear" else extras.ACTIVATIONS
     dtype = options.get("out_dtype")
     element = -1 if dtype is None else package._dtypes.dtype_number("out_dtype", dtype)
-    flags = options.get("allow_tf32", False) * extras.ALLOW_TF32 + options.get("use_fast_accum", 0) * 2
-    packed = (*(capsules.get(x) for x in EXTRAS), known[options.get("activation")], element, flags)
-    operands = [capsules.get(x) for x in ("x", "weight", "bias")]
+    numbers = package._enumerations
+    flags = options.get("allow_tf32", False) * numbers.ALLOW_TF32
+    flags += options.get("use_fast_accum", False) * numbers.USE_FAST_ACCUM
+    said = {"epilogue": known[options.get("activation")], "element": element, "flags": flags}
+    named = {numbers.NAMES.get(x, x): x for x in numbers.FIELDS[name]}
+    record = {field: capsules.get(key, said.get(field)) for key, field in named.items()}
     try:
-        *shape, element = package._library.binding()[f"{name}_result"](*operands, None if name == "matmul" else packed)
+        *shape, element = package._library.binding()[f"{name}_result"](tuple(record.values()))[0]["out"]
     except package.AotGemmError as error:
         return type(error).__name__, str(error)
     default = tensors["x"][1] if element < 0 else getattr(torch, package._dtypes.ELEMENTS[element])

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from . import errors
-
-ELEMENTS = ("bfloat16", "float16", "float32", "float8_e4m3fn", "float8_e5m2", "int8", "int32")
-"""By the number of `Element` in operation.h."""
+from ._enumerations import ELEMENTS
 
 
 def dtype_name(argument: str, dtype: object) -> str:

@@ -16,16 +16,15 @@ import numpy as np
 from jax import numpy as jnp
 
 from . import _extras, _library, errors
-from ._torch_result import Product, operation_of, result_of
+from ._enumerations import ALLOW_TF32, NAMES, READ, USE_FAST_ACCUM
+from ._torch_result import TensorCall, results_of
 
-SLOTS = ("x", "weight", "bias", "scale_x", "scale_w", "residual", "scale_out")
+SLOTS = tuple(NAMES.get(name, name) for name in READ[: READ.index("scale_d") + 1])
 """The operands by the bits that xla_call.cc knows them by."""
 PLATFORM = "CUDA"
 """XLA's name of the platform that the handlers are for."""
 RECORDED = ("bfloat16", "float16")
 """Element types that there are gradients of."""
-_WORKSPACE = 7
-"""Where the bytes of workspace are in what the binding's `plan` gives."""
 _LAYOUTS = {"linear": (0,), "gated_linear": (0,), "matmul": (0, 1)}
 """By product, the numbers of `LAYOUTS` of row-major operands; b of a matmul, where it has one column, is of both."""
 
@@ -68,18 +67,20 @@ class Call(NamedTuple):
         """Return a number whose bits are those of the operands that something is true of."""
         return sum(1 << SLOTS.index(name) for name, is_set in zip(self.given, are_set, strict=True) if is_set)
 
-    def product(self, operands: tuple[Any, ...]) -> Product:
-        """Return the product of one batch."""
+    def of_one(self, operands: tuple[Any, ...]) -> TensorCall:
+        """Return the call of one batch."""
         batched = self.batched or (False,) * len(operands)
         parts = {
             name: _Abstract(tuple(x.shape)[is_batched:], np.dtype(x.dtype).name)
             for name, x, is_batched in zip(self.given, operands, batched, strict=True)
         }
         allowed = {
-            "allow_tf32": bool(self.flags & _extras.ALLOW_TF32),
-            "use_fast_accum": bool(self.flags & _extras.USE_FAST_ACCUM),
+            "allow_tf32": bool(self.flags & ALLOW_TF32),
+            "use_fast_accum": bool(self.flags & USE_FAST_ACCUM),
         }
-        return Product(self.name, **parts, activation=self.activation, out_dtype=self.out_dtype, **allowed)
+        if self.name == "matmul":
+            return TensorCall(self.name, {"a": parts["x"], "b": parts["weight"]})
+        return TensorCall(self.name, parts, {"activation": self.activation, "out_dtype": self.out_dtype, **allowed})
 
 
 def _target(name: str) -> str:
@@ -94,21 +95,21 @@ def _register() -> None:
         jax.ffi.register_ffi_target(_target(name), jax.ffi.pycapsule(handler), platform=PLATFORM)
 
 
-def _workspace_bytes(product: Product, shape: tuple[int, ...]) -> int:
+def _workspace_bytes(product: TensorCall, shape: tuple[int, ...], operation: str) -> int:
     """Return the most workspace that a product needs by any of the tables: a trace does not know the device."""
     if 0 in shape:
         return 0
     k = product.x.shape[-1]
     n = shape[-1] if product.weight.ndim == 2 else 1
-    asked = _library.operation(operation_of(product))
+    asked = _library.operation(operation)
     tables = range(_library.library().aot_gemm_num_tables())
     plan = _library.binding()["plan"]
     answers = [
         plan(asked, layout, math.prod(shape) // n, n, k, 1, 0, table)  # of one product, without flags
-        for layout in _LAYOUTS[product.name]
+        for layout in _LAYOUTS[product.function]
         for table in tables
     ]
-    return max(answer[_WORKSPACE] for answer in answers)
+    return max(answer["workspace_bytes"] for answer in answers)
 
 
 def _num_batches(call: Call, operands: tuple[Any, ...]) -> int:
@@ -117,9 +118,10 @@ def _num_batches(call: Call, operands: tuple[Any, ...]) -> int:
 
 def _emit(call: Call, *operands: Any) -> Any:
     """Emit the custom call; every batch is a launch of it."""
-    product = call.product(operands)
-    shape, dtype = result_of(product)
-    num_bytes = _workspace_bytes(product, shape)
+    product = call.of_one(operands)
+    written, operation = results_of(product)
+    shape, dtype = written["out"]
+    num_bytes = _workspace_bytes(product, shape, operation)
     num_batches = _num_batches(call, operands) if call.batched else -1
     leading = (num_batches,) if call.batched else ()
     results = [jax.ShapeDtypeStruct((*leading, *shape), getattr(jnp, dtype))]

@@ -9,17 +9,8 @@ from typing import TYPE_CHECKING, Any
 from . import _library, _products
 from ._constant import ConstantWeight
 from ._dtypes import dtype_number
-from ._extras import (
-    ACTIVATIONS,
-    ALLOW_TF32,
-    GATES,
-    INTERLEAVED,
-    USE_FAST_ACCUM,
-    flags_alone,
-    mode_flags,
-    refuse_activation,
-    weights_of,
-)
+from ._enumerations import ALLOW_TF32, INTERLEAVED, USE_FAST_ACCUM
+from ._extras import ACTIVATIONS, GATES, mode_flags, refuse_activation, weights_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,8 +112,7 @@ def linear(
     element = -1 if out_dtype is None else dtype_number("linear: out_dtype", out_dtype)
     flags = (ALLOW_TF32 if allow_tf32 else 0) | (USE_FAST_ACCUM if use_fast_accum else 0)
     flags |= mode_flags(deterministic=deterministic, batch_invariant=batch_invariant)
-    extras = (scale_x, scale_w, residual, scale_out, None, None, epilogue, element, flags)
-    return _products.linear_with(x, weight, bias, out, extras)
+    return _products.linear(x, weight, bias, out, scale_x, scale_w, residual, scale_out, epilogue, element, flags)
 
 
 def gated_linear(
@@ -173,11 +163,11 @@ def gated_linear(
     element = -1 if out_dtype is None else dtype_number("gated_linear: out_dtype", out_dtype)
     flags = INTERLEAVED if interleaved else 0
     flags |= mode_flags(deterministic=deterministic, batch_invariant=batch_invariant)
-    extras: tuple[Any, ...] = (scale_x, scale_w, None, None, None, None, epilogue, element, flags)
+    weights = None
     if isinstance(weight, (list, tuple)):
         weights = weights_of(weight, "gated_linear", "two (n, k), the gate's and the linear one")
-        weight, extras = weights[0], (*extras, weights)
-    return _products.gated_linear_with(x, weight, bias, out, extras)
+        weight = weights[0]
+    return _products.gated_linear(x, weight, bias, out, scale_x, scale_w, weights, epilogue, element, flags)
 
 
 def grouped_linear(
@@ -248,11 +238,13 @@ def grouped_linear(
     element = -1 if out_dtype is None else dtype_number("grouped_linear: out_dtype", out_dtype)
     flags = INTERLEAVED if interleaved else 0
     flags |= mode_flags(deterministic=deterministic, batch_invariant=batch_invariant)
-    extras: tuple[Any, ...] = (scale_x, scale_w, None, None, offsets, index, epilogue, element, flags)
+    weights = None
     if isinstance(weight, (list, tuple)):
         weights = weights_of(weight, "grouped_linear", "one (n, k) for each group, one or more")
-        weight, extras = weights[0], (*extras, weights)
-    return _products.grouped_linear_with(x, weight, bias, out, extras)
+        weight = weights[0]
+    return _products.grouped_linear(
+        x, weight, bias, out, scale_x, scale_w, offsets, index, weights, epilogue, element, flags
+    )
 
 
 def matmul(a: Any, b: Any, *, out: Any = None, deterministic: bool = False, batch_invariant: bool = False) -> Any:
@@ -279,9 +271,8 @@ def matmul(a: Any, b: Any, *, out: Any = None, deterministic: bool = False, batc
         AotGemmError: one of the classes that `linear` lists.
     """
     if not (deterministic or batch_invariant):
-        return _products.matmul(a, b, None, out)
-    extras = flags_alone(mode_flags(deterministic=deterministic, batch_invariant=batch_invariant))
-    return _products.matmul_with(a, b, None, out, extras)
+        return _products.matmul(a, b, out)
+    return _products.matmul(a, b, out, mode_flags(deterministic=deterministic, batch_invariant=batch_invariant))
 
 
 def constant(weight: Any) -> ConstantWeight:

@@ -7,11 +7,10 @@ from typing import Any, NamedTuple, NoReturn
 from . import _extras, _library, errors
 from ._catalogue import CATALOGUE, Row
 from ._dtypes import dtype_name
+from ._enumerations import EPILOGUES
 
 _GATES = {"swiglu": "silu", "geglu": "gelu_tanh"}
 """The activation of a gate."""
-EPILOGUES = ("none", "bias", "relu", "gelu", "gelu_tanh", "silu", "residual", "swiglu", "geglu")
-"""By the number of `Epilogue` in operation.h."""
 _BYTE_DTYPES = {"float8_e4m3fn", "float8_e5m2", "int8"}
 _NOT_EXTRA = ("none", "bias", "residual")
 

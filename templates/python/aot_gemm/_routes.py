@@ -14,76 +14,111 @@ from typing import Any, NoReturn
 
 from . import _library, errors
 from ._constant import ConstantWeight
-from ._dtypes import ELEMENTS
-from ._extras import NUM_EXTRAS, NUM_TENSORS, Extras, deterministic
+from ._enumerations import DETERMINISTIC, ELEMENTS, FIELDS, NUM_PLAIN, ON_ROWS, READ, WRITTEN
 from ._frameworks import framework_of, roots_of
 
 _GPU_DEVICES = (2, 13)
 """kDLCUDA and kDLCUDAManaged of dlpack.h."""
 
 
-def run(product: str, left: Any, right: Any, bias: Any, out: Any, extras: Extras | None = None) -> Any:
-    """Run a product with stream and memory of the left operand's framework.
+_DEFAULTS = {"epilogue": 0, "element": -1, "flags": 0, "rotary_dim": -1, "eps": 0.0, "weight_offset": 0.0}
+"""What a field that is no tensor says where there is nothing to say."""
+
+
+def run(product: str, values: tuple[Any, ...]) -> Any:
+    """Run a call with stream and memory of the left operand's framework.
 
     Args:
-        product: its name.
-        left: the left operand.
-        right: the right operand.
-        bias: the bias, or None.
-        out: what to write to, or None.
-        extras: what else it has, or None.
+        product: the name of the function.
+        values: those of its record, or where it is plain of the first fields.
     """
-    promised = right.address if isinstance(right, ConstantWeight) and right.is_kept else 0
-    right = right.tensor if isinstance(right, ConstantWeight) else right
-    weights = extras[NUM_EXTRAS] if extras is not None and len(extras) > NUM_EXTRAS else ()
-    added = [x for x in (*(extras or ())[:NUM_TENSORS], *weights) if x is not None]
-    for tensor in (left, right, *(x for x in (bias, out) if x is not None), *added):
+    call: dict[str, Any] = dict.fromkeys(FIELDS[product]) | _DEFAULTS
+    call = {name: call[name] for name in FIELDS[product]} | dict(zip(FIELDS[product], values, strict=False))
+    promised = _take_promise(call)
+    given = [call[name] for name in WRITTEN if call.get(name) is not None]
+    framework = _check(product, call, given)
+    device = call["left"].__dlpack_device__()[1]
+    stream = framework.stream(device)
+    record = call | {name: _capsule(product, call[name], stream) for name in _tensors_of(call)}
+    if call.get("weights"):
+        record["weights"] = tuple(_capsule(product, x, stream) for x in call["weights"])
+    written, _ = _library.binding()[f"{product}_result"](tuple(record.values()))
+    for name, (*shape, element) in written.items():
+        if call[name] is None:
+            dtype = call["left"].dtype if element < 0 else framework.dtype(ELEMENTS[element])
+            call[name] = framework.empty(tuple(shape), dtype)
+            record[name] = _capsule(product, call[name], stream)
+    stated = tuple(record.values()), promised
+    if len(values) == NUM_PLAIN[product] and _is_left_to_torch(product, call, stated):
+        return multiply_by_torch(product, call["left"], call["right"], call["out"])
+    _launch(product, stated, framework, stream)
+    tensors = (*(call[name] for name in _tensors_of(call)), *(call.get("weights") or ()))
+    for each in dict.fromkeys(map(framework_of, tensors)):
+        each.finish(device, stream)
+    for tensor in given:
+        if examine(type(tensor)):
+            note_write(tensor)
+    results = [call[name] for name in written]
+    results += [] if call.get("scale") is None else [call["scale"]]
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def _check(product: str, call: dict[str, Any], given: list[Any]) -> Any:
+    """Check the tensors of a call, of which some are given to be written; return the left operand's framework.
+
+    Where torch is to be deterministic, the call asks for it; a left operand that is not one matrix is copied.
+    """
+    needed = (call["left"],) if product in ON_ROWS else (call["left"], call["right"])
+    for tensor in (*needed, *(call[name] for name in _tensors_of(call)), *(call.get("weights") or ())):
         check_operand(product, tensor)
-    if out is not None:
-        check_writable(product, out)
+    for tensor in given:
+        check_writable(product, tensor)
+    left = call["left"]
     framework = framework_of(left)
     if examine(type(left)) and sys.modules["torch"].are_deterministic_algorithms_enabled():
-        extras = deterministic(extras)
+        call["flags"] |= DETERMINISTIC
+    if not (_is_batch(product, call) or is_matrix(left, 2 if product == "rotary" else 1)):
+        call["left"] = framework.compact(left)
+    return framework
+
+
+def _launch(product: str, stated: tuple[Any, ...], framework: Any, stream: int) -> None:
+    """Launch a record of capsules, with the promise that goes with it."""
     binding = _library.binding()
-    is_batch = product == "matmul" and len(right.shape) > 2
-    left = left if is_batch or is_matrix(left) else framework.compact(left)
-    device = left.__dlpack_device__()[1]
-    stream = framework.stream(device)
-    capsules = [None if x is None else _capsule(product, x, stream) for x in (left, right, bias)]
-    packed = None
-    if extras is not None:
-        tensors = (None if x is None else _capsule(product, x, stream) for x in extras[:NUM_TENSORS])
-        packed = (*tensors, *extras[NUM_TENSORS:NUM_EXTRAS])
-        if weights:
-            packed += (tuple(_capsule(product, x, stream) for x in weights),)
-    result = out
-    if out is None:
-        *shape, element = binding[f"{product}_result"](*capsules, packed)
-        result = framework.empty(tuple(shape), left.dtype if element < 0 else framework.dtype(ELEMENTS[element]))
-    stated = (*capsules, _capsule(product, result, stream), promised, packed)
-    if (
-        is_batch
-        and extras is None
-        and _is_left_to_torch(left, right, result)
-        and binding["matmul_launches"](*stated) > 1
-    ):
-        return multiply_by_torch(product, left, right, result)
     num_bytes = binding[f"{product}_workspace_bytes"](*stated)
     workspace = framework.empty((num_bytes,), "uint8") if num_bytes > 0 else None
     scratch = None if workspace is None else framework.capsule(workspace, stream)
     binding[f"{product}_on"](*stated, scratch, stream)
-    operands = (left, right, bias, result, *added)
-    for each in dict.fromkeys(framework_of(x) for x in operands if x is not None):
-        each.finish(device, stream)
-    if out is not None and examine(type(out)):
-        note_write(out)
-    return result
 
 
-def _is_left_to_torch(*tensors: Any) -> bool:
-    """Say whether torch can take the place of a launch for each product: all are its own, of 16 bits or more."""
-    dtype = tensors[0].dtype
-    return all(examine(type(x)) for x in tensors) and dtype.is_floating_point and dtype.itemsize > 1
+def _tensors_of(call: dict[str, Any]) -> list[str]:
+    """List the tensors that there are."""
+    return [name for name in (*READ, *WRITTEN) if call.get(name) is not None]
+
+
+def _take_promise(call: dict[str, Any]) -> int:
+    """Have the tensor stand for a right operand that is promised to be constant; return the address of the promise."""
+    right = call.get("right")
+    if not isinstance(right, ConstantWeight):
+        return 0
+    call["right"] = right.tensor
+    return right.address if right.is_kept else 0
+
+
+def _is_batch(product: str, call: dict[str, Any]) -> bool:
+    return product == "matmul" and len(call["right"].shape) > 2
+
+
+def _is_left_to_torch(product: str, call: dict[str, Any], stated: tuple[Any, ...]) -> bool:
+    """Say whether torch takes the place of a launch for each product: all are its own, of 16 bits or more."""
+    if not _is_batch(product, call) or call["flags"] != 0:
+        return False
+    dtype = call["left"].dtype
+    are_of_torch = all(examine(type(call[name])) for name in ("left", "right", "out"))
+    if not are_of_torch or not dtype.is_floating_point or dtype.itemsize == 1:
+        return False
+    num_launches: int = _library.binding()["matmul_launches"](*stated)
+    return num_launches > 1
 
 
 def multiply_by_torch(product: str, left: Any, right: Any, out: Any) -> Any:  # noqa: ARG001 - the binding passes it
@@ -94,13 +129,6 @@ def multiply_by_torch(product: str, left: Any, right: Any, out: Any) -> Any:  # 
 def note_write(tensor: Any) -> None:
     """Tell torch that a tensor of its own was written."""
     torch_hooks()[_INCREMENT_VERSION]((tensor,))
-
-
-def run_rows(product: str, x: Any, tensors: tuple[Any, ...], numbers: tuple[Any, ...]) -> Any:
-    """Run a row operation with stream and memory of x's framework."""
-    from . import _row_routes  # here, since what has the exchange API does not need it
-
-    return _row_routes.run(product, x, tensors, numbers)
 
 
 def refuse_request(text: str) -> NoReturn:

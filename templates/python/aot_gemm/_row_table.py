@@ -8,10 +8,11 @@ from typing import Any
 from . import _library, _row_request, errors
 from ._catalogue import ROW_CATALOGUE, RowRow
 from ._dtypes import dtype_name
+from ._enumerations import TIERS
 from ._manifest import library_of_manifest, manifest
 from ._rows import GRANULARITIES
 from ._states import state_text
-from ._table import TIERS, extent_of, table_of
+from ._table import extent_of, table_of
 
 FUNCTIONS = tuple(dict.fromkeys(row.function for row in ROW_CATALOGUE))
 _BYTES = {"bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1}
@@ -139,10 +140,10 @@ def plan_rows(
     row = _row_of(function, dtype, out_dtype, granularity)
     library = library_of_manifest()
     number = library.aot_rows_operation(row.tag.encode())
-    asked = _library.binding()["rows_plan"](number, rows, cols, table_of(target))
-    kernel, tier, section, index, table = asked
+    found = _library.binding()["rows_plan"](number, rows, cols, table_of(target))
+    kernel, tier, table = found["kernel"], found["tier"], found["table"]
     is_grid = TIERS[tier] == "grid"
-    step, edge = _step_of(table, section, index) if is_grid else (None, 0)
+    step, edge = _step_of(table, found["section"], found["index"]) if is_grid else (None, 0)
     is_timed = step is not None and edge == cols and _tells(step, rows)
     values = manifest()["tables"][table]
     return RowPlan(

@@ -7,9 +7,8 @@ from typing import Any
 
 from . import _products, errors
 from ._dtypes import dtype_number
+from ._enumerations import BLOCKS, INTERLEAVED, ONE_SCALE, ROUNDS_NORM
 
-INTERLEAVED, BLOCKS, ROUNDS_NORM, ONE_SCALE = 1, 2, 4, 8
-"""Bits of the flags, which row_call.cc has too."""
 GRANULARITIES = ("row", "tensor", "block")
 
 
@@ -81,10 +80,9 @@ def rms_norm(
         ArchitectureError: the GPU is not of the architecture that this wheel is for.
         CudaError: CUDA failed.
     """
-    tensors = (weight, None, residual, None, None, scale, out, residual_out, scale_out)
     numbers = _real("rms_norm", "eps", eps), _real("rms_norm", "weight_offset", weight_offset)
-    flags = ROUNDS_NORM if round_norm else 0
-    return _products.rms_norm(x, tensors, (_element("rms_norm", out_dtype), flags, -1, *numbers))
+    options = _element("rms_norm", out_dtype), ROUNDS_NORM if round_norm else 0, *numbers
+    return _products.rms_norm(x, weight, residual, scale, out, residual_out, scale_out, *options)
 
 
 def layer_norm(
@@ -120,10 +118,8 @@ def layer_norm(
     Raises:
         AotGemmError: one of the classes that `rms_norm` lists.
     """
-    tensors = (weight, bias, residual, None, None, scale, out, residual_out, scale_out)
-    return _products.layer_norm(
-        x, tensors, (_element("layer_norm", out_dtype), 0, -1, _real("layer_norm", "eps", eps), 0.0)
-    )
+    options = _element("layer_norm", out_dtype), 0, _real("layer_norm", "eps", eps)
+    return _products.layer_norm(x, weight, bias, residual, scale, out, residual_out, scale_out, *options)
 
 
 def silu_mul(
@@ -151,9 +147,8 @@ def silu_mul(
     Raises:
         AotGemmError: one of the classes that `rms_norm` lists.
     """
-    tensors = (None, None, None, None, None, scale, out, None, scale_out)
     flags = INTERLEAVED if interleaved else 0
-    return _products.silu_mul(x, tensors, (_element("silu_mul", out_dtype), flags, -1, 0.0, 0.0))
+    return _products.silu_mul(x, scale, out, scale_out, _element("silu_mul", out_dtype), flags)
 
 
 def gelu_tanh_mul(
@@ -181,9 +176,8 @@ def gelu_tanh_mul(
     Raises:
         AotGemmError: one of the classes that `rms_norm` lists.
     """
-    tensors = (None, None, None, None, None, scale, out, None, scale_out)
     flags = INTERLEAVED if interleaved else 0
-    return _products.gelu_tanh_mul(x, tensors, (_element("gelu_tanh_mul", out_dtype), flags, -1, 0.0, 0.0))
+    return _products.gelu_tanh_mul(x, scale, out, scale_out, _element("gelu_tanh_mul", out_dtype), flags)
 
 
 def rotary(
@@ -227,8 +221,7 @@ def rotary(
                 f"rotary: rotary_dim is {errors.show(rotary_dim)}; expected an even number up to dim"
             )
     flags = INTERLEAVED if interleaved else 0
-    tensors = (None, None, None, cos, sin, None, out, None, None)
-    return _products.rotary(x, tensors, (-1, flags, asked, 0.0, 0.0))
+    return _products.rotary(x, cos, sin, out, flags, asked)
 
 
 def check_granularity(granularity: Any) -> None:
@@ -282,7 +275,6 @@ def quantize(
     """
     element = dtype_number("quantize: dtype", dtype)
     check_granularity(granularity)
-    tensors = (None, None, None, None, None, scale, out, None, scale_out)
     flags = {"row": 0, "block": BLOCKS, "tensor": ONE_SCALE}[scales_of(granularity, scale)]
-    result: tuple[Any, Any] = _products.quantize(x, tensors, (element, flags, -1, 0.0, 0.0))
+    result: tuple[Any, Any] = _products.quantize(x, scale, out, scale_out, element, flags)
     return result

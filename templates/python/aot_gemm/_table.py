@@ -8,16 +8,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from . import _files, _library, _packed, errors
+from ._enumerations import LAYOUTS, TIERS, TILE_ORDERS
 from ._manifest import device_table, library_of_manifest, manifest
 from ._packed import Row
 from ._plan_groups import Shape, grouping_of, of_a_group, skew_of
 from ._request import find, request_of
 from ._roofline import Rates, rates_of
 
-LAYOUTS = ("kk", "kn", "mk", "mn")
-"""By the number of aot_gemm_selection_t.layout."""
-TIERS = ("", "tuned", "grid", "fallback")
-"""By aot_gemm_tier_t."""
 MAX_EXTENT = 2**31 - 1
 
 
@@ -215,9 +212,6 @@ def table_of(target: str | None) -> int:
     return targets.index(target)
 
 
-TILE_ORDERS = (None, *(f"{along}{group}" for along in "mn" for group in (1, 2, 4, 8)))
-"""What each order is called: the twin of `order_name` in the toolchain's tile_order.py."""
-
 BATCH_INVARIANT, DETERMINISTIC = 4, 8
 """Flags of a problem. Source: aot_gemm.h, AOT_GEMM_BATCH_INVARIANT and AOT_GEMM_DETERMINISTIC."""
 
@@ -233,7 +227,7 @@ def _select(call: str, layout: object, shape: Shape, batch: int, flags: int, tar
         raise errors.StrideError(f"layout is {errors.show(layout)}; expected one of {', '.join(LAYOUTS)}")
     library_of_manifest()
     asked = _library.operation(call), LAYOUTS.index(layout), *shape, batch, flags, table_of(target)
-    return _Selection(*_library.binding()["plan"](*asked))
+    return _Selection(**_library.binding()["plan"](*asked))
 
 
 def _answer(selection: _Selection, call: str, shape: Shape, count: int, *, is_grouped: bool) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from . import _operations, _rows, errors
 from ._row_table import plan_rows
 from ._torch_operators import LIBRARY, NAMESPACE
 from ._torch_promises import promised
-from ._torch_result import Product, result_of
+from ._torch_result import TensorCall, result_of
 
 _SCHEMA = '(Tensor x, Tensor gate, Tensor up, *, str activation="silu") -> Tensor'
 _ALIGNMENT, _LIMIT = 16, 1 << 40
@@ -69,8 +69,9 @@ def _fake(x: Any, gate: Any, up: Any, *, activation: str = "silu") -> Any:
             f"gated_linear: the gate's weight has shape {tuple(gate.shape)}, the linear one {tuple(up.shape)}; "
             "expected one shape"
         )
-    shape, dtype = result_of(Product("linear", x, gate))
-    result_of(Product("gated_linear", x, torch.cat([gate, up]), activation=activation))
+    shape, dtype = result_of(TensorCall("linear", {"x": x, "weight": gate}))
+    both = {"x": x, "weight": torch.cat([gate, up])}
+    result_of(TensorCall("gated_linear", both, {"activation": activation}))
     return x.new_empty(shape, dtype=getattr(torch, dtype))
 
 

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 
 from . import _operations, errors
+from ._extras import weights_of
 from ._request import Request, find
-from ._torch_grouped_result import Groups, result_of_groups, stack_of
-from ._torch_operators import LIBRARY, MODES, NAMESPACE, OF_VALUES, RECORDED, refuse_out
+from ._torch_operators import LIBRARY, MODES, NAMESPACE, RECORDED, refuse_out
 from ._torch_products import dispatch
 from ._torch_promises import promised
-from ._torch_result import dtype_text
+from ._torch_result import TensorCall, dtype_text, result_of
 
 LISTED = "grouped_linear_weights"
 """The operator whose weights are a tensor for each group."""
@@ -20,6 +20,8 @@ _ARGUMENTS = (
     "Tensor x, Tensor weight, Tensor offsets, Tensor? bias=None, Tensor? index=None, Tensor? scale_x=None, "
     f"Tensor? scale_w=None, *, str? gate=None, bool interleaved=False, ScalarType? out_dtype=None, {MODES}"
 )
+_TENSORS = ("x", "weight", "offsets", "bias", "index", "scale_x", "scale_w")
+"""The tensors by position."""
 _REQUEST = Request("grouped_linear", "", "", "", "none", "none", "kgrouped", *[False] * 4)
 """The gradient of weights, but for its element types."""
 _LISTED = _ARGUMENTS.replace("Tensor weight", "Tensor[] weight")
@@ -50,25 +52,29 @@ def _kernel_out(*operands: Any, **options: Any) -> None:
     _kernel(*operands, **options)
 
 
-def _groups_of(operands: tuple[Any, ...], options: dict[str, Any]) -> Groups:
-    x, weight, *others = operands
-    weight = stack_of(weight) if isinstance(weight, list) else weight
-    return Groups(x, weight, *others, **{key: value for key, value in options.items() if key not in OF_VALUES})
+def _call_of(operands: tuple[Any, ...], options: dict[str, Any]) -> TensorCall:
+    tensors = dict(zip(_TENSORS, operands, strict=False)) | {"out": options.get("out")}
+    if isinstance(tensors["weight"], list):
+        tensors["weight"] = list(
+            weights_of(tensors["weight"], "grouped_linear", "one (n, k) for each group, one or more")
+        )
+    return TensorCall("grouped_linear", tensors, options)
 
 
 def _fake(*operands: Any, **options: Any) -> Any:
-    shape, dtype = result_of_groups(_groups_of(operands, options))
+    shape, dtype = result_of(_call_of(operands, options))
     return operands[0].new_empty(shape, dtype=getattr(torch, dtype))
 
 
 def _fake_out(*operands: Any, **options: Any) -> None:
-    result_of_groups(_groups_of(operands, options))
+    result_of(_call_of(operands, options))
 
 
-def _check_recordable(groups: Groups) -> None:
-    added = groups.bias, groups.index, groups.scale_x, groups.scale_w, groups.gate
-    is_plain = all(x is None for x in added) and not groups.groups_k
-    if is_plain and groups.x.dtype in RECORDED and groups.out_dtype in (None, groups.x.dtype):
+def _check_recordable(call: TensorCall) -> None:
+    added = (*(call.tensors.get(name) for name in _TENSORS[3:]), call.options.get("gate"))
+    groups_k = not isinstance(call.tensors["weight"], list) and call.weight.ndim == 2
+    is_plain = all(x is None for x in added) and not groups_k
+    if is_plain and call.x.dtype in RECORDED and call.options.get("out_dtype") in (None, call.x.dtype):
         return
     raise errors.GradientError(
         "grouped_linear: an operand requires a gradient, which is recorded of plain products of groups of rows alone, "
@@ -79,7 +85,7 @@ def _check_recordable(groups: Groups) -> None:
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any, keyword_only_inputs: dict[str, Any] | None = None) -> None:  # noqa: ARG001
     options = keyword_only_inputs or {}
-    _check_recordable(_groups_of(inputs, options))
+    _check_recordable(_call_of(inputs, options))
     ctx.modes = {name: options.get(name, False) for name in ("deterministic", "batch_invariant")}
     needs_x, needs_weight = ctx.needs_input_grad[0], _needs_weight(ctx)
     x, weight, offsets = inputs[:3]

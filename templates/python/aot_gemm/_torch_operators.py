@@ -14,7 +14,7 @@ import torch
 
 from . import _operations, errors
 from ._torch_promises import promised
-from ._torch_result import Product, result_of
+from ._torch_result import TensorCall, result_of
 
 NAMESPACE = (__package__ or "").replace(".", "_")
 MODES = "bool deterministic=False, bool batch_invariant=False"
@@ -40,8 +40,12 @@ SCHEMAS = {
     "matmul.out": f"({_MATMUL}, {MODES}, Tensor(a!) out) -> ()",
 }
 """By operator. Tensors go by position, as torch records gradients of those alone; what writes `out` gives nothing."""
-OF_VALUES = ("interleaved", "deterministic", "batch_invariant")
-"""Options that change neither shape nor element type of a result."""
+_TENSORS = {
+    "linear": ("x", "weight", "bias", "scale_x", "scale_w", "residual", "scale_out"),
+    "gated_linear": ("x", "weight", "bias", "scale_x", "scale_w"),
+    "matmul": ("a", "b"),
+}
+"""The tensors by position."""
 _ADVICE = {
     "linear": "linear(x, weight, bias) in bfloat16 or float16, and what follows it by torch",
     "gated_linear": "linear(x, weight, bias) in bfloat16 or float16, and the gate by torch",
@@ -78,16 +82,15 @@ def _matmul(a: Any, b: Any, *, out: Any = None, **options: Any) -> Any:
     return _operations.matmul(a, b, out=out, **options)
 
 
-def _product_of(name: str, operands: tuple[Any, ...], options: dict[str, Any]) -> Product:
+def _call_of(name: str, operands: tuple[Any, ...], options: dict[str, Any]) -> TensorCall:
     """Put an operator's arguments together; those that are as by default may have been left away."""
-    known = {"activation": "silu"} if name == "gated_linear" else {}
-    known |= {key: value for key, value in options.items() if key not in OF_VALUES}
-    return Product(name, *operands, **known)
+    tensors = dict(zip(_TENSORS[name], operands, strict=False)) | {"out": options.get("out")}
+    return TensorCall(name, tensors, ({"activation": "silu"} if name == "gated_linear" else {}) | options)
 
 
 def _fake(name: str) -> Any:
     def give(*operands: Any, **options: Any) -> Any:
-        shape, dtype = result_of(_product_of(name, operands, options))
+        shape, dtype = result_of(_call_of(name, operands, options))
         return operands[0].new_empty(shape, dtype=getattr(torch, dtype))
 
     return give
@@ -95,7 +98,7 @@ def _fake(name: str) -> Any:
 
 def _fake_out(name: str) -> Any:
     def give(*operands: Any, **options: Any) -> None:
-        result_of(_product_of(name, operands, options))
+        result_of(_call_of(name, operands, options))
 
     return give
 
@@ -118,25 +121,25 @@ def refuse_out(name: str) -> Any:
     return check
 
 
-def check_recordable(product: Product) -> None:
+def check_recordable(call: TensorCall) -> None:
     """Refuse a product that torch is to record a gradient of, and cannot: all but plain ones and those with a bias.
 
     Raises:
         GradientError: there is no gradient of it.
     """
-    added = product.scale_x, product.scale_w, product.residual, product.scale_out, product.activation
-    is_plain = product.name != "gated_linear" and all(x is None for x in added)
-    if is_plain and product.x.dtype in RECORDED and product.out_dtype in (None, product.x.dtype):
+    added = (*(call.tensors.get(name) for name in _TENSORS["linear"][3:]), call.options.get("activation"))
+    is_plain = call.function != "gated_linear" and all(x is None for x in added)
+    if is_plain and call.x.dtype in RECORDED and call.options.get("out_dtype") in (None, call.x.dtype):
         return
     raise errors.GradientError(
-        f"{product.name}: an operand requires a gradient, which is recorded of plain products and a bias alone, in "
-        f"bfloat16 and float16; run it under torch.no_grad(), or compose it: {_ADVICE[product.name]}"
+        f"{call.function}: an operand requires a gradient, which is recorded of plain products and a bias alone, in "
+        f"bfloat16 and float16; run it under torch.no_grad(), or compose it: {_ADVICE[call.function]}"
     )
 
 
 def _save(name: str) -> Any:
     def save(ctx: Any, inputs: tuple[Any, ...], output: Any, keyword_only_inputs: dict[str, Any] | None = None) -> None:  # noqa: ARG001
-        check_recordable(_product_of(name, inputs, keyword_only_inputs or {}))
+        check_recordable(_call_of(name, inputs, keyword_only_inputs or {}))
         needs_left, needs_right = ctx.needs_input_grad[:2]
         left, right = inputs[:2]
         ctx.save_for_backward(left if needs_right else None, right if needs_left else None)

@@ -1,306 +1,219 @@
-"""What a product of tensors gives, by shapes and types alone; extents may be symbols of a trace by torch.
+"""What a call on tensors gives, by shapes and types alone; extents may be symbols of a trace by torch.
 
-The twin of operands.cc for tensors without memory: it refuses with the same errors what that would refuse later. What
+The library checks the call, as it would later, with the extents that symbols stand for where they are traced. What
 depends on memory, as strides that do not join and overlaps, is left to the call itself.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
-from typing import Any, NamedTuple, NoReturn
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import errors
-from ._dtypes import ELEMENTS
+from . import _library, errors
+from ._dtypes import dtype_number
+from ._enumerations import (
+    ALLOW_TF32,
+    BLOCKS,
+    ELEMENTS,
+    FIELDS,
+    NAMES,
+    ON_ROWS,
+    ONE_SCALE,
+    PAIRS,
+    READ,
+    USE_FAST_ACCUM,
+    WRITTEN,
+)
 from ._extras import ACTIVATIONS, GATES, refuse_activation
-from ._request import EPILOGUES, Request, find
+from ._rows import scales_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 DEVICES = ("cuda", "meta")
 """Where the tensors of a trace are said to be; meta tensors have shapes alone."""
-_BYTE_DTYPES = {"float8_e4m3fn", "float8_e5m2", "int8"}
-SCALE_BLOCK = 128
+_CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5}
+_CODES_OF_BYTES = {"float8_e4m3fn": 10, "float8_e5m2": 12, "bool": 6}
+"""DLDataTypeCode of dlpack.h, by what the name of an element type begins with, and by the whole name."""
+_UNKNOWN_TYPE = 3
+"""kDLOpaqueHandle of dlpack.h."""
+_UNKNOWN_EXTENT = 8192
+"""What stands for an extent that no trace knows, as of indices of what is not zero."""
+_SCALE_BLOCK = 128
 """kScaleBlock of operation.h."""
 
 
-class Product(NamedTuple):
-    """The operands and options of a product; tensors are torch's, or have `shape`, `ndim`, `dtype` and `device`."""
+@dataclass(frozen=True)
+class TensorCall:
+    """The tensors and options of a call; tensors are torch's, or have `shape`, `ndim`, `dtype` and `device`."""
 
-    name: str
-    """`linear`, `gated_linear` or `matmul`."""
-    x: Any
-    weight: Any
-    bias: Any = None
-    scale_x: Any = None
-    scale_w: Any = None
-    residual: Any = None
-    scale_out: Any = None
-    activation: Any = None
-    out_dtype: Any = None
-    allow_tf32: bool = False
-    use_fast_accum: bool = False
-    out: Any = None
+    function: str
+    tensors: Mapping[str, Any]
+    """By the names that users have; each may be None. The weight of a `grouped_linear` may be a list."""
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, str]:
         """Return what messages call the left and the right operand."""
-        return ("a", "b") if self.name == "matmul" else ("x", "weight")
+        return ("a", "b") if self.function == "matmul" else ("x", "weight")
+
+    @property
+    def x(self) -> Any:
+        """Return the left operand."""
+        return self.tensors[self.names[0]]
+
+    @property
+    def weight(self) -> Any:
+        """Return the right operand, of a list the first."""
+        weight = self.tensors.get(self.names[1])
+        return weight[0] if isinstance(weight, list) else weight
 
 
-def result_of(product: Product) -> tuple[tuple[Any, ...], str]:
+class Results(NamedTuple):
+    """What a call gives anew."""
+
+    written: dict[str, tuple[tuple[Any, ...], str]]
+    """Shape and element type, by torch's name, of `out`, and on rows of `residual_out` and `scale_out`."""
+    operation: str
+    """The tag of the operation that computes it."""
+
+
+def results_of(call: TensorCall) -> Results:
+    """Return what a call gives.
+
+    Raises:
+        AotGemmError: one of the classes that the function lists, as its call would.
+    """
+    for name, tensor in call.tensors.items():
+        for each in tensor if isinstance(tensor, list) else (tensor,):
+            if each is not None:
+                _check_device(call, name, each)
+    written, operation = _library.binding()[f"{call.function}_result"](_record(call))
+    dtypes = {name: element for name, (*_, element) in written.items()}
+    shapes = _shapes_of(call)
+    left = dtype_text(call.x.dtype)
+    return Results({x: (shapes[x], left if y < 0 else ELEMENTS[y]) for x, y in dtypes.items()}, operation)
+
+
+def result_of(call: TensorCall) -> tuple[tuple[Any, ...], str]:
     """Return shape and element type, by torch's name, of what a product gives.
 
     Raises:
         AotGemmError: one of the classes that `linear` lists, as its call would.
     """
-    for name, tensor in zip(product.names, (product.x, product.weight), strict=True):
-        check_tensor(product, name, tensor)
-    _check_extents(product)
-    request = _request_of(product)
-    _find(product, request)
-    rows, shape = _rows(product), _shape_of(product)
-    if product.bias is not None:
-        bias = "bfloat16" if request.d in _BYTE_DTYPES else request.d
-        check_dtype(product, "bias", product.bias, bias)
-        check_shape(
-            product,
-            "bias",
-            product.bias,
-            (rows,),
-            ", an element for each row of weight; an output is named by keyword: linear(x, weight, out=out)",
-        )
-    if product.residual is not None:
-        check_dtype(product, "residual", product.residual, request.d)
-        check_shape(product, "residual", product.residual, shape, ", as the result")
-    _check_scale_out(product, request)
-    if product.out is not None:
-        check_shape(product, "out", product.out, shape, "")
-    return shape, request.d
-
-
-def operation_of(product: Product) -> str:
-    """Return the tag of the operation that a product is computed by, whose result `result_of` has found.
-
-    Raises:
-        AotGemmError: one of the classes that `linear` lists, as its call would.
-    """
-    return _find(product, _request_of(product))
+    return results_of(call).written["out"]
 
 
 def dtype_text(dtype: Any) -> str:
+    """Return torch's name of an element type."""
     return str(dtype).removeprefix("torch.")
 
 
-def shape_text(tensor: Any) -> str:
-    return str(tuple(tensor.shape))
-
-
-def check_tensor(product: Any, name: str, tensor: Any) -> None:
+def _check_device(call: TensorCall, name: str, tensor: Any) -> None:
     if tensor.device.type not in DEVICES:
+        instead = "" if call.function in ON_ROWS else ", or use torch's own product there"
         raise errors.DeviceError(
-            f"{product.name}: {name} is on {tensor.device}; expected a CUDA tensor; move it to the GPU first, or use "
-            "torch's own product there"
+            f"{call.function}: {name} is on {tensor.device}; expected a CUDA tensor; move it to the GPU first{instead}"
         )
-    if tensor.device != product.x.device:
+    if tensor.device != call.x.device:
         raise errors.DeviceError(
-            f"{product.name}: {name} is on {tensor.device}, {product.names[0]} on {product.x.device}; expected one GPU"
-        )
-    if dtype_text(tensor.dtype) not in ELEMENTS:
-        raise errors.DtypeError(
-            f"{product.name}: {name} is {dtype_text(tensor.dtype)}; expected bfloat16, float16, float32, "
-            "float8_e4m3fn, float8_e5m2 or int8; convert it"
+            f"{call.function}: {name} is on {tensor.device}, {call.names[0]} on {call.x.device}; expected one GPU"
         )
 
 
-def _check_extents(product: Product) -> None:
-    x, weight = product.x, product.weight
-    is_matmul = product.name == "matmul"
-    left, right = product.names
-    if x.ndim < 1 or weight.ndim < 1 or not (weight.ndim == 2 or is_matmul):
-        expected = "a (..., m, k) or (k,), and b (..., k, n) or (k,)" if is_matmul else "x (..., k) and weight (n, k)"
-        raise errors.ShapeError(
-            f"{product.name}: got {left} {shape_text(x)} and {right} {shape_text(weight)}; expected {expected}"
-        )
-    right_k = weight.shape[(max(weight.ndim - 2, 0)) if is_matmul else 1]
-    if x.shape[-1] != right_k:
-        raise errors.ShapeError(
-            f"{product.name}: {left} {shape_text(x)} has k {x.shape[-1]}, {right} {shape_text(weight)} has k "
-            f"{right_k}; expected one k"
-        )
-    if product.name == "gated_linear" and weight.shape[0] % 2 != 0:
-        raise errors.ShapeError(
-            f"{product.name}: weight has shape {shape_text(weight)}; expected an even number of rows, those of the "
-            "gate and as many linear ones"
-        )
+def _extent(extent: Any) -> int:
+    """Return an extent, or what its symbol stands for, without telling the trace that it was asked."""
+    if isinstance(extent, int):
+        return extent
+    hint = extent.node.hint
+    return _UNKNOWN_EXTENT if hint is None else int(hint)
 
 
-def _rows(product: Product) -> Any:
-    """Return how many rows the weight has, or columns the right operand of a matmul."""
-    return product.weight.shape[-1 if product.name == "matmul" else 0] if product.weight.ndim >= 2 else 1
+def _shape(tensor: Any) -> tuple[int, ...]:
+    """Return a tensor as the library is told of one without memory: its element type, and its extents."""
+    name = dtype_text(tensor.dtype)
+    kind = re.fullmatch(r"([a-z]+)(\d+)", name)
+    code = _CODES_OF_BYTES.get(name, _CODES.get(kind[1], _UNKNOWN_TYPE) if kind else _UNKNOWN_TYPE)
+    bits = int(kind[2]) if kind else 8
+    return code, bits, *map(_extent, tensor.shape)
 
 
-def _is_batch(product: Product) -> bool:
-    return product.name == "matmul" and bool(product.weight.ndim > 2)
+def _epilogue(call: TensorCall) -> int:
+    known = GATES if call.function == "gated_linear" else ACTIVATIONS
+    asked = call.options.get("activation")
+    if call.function == "grouped_linear":
+        known, asked = {None: 0} | GATES, call.options.get("gate")
+    if asked not in known:
+        refuse_activation(call.function, asked)
+    return known[asked]
 
 
-def _batch_shape(product: Product) -> tuple[Any, ...]:
-    """Return the shape of a batch's result, whose leading dimensions broadcast."""
-    a, b = tuple(product.x.shape), tuple(product.weight.shape)
-    pairs = list(itertools.zip_longest(reversed(a[:-2]), reversed(b[:-2]), fillvalue=1))
-    if any(x not in (y, 1) and y != 1 for x, y in pairs):
-        raise errors.ShapeError(
-            f"matmul: got a {a} and b {b}; expected leading dimensions that are equal or 1, counted from the last two "
-            "on; expand or permute one"
-        )
-    return (*(y if x == 1 else x for x, y in reversed(pairs)), *a[-2:-1], b[-1])
+def _flags(call: TensorCall) -> int:
+    flags = ALLOW_TF32 if call.options.get("allow_tf32") else 0
+    flags |= USE_FAST_ACCUM if call.options.get("use_fast_accum") else 0
+    return flags | {"row": 0, "block": BLOCKS, "tensor": ONE_SCALE}[_scales(call)]
 
 
-def _shape_of(product: Product) -> tuple[Any, ...]:
-    if _is_batch(product):
-        return _batch_shape(product)
-    leading, rows = tuple(product.x.shape[:-1]), _rows(product)
-    if product.weight.ndim == 1:
-        return leading
-    return (*leading, rows // 2 if product.name == "gated_linear" else rows)
+def _scales(call: TensorCall) -> str:
+    return scales_of(call.options.get("granularity", "row"), call.tensors.get("scale"))
 
 
-def _request_of(product: Product) -> Request:
-    """Return what operation the element types and options need; vectors where there are factors."""
-    known = GATES if product.name == "gated_linear" else ACTIVATIONS
-    if product.activation not in known:
-        refuse_activation(product.name, product.activation)
-    a, b = dtype_text(product.x.dtype), dtype_text(product.weight.dtype)
-    is_scaled, d = product.scale_x is not None, element_of_d(product)
-    check_scales(product, a, b, d)
-    has = product.bias is not None, product.residual is not None
-    epilogue = EPILOGUES[known[product.activation]]
-    allowed = product.allow_tf32, product.use_fast_accum
-    scale = "vector" if is_scaled else "none"
-    return Request(product.name, a, b, d, scale, epilogue, "dense", *has, *allowed)
+def _element(call: TensorCall) -> int:
+    name = "dtype" if call.function == "quantize" else "out_dtype"
+    asked = call.options.get(name)
+    return -1 if asked is None else dtype_number(f"{call.function}: {name}", asked)
 
 
-def element_of_d(product: Any) -> str:
-    """Return the element type of the result: the one that is asked for, or that `out` has.
-
-    Raises:
-        DtypeError: there is no such type, or `out` has another.
-    """
-    a = dtype_text(product.x.dtype)
-    d = "bfloat16" if product.scale_x is not None else "int32" if a == "int8" else a
-    if product.out_dtype is not None:
-        d = dtype_text(product.out_dtype)
-    if product.out is not None:
-        check_tensor(product, "out", product.out)
-        asked, d = d, dtype_text(product.out.dtype)
-        if product.out_dtype is not None and asked != d:
-            raise errors.DtypeError(
-                f"{product.name}: out is {d} and out_dtype {asked}; expected one type; leave out_dtype away"
-            )
-    if d not in ELEMENTS:
-        raise errors.DtypeError(f"{product.name}: out_dtype is {d}; expected one of {', '.join(ELEMENTS)}")
-    return d
-
-
-def check_scales(product: Any, a: str, b: str, d: str) -> None:
-    """Check that there are both factors or none, as the element types have it."""
-    has_x, has_w = product.scale_x is not None, product.scale_w is not None
-    if has_x != has_w:
-        got, lacks = ("scale_x", "scale_w") if has_x else ("scale_w", "scale_x")
-        raise errors.OperandError(f"{product.name}: got {got} and no {lacks}; expected both, or none")
-    are_bytes = {a, b} <= _BYTE_DTYPES
-    if has_x and not are_bytes:
-        raise errors.OperandError(
-            f"{product.name}: got scale_x and scale_w, which go with float8 and int8 operands; x is {a} and weight "
-            f"{b}; leave them away"
-        )
-    if not has_x and are_bytes and d != "int32":
-        raise errors.OperandError(
-            f"{product.name}: {a} operands of a {d} result need factors, by which they are multiplied; expected "
-            "float32 tensors in GPU memory, of one element, or of one for each row; pass them as linear(x, weight, "
-            "scale_x=, scale_w=)"
-        )
+def _record(call: TensorCall) -> tuple[Any, ...]:
+    """Return what the binding takes, with a shape for each tensor."""
+    is_listed = isinstance(call.tensors.get("weight"), list)
+    rotary_dim = call.options.get("rotary_dim")
+    said: dict[str, Any] = {
+        "element": _element(call),
+        "flags": _flags(call),
+        "rotary_dim": -1 if rotary_dim is None else rotary_dim,
+        "eps": 0.0,
+        "weight_offset": 0.0,
+        "weights": tuple(map(_shape, call.tensors["weight"])) if is_listed else None,
+    }
+    if "epilogue" in FIELDS[call.function]:
+        said["epilogue"] = _epilogue(call)
+    tensors = {"left": call.x} | ({"right": call.weight} if "right" in FIELDS[call.function] else {})
+    for name in FIELDS[call.function]:
+        if name in (*READ, *WRITTEN) and name not in tensors:
+            tensors[name] = call.tensors.get(NAMES.get(name, name))
+    said |= {name: None if tensor is None else _shape(tensor) for name, tensor in tensors.items()}
+    return tuple(said[name] for name in FIELDS[call.function])
 
 
-def _find(product: Product, request: Request) -> str:
-    """Return the operation's tag; of factors that are of either kind, as where k is up to 128, either's."""
-    if request.scale == "none":
-        return find(request)
-    check_dtype(product, "scale_x", product.scale_x, "float32")
-    check_dtype(product, "scale_w", product.scale_w, "float32")
-    vectors, blocks = _scale_kinds(product)
-    if not vectors and not blocks:
-        _refuse_scales(product)
-    by_blocks = request._replace(scale="block")
-    if not vectors:
-        return find(by_blocks)
-    try:
-        return find(request)
-    except errors.UnsupportedError:
-        if blocks and (tag := tag_of(by_blocks)) is not None:
-            return tag
-        raise
+def _shapes_of(call: TensorCall) -> dict[str, tuple[Any, ...]]:
+    """Return the shapes of what a checked call writes, by the symbols of its operands."""
+    if call.function not in ON_ROWS:
+        return {"out": _shape_of_groups(call) if call.function == "grouped_linear" else _shape_of_product(call)}
+    shape = tuple(call.x.shape)
+    if call.function in PAIRS:
+        shape = (*shape[:-1], shape[-1] // 2)
+    scales = (*shape[:-1], -(-shape[-1] // _SCALE_BLOCK) if _scales(call) == "block" else 1)
+    scales = (1,) * len(shape) if _scales(call) == "tensor" else scales
+    return {"out": shape, "residual_out": tuple(call.x.shape), "scale_out": scales}
 
 
-def tag_of(request: Request) -> str | None:
-    """Return the tag of the operation for a request, or None where there is none."""
-    try:
-        return find(request)
-    except errors.UnsupportedError:
-        return None
+def _shape_of_product(call: TensorCall) -> tuple[Any, ...]:
+    leading, right = tuple(call.x.shape[:-1]), tuple(call.weight.shape)
+    if call.function != "matmul":
+        return (*leading, right[0] // 2 if call.function == "gated_linear" else right[0])
+    if len(right) <= 2:
+        return (*leading, *right[1:])
+    pairs = itertools.zip_longest(reversed(leading[:-1]), reversed(right[:-2]), fillvalue=1)
+    batch = [y if x == 1 else x for x, y in pairs]
+    return (*reversed(batch), *leading[-1:], right[-1])
 
 
-def _scale_kinds(product: Product) -> tuple[bool, bool]:
-    """Say whether the factors are vectors, and whether they are of blocks: the twin of read_scale_shapes."""
-    scale_x, scale_w = tuple(product.scale_x.shape), tuple(product.scale_w.shape)
-    leading, rows = tuple(product.x.shape[:-1]), _rows(product)
-    m, k_blocks = math.prod(leading), -(-product.x.shape[-1] // SCALE_BLOCK)
-    x_is_vector = is_one(scale_x) or scale_x in ((m,), (m, 1), leading, (*leading, 1))
-    w_is_vector = is_one(scale_w) or scale_w in ((rows,), (rows, 1), (1, rows))
-    x_is_blocks = scale_x in ((m, k_blocks), (*leading, k_blocks))
-    w_is_blocks = scale_w == (-(-rows // SCALE_BLOCK), k_blocks)
-    return x_is_vector and w_is_vector, x_is_blocks and w_is_blocks
-
-
-def is_one(shape: tuple[Any, ...]) -> bool:
-    return all(extent == 1 for extent in shape)
-
-
-def _refuse_scales(product: Product) -> NoReturn:
-    m, rows = math.prod(product.x.shape[:-1]), _rows(product)
-    k_blocks, row_blocks = -(-product.x.shape[-1] // SCALE_BLOCK), -(-rows // SCALE_BLOCK)
-    raise errors.ShapeError(
-        f"{product.name}: scale_x has shape {shape_text(product.scale_x)} and scale_w {shape_text(product.scale_w)}, "
-        f"beside x {shape_text(product.x)} and weight {shape_text(product.weight)}; expected one element or an element "
-        f"for each row: scale_x (1,), ({m},) or ({m}, 1), and scale_w (1,), ({rows},), ({rows}, 1) or (1, {rows}); or "
-        f"one for each block: scale_x ({m}, {k_blocks}) and scale_w ({row_blocks}, {k_blocks})"
-    )
-
-
-def check_dtype(product: Any, name: str, tensor: Any, expected: str) -> None:
-    check_tensor(product, name, tensor)
-    got = dtype_text(tensor.dtype)
-    if got != expected:
-        raise errors.DtypeError(f"{product.name}: {name} is {got}; expected {expected}; convert it")
-
-
-def check_shape(product: Any, name: str, tensor: Any, expected: tuple[Any, ...], why: str) -> None:
-    if tuple(tensor.shape) != expected:
-        raise errors.ShapeError(f"{product.name}: {name} has shape {shape_text(tensor)}; expected {expected}{why}")
-
-
-def _check_scale_out(product: Product, request: Request) -> None:
-    needs = request.scale != "none" and request.d in _BYTE_DTYPES
-    scale = product.scale_out
-    if scale is None and needs:
-        raise errors.OperandError(
-            f"{product.name}: a {request.d} result needs scale_out, by which it is multiplied before it is rounded; "
-            "expected a float32 tensor of one element in GPU memory; pass scale_out="
-        )
-    if scale is None:
-        return
-    if not needs:
-        raise errors.OperandError(
-            f"{product.name}: got scale_out, which goes with a float8 result; the result is {request.d}; leave it away"
-        )
-    check_dtype(product, "scale_out", scale, "float32")
-    if not is_one(tuple(scale.shape)):
-        raise errors.ShapeError(f"{product.name}: scale_out has shape {shape_text(scale)}; expected one element")
+def _shape_of_groups(call: TensorCall) -> tuple[Any, ...]:
+    index, weight = call.tensors.get("index"), call.tensors["weight"]
+    rows = call.x.shape[0] if index is None else index.shape[0]
+    n = call.weight.shape[-2] if call.options.get("gate") is None else call.weight.shape[-2] // 2
+    groups_k = not isinstance(weight, list) and weight.ndim == 2
+    return *((call.tensors["offsets"].shape[0],) if groups_k else ()), rows, n

@@ -14,7 +14,7 @@ from . import _rows, errors
 from ._dtypes import dtype_name
 from ._torch_operators import LIBRARY, NAMESPACE
 from ._torch_products import is_compiling, is_recorded
-from ._torch_row_result import RowCall, results_of
+from ._torch_result import TensorCall, results_of
 
 _NORM = "Tensor? residual=None, Tensor? scale=None, *, float eps={eps}, ScalarType? out_dtype=None"
 _GATE = "(Tensor x, Tensor? scale=None, *, bool interleaved=False, ScalarType? out_dtype=None) -> Tensor[]"
@@ -65,11 +65,8 @@ def _kernel(name: str) -> Any:
 def _fake(name: str) -> Any:
     def give(*operands: Any, **options: Any) -> list[Any]:
         tensors = dict(zip(_TENSORS[name], operands, strict=False))
-        known = {key: value for key, value in options.items() if key in RowCall._fields}
-        if name == "quantize":
-            known["out_dtype"] = options["dtype"]
-        results = results_of(RowCall(name, **tensors, **known))
-        return [operands[0].new_empty(shape, dtype=getattr(torch, dtype)) for shape, dtype in filter(None, results)]
+        written = results_of(TensorCall(name, tensors, options)).written.values()
+        return [operands[0].new_empty(shape, dtype=getattr(torch, dtype)) for shape, dtype in written]
 
     return give
 

@@ -21,6 +21,7 @@ import jax
 
 from . import _extras, errors
 from ._dtypes import dtype_name
+from ._enumerations import ALLOW_TF32, INTERLEAVED, USE_FAST_ACCUM
 from ._jax_calls import SLOTS, Call, compiled
 
 if not hasattr(jax, "ffi"):
@@ -101,7 +102,7 @@ def linear(
     Raises:
         AotGemmError: one of its classes, as `linear` of the package has them.
     """
-    flags = _extras.ALLOW_TF32 * bool(allow_tf32) + _extras.USE_FAST_ACCUM * bool(use_fast_accum)
+    flags = ALLOW_TF32 * bool(allow_tf32) + USE_FAST_ACCUM * bool(use_fast_accum)
     operands = x, weight, bias, scale_x, scale_w, residual, scale_out
     return _run("linear", operands, activation=activation, out_dtype=out_dtype, flags=flags)
 
@@ -136,7 +137,7 @@ def gated_linear(
         AotGemmError: one of its classes, as `gated_linear` of the package has them.
     """
     operands = x, weight, bias, scale_x, scale_w
-    flags = _extras.INTERLEAVED * bool(interleaved)
+    flags = INTERLEAVED * bool(interleaved)
     return _run("gated_linear", operands, activation=activation, out_dtype=out_dtype, flags=flags)
 
 

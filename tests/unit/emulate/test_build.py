@@ -60,7 +60,6 @@ def test_kernels_are_known_by_their_names_and_the_runtime_is_compiled_once(tmp_p
     assert KernelLibrary(both.library).names == tuple(x.kernel.name for x in artifacts)
     assert commands == [
         "compiling kernels.cc",
-        "compiling row_table.cc",
         "compiling table.cc",
         "linking the kernels with the recorder",
     ]

@@ -24,6 +24,8 @@ from tests.unit.twins import BF16
 pytestmark = pytest.mark.slow
 NORM = RowOperation("bf16_rms_norm")
 TWO = (Schedule(Mode.RANDOM, 3), Schedule(Mode.LAZY, 3))
+SMALL = (17, 24, 40)
+"""A problem of the general kernel's that is one tile, and several blocks of k."""
 FEW = 12_000
 """Warp instructions that the smallest cases of a general kernel take."""
 
@@ -106,14 +108,14 @@ def once(pattern, replacement):
 @pytest.mark.parametrize(
     ("pattern", "replacement", "fault"),
     [
-        (r"fma\.rn\.f32\s+(\S+), (\S+), \S+, \S+;", r"mov.b32 \1, \2;", "wrong result on bf16_kk m40 n136 k200"),
+        (r"fma\.rn\.f32\s+(\S+), (\S+), \S+, \S+;", r"mov.b32 \1, \2;", "wrong result on bf16_kk m17 n24 k40"),
         (r"st\.global\.b16\s+\[(%rd\d+)\]", r"st.global.b16 [\1+1048576]", "address outside of an allocation: line"),
         (r"bar\.sync\s+0;", "trap;", "trap"),
     ],
     ids=["arithmetic", "address", "trap"],
 )
 def test_what_is_wrong_is_told(general, tmp_path, pattern, replacement, fault):
-    found = on_problem(with_ptx(general, once(pattern, replacement), tmp_path), (40, 136, 200))
+    found = on_problem(with_ptx(general, once(pattern, replacement), tmp_path), SMALL)
     (case,) = found.cases
     assert fault in case.fault
     assert (found.is_right, found.num_right, found.num_faults) == (False, 0, 1)
@@ -121,7 +123,7 @@ def test_what_is_wrong_is_told(general, tmp_path, pattern, replacement, fault):
 
 
 def test_a_barrier_that_is_taken_out_is_found(general, tmp_path):
-    found = on_problem(with_ptx(general, lambda x: re.sub(r"bar\.sync\s+0;", "", x), tmp_path), (40, 136, 200), TWO[:1])
+    found = on_problem(with_ptx(general, lambda x: re.sub(r"bar\.sync\s+0;", "", x), tmp_path), SMALL, TWO[:1])
     kinds = {x.kind for case in found.cases for x in case.findings if x.is_fault}
     assert "read that is not ordered behind the write" in kinds
     assert found.num_faults >= 1
@@ -129,7 +131,7 @@ def test_a_barrier_that_is_taken_out_is_found(general, tmp_path):
 
 def test_an_instruction_that_is_not_known_is_named(general, tmp_path):
     edited = with_ptx(general, once(r"bar\.sync\s+0;", "brev.b32 %r1, %r1;\nnosuch.b32 %r1;"), tmp_path)
-    found = on_problem(edited, (40, 136, 200))
+    found = on_problem(edited, SMALL)
     assert (found.is_right, found.cases, found.num_faults) == (False, (), 1)
     assert "the interpreter does not know" in found.error
 
@@ -139,9 +141,9 @@ def test_a_failure_of_the_interpreter_is_not_the_kernels(general, monkeypatch):
         raise ZeroDivisionError("no such lane")
 
     monkeypatch.setattr("aot.emulate.machine.Machine.run", failing)
-    found = on_problem(general, (40, 136, 200))
+    found = on_problem(general, SMALL)
     assert re.match(
-        r"the interpreter failed on bf16_kk m40 n136 k200, .*: ZeroDivisionError: no such lane, in failing of "
+        r"the interpreter failed on bf16_kk m17 n24 k40, .*: ZeroDivisionError: no such lane, in failing of "
         r"test_execute.py, line \d+; please report it",
         found.error,
     )

@@ -44,6 +44,7 @@ const Kernel kKernels[] = {
      {SplitK::kNone, 1, 1, 1, 1, 1, false, 1},
      true,
      0,
+     INT64_MAX,
      0,
      0,
      &_mlir_bf16_kk_simt_16x16_c1x1_direct__mlir_ciface_entry,
@@ -60,6 +61,7 @@ const Kernel kKernels[] = {
      {SplitK::kNone, 1, 1, 1, 1, 1, false, 1},
      true,
      0,
+     INT64_MAX,
      0,
      1,
      &_mlir_bf16_kk_sm90_quack_128x256_c2x1_coop__mlir_ciface_entry,
@@ -76,6 +78,7 @@ const Kernel kKernels[] = {
      {SplitK::kNone, 1, 1, 1, 1, 1, false, 1},
      true,
      0,
+     INT64_MAX,
      0,
      2,
      &_mlir_bf16_kk_sm90_quack_64x16_c1x1_pingpong_swap__mlir_ciface_entry,
@@ -92,6 +95,7 @@ const Kernel kKernels[] = {
      {SplitK::kSerial, 4, 64, 32, 1, 1, false, 1},
      true,
      132,
+     INT64_MAX,
      0,
      3,
      &_mlir_bf16_kk_sm90_prefetch_b_64x32_c1x1_splitk_serial4__mlir_ciface_entry,
@@ -108,6 +112,7 @@ const Kernel kKernels[] = {
      {SplitK::kNone, 1, 1, 1, 1, 1, false, 1},
      true,
      0,
+     INT64_MAX,
      0,
      4,
      &_mlir_bf16_kn_simt_16x16_c1x1_direct__mlir_ciface_entry,
@@ -126,6 +131,7 @@ const Multiples kMultiples[] = {
 KernelState kernel_states[5];
 
 const int32_t kNumKernels = 5;
+const int32_t kNumRowKernels = 0;
 const uint64_t kDefaultFlags = 0;
 const bool kHasVaryingKernels = false;
 const char kVersion[] = "0.1.0";

@@ -1,4 +1,4 @@
-#include "row_tensors.h"
+#include "row_operands.h"
 
 #include <cinttypes>
 #include <cstring>
@@ -11,9 +11,6 @@ namespace aot {
 
 namespace {
 
-constexpr const char* kNames[kNumRowTensors] = {"weight", "bias", "residual",     "cos",      "sin",
-                                                "scale",  "out",  "residual_out", "scale_out"};
-
 RowFunction function_of(Product product) {
   return static_cast<RowFunction>(static_cast<int32_t>(product) - static_cast<int32_t>(Product::kRmsNorm));
 }
@@ -21,7 +18,7 @@ RowFunction function_of(Product product) {
 bool is_pair(Product product) { return product == Product::kSiluMul || product == Product::kGeluTanhMul; }
 
 // Checks the dimensions of x, and works out the shape of y.
-int find_shape(Product product, const DLTensor& x, RowResult* result) {
+int find_shape(Product product, const DLTensor& x, Result* result) {
   const int32_t least = product == Product::kRotary ? 2 : 1;
   if (x.ndim < least) {
     return refuse("ShapeError", "%s: x has shape %s; expected %s", product_name(product), shape_text(x).characters,
@@ -40,13 +37,13 @@ int find_shape(Product product, const DLTensor& x, RowResult* result) {
 }
 
 // Finds the element type of y: the one that is asked for, that `out` has, or that of x.
-int find_element_of_y(Product product, const RowTensors& tensors, Element x, Element* y) {
-  const RowOptions& options = tensors.options;
-  const DLTensor* out = tensors.others[kOut];
+int find_element_of_y(Product product, const Operands& operands, Element x, Element* y) {
+  const Options& options = operands.options;
+  const DLTensor* out = operands[kOut];
   *y = options.gives_element ? options.element : x;
   if (out == nullptr) return 0;
   Element of_out;
-  if (check_tensor(product, "out", *out, *tensors.x, &of_out) != 0) return -1;
+  if (check_tensor(product, "out", *out, *operands[kLeft], &of_out) != 0) return -1;
   if (options.gives_element && of_out != options.element) {
     return refuse("DtypeError", "%s: out is %s and the type asked for %s; expected one type", product_name(product),
                   type_of(of_out).name, type_of(options.element).name);
@@ -55,36 +52,34 @@ int find_element_of_y(Product product, const RowTensors& tensors, Element x, Ele
   return 0;
 }
 
-RowScale scale_of(const RowOptions& options, Element y) {
+RowScale scale_of(const Options& options, Element y) {
   if (bytes_of(y) != 1) return RowScale::kNone;
   return options.has_blocks ? RowScale::kBlock : options.has_one_scale ? RowScale::kTensor : RowScale::kRow;
 }
 
 // Finds the operation. Python has the words for one that there is none of.
-int find_operation_of(Product product, const RowTensors& tensors, RowResult* result) {
+int find_operation_of(Product product, const Operands& operands, Result* result) {
   Element x;
   Element y;
-  if (check_tensor(product, "x", *tensors.x, *tensors.x, &x) != 0) return -1;
-  if (find_element_of_y(product, tensors, x, &y) != 0) return -1;
-  const RowScale scale = scale_of(tensors.options, y);
+  if (check_tensor(product, "x", *operands[kLeft], *operands[kLeft], &x) != 0) return -1;
+  if (find_element_of_y(product, operands, x, &y) != 0) return -1;
+  const RowScale scale = scale_of(operands.options, y);
   result->operation = find_row_operation(function_of(product), x, y, scale);
   if (result->operation >= 0) return 0;
-  constexpr const char* kScales[] = {"none", "row", "block", "tensor"};
-  return refuse(kNoOperation, "rows %s %s %s %s", product_name(product), type_of(x).name, type_of(y).name,
-                kScales[static_cast<int32_t>(scale)]);
+  return refuse(kNoOperation, "rows %s %s %s %s", product_name(product), word_of(x), word_of(y), word_of(scale));
 }
 
-int refuse_shape(Product product, RowTensor which, const DLTensor& tensor, const int64_t* extents, int32_t num_dims) {
-  return refuse("ShapeError", "%s: %s has shape %s; expected %s", product_name(product), name_of(which),
+int refuse_shape(Product product, Field which, const DLTensor& tensor, const int64_t* extents, int32_t num_dims) {
+  return refuse("ShapeError", "%s: %s has shape %s; expected %s", product_name(product), kOperandNames[which],
                 shape_text(tensor).characters, Text(extents, num_dims).characters);
 }
 
 // Checks a tensor, where there is one, that is to be of an element type and a shape.
-int check_of(Product product, const RowTensors& tensors, RowTensor which, Element element, const int64_t* extents,
+int check_of(Product product, const Operands& operands, Field which, Element element, const int64_t* extents,
              int32_t num_dims) {
-  const DLTensor* tensor = tensors.others[which];
+  const DLTensor* tensor = operands[which];
   if (tensor == nullptr) return 0;
-  if (check_tensor_of(product, name_of(which), *tensor, *tensors.x, element) != 0) return -1;
+  if (check_tensor_of(product, kOperandNames[which], *tensor, *operands[kLeft], element) != 0) return -1;
   return have_shape(*tensor, extents, num_dims) ? 0 : refuse_shape(product, which, *tensor, extents, num_dims);
 }
 
@@ -103,39 +98,39 @@ bool is_one_element(const DLTensor& tensor) {
 }
 
 // Checks the scale that is given, or the tensor that scales are to be written to, and works out their shape.
-int check_scales(Product product, const RowTensors& tensors, RowResult* result) {
-  const RowOperation& operation = result->computed_by();
+int check_scales(Product product, const Operands& operands, Result* result) {
+  const RowOperation& operation = result->computed_on_rows();
   const int64_t cols = result->extents[result->num_dims - 1];
-  const DLTensor* given = tensors.others[kScale];
+  const DLTensor* given = operands[kScale];
   result->writes_scale = operation.has_scale() && given == nullptr;
-  for (const RowTensor which : {kScale, kScaleOut}) {
+  for (const Field which : {kScale, kScaleOut}) {
     const bool is_taken = operation.has_scale() && (which == kScaleOut ? given == nullptr : operation.scale == RowScale::kRow);
-    if (tensors.others[which] == nullptr || is_taken) continue;
+    if (operands[which] == nullptr || is_taken) continue;
     return refuse("OperandError", "%s: got %s, which goes with a result of 8 bits%s; the result is %s; leave it away",
-                  product_name(product), name_of(which),
+                  product_name(product), kOperandNames[which],
                   which == kScaleOut ? " whose scales are computed" : " that has no blocks", type_of(operation.y).name);
   }
   const bool has_one = operation.scale == RowScale::kTensor;
   for (int32_t i = 0; i < result->num_dims; ++i) result->scale_extents[i] = has_one ? 1 : result->extents[i];
   result->scale_extents[result->num_dims - 1] = operation.scale == RowScale::kBlock ? num_blocks(cols) : 1;
-  if (result->writes_scale && has_one && is_empty(*tensors.x)) {
+  if (result->writes_scale && has_one && is_empty(*operands[kLeft])) {
     return refuse("ShapeError", "%s: x has shape %s; expected at least 1 element, of which the scale is computed; pass scale=",
-                  product_name(product), shape_text(*tensors.x).characters);
+                  product_name(product), shape_text(*operands[kLeft]).characters);
   }
   if (result->writes_scale && operation.scale == RowScale::kRow && cols == 0) {
     return refuse("ShapeError", "%s: x has shape %s; expected at least 1 column, of whose values a row's scale is computed; "
-                  "pass scale=", product_name(product), shape_text(*tensors.x).characters);
+                  "pass scale=", product_name(product), shape_text(*operands[kLeft]).characters);
   }
-  const DLTensor* written = tensors.others[kScaleOut];
+  const DLTensor* written = operands[kScaleOut];
   if (has_one && written != nullptr && is_one_element(*written)) {
-    return check_tensor_of(product, "scale_out", *written, *tensors.x, Element::kFloat32);
+    return check_tensor_of(product, "scale_out", *written, *operands[kLeft], Element::kFloat32);
   }
   if (given == nullptr) {
-    return check_of(product, tensors, kScaleOut, Element::kFloat32, result->scale_extents, result->num_dims);
+    return check_of(product, operands, kScaleOut, Element::kFloat32, result->scale_extents, result->num_dims);
   }
-  if (check_tensor_of(product, "scale", *given, *tensors.x, Element::kFloat32) != 0) return -1;
+  if (check_tensor_of(product, "scale", *given, *operands[kLeft], Element::kFloat32) != 0) return -1;
   Mode rows;
-  join(*tensors.x, 0, tensors.x->ndim - 1, &rows);
+  join(*operands[kLeft], 0, operands[kLeft]->ndim - 1, &rows);
   const bool is_of_rows = (given->ndim == 1 || (given->ndim == 2 && given->shape[1] == 1)) && given->shape[0] == rows.extent;
   if (is_one_element(*given) || is_of_rows || have_shape(*given, result->scale_extents, result->num_dims) ||
       have_shape(*given, result->scale_extents, result->num_dims - 1)) {
@@ -145,30 +140,30 @@ int check_scales(Product product, const RowTensors& tensors, RowResult* result) 
                 shape_text(*given).characters, Text(result->scale_extents, result->num_dims).characters);
 }
 
-int refuse_angles(Product product, const RowTensors& tensors) {
+int refuse_angles(Product product, const Operands& operands) {
   return refuse("ShapeError", "%s: cos has shape %s and sin %s, beside x %s; expected both (positions, rotary_dim / 2) or "
                 "(positions, rotary_dim), where rotary_dim is even and up to dim, and the tokens are as many as the positions, "
-                "or a multiple", product_name(product), shape_text(*tensors.others[kCos]).characters,
-                shape_text(*tensors.others[kSin]).characters, shape_text(*tensors.x).characters);
+                "or a multiple", product_name(product), shape_text(*operands[kCos]).characters,
+                shape_text(*operands[kSin]).characters, shape_text(*operands[kLeft]).characters);
 }
 
 // Checks the angles of a rotary embedding, and works out how much of a head is turned.
-int check_angles(Product product, const RowTensors& tensors, RowResult* result) {
-  const DLTensor& x = *tensors.x;
-  const Element element = result->computed_by().x;
-  for (const RowTensor which : {kCos, kSin}) {
-    const DLTensor* angles = tensors.others[which];
+int check_angles(Product product, const Operands& operands, Result* result) {
+  const DLTensor& x = *operands[kLeft];
+  const Element element = result->computed_on_rows().x;
+  for (const Field which : {kCos, kSin}) {
+    const DLTensor* angles = operands[which];
     if (angles == nullptr) {
       return refuse("OperandError", "%s: %s is missing; expected cos and sin of each position", product_name(product),
-                    name_of(which));
+                    kOperandNames[which]);
     }
-    if (check_tensor_of(product, name_of(which), *angles, x, element) != 0) return -1;
+    if (check_tensor_of(product, kOperandNames[which], *angles, x, element) != 0) return -1;
   }
-  const DLTensor& cos = *tensors.others[kCos];
-  if (cos.ndim < 1 || !have_shape(*tensors.others[kSin], cos.shape, cos.ndim)) return refuse_angles(product, tensors);
+  const DLTensor& cos = *operands[kCos];
+  if (cos.ndim < 1 || !have_shape(*operands[kSin], cos.shape, cos.ndim)) return refuse_angles(product, operands);
   const int64_t width = cos.shape[cos.ndim - 1];
   const int64_t dim = x.shape[x.ndim - 1];
-  const int64_t asked = tensors.options.rotary_dim;
+  const int64_t asked = operands.options.rotary_dim;
   result->rotary_dim = asked >= 0 ? asked : width == dim ? dim : 2 * width;
   Mode positions;
   Mode tokens;
@@ -177,13 +172,13 @@ int check_angles(Product product, const RowTensors& tensors, RowResult* result) 
   const bool is_whole = result->rotary_dim == width || result->rotary_dim == 2 * width;
   const bool is_legal = is_whole && result->rotary_dim <= dim && result->rotary_dim % 2 == 0;
   const bool has_all = tokens.extent == 0 || (positions.extent > 0 && tokens.extent % positions.extent == 0);
-  return is_legal && has_all ? 0 : refuse_angles(product, tensors);
+  return is_legal && has_all ? 0 : refuse_angles(product, operands);
 }
 
 // Reads a tensor as a matrix of rows and the last dimension.
-int state_matrix(Product product, RowTensor which, const DLTensor& tensor, aot_rows_tensor_t* stated) {
+int state_matrix(Product product, Field which, const DLTensor& tensor, aot_rows_tensor_t* stated) {
   Matrix matrix;
-  if (read_matrix(product, name_of(which), tensor, tensor.ndim - 1, &matrix) != 0) return -1;
+  if (read_matrix(product, kOperandNames[which], tensor, tensor.ndim - 1, &matrix) != 0) return -1;
   *stated = {matrix.data, {matrix.strides[0], matrix.strides[1], 0}};
   return 0;
 }
@@ -200,13 +195,13 @@ int state_heads(Product product, const char* name, const DLTensor& tensor, aot_r
   return 0;
 }
 
-int state_rotary(Product product, const RowTensors& tensors, const RowResult& result, aot_rows_problem_t* problem) {
-  const DLTensor& x = *tensors.x;
-  const DLTensor& cos = *tensors.others[kCos];
+int state_rotary(Product product, const Operands& operands, const Result& result, aot_rows_problem_t* problem) {
+  const DLTensor& x = *operands[kLeft];
+  const DLTensor& cos = *operands[kCos];
   if (state_heads(product, "x", x, &problem->x) != 0) return -1;
-  if (state_heads(product, "out", *tensors.others[kOut], &problem->y) != 0) return -1;
+  if (state_heads(product, "out", *operands[kOut], &problem->y) != 0) return -1;
   if (state_matrix(product, kCos, cos, &problem->cos) != 0) return -1;
-  if (state_matrix(product, kSin, *tensors.others[kSin], &problem->sin) != 0) return -1;
+  if (state_matrix(product, kSin, *operands[kSin], &problem->sin) != 0) return -1;
   Mode tokens;
   Mode positions;
   join(x, 0, x.ndim - 2, &tokens);
@@ -217,7 +212,7 @@ int state_rotary(Product product, const RowTensors& tensors, const RowResult& re
   problem->rotary_dim = result.rotary_dim;
   // An angle for each element has each of them twice: side by side, or in two halves.
   const bool has_twice = cos.shape[cos.ndim - 1] == result.rotary_dim;
-  if (has_twice && tensors.options.is_interleaved) {
+  if (has_twice && operands.options.is_interleaved) {
     problem->cos.strides[1] *= 2;
     problem->sin.strides[1] *= 2;
   }
@@ -240,28 +235,26 @@ int state_scale(Product product, const DLTensor& scale, aot_rows_tensor_t* state
   return 0;
 }
 
-int state_matrices(Product product, const RowTensors& tensors, aot_rows_problem_t* problem) {
+int state_matrices(Product product, const Operands& operands, aot_rows_problem_t* problem) {
   Matrix x;
-  if (read_matrix(product, "x", *tensors.x, tensors.x->ndim - 1, &x) != 0) return -1;
+  if (read_matrix(product, "x", *operands[kLeft], operands[kLeft]->ndim - 1, &x) != 0) return -1;
   problem->x = {x.data, {x.strides[0], x.strides[1], 0}};
   problem->rows = x.extents[0];
-  if (state_matrix(product, kOut, *tensors.others[kOut], &problem->y) != 0) return -1;
-  const DLTensor* residual = tensors.others[kResidual];
-  const DLTensor* residual_out = tensors.others[kResidualOut];
+  if (state_matrix(product, kOut, *operands[kOut], &problem->y) != 0) return -1;
+  const DLTensor* residual = operands[kResidual];
+  const DLTensor* residual_out = operands[kResidualOut];
   if (residual != nullptr && state_matrix(product, kResidual, *residual, &problem->residual) != 0) return -1;
   if (residual_out != nullptr && state_matrix(product, kResidualOut, *residual_out, &problem->residual_out) != 0) return -1;
-  problem->weight = vector_of(tensors.others[kWeight]);
-  problem->bias = vector_of(tensors.others[kBias]);
-  const DLTensor* written = tensors.others[kScaleOut];
-  const DLTensor* given = tensors.others[kScale];
+  problem->weight = vector_of(operands[kRight]);
+  problem->bias = vector_of(operands[kBias]);
+  const DLTensor* written = operands[kScaleOut];
+  const DLTensor* given = operands[kScale];
   if (written != nullptr && is_one_element(*written)) return state_scale(product, *written, &problem->scale);
   if (written != nullptr) return state_matrix(product, kScaleOut, *written, &problem->scale);
   return given == nullptr ? 0 : state_scale(product, *given, &problem->scale);
 }
 
 }  // namespace
-
-const char* name_of(RowTensor tensor) { return kNames[tensor]; }
 
 bool is_rows(const DLTensor& x) { return is_matrix(x); }
 
@@ -270,40 +263,40 @@ bool is_heads(const DLTensor& x) {
   return x.ndim < 2 || join(x, 0, x.ndim - 2, &tokens);
 }
 
-int check_row_tensors(Product product, const RowTensors& tensors, RowResult* result) {
-  if (find_operation_of(product, tensors, result) != 0 || find_shape(product, *tensors.x, result) != 0) return -1;
-  const RowOperation& operation = result->computed_by();
+int check_row_operands(Product product, const Operands& operands, Result* result) {
+  if (find_operation_of(product, operands, result) != 0 || find_shape(product, *operands[kLeft], result) != 0) return -1;
+  const RowOperation& operation = result->computed_on_rows();
   const int64_t cols = result->extents[result->num_dims - 1];
-  const DLTensor& x = *tensors.x;
-  result->writes_residual = tensors.others[kResidual] != nullptr;
-  if (tensors.others[kResidualOut] != nullptr && !result->writes_residual) {
+  const DLTensor& x = *operands[kLeft];
+  result->writes_residual = operands[kResidual] != nullptr;
+  if (operands[kResidualOut] != nullptr && !result->writes_residual) {
     return refuse("OperandError", "%s: got residual_out and no residual, whose sum with x it is for; expected both, or none",
                   product_name(product));
   }
-  if (check_of(product, tensors, kWeight, operation.x, &cols, 1) != 0) return -1;
-  if (check_of(product, tensors, kBias, operation.x, &cols, 1) != 0) return -1;
-  if (check_of(product, tensors, kResidual, operation.x, x.shape, x.ndim) != 0) return -1;
-  if (check_of(product, tensors, kResidualOut, operation.x, x.shape, x.ndim) != 0) return -1;
-  if (check_of(product, tensors, kOut, operation.y, result->extents, result->num_dims) != 0) return -1;
-  if (check_scales(product, tensors, result) != 0) return -1;
+  if (check_of(product, operands, kRight, operation.x, &cols, 1) != 0) return -1;
+  if (check_of(product, operands, kBias, operation.x, &cols, 1) != 0) return -1;
+  if (check_of(product, operands, kResidual, operation.x, x.shape, x.ndim) != 0) return -1;
+  if (check_of(product, operands, kResidualOut, operation.x, x.shape, x.ndim) != 0) return -1;
+  if (check_of(product, operands, kOut, operation.y, result->extents, result->num_dims) != 0) return -1;
+  if (check_scales(product, operands, result) != 0) return -1;
   result->rotary_dim = 0;
-  return operation.is_rotary() ? check_angles(product, tensors, result) : 0;
+  return operation.is_rotary() ? check_angles(product, operands, result) : 0;
 }
 
-int state_rows(Product product, const RowTensors& tensors, const RowResult& result, aot_rows_problem_t* problem) {
-  const RowOptions& options = tensors.options;
+int state_rows(Product product, const Operands& operands, const Result& result, aot_rows_problem_t* problem) {
+  const Options& options = operands.options;
   *problem = {};
   problem->struct_bytes = sizeof(*problem);
   problem->operation = row_id_of(result.operation);
-  problem->device = tensors.x->device.device_id;
+  problem->device = operands[kLeft]->device.device_id;
   problem->cols = result.extents[result.num_dims - 1];
-  problem->flags = (tensors.others[kScale] != nullptr ? AOT_ROWS_SCALE_GIVEN : 0) |
+  problem->flags = (operands[kScale] != nullptr ? AOT_ROWS_SCALE_GIVEN : 0) |
                    (options.is_interleaved ? AOT_ROWS_INTERLEAVED : 0) |
                    (options.rounds_norm ? AOT_ROWS_ROUND_NORM : 0);
   problem->eps = options.eps;
   problem->weight_offset = options.weight_offset;
-  if (result.computed_by().is_rotary()) return state_rotary(product, tensors, result, problem);
-  return state_matrices(product, tensors, problem);
+  if (result.computed_on_rows().is_rotary()) return state_rotary(product, operands, result, problem);
+  return state_matrices(product, operands, problem);
 }
 
 }  // namespace aot

@@ -1,0 +1,60 @@
+"""What each function of a wheel's Python hands to the library: a record, whose fields both sides are rendered with."""
+
+from __future__ import annotations
+
+from enum import IntFlag
+
+READ = (
+    *("left", "right", "bias", "scale_x", "scale_w", "residual", "scale_d"),
+    *("offsets", "index", "cos", "sin", "scale"),
+)
+"""The tensors that calls read. The first seven are those of a call by XLA, by the bits of its operands."""
+WRITTEN = ("out", "residual_out", "scale_out")
+"""The tensors that calls write; None where the library is to allocate one."""
+OPERANDS = READ + WRITTEN
+OPTIONS = ("weights", "epilogue", "element", "flags", "rotary_dim", "eps", "weight_offset")
+"""What calls say beside tensors: a tuple of weights that are tensors of their own, whose first is `right`, or None; the
+number of an epilogue; that of the result's element type, or -1; `CallFlag`s; an extent, or -1; and two floats."""
+
+PYTHON_NAMES = {"left": "x", "right": "weight", "scale_d": "scale_out"}
+"""What users call an operand, where that is another word."""
+
+_BEGIN = ("left", "right", "bias", "out")
+_SCALED = (*_BEGIN, "scale_x", "scale_w")
+_CHOICE = ("epilogue", "element", "flags")
+_WRITES = ("scale", "out", "scale_out", "element", "flags")
+_NORM = ("residual", "scale", "out", "residual_out", "scale_out", "element", "flags", "eps")
+_ROTARY = ("left", "cos", "sin", "out", "flags", "rotary_dim")
+
+FIELDS: dict[str, tuple[str, ...]] = {
+    "linear": (*_SCALED, "residual", "scale_d", *_CHOICE),
+    "matmul": ("left", "right", "out", "flags"),
+    "gated_linear": (*_SCALED, "weights", *_CHOICE),
+    "grouped_linear": (*_SCALED, "offsets", "index", "weights", *_CHOICE),
+    "constant": ("left",),
+    "rms_norm": ("left", "right", *_NORM, "weight_offset"),
+    "layer_norm": ("left", "right", "bias", *_NORM),
+    "silu_mul": ("left", *_WRITES),
+    "gelu_tanh_mul": ("left", *_WRITES),
+    "rotary": _ROTARY,
+    "quantize": ("left", *_WRITES),
+}
+"""By function, in the order of their numbers. Operations on rows come last, in the order of `RowFunction`."""
+
+PLAIN = {"linear": len(_BEGIN), "matmul": 3}
+"""Of how many fields a call may be that has nothing else."""
+
+
+class CallFlag(IntFlag):
+    """What a call asks for, beside tensors."""
+
+    ALLOW_TF32 = 1
+    USE_FAST_ACCUM = 2
+    INTERLEAVED = 4
+    DETERMINISTIC = 8
+    BATCH_INVARIANT = 16
+    BLOCKS = 32
+    """Of `quantize`: a scale for each 128 columns of a row."""
+    ONE_SCALE = 64
+    """Of `quantize`: one for all, which is computed."""
+    ROUNDS_NORM = 128

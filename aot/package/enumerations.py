@@ -1,0 +1,98 @@
+"""The enumerations that C++ and the wheel's Python share with the toolchain, as the templates write them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aot.core.dispatch import Tier
+from aot.core.element import ElementType
+from aot.core.epilogue import Epilogue
+from aot.core.grouping import Grouping
+from aot.core.knobs import SplitK
+from aot.core.operation import Layout
+from aot.core.row_operation import PAIRS, RowFunction, RowScale
+from aot.core.row_signature import RowArgument, RowFlag
+from aot.core.signature import Argument
+from aot.core.tile_order import NUM_ORDERS, order_name
+from aot.core.types import Scale
+from aot.package.call_fields import FIELDS, OPERANDS, OPTIONS, PLAIN, PYTHON_NAMES, READ, WRITTEN, CallFlag
+from aot.package.enumerator import enumerator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from enum import Enum
+
+_NOT_IN_MEMORY = (ElementType.TFLOAT32, ElementType.E2M1, ElementType.E8M0)
+"""What no operand of a call is of: TF32 is float32 there."""
+ELEMENTS = tuple(x for x in ElementType if x not in _NOT_IN_MEMORY)
+"""By their numbers in the library."""
+
+
+@dataclass(frozen=True)
+class _Enumeration:
+    """An `enum class` of C++, with the words of its enumerators by number."""
+
+    name: str
+    enumerators: tuple[str, ...]
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Fields:
+    """What a function hands over: enumerators of `Field`."""
+
+    function: str
+    fields: tuple[str, ...]
+    num_plain: int
+    """Of how many a call may be that has nothing else."""
+
+
+def _enumeration(name: str, values: Iterable[str]) -> _Enumeration:
+    words = tuple(values)
+    return _Enumeration(name, tuple(map(enumerator, words)), words)
+
+
+def _of(members: type[Enum]) -> _Enumeration:
+    return _enumeration(members.__name__, (str(x.value) for x in members))
+
+
+def _enumerations() -> tuple[_Enumeration, ...]:
+    elements = _Enumeration(
+        "Element", tuple(enumerator(x.name) for x in ELEMENTS), tuple(str(x.value) for x in ELEMENTS)
+    )
+    arguments = dict.fromkeys([*(x.value for x in Argument), *(x.value for x in RowArgument)])
+    plain = tuple(_of(x) for x in (Scale, Epilogue, Grouping, SplitK, RowFunction, RowScale))
+    layouts = _enumeration("Layout", (x.value for x in sorted(Layout, key=lambda x: x.code)))
+    return (elements, *plain, layouts, _enumeration("Argument", arguments), _enumeration("Product", FIELDS))
+
+
+def enumeration_variables() -> dict[str, object]:
+    """Return what the templates write of enumerations and of calls."""
+    fields = [
+        _Fields(function, tuple(map(enumerator, found)), PLAIN.get(function, len(found)))
+        for function, found in FIELDS.items()
+    ]
+    return {
+        "enumerations": _enumerations(),
+        "element_types": ELEMENTS,
+        "element_bits": [x.bits for x in ELEMENTS],
+        "row_flags": [(enumerator(str(x.name).lower()), x.value) for x in RowFlag],
+        "call_flags": [(enumerator(str(x.name).lower()), str(x.name), x.value) for x in CallFlag],
+        "all_call_flags": sum(CallFlag),
+        "operands": [enumerator(x) for x in OPERANDS],
+        "operand_names": [PYTHON_NAMES.get(x, x) for x in OPERANDS],
+        "options": [enumerator(x) for x in OPTIONS],
+        "call_fields": fields,
+        "most_fields": max(len(x.fields) for x in fields),
+        "fields_by_name": FIELDS,
+        "on_rows": [x.value for x in RowFunction],
+        "pairs": [x.value for x in PAIRS],
+        "read": READ,
+        "written": WRITTEN,
+        "python_names": PYTHON_NAMES,
+        "epilogues": [x.value for x in Epilogue],
+        "layout_names": [x.value for x in sorted(Layout, key=lambda x: x.code)],
+        "tiers": ["", *(x.name.lower() for x in Tier)],
+        "tile_orders": [order_name(x) for x in range(1, NUM_ORDERS)],
+    }
