@@ -16,7 +16,7 @@ from aot.core.errors import SelectionError
 from aot.core.operation import Operation
 from aot.core.progress import waiting
 from aot.core.target import load_target
-from aot.select.record import read_record
+from aot.select.record import read_products
 from aot.select.times import measured_times
 from aot.space import calibrate, cost
 from aot.space.calibration import Calibration, write_calibration
@@ -53,7 +53,7 @@ def recorded(record: Path, dtype: str) -> tuple[Target, Mapping[Problem, Mapping
     Raises:
         SelectionError: it has none.
     """
-    found = read_record(record)
+    found = read_products(record)
     times = measured_times(found).get(Operation.of(ElementType(dtype)), {})
     if not times:
         raise SelectionError(f"{record} has no times of {dtype}; give another --record or --dtype")

@@ -42,7 +42,6 @@ from aot.compile.workplace import Workplace
 from aot.core.candidate import Accepted, KernelKey
 from aot.core.errors import CandidateError, CompileError, VerificationError
 from aot.core.execution import COMMITTED, Execution, interpreter_sha256, merged, read_executions, write_executions
-from aot.core.named_operations import DEFAULT_PRESET, HELP, all_named_operations
 from aot.core.scratch import scratch_folder
 from aot.core.target import load_target
 from aot.emulate.build import emulated_target
@@ -52,6 +51,7 @@ from aot.emulate.run import execute_kernels, kept_results
 from aot.emulate.schedule import Mode, Schedule
 from aot.emulate.sight import Sight, Sighting, num_mutants, sight
 from aot.emulate.trace import TracedWarp, trace_line
+from aot.kinds.named_operations import DEFAULT_PRESET, HELP, all_named_operations
 from aot.space.enumeration import Patterns
 
 if TYPE_CHECKING:

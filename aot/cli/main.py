@@ -35,7 +35,7 @@ COMMANDS = {
     "doctor": ("aot.cli.doctor:doctor", "Say what this machine can do, and the next command."),
     "emulate": ("aot.cli.emulate:emulate", "Execute kernels without a GPU, and look for races."),
     "explain": ("aot.cli.select:explain", "Say which kernel a problem gets, and why."),
-    "import": ("aot.cli.tune:import_command", "Merge results of measuring into a record."),
+    "import": ("aot.cli.importing:import_command", "Merge results of measuring into a record."),
     "release": ("aot.cli.release:release", "Build wheels with bills, licences, provenance, checksums."),
     "report": ("aot.cli.report:report", "Write one HTML page about a tuning."),
     "reproduce": ("aot.cli.release:reproduce", "Build a release again and compare the bytes."),

@@ -28,7 +28,7 @@ from aot.core.whole_file import check_output, write_whole
 from aot.report.facts import facts_of
 from aot.report.page import page
 from aot.report.searches import read_searches
-from aot.select.record import read_record
+from aot.select.record import read_products
 
 SEARCHES = Path("build/search")
 """Where the study of searches writes."""
@@ -66,7 +66,7 @@ def report(context: click.Context, /, **values: Any) -> None:
     path = values["record"] or RECORDS / f"{chosen.record}.jsonl.gz"
     is_measured = chosen.provenance == PROVENANCE_MEASURED
     with waiting("read the record"):
-        record = read_record(path) if is_measured and (values["record"] or path.exists()) else None
+        record = read_products(path) if is_measured and (values["record"] or path.exists()) else None
     heldout = load_shape_set(values["heldout"]).sizes if chosen.heldout else ()
     search = values["search"] or SEARCHES / f"{chosen.target}.json"
     points = read_searches(search, chosen.target) if values["search"] or search.exists() else ()

@@ -10,7 +10,7 @@ from aot.core.candidate import Accepted, Candidate, Verdict
 
 if TYPE_CHECKING:
     from aot.compile.artifact import Artifact, CompileFailure
-    from aot.core.measurement import Record
+    from aot.core.measurement import AnyRecord
     from aot.core.shape_set import ShapeSet
     from aot.core.target import Target
     from aot.select.level import Level
@@ -201,7 +201,7 @@ _RECORDED = ("problems", "kernels", "times", "failures")
 """What is counted of each operation of a record."""
 
 
-def _recorded(record: Record) -> dict[str, tuple[int, ...]]:
+def _recorded(record: AnyRecord) -> dict[str, tuple[int, ...]]:
     """Count the problems, kernels, times and failures of each operation."""
     good = Counter(item.problem.operation.tag for item in record.measurements if item.ok)
     bad = Counter(item.problem.operation.tag for item in record.measurements if not item.ok)
@@ -213,13 +213,13 @@ def _recorded(record: Record) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def record_facts(record: Record) -> dict[str, object]:
+def record_facts(record: AnyRecord) -> dict[str, object]:
     """Return what a record holds, by operation, and on what it was measured."""
     operations = {tag: dict(zip(_RECORDED, numbers, strict=True)) for tag, numbers in _recorded(record).items()}
     return {"target": record.target, "conditions": record.conditions, "operations": operations}
 
 
-def record_summary(record: Record) -> str:
+def record_summary(record: AnyRecord) -> str:
     """Show what a record holds, by operation, and on what it was measured."""
     rows = [(tag, *numbers) for tag, numbers in _recorded(record).items()]
     devices = sorted({f"{x.device}, {x.num_sms} SMs, driver {x.driver}, {x.protocol}" for x in record.conditions})

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from aot.core.candidate import KernelKey
-    from aot.core.row_candidate import RowKernelKey
     from aot.core.target import Target
+    from aot.kinds.rows.candidate import RowKernelKey
 
 TOOLCHAIN = ("nvidia-cutlass-dsl", "quack-kernels", "nvidia-cutlass-operators")
 """Distributions whose version decides what an object contains."""

@@ -15,11 +15,11 @@ from aot.core.candidate import KernelKey
 from aot.core.errors import CompileError
 from aot.core.json_text import plain_json
 from aot.core.kernel import Kernel
-from aot.core.row_candidate import RowKernelKey
-from aot.core.row_kernel import RowKernel
-from aot.core.row_signature import row_signature_of
 from aot.families import family_of, signature
 from aot.families._entry_points import OWN, registrations
+from aot.kinds.rows.candidate import RowKernelKey
+from aot.kinds.rows.kernel import RowKernel
+from aot.kinds.rows.signature import row_signature_of
 from aot.row_families import row_family_of
 from aot.space.legality import check
 from aot.space.row_legality import check_row

@@ -8,9 +8,9 @@ from zlib import crc32
 
 from aot.compile.kinds import AnyKey, verdict_of
 from aot.core.candidate import Accepted, KernelKey
-from aot.core.row_candidate import RowKernelKey
-from aot.core.row_operation import RowOperation
 from aot.families import families_of
+from aot.kinds.rows.candidate import RowKernelKey
+from aot.kinds.rows.operation import RowOperation
 from aot.row_families import row_families_for
 from aot.space.enumeration import Patterns
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
 from aot.core.constraints import MAX_EXTENT, Range, Schedule, Word
 from aot.core.errors import CandidateError
@@ -13,8 +13,6 @@ from aot.core.strict_json import DecodeError, decode, shown
 
 if TYPE_CHECKING:
     from typing import Self
-
-    from aot.core.candidate import Candidate
 
 Tile = Annotated[int, Range(1, 4096)]
 Cluster = Annotated[int, Range(1, 16)]
@@ -27,6 +25,22 @@ Value = bool | int | str
 _NAME = re.compile(r"[a-z][a-z_]{0,39}")
 _WORD = re.compile(r"[a-z0-9_]{0,40}")
 MAX_KNOBS = 16
+
+
+class HasKnobs(Protocol):
+    """A candidate, as knobs know it."""
+
+    @property
+    def family(self) -> str:
+        """Return the name of its family."""
+
+    @property
+    def knobs(self) -> Knobs:
+        """Return what it sets."""
+
+    @property
+    def name(self) -> str:
+        """Return its name."""
 
 
 class Knobs:
@@ -47,7 +61,7 @@ class Knobs:
         return tuple((x.name, getattr(self, x.name)) for x in fields(cast("Any", self)))
 
     @classmethod
-    def of(cls, candidate: Candidate) -> Self:
+    def of(cls, candidate: HasKnobs) -> Self:
         """Return a candidate's knobs as the family's own.
 
         Raises:
@@ -56,12 +70,12 @@ class Knobs:
         found = candidate.knobs
         if isinstance(found, cls):
             return found
-        made: Self = _made(cast("Any", cls), candidate)
+        made: Self = _made(*cast("Any", (cls, candidate)))
         return made
 
 
 @lru_cache(maxsize=1 << 16)
-def _made(kind: Any, candidate: Candidate) -> Any:
+def _made(kind: Any, candidate: Any) -> Any:
     try:
         return decode(kind, dict(candidate.knobs.items()))
     except DecodeError as error:

@@ -170,6 +170,8 @@ def _constrained(base: type, constraint: Range | Grammar) -> Decoder:
 
 
 def _formed(form: Form) -> Decoder:
+    if form.kind is Any:
+        return form.read
     written = decoder(form.kind)
     return lambda value: form.read(written(value))
 

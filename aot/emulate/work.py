@@ -8,8 +8,8 @@ from aot.families import tiling_of
 
 if TYPE_CHECKING:
     from aot.core.candidate import Candidate
-    from aot.measure.edge_shapes import EdgeShape
-    from aot.measure.row_verify import RowCase
+    from aot.kinds.gemm.edge_shapes import EdgeShape
+    from aot.kinds.rows.call import RowCase
 
 BLOCK_K = 64
 """Elements of k that a kernel takes at once, about: 128 bytes of 16-bit elements."""

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from aot.core.dispatch import Grid, Ladder
     from aot.core.kernel import Kernel
-    from aot.core.row_dispatch import RowSection
-    from aot.core.row_operation import RowOperation
+    from aot.kinds.rows.dispatch import RowSection
+    from aot.kinds.rows.operation import RowOperation
 
 TEMPLATE_SUFFIX = ".j2"
 TEMPLATE_MODULE = "aot_gemm"

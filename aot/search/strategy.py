@@ -11,11 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from aot.core.candidate import Candidate
-from aot.core.problem import Problem
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from aot.core.work import AnyCandidate, AnyProblem
 
 EXHAUSTIVE = "exhaustive"
 RANKED = "ranked"
@@ -30,8 +29,8 @@ NAMES = (EXHAUSTIVE, RANKED, MODEL, EVOLUTIONARY, BAYESIAN)
 class Task:
     """One problem and what may be measured on it."""
 
-    problem: Problem
-    candidates: tuple[Candidate, ...]
+    problem: AnyProblem
+    candidates: tuple[AnyCandidate, ...]
     predicted_us: tuple[float, ...]
     """The cost model's time of each candidate; only their ratios matter much."""
 

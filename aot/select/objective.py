@@ -22,7 +22,7 @@ from aot.select.selection import BY_COST_MODEL, BY_IMPUTED_TIMES, Selection
 from aot.space.cost import DEFAULTS, Constants
 
 if TYPE_CHECKING:
-    from aot.core.measurement import Record
+    from aot.core.measurement import ProductRecord
     from aot.core.shape_set import ShapeSet
 
 NAMED_WEIGHT = 8.0
@@ -92,7 +92,7 @@ class KnownTimes:
     """Of the reference library, torch say, on the problems where it was timed."""
     ordered: OrderedTimes = field(default_factory=OrderedTimes)
     """Of kernels in other orders of their tiles than their own, as which all other times are."""
-    record: Record | None = None
+    record: ProductRecord | None = None
     """Where they were measured; None if they are predicted."""
     constants: Constants = DEFAULTS
     """Of the cost model, where it predicted them."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from aot.core.candidate import Candidate, KernelKey
-    from aot.core.measurement import Record
+    from aot.core.measurement import ProductRecord
     from aot.core.operation import Operation
 
     Times = Mapping[Problem, Mapping[Candidate, float]]
@@ -40,7 +40,7 @@ class OrderedTimes:
     times: Mapping[Problem, Mapping[Candidate, Mapping[int, float]]] = field(default_factory=dict)
 
     @staticmethod
-    def of(record: Record) -> OrderedTimes:
+    def of(record: ProductRecord) -> OrderedTimes:
         """Take what a record has of sound ones."""
         found: dict[Problem, dict[Candidate, dict[int, float]]] = {}
         for item in record.measurements:

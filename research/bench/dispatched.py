@@ -8,7 +8,8 @@ from pathlib import Path
 
 from aot.core.errors import DeviceError
 from aot.core.operation import Operation
-from aot.measure.kernel_library import KernelLibrary, ProblemStruct
+from aot.measure.call_structs import ProblemStruct
+from aot.measure.kernel_library import KernelLibrary
 
 REFUSALS = (2, 3, 4)
 """Statuses of a problem that the library does not take: AOT_GEMM_ERROR_OPERATION, _SHAPE and _STRIDE of aot_gemm.h."""

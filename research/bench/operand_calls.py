@@ -15,8 +15,10 @@ from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.signature import Argument
 from aot.core.types import Scale
-from aot.measure.inputs import INT8_DEVIATION, MAX_INT8, SCALE_D
-from aot.measure.protocol import set_bytes, timed_arrangement
+from aot.kinds.gemm.inputs import SCALE_D
+from aot.kinds.gemm.timed import timed_arrangement
+from aot.kinds.inputs import INT8_DEVIATION, MAX_INT8
+from aot.measure.protocol import set_bytes
 from research.bench.protocol import L2_MULTIPLE, MAX_CALLS
 
 Call = Callable[["Tensors"], object]

@@ -11,13 +11,13 @@ import numpy as np
 from aot.core.operands import Arrangement
 from aot.core.operation import Operation
 from aot.core.problem import Problem
-from aot.measure.edge_shapes import Content, EdgeShape, rounded
+from aot.kinds.gemm.edge_shapes import Content, EdgeShape, rounded
 from research.bench.summary import geomean
 
 MAX_EXTENTS = (300, 400, 700)
 """Largest m, n and k: past the sides of a tile, and small enough for thousands of float64 references."""
 SPECIAL_EXTENTS = (40, 24, 200)
-"""Least m, n and k of a problem with special values (aot.measure.edge_operands)."""
+"""Least m, n and k of a problem with special values (aot.kinds.gemm.edge_operands)."""
 SPECIAL_EVERY = 10
 """One of so many problems has special values."""
 ALIGNED_SHARE = 0.7

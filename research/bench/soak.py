@@ -30,7 +30,8 @@ import torch
 from aot_gemm import _library
 
 from aot.core.reference import is_16_bit_product
-from aot.measure.kernel_library import B_CONSTANT, CURRENT_DEVICE, ProblemStruct, TensorStruct, operation_of
+from aot.measure.call_structs import B_CONSTANT, CURRENT_DEVICE, ProblemStruct, TensorStruct
+from aot.measure.kernel_library import operation_of
 from tests.device.reference import error_bound
 
 SHAPES = (

@@ -32,8 +32,8 @@ from aot.core.constraints import (
 from aot.core.errors import StoreError
 from aot.core.kernel import Kernel
 from aot.core.operation import Operation
-from aot.core.row_operation import RowOperation
 from aot.core.strict_json import DecodeError, decode_version, parse_json, read_content
+from aot.kinds.rows.operation import RowOperation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

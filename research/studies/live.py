@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 from aot.core.errors import StoreError
 from aot.core.whole_file import write_whole
+from aot.core.work import in_order
 from aot.measure.store import read_store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from aot.core.problem import Problem
+    from aot.core.work import AnyProblem
 
 LIVE_VERSION = 1
 
@@ -46,15 +47,15 @@ class LiveSearch:
 
 @dataclass(frozen=True)
 class _Run:
-    times_us: Mapping[Problem, Mapping[str, float]]
+    times_us: Mapping[AnyProblem, Mapping[str, float]]
     """Of each finished problem, by the kernel's name."""
-    seconds: Mapping[Problem, float]
-    skipped: Mapping[Problem, int]
+    seconds: Mapping[AnyProblem, float]
+    skipped: Mapping[AnyProblem, int]
     strategy: str
 
 
 def _read(path: Path) -> _Run:
-    times: dict[Problem, dict[str, float]] = {}
+    times: dict[AnyProblem, dict[str, float]] = {}
     with read_store(path) as store:
         for _, item in store.measurements():
             row = times.setdefault(item.problem, {})
@@ -70,8 +71,8 @@ def _read(path: Path) -> _Run:
 
 
 def _compare(path: Path, run: _Run, reference: _Run) -> LiveSearch:
-    regrets: dict[Problem, float] = {}
-    for problem in sorted(set(run.times_us) & set(reference.times_us)):
+    regrets: dict[AnyProblem, float] = {}
+    for problem in sorted(set(run.times_us) & set(reference.times_us), key=in_order):
         row, other = run.times_us[problem], reference.times_us[problem]
         known = [name for name in row if name in other]
         if known:

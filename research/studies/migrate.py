@@ -1,7 +1,8 @@
 """Bring files of earlier versions up to date: `python -m research.studies.migrate FILE...`.
 
-Records (`.jsonl.gz`), selections (`.json`, `.json.gz`) and censuses (`.json`) are rewritten in place, each as a whole;
-a file of today keeps its bytes. Stores of measurements bring themselves up to date when they are opened.
+Records (`.jsonl.gz`), those of operations on rows as they were until 2026-11-27 too, selections (`.json`, `.json.gz`)
+and censuses (`.json`) are rewritten in place, each as a whole; a file of today keeps its bytes. Stores of measurements
+bring themselves up to date when they are opened.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from typing import Any
 
 from aot.core.candidate import KernelKey
 from aot.core.json_text import write_json
-from aot.core.strict_json import decode, parse_json
+from aot.core.strict_json import decode, parse_json, read_content, text_of
 from aot.core.table_check import takes_aligned
 from aot.core.whole_file import write_whole
 from aot.measure.store_sql import RENAMED_FAMILIES
+from aot.select.record import write_record
+from aot.select.row_times import is_row_record, parse_row_record
 from aot.select.selection import FamilyKernel
 
 FIELDS = {"rounding_mean": "bucketing_loss_mean", "rounding_worst": "bucketing_loss_worst"}
@@ -74,10 +77,14 @@ def migrate(path: Path) -> None:
     """Bring one file up to date.
 
     Raises:
+        DecodeError: it is a record of operations on rows, and damaged.
         OutputError: it cannot be written.
         OSError: it cannot be read.
     """
     content = path.read_bytes()
+    if is_row_record(path):
+        write_record(path, parse_row_record(text_of(read_content(path))))
+        return
     text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
     new = migrated(text)
     if new != text:

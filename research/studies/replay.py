@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aot.core.candidate import Candidate
+from aot.core.problem import Problem
 from aot.core.whole_file import write_whole
 from aot.measure.protocol import TimingPlan, num_launches, num_sets, survivors
 from aot.report.searches import CURVE_VERSION, CurvePoint
@@ -24,8 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from aot.core.candidate import Candidate
-    from aot.core.problem import Problem
     from aot.search.strategy import Strategy
 
 HOST_US = 4000.0
@@ -67,6 +67,13 @@ def _device_s(problem: Problem, times_us: Mapping[int, float], l2_bytes: int, pl
     return (sum(cost.values()) + plan.final_rounds * rounds) / 1e6
 
 
+def _product(task: Task) -> Problem:
+    """Return a task's problem: records of products are replayed."""
+    if not isinstance(task.problem, Problem):
+        raise TypeError(f"{task.problem.name}: expected a product")
+    return task.problem
+
+
 def replay_problem(
     strategy: Strategy, task: Task, times_us: Sequence[float], budget: float, l2_bytes: int, plan: TimingPlan
 ) -> Outcome:
@@ -80,16 +87,15 @@ def replay_problem(
         l2_bytes: the device's, by which operands rotate.
         plan: the protocol's numbers.
     """
+    problem = _product(task)
     limit = max(1, math.ceil(budget * len(times_us) - 1e-9))
     search, measured = Limited(strategy.search(task), limit), dict[int, float]()
     while not isinstance(step := search.ask(), Stop):
         measured[step] = times_us[step]
         search.tell(step, times_us[step])
     strategy.learn(task, measured)
-    seconds = _device_s(task.problem, measured, l2_bytes, plan)
-    return Outcome(
-        task.problem, len(times_us), len(measured), min(measured.values()), min(times_us), seconds, step.reason
-    )
+    seconds = _device_s(problem, measured, l2_bytes, plan)
+    return Outcome(problem, len(times_us), len(measured), min(measured.values()), min(times_us), seconds, step.reason)
 
 
 def replay(
@@ -105,8 +111,9 @@ def replay(
     plan = plan or TimingPlan()
     outcomes = []
     for task in tasks:
-        row = times[task.problem]
-        outcomes.append(replay_problem(strategy, task, [row[x] for x in task.candidates], budget, l2_bytes, plan))
+        row = times[_product(task)]
+        known = [row[x] for x in task.candidates if isinstance(x, Candidate)]
+        outcomes.append(replay_problem(strategy, task, known, budget, l2_bytes, plan))
     return outcomes
 
 

@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING
 
 from aot.core.candidate import Accepted
 from aot.core.errors import CandidateError, OutputError
-from aot.core.named_operations import PRESETS, all_named_operations
 from aot.core.operation import Operation
-from aot.core.row_operation import RowOperation, RowScale
 from aot.core.target import load_target, target_names
 from aot.core.whole_file import write_whole
 from aot.families import families, families_for
+from aot.kinds.named_operations import PRESETS, all_named_operations
+from aot.kinds.rows.operation import RowOperation, RowScale
 from aot.select.joined import operations_of
-from aot.select.pipeline import committed_selection, default_record
-from aot.select.record import recorded_kernels
-from aot.select.row_record import committed_row_record, read_row_record
+from aot.select.pipeline import committed_selection, records_of, timed_operations
+from aot.select.rows import row_times
 from aot.select.selection import read_selection
 from aot.space.enumeration import fallback
 from aot.space.legality import check, unbuilt
@@ -53,8 +52,7 @@ REFUSED = "none"
 @cache
 def measured_operations(target: str) -> frozenset[Operation]:
     """Return the operations of which the committed records of a target have kernels that were measured."""
-    paths = [default_record(load_target(target), RECORDS), *RECORDS.glob(f"{target}_*.jsonl.gz")]
-    return frozenset(key.operation for path in paths if path is not None for key in recorded_kernels(path))
+    return timed_operations(load_target(target), RECORDS)
 
 
 RESULTS = Path("research/bench/results")
@@ -75,8 +73,7 @@ def proven_operations(target: str) -> frozenset[Operation]:
 @cache
 def measured_rows(target: str) -> frozenset[RowOperation]:
     """Return the operations on rows of which the committed record of a target has times, if it has one."""
-    path = committed_row_record(load_target(target), RECORDS.with_name("row_records"))
-    return frozenset(read_row_record(path).by_operation) if path else frozenset()
+    return frozenset(row_times(tuple(RowOperation), records_of(load_target(target), RECORDS)))
 
 
 @cache

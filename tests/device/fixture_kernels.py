@@ -13,10 +13,10 @@ from zlib import crc32
 from aot.core.candidate import Accepted, Candidate, KernelKey
 from aot.core.knobs import SplitK
 from aot.core.operation import Operation
-from aot.core.row_candidate import RowKernelKey
-from aot.core.row_operation import RowOperation
 from aot.families import families_of
 from aot.families.sm90_one_tile import FAMILY as ONE_TILE
+from aot.kinds.rows.candidate import RowKernelKey
+from aot.kinds.rows.operation import RowOperation
 from aot.row_families import row_families_for
 from aot.select.selection import read_selection
 from aot.space.legality import check, unbuilt

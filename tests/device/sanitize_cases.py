@@ -11,12 +11,12 @@ from aot.core.grouping import Grouping
 from aot.core.knobs import SplitK
 from aot.core.operation import Operation
 from aot.core.problem import Problem
-from aot.core.row_candidate import RowLimits
-from aot.core.row_operation import RowOperation
 from aot.core.signature import Argument
 from aot.core.tile_order import HEURISTIC, NUM_ORDERS, order_name
-from aot.measure.edge_shapes import BATCH, GROUPS, SIZES, EdgeShape, arrangements_of, rounded
-from aot.measure.row_verify import RowCase, row_cases, takes_case
+from aot.kinds.gemm.edge_shapes import BATCH, GROUPS, SIZES, EdgeShape, arrangements_of, rounded
+from aot.kinds.rows.call import RowCase, row_cases
+from aot.kinds.rows.candidate import RowLimits
+from aot.kinds.rows.operation import RowOperation
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -147,9 +147,8 @@ def _row_cases(kernel: ShippedKernel) -> list[Case]:
     """List the edge cases of a kernel of an operation on rows by their width."""
     operation, limits = RowOperation(kernel.facts["operation"]), RowLimits(**kernel.facts["limits"])
     widths: dict[int, list[RowCase]] = {}
-    for case in row_cases(limits):
-        if takes_case(operation, limits, case):
-            widths.setdefault(case.cols, []).append(case)
+    for case in row_cases(operation, limits):
+        widths.setdefault(case.cols, []).append(case)
     return [
         Case(f"rows of {cols} columns", 0 if i < EARLY_WIDTHS else 1, rows=tuple(cases))
         for i, (cols, cases) in enumerate(sorted(widths.items()))

@@ -15,12 +15,12 @@ from aot.compile.artifact import Artifact, RowArtifact
 from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.dispatch import Column, DispatchTable, Grid, Section
 from aot.core.operation import Operation as Op
-from aot.core.row_candidate import RowKernelKey
-from aot.core.row_dispatch import RowColumn, RowSection, RowStep, RowTable
-from aot.core.row_operation import RowOperation as Row
 from aot.core.signature import signature_of
 from aot.core.target import Target, load_target
 from aot.families.simt import FAMILY as FALLBACK
+from aot.kinds.rows.candidate import RowKernelKey
+from aot.kinds.rows.dispatch import RowColumn, RowSection, RowStep, RowTable
+from aot.kinds.rows.operation import RowOperation as Row
 from aot.package.manifest import Manifest, device_table, from_json, to_json
 from aot.row_families import row_families
 from tests.compiling import EVERY, compile_kernels

@@ -14,7 +14,7 @@ from math import ceil, prod
 from aot.core.grouping import Grouping
 from aot.core.target import load_target
 from aot.core.types import Scale
-from aot.measure.kernel_library import B_CONSTANT, GATE_INTERLEAVED, OFFSETS_START
+from aot.measure.call_structs import B_CONSTANT, GATE_INTERLEAVED, OFFSETS_START
 from tests.equivalence.descriptor import TensorMap
 from tests.equivalence.expected import LARGE_BYTES
 from tests.equivalence.families.sm100_quack import divisor, num_in_group, schedule, walk

@@ -44,13 +44,13 @@ from aot.core.errors import AotError, DeviceError
 from aot.core.measurement import Conditions, Measurement, Record
 from aot.core.operation import Operation
 from aot.core.problem import Problem
-from aot.core.row_candidate import RowKernelKey
 from aot.core.shape_set import shape_set_names
 from aot.core.target import load_target, target_names
 from aot.emulate.kernels import EmulatedSet
+from aot.kinds.gemm.tuned import TunedKernel
+from aot.kinds.rows.candidate import RowKernelKey
 from aot.measure.preflight import Machine
 from aot.measure.store import open_store
-from aot.measure.tuning_set import TunedKernel
 from aot.release.source import Source
 from aot.select import pipeline
 from aot.select.coverage import Coverage

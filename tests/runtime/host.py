@@ -19,7 +19,7 @@ from aot.core.dispatch import MAX_STEP_M, Column, DispatchTable, Grid, Ladder, R
 from aot.core.element import ElementType
 from aot.core.operation import Layout, Operation
 from aot.core.tile_order import NUM_ORDERS
-from aot.measure.kernel_library import ProblemStruct, TensorStruct
+from aot.measure.call_structs import ProblemStruct, TensorStruct
 from aot.package.build import read_templates, write
 from aot.package.render import library_name, render, render_library
 from aot.package.toolchain import dlpack_dir

@@ -12,7 +12,7 @@ import torch
 
 from aot.core.dispatch import Scope
 from aot.core.operation import Operation
-from aot.measure.kernel_library import ProblemStruct, TensorStruct
+from aot.measure.call_structs import ProblemStruct, TensorStruct
 from tests.runtime import host
 from tests.runtime.exchange import Framework
 from tests.runtime.tensors import FLOAT16, UINT8, FakeTensor, install_cupy, install_old_torch

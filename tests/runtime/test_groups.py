@@ -10,7 +10,7 @@ import pytest
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.types import SCALE_BLOCK, Scale
-from aot.measure.kernel_library import GATE_INTERLEAVED, OFFSETS_START, ProblemStruct, TensorStruct
+from aot.measure.call_structs import GATE_INTERLEAVED, OFFSETS_START, ProblemStruct, TensorStruct
 from tests.runtime import host
 
 GROUPED = tuple(x for x in Operation if x.grouping.has_offsets)

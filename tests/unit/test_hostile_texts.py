@@ -105,7 +105,7 @@ def check_rendered(manifest):
     (table,) = manifest.tables
     named = [unescaped_cpp(x.group()).decode() for x in CPP_LITERAL.finditer(files["src/table.cc"].decode())]
     types = {operation.call: operation.types.tag for operation in Operation}
-    expected = ["dispatch.h", "operation.h", *table.device_names, table.target]
+    expected = ["dispatch.h", "operation.h", "row_operation.h", *table.device_names, table.target]
     expected += [x for call in manifest.element_bits for x in (call, types[call])]
     assert named == expected
     record, times = readme_values(files["README.md"].decode())

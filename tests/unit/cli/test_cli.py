@@ -23,9 +23,9 @@ from aot.core.candidate import KernelKey, changed, gemm_candidate
 from aot.core.measurement import Measurement
 from aot.core.shape_set import shape_set_names
 from aot.core.target import load_target, target_names
+from aot.kinds.gemm.tuned import TunedKernel
 from aot.measure.preflight import Machine
 from aot.measure.store import open_store
-from aot.measure.tuning_set import TunedKernel
 from aot.package.wheel import toolchain_version
 from aot.select import pipeline
 from aot.select.record import read_record

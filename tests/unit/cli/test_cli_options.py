@@ -4,7 +4,7 @@ from click.testing import CliRunner
 
 from aot.cli.options import MAX_HELDOUT_REGRET, REGRETS, options, regrets_text
 from aot.core.errors import OutputError, StoreError
-from aot.core.named_operations import HELP
+from aot.kinds.named_operations import HELP
 from tests.unit.invoked import aot
 
 INFINITE = (float("inf"), float("inf"))

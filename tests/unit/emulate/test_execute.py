@@ -7,13 +7,13 @@ import pytest
 
 from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.operation import Operation
-from aot.core.row_candidate import RowKernelKey
-from aot.core.row_operation import RowOperation
 from aot.emulate.execute import ExecutionOptions, Executor, schedule_name
 from aot.emulate.kernels import tuned_kernel
 from aot.emulate.schedule import Mode, Schedule
-from aot.measure.edge_shapes import edge_shapes
-from aot.measure.row_verify import row_cases, takes_case
+from aot.kinds.gemm.edge_shapes import edge_shapes
+from aot.kinds.rows.call import row_cases
+from aot.kinds.rows.candidate import RowKernelKey
+from aot.kinds.rows.operation import RowOperation
 from aot.select.selector import fallback_key
 from aot.space.row_legality import row_fallback
 from tests.compiling import EVERY
@@ -69,7 +69,7 @@ def test_rows_are_executed_on_their_own_cases(general):
     found = Executor(general, ExecutionOptions(TWO, max_instructions=50_000)).execute(general.names[1])
     assert found.is_right, found
     limits = general.rows[0].kernel.limits
-    expected = [x for x in row_cases(limits) if takes_case(NORM, limits, x)]
+    expected = list(row_cases(NORM, limits))
     assert sorted([*(x.case for x in found.cases), *found.left_out]) == sorted(map(str, expected))
     assert len(found.cases) > 5
     (case,) = Executor(general, ExecutionOptions(TWO, (5, 72))).execute(general.names[1]).cases

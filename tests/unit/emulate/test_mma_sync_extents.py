@@ -11,6 +11,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from aot.measure.edge_shapes import EdgeShape
 
 from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.epilogue import Epilogue
@@ -25,7 +26,6 @@ from aot.emulate.faults import Fault
 from aot.emulate.gpu import EmulatedGpu
 from aot.emulate.host import EmulatedKernels
 from aot.emulate.schedule import Mode, Schedule
-from aot.measure.edge_shapes import EdgeShape
 from aot.measure.verify import Verifier
 from tests.compiling import EVERY
 from tests.emulated import emulated_set

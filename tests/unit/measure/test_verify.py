@@ -9,8 +9,8 @@ from aot.core.numerics import poison
 from aot.core.operands import element_of, is_aligned
 from aot.core.operation import Layout, Operation
 from aot.core.signature import Argument
-from aot.measure import edge_shapes as cases
-from aot.measure.edge_shapes import edge_shapes
+from aot.kinds.gemm import edge_shapes as cases
+from aot.kinds.gemm.edge_shapes import edge_shapes
 from aot.measure.verify import EdgeCase, Verifier
 from tests.unit.twins import ALL_LAYOUTS, BATCHES, TwinGpu, TwinKernels, kernel_of, memory
 
@@ -57,9 +57,9 @@ def test_a_wrong_product_of_a_batch_is_found():
     [
         ("wrong", "wrong result on bf16_kk m1 n8 k8, strides padded by 0: relative error"),
         ("unwritten", "wrong result on bf16_kk m2 n136 k64, strides padded by 8: 136 of 272 elements are not finite"),
-        ("unstable", "two runs differ in 1 of 8 elements on bf16_kk m1 n8 k8"),
-        ("guards", "wrote 1 elements outside D on bf16_kk m1 n8 k8"),
-        ("padding", "wrote 1 elements outside D on bf16_kk m2 n136 k64"),
+        ("unstable", "two runs differ in 1 of 8 elements of d on bf16_kk m1 n8 k8"),
+        ("guards", "wrote 1 elements outside d on bf16_kk m1 n8 k8"),
+        ("padding", "wrote 1 elements outside d on bf16_kk m2 n136 k64"),
     ],
 )
 def test_faults_are_found(fault, message):

@@ -7,10 +7,10 @@ import pytest
 from aot.cli import selection_tables
 from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Row, Section
-from aot.core.named_operations import named_operations
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.target import load_target
+from aot.kinds.named_operations import named_operations
 from aot.report import facts as facts_module
 from aot.report.facts import facts_of
 from aot.report.page import page

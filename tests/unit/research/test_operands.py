@@ -12,7 +12,7 @@ import torch
 from aot.core.errors import DeviceError
 from aot.core.operands import is_aligned
 from aot.core.operation import Operation
-from aot.measure.edge_shapes import Content
+from aot.kinds.gemm.edge_shapes import Content
 from research.bench import operand_calls, operand_cases, operands
 from research.bench.dispatched import RefusedError
 from tests.unit.twins import TwinGpu, TwinKernels, kernel_of, problem_of

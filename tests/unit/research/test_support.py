@@ -5,9 +5,9 @@ import pytest
 
 from aot.core.errors import OutputError
 from aot.core.operation import Operation
-from aot.core.row_operation import RowOperation
 from aot.core.target import load_target, target_names
 from aot.families import families, families_for
+from aot.kinds.rows.operation import RowOperation
 from aot.space.enumeration import has_tuned_kernels
 from research.studies import support as module
 from research.studies.census import read_census

@@ -1,9 +1,11 @@
 import numpy as np
 import pytest
 
-from aot.core.candidate import gemm_candidate
+from aot.core.candidate import Candidate, gemm_candidate
 from aot.core.element import ElementType
+from aot.core.knobs import PlainKnobs
 from aot.core.operation import Operation
+from aot.kinds.gemm.kind import GEMM
 from aot.search.residuals import Coordinates, Observed, Prior, nearest, posterior
 from tests.unit.twins import BF16, problem_of
 
@@ -14,7 +16,7 @@ PROBLEM = problem_of(256, 4096, 4096)
 
 @pytest.fixture
 def coordinates():
-    return Coordinates(PRIOR)
+    return Coordinates(PRIOR, GEMM)
 
 
 def observed(coordinates, problem, errors):
@@ -47,6 +49,14 @@ def test_order_of_observations_does_not_matter(coordinates):
             found.observe(i, 0.1 * i)
         means.append(found.mean)
     assert means[0] == pytest.approx(means[1])
+
+
+def test_knobs_of_a_familys_own_have_neighbours_too(coordinates):
+    others = [Candidate("own", PlainKnobs((("columns", x), ("order", "rows")))) for x in (1, 3, 63)]
+    points = coordinates.points([*CANDIDATES, *others])
+    found = posterior(PRIOR, coordinates.place(PROBLEM), points, [])
+    found.observe(9, 0.2)
+    assert 0 < max(found.mean[:9]) < found.mean[11] < found.mean[10] < found.mean[9]
 
 
 def test_near_problems_say_more_than_far_ones(coordinates):

@@ -11,8 +11,8 @@ from aot.core.measurement import Measurement, Outcome, Record, Status
 from aot.core.operation import Operation
 from aot.core.shape_set import parse_shape_set
 from aot.core.target import load_target
+from aot.kinds.gemm.tuned import TunedKernel
 from aot.measure.store import open_store
-from aot.measure.tuning_set import TunedKernel
 from aot.package.distribution import wheel_version
 from aot.package.wheel import TableSource, make_wheel, manifest_of
 from aot.select import selector
