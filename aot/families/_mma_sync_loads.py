@@ -49,10 +49,14 @@ class Side:
     num_threads: int
 
     def __post_init__(self) -> None:
-        """Refuse rows that threads do not share evenly (ValueError): a thread's pieces would lie in several columns."""
-        if self.num_threads % self.per_row:
+        """Refuse rows that threads do not share evenly, two at a time (ValueError).
+
+        A thread's pieces would lie in several columns, or in both halves of a gate.
+        """
+        if self.num_threads % (2 * self.per_row):
             raise ValueError(
-                f"{self.num_threads} threads cannot share rows of {self.per_row} pieces; expected a multiple of them"
+                f"{self.num_threads} threads cannot share pairs of rows of {self.per_row} pieces; expected a multiple "
+                f"of {2 * self.per_row} threads"
             )
 
     @property
@@ -96,9 +100,15 @@ class Side:
         stride = (self.row_length + PAD, 1) if self.is_k_major else (1, self.row_length + PAD)
         return cute.make_layout((self.extent, self.block_k), stride=stride)
 
-    def stride_bytes(self, source: cute.Tensor) -> Any:
-        """Return the bytes from a row to the next."""
-        return Int64(source.stride[0 if self.is_k_major else 1]) * ITEM_BYTES
+    def step_bytes(self, source: cute.Tensor, num_rows: int) -> Any:
+        """Return the bytes from a row to the one that lies `num_rows` behind it; to be called while tracing.
+
+        The rows of a gate's B are pairs, ((2, n), k): an even number of rows on lies the same half of a later pair.
+        """
+        stride = source.stride[0 if self.is_k_major else 1]
+        if isinstance(stride, tuple):
+            return Int64(stride[1]) * (num_rows // 2 * ITEM_BYTES)
+        return Int64(stride) * (num_rows * ITEM_BYTES)
 
     def start(self, source: cute.Tensor, first_row: Int32, index: Int32, inner: Int32) -> Cursor:
         """Work out where the pieces of a thread lie; to be called while tracing.
@@ -110,10 +120,11 @@ class Side:
             inner: elements from the beginning of a row to the piece.
         """
         rows, depth = Int32(cute.size(source, mode=[0])) - first_row, Int32(cute.size(source, mode=[1]))
-        begin, stride = source.iterator.toint(), self.stride_bytes(source)
+        place = (first_row + index, Int32(0)) if self.is_k_major else (first_row, index)
+        begin = (source.iterator + cute.crd2idx(place, source.layout)).toint()
         if self.is_k_major:
-            return Cursor(begin + Int64(first_row + index) * stride, index, inner, depth, rows - index)
-        return Cursor(begin + Int64(first_row) * ITEM_BYTES + Int64(index) * stride, index, inner, rows, depth - index)
+            return Cursor(begin, index, inner, depth, rows - index)
+        return Cursor(begin, index, inner, rows, depth - index)
 
     def cursors(self, source: cute.Tensor, first_row: Int32, thread: Int32) -> tuple[Cursor, ...]:
         """Return where a thread's pieces lie, and of shifted rows where the last piece of each; while tracing."""
@@ -145,9 +156,11 @@ class Side:
         step_rows: Constexpr[int],
     ) -> None:
         """Copy one piece of a thread, `turn` times `step_rows` rows behind its first."""
-        stride, first_k, skipped = self.stride_bytes(source), block * self.block_k, turn * step_rows
-        far = Int64(first_k) * (ITEM_BYTES if const_expr(self.is_k_major) else stride)
-        begin = cursor.begin + far + stride * skipped
+        first_k, skipped = block * self.block_k, turn * step_rows
+        far = Int64(first_k) * ITEM_BYTES
+        if const_expr(not self.is_k_major):
+            far = Int64(block) * self.step_bytes(source, self.block_k)
+        begin = cursor.begin + far + self.step_bytes(source, skipped)
         along = cursor.length - first_k if const_expr(self.is_k_major) else cursor.length
         across = cursor.num_left if const_expr(self.is_k_major) else cursor.num_left - first_k
         shift = Int32(begin) & (SEGMENT_BYTES - 1) if const_expr(self.is_shifted) else Int32(0)
@@ -193,7 +206,7 @@ class Side:
         shifts of the first.
         """
         words = cute.make_rmem_tensor((4, self.num_turns), Uint32)
-        begin, step = Int32(cursors[0].begin), Int32(self.stride_bytes(source)) * self.step_rows
+        begin, step = Int32(cursors[0].begin), Int32(self.step_bytes(source, self.step_rows))
         for turn in range_constexpr(self.num_turns):
             if cursors[0].row + turn * self.step_rows < self.num_rows:
                 two = cute.make_rmem_tensor((4, 2), Uint32)
