@@ -6,7 +6,7 @@ import gzip
 import json
 import math
 import tempfile
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from aot.core.constraints import (
     Version,
 )
 from aot.core.errors import ManifestError, SelectionError, ShapeFileError, StoreError, TargetError
+from aot.core.json_text import plain_json
 from aot.core.measurement import Conditions, LibraryTime, Measurement, Outcome, Status
 from aot.core.operation import Operation
 from aot.core.problem import Problem
@@ -111,7 +112,7 @@ def from_text(parser):
 
 
 def plain(value):
-    return json.loads(json.dumps(asdict(value)))
+    return plain_json(value)
 
 
 SELECTION = selection.Selection(

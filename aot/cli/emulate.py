@@ -39,7 +39,7 @@ from aot.cli.selection import (
 from aot.compile.kinds import verdict_of
 from aot.compile.legal_keys import legal_keys
 from aot.compile.workplace import Workplace
-from aot.core.candidate import Accepted
+from aot.core.candidate import Accepted, KernelKey
 from aot.core.errors import CandidateError, CompileError, VerificationError
 from aot.core.execution import COMMITTED, Execution, interpreter_sha256, merged, read_executions, write_executions
 from aot.core.scratch import scratch_folder
@@ -168,7 +168,7 @@ def _options(values: Mapping[str, Any], keys: Sequence[AnyKey]) -> ExecutionOpti
     schedules = tuple(Schedule(mode, seed) for seed in range(values["seeds"]) for mode in values["modes"])
     problem = values["problem"]
     if problem is not None:
-        kinds = {3 if hasattr(x.candidate, "tile_m") else 2 for x in keys}
+        kinds = {3 if isinstance(x, KernelKey) else 2 for x in keys}
         if kinds != {len(problem)}:
             raise click.UsageError(
                 f"--problem has {len(problem)} extents; a product has m,n,k and an operation on rows rows,cols: the "

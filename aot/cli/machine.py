@@ -167,7 +167,7 @@ def _run(machine: Machine, targets: Sequence[Target]) -> Ability:
     fit = [x for x in targets if x.compute_capability == gpu.compute_capability]
     if not fit:
         text = f"{gpu.name} has compute capability {capability}; expected one of "
-        known = sorted({".".join(map(str, x.compute_capability)) for x in targets})
+        known = [".".join(map(str, pair)) for pair in sorted({x.compute_capability for x in targets})]
         return Ability(name, False, f"{text}{', '.join(known)}; CONTRIBUTING.md says how a target is added")
     if _cuda_version(gpu) < MIN_CUDA:
         least = ".".join(map(str, MIN_CUDA))

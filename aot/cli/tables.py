@@ -38,6 +38,10 @@ RATED = ("fp8", "int8", "tf32", "fp32")
 """Element types whose rates are shown beside that of bf16 and fp16."""
 
 
+def _rate(flops_per_s: float | None) -> str:
+    return "-" if flops_per_s is None else f"{flops_per_s / 1e12:.4g}"
+
+
 def targets_table(targets: Sequence[Target]) -> str:
     """Show targets with the limits that decide what fits."""
     header = (
@@ -52,6 +56,7 @@ def targets_table(targets: Sequence[Target]) -> str:
         *RATED,
         "host",
         "wheel tag",
+        "features",
     )
     rows = [
         (
@@ -63,9 +68,10 @@ def targets_table(targets: Sequence[Target]) -> str:
             target.l2_bytes // 2**20,
             round(target.bandwidth_bytes_per_s / 1e9),
             round(target.flops_per_s / 1e12),
-            *(f"{getattr(target, f'{name}_flops_per_s') / 1e12:.4g}" for name in RATED),
+            *(_rate(getattr(target, f"{name}_flops_per_s")) for name in RATED),
             target.host_triple,
             target.platform_tag,
+            " ".join(target.features),
         )
         for target in targets
     ]

@@ -70,7 +70,7 @@ def toolchain_versions() -> dict[str, str]:
     return {name: version(name) for name in TOOLCHAIN}
 
 
-_NOT_COMPILED = ("sources", "device_names", "nominal_bandwidth_bytes_per_s")
+_NOT_COMPILED = ("sources", "device_names", "nominal_bandwidth_bytes_per_s", "clock_hz")
 """Entries of a target that no object depends on."""
 
 

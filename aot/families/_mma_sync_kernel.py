@@ -44,6 +44,8 @@ class MmaSyncGemm:
     """CUTLASS's type of A and B."""
     tile: Tile
     operation: Operation
+    is_dependent: bool
+    """Whether the chip can start it before the kernel in front of it ends: then it waits for that end."""
 
     @property
     def sides(self) -> tuple[Side, Side]:
@@ -82,7 +84,7 @@ class MmaSyncGemm:
             stream=stream,
             min_blocks_per_mp=tile.num_blocks_per_sm,
             preferred_smem_carveout=100,  # left out, the compiler asks a GPU how much there is
-            use_pdl=True,
+            use_pdl=self.is_dependent,
         )
 
     @cute.kernel
@@ -101,8 +103,9 @@ class MmaSyncGemm:
         rank = block % tile.splits
         tile_m, tile_n = self._place(block // tile.splits, d)
         memory = SmemAllocator().allocate(tile.smem_bytes, 16)
-        cute.arch.griddepcontrol_wait()
-        cute.arch.griddepcontrol_launch_dependents()
+        if const_expr(self.is_dependent):
+            cute.arch.griddepcontrol_wait()
+            cute.arch.griddepcontrol_launch_dependents()
         sums = self._multiply(a, b, memory, (tile_m * tile.rows, tile_n * tile.columns), thread, rank)
         floats = cute.recast_ptr(memory, dtype=Float32)
         self._write_sums(sums, cute.make_tensor(floats, self._parts))
@@ -283,15 +286,16 @@ def _part_of(address: Any) -> Any:
     )
 
 
-def mma_sync_entry(tile: Tile, operation: Operation, signature: Signature) -> Entry:
+def mma_sync_entry(tile: Tile, operation: Operation, signature: Signature, *, is_dependent: bool) -> Entry:
     """Make the entry of a candidate.
 
     Args:
         tile: the candidate's.
         operation: element types, layout and epilogue.
         signature: the entry's arguments.
+        is_dependent: whether the chip has programmatic dependent launch.
     """
-    gemm = MmaSyncGemm(cutlass_type(operation.a.element), tile, operation)
+    gemm = MmaSyncGemm(cutlass_type(operation.a.element), tile, operation, is_dependent)
     has_gate = operation.gate is not None
 
     @cute.jit

@@ -16,6 +16,7 @@ from typing import Any
 
 from cutlass import Int32, Int64, cute, select_
 
+from aot.core.feature import Feature
 from aot.core.target import Target
 
 AT_ONCE = 0
@@ -63,7 +64,8 @@ class Places:
     def of(target: Target, ctas_of_cluster: int, blocks_per_sm: int = 1) -> "Places":
         """Count the places of a kernel's CTAs."""
         count = target.num_clusters(ctas_of_cluster) * ctas_of_cluster * blocks_per_sm
-        return Places(count, ctas_of_cluster, round(target.bandwidth_bytes_per_s / 1e6), target.arch == "sm_90a")
+        can_crowd = Feature.WGMMA in target.features
+        return Places(count, ctas_of_cluster, round(target.bandwidth_bytes_per_s / 1e6), can_crowd)
 
 
 def next_start(places: Places, num_ctas: Any, num_bytes: Any, prefetch_b: Any, later: int = AFTER_LOADS) -> Any:

@@ -5,6 +5,7 @@ How its kernels are tried is `aot.kinds.trial`. Nothing here needs numpy, withou
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -14,6 +15,8 @@ from aot.core.strict_json import DecodeError, decode, shown
 from aot.core.work import AnyCandidate, AnyKey, AnyOperation, AnyProblem, K_co, P_co
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping
+
     from aot.core.measurement import Record
 
 
@@ -77,7 +80,12 @@ class Tuned(Protocol):
 
 @dataclass(frozen=True)
 class Features:
-    """How a search compares candidates, by the names of their fields."""
+    """How a search compares candidates, by the names of their values (`Kind.values`).
+
+    A family of others may have values of other names. Its candidates are compared with each other by their own numbers,
+    by ratio, and by their words and switches, as many as there is room for; with those of other families too, which
+    are apart by their family at least.
+    """
 
     ratios: tuple[str, ...]
     """Those that are compared by their ratio: a factor of two is one unit of distance."""
@@ -90,6 +98,29 @@ class Features:
     def fields(self) -> tuple[str, ...]:
         """Return all of them."""
         return (*self.ratios, *(name for name, _ in self.steps), *self.names)
+
+    @property
+    def num_numbers(self) -> int:
+        """Count the numbers that a candidate is placed by."""
+        return len(self.ratios) + len(self.steps)
+
+    def numbers(self, values: Mapping[str, Any]) -> list[float]:
+        """Place a candidate by its numbers, `num_numbers` of them."""
+        if self._are_known(values):
+            steps = (values[name] / unit for name, unit in self.steps)
+            return [*(math.log2(values[name]) for name in self.ratios), *steps]
+        own = [math.log2(1 + x) for x in values.values() if type(x) is int]
+        return [*own, *[0.0] * self.num_numbers][: self.num_numbers]
+
+    def words(self, values: Mapping[str, Any]) -> list[Hashable]:
+        """Return what of a candidate is equal or not, as many as there are `names`."""
+        if self._are_known(values):
+            return [(name, values[name]) for name in self.names]
+        own: list[Hashable] = [(name, x) for name, x in values.items() if type(x) is not int]
+        return [*own, *[None] * len(self.names)][: len(self.names)]
+
+    def _are_known(self, values: Mapping[str, Any]) -> bool:
+        return values.keys() >= {*self.fields}
 
 
 class Kind(ABC, Generic[P_co, K_co]):
@@ -147,6 +178,10 @@ class Kind(ABC, Generic[P_co, K_co]):
         times = [x for x in record.library_times if isinstance(x.problem, self.problem_type)]
         found: Any = replace(record, measurements=tuple(mine), library_times=tuple(times))
         return found  # type: ignore[no-any-return]
+
+    @abstractmethod
+    def values(self, candidate: Any) -> Mapping[str, Any]:
+        """Return a candidate's family, first, and what else it sets, by name: numbers, words and switches."""
 
     @abstractmethod
     def imputed_from(self, operation: AnyOperation) -> tuple[AnyOperation, ...]:

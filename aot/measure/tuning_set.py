@@ -5,12 +5,13 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 from aot.core.constraints import Arch, Form, Index, KernelName, Label, Microseconds, TargetName, Version
 from aot.core.errors import StoreError
+from aot.core.json_text import plain_json
 from aot.core.strict_json import DecodeError, decode, decode_version, parse_json, read_content, shown
 from aot.core.work import AnyProblem, in_order
 from aot.kinds.registry import KINDS, Catalogued, kind_named, kind_of
@@ -176,7 +177,7 @@ def _predicted_json(tuning: TuningSet, problem: AnyProblem, index: Mapping[str, 
 
 def write_tuning_set(directory: Path, tuning: TuningSet) -> None:
     """Write kernels.json and problems.json; equal sets are equal bytes."""
-    kernels = [{"name": x.name, "kind": x.key.operation.kind, "kernel": asdict(cast("Any", x))} for x in tuning.kernels]
+    kernels = [{"name": x.name, "kind": x.key.operation.kind, "kernel": plain_json(x)} for x in tuning.kernels]
     index = {kernel.name: i for i, kernel in enumerate(tuning.kernels)}
     problems = [
         {

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aot.core.candidate import SplitK
 from aot.core.dispatch import Tier
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
+from aot.core.knobs import SplitK
 from aot.core.operation import Layout
 from aot.core.signature import Argument
 from aot.core.tile_order import NUM_ORDERS, order_name

@@ -51,8 +51,9 @@ class OptunaSearch:
         self._task = task
         self._study = optuna.create_study(sampler=sampler)
         kind = kind_of(task.problem.operation)
-        names = kind.features.fields
-        rows = [{name: getattr(x, name) for name in names} for x in task.candidates]
+        known = [kind.values(x) for x in task.candidates]
+        names = dict.fromkeys((*kind.features.fields, *(name for row in known for name in row)))
+        rows = [{name: row.get(name, "") for name in names} for row in known]
         choices = {name: sorted({row[name] for row in rows}, key=str) for name in names}
         self._space = {
             name: optuna.distributions.CategoricalDistribution(values)

@@ -76,7 +76,7 @@ class Coordinates:
     """Gives candidates and problems of a kind their coordinates; names get numbers as they are met."""
 
     def __init__(self, prior: Prior, kind: AnyKind) -> None:
-        self._prior, self._features, self._axes = prior, kind.features, kind.stated_axes
+        self._prior, self._kind, self._axes = prior, kind, kind.stated_axes
         self._codes: dict[Hashable, int] = {}
 
     def _code(self, value: Hashable) -> int:
@@ -84,15 +84,13 @@ class Coordinates:
 
     def points(self, candidates: Sequence[AnyCandidate]) -> Points:
         """Place candidates."""
-        ratios, steps, names = self._features.ratios, self._features.steps, self._features.names
-        numbers = [
-            [*(math.log2(getattr(x, name)) for name in ratios), *(getattr(x, name) / unit for name, unit in steps)]
-            for x in candidates
-        ]
-        kinds = [[self._code((name, getattr(x, name))) for name in names] for x in candidates]
+        features = self._kind.features
+        values = [self._kind.values(x) for x in candidates]
+        numbers = [features.numbers(x) for x in values]
+        kinds = [[self._code(word) for word in features.words(x)] for x in values]
         return Points(  # of the same width where there are none
-            np.array(numbers, dtype=np.float64).reshape(len(numbers), len(ratios) + len(steps)),
-            np.array(kinds, dtype=np.int64).reshape(len(kinds), len(names)),
+            np.array(numbers, dtype=np.float64).reshape(len(numbers), features.num_numbers),
+            np.array(kinds, dtype=np.int64).reshape(len(kinds), len(features.names)),
         )
 
     def place(self, problem: AnyProblem) -> Array:

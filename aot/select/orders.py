@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from aot.core.candidate import SplitK
 from aot.core.dispatch import Column, Grid, Ladder, Row, Section
+from aot.core.knobs import SplitK
 from aot.core.measurement import PROVENANCE_MEASURED
 from aot.core.problem import Problem
 from aot.core.tile_order import HEURISTIC

@@ -48,7 +48,7 @@ from aot.core.work import AnyKey, AnyOperation, AnyProblem, in_order
 from aot.kinds.gemm.kind import GEMM
 from aot.kinds.registry import Catalogued, kind_of
 from aot.measure.store import read_store
-from aot.space.known_families import known_family
+from aot.space.recorded_kernels import check_recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -228,16 +228,17 @@ def _check(record: AnyRecord) -> None:
     """Refuse a target that there is not, and results or kernels of another architecture (DecodeError)."""
     try:
         target = load_target(record.target)
-        named = {(x.kernel.operation.kind, x.kernel.candidate.family) for x in record.measurements}
-        families = [known_family(*x) for x in sorted(named)]
-    except (TargetError, CandidateError) as error:
+    except TargetError as error:
         raise DecodeError(str(error)) from error
     archs = {item.arch for item in record.conditions} - {target.arch}
     if archs:
         raise DecodeError(f"measured on {max(archs)}, and the target {target.name} is {target.arch}")
-    strange = [family.name for family in families if target.arch not in family.archs]
-    if strange:
-        raise DecodeError(f"has kernels of {strange[0]}, which is not for {target.arch}, the target's architecture")
+    candidates: Iterable[Any] = {x.kernel.candidate for x in record.measurements}
+    for candidate in sorted(candidates, key=lambda x: str(x.name)):
+        try:
+            check_recorded(candidate, target)
+        except CandidateError as error:
+            raise DecodeError(str(error)) from error
 
 
 def _header(line: str) -> _Header:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from aot.core.candidate import SplitK
 from aot.core.dispatch import Row
 from aot.core.errors import SelectionError
+from aot.core.knobs import SplitK
 from aot.core.measurement import PROVENANCE_PREDICTED, Provenance
 from aot.core.operation import Operation
 from aot.core.problem import Problem

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from aot.core.candidate import SplitK
+from aot.core.knobs import SplitK
+from aot.families import tiling_of
 from aot.select.trees import Forest
 from aot.space.cost import DEFAULTS, Constants, Operands, Problems, Sizes, cluster_slots, estimate, num_tiles, sizes_of
 
@@ -107,7 +108,7 @@ def _of_pairs(candidates: Sequence[Candidate], problems: Problems, target: Targe
     x = Operands.of(candidates, problems)
     tiles_m = num_tiles(x.rows, x.cta_m, x.cluster_m)
     tiles_n = num_tiles(x.columns, x.tile_n, x.cluster_n)
-    splits = np.array([float(c.split_k) for c in candidates])
+    splits = np.array([float(tiling_of(c).split_k) for c in candidates])
     ctas = tiles_m * tiles_n * splits
     waves = ctas / target.num_sms
     _, slots = cluster_slots(candidates, target)
@@ -139,15 +140,16 @@ def _of_pairs(candidates: Sequence[Candidate], problems: Problems, target: Targe
 
 def _of_candidates(candidates: Sequence[Candidate], operation: Operation, names: Sequence[str]) -> tuple[Array, ...]:
     """Return the features that follow those: of the kernels, and of the operation."""
+    tilings = [tiling_of(c) for c in candidates]
     of_candidate = (
         [names.index(c.family) if c.family in names else -1 for c in candidates],
-        [c.split_k for c in candidates],
-        [_MODES.index(SplitK(c.split_k_mode)) for c in candidates],
-        [names.index(c.schedule) if c.schedule in names else -1 for c in candidates],
-        [c.swap_ab for c in candidates],
-        [c.use_2cta for c in candidates],
-        [c.use_tma_store for c in candidates],
-        [c.num_stages for c in candidates],
+        [c.split_k for c in tilings],
+        [_MODES.index(SplitK(c.split_k_mode)) for c in tilings],
+        [names.index(c.schedule) if c.schedule in names else -1 for c in tilings],
+        [c.swap_ab for c in tilings],
+        [c.use_2cta for c in tilings],
+        [c.use_tma_store for c in tilings],
+        [c.num_stages for c in tilings],
     )
     own = (np.array(values, dtype=np.float64) for values in of_candidate)
     return (*own, np.array(operation.element.code, np.float64), np.array(operation.layout.code, np.float64))
@@ -223,7 +225,7 @@ class TimeModel:
         plain = {x for x in times if not x.epilogue.steps}
         times = {x: rows for x, rows in times.items() if x in plain or plain.isdisjoint((x.plain, *x.plain.twins))}
         known_candidates = {c for rows in times.values() for row in rows.values() for c in row}
-        names = tuple(sorted({name for c in known_candidates for name in (c.family, c.schedule)}))
+        names = tuple(sorted({name for c in known_candidates for name in (c.family, tiling_of(c).schedule)}))
         features, residuals, weights = [], [], []
         for operation in sorted(times):
             rows = times[operation]

@@ -29,9 +29,9 @@ def of_widths(candidate: Candidate, operation: Operation, target: Target) -> tup
 
     None where there is none: the kernel is of another family, or of an operation, or of tiles, that none is built for.
     """
-    if candidate.family != FAMILY.name or candidate.schedule or candidate.num_stages:
+    if candidate.family != FAMILY.name or candidate.gemm.schedule or candidate.gemm.num_stages:
         return None
-    if candidate.cluster_m * candidate.cluster_n > MAX_TILES:
+    if candidate.gemm.cluster_m * candidate.gemm.cluster_n > MAX_TILES:
         return None
     wide, num_narrower = FAMILY.of_widths(candidate)
     return (wide, num_narrower) if isinstance(check(wide, operation, target), Accepted) else None

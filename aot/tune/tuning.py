@@ -132,11 +132,9 @@ def _promising(
     return {candidate: us for us, candidate in ranked}
 
 
-def _suits(candidate: Candidate, loads: int) -> bool:
+def _suits(candidate: Candidate, loads: int, target: Target) -> bool:
     """Say whether a candidate is to be timed on a problem whose section is of `loads` bytes, 0 of an aligned one."""
-    return (
-        space.takes_loads(candidate, loads) if loads else not family_of(candidate).alignment(candidate).only_unaligned
-    )
+    return space.takes_loads(candidate, loads) if loads else space.is_for_aligned(candidate, target)
 
 
 def learn(paths: Sequence[Path], target: Target) -> TimeModel:
@@ -216,7 +214,7 @@ def _products_set(request: TuningRequest, artifacts: Sequence[Artifact], target:
         problems += launched
         for problem in launched:
             loads = unaligned_loads(problem)
-            able = [x for x in candidates if _suits(x, loads)]
+            able = [x for x in candidates if _suits(x, loads, target)]
             times = _promising(request, able, problem, target) if able else {}
             predicted[problem] = {KernelKey(operation, x).name: round(us, 4) for x, us in times.items()}
             chosen[problem] = frozenset(predicted[problem])

@@ -17,12 +17,12 @@ start = time.perf_counter()
 from cutlass import cute
 import quack.gemm_default_epi
 imported = time.perf_counter()
-from aot.core.candidate import Candidate
+from aot.core.candidate import Candidate, gemm_candidate
 from aot.families import family_of
 from aot.core.element import ElementType
 from aot.core.operation import Operation
 from aot.core.target import load_target
-candidate = Candidate("sm90_quack", 128, 128, 2, 1, "pingpong")
+candidate = gemm_candidate("sm90_quack", 128, 128, 2, 1, "pingpong")
 entry = family_of(candidate).entry(candidate, Operation.of(ElementType.BFLOAT16), load_target("h200"))
 begin = time.perf_counter()
 host = "llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=x86-64-v2"

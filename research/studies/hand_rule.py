@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aot.core.candidate import Candidate, SplitK
+from aot.core.candidate import Candidate
 from aot.core.element import ElementType
 from aot.core.errors import TargetError
+from aot.core.knobs import SplitK
 from aot.core.operation import Operation
 from aot.core.problem import Problem
+from aot.families import tiling_of
 from aot.space.enumeration import legal
 from research.studies.prior import times_us
 
@@ -68,7 +70,7 @@ class Tile:
     @staticmethod
     def of(candidate: Candidate) -> Tile:
         """Return a candidate's own, whichever way it lies."""
-        x = candidate
+        x = tiling_of(candidate)
         return Tile(x.tile_m, x.tile_n, x.cluster_m, x.cluster_n, x.use_2cta)
 
 
@@ -92,7 +94,8 @@ def matches(candidate: Candidate, tile: Tile) -> bool:
     Tile, cluster and two CTAs are equal, tile_m runs along m (no `swap_ab`), and k is not split. Family, schedule and
     store may be any: the rule's own kernels are of no family here, so the best of them stands for it.
     """
-    is_plain = not candidate.swap_ab and SplitK(candidate.split_k_mode) is SplitK.NONE
+    tiling = tiling_of(candidate)
+    is_plain = not tiling.swap_ab and SplitK(tiling.split_k_mode) is SplitK.NONE
     return is_plain and Tile.of(candidate) == tile
 
 

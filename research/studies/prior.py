@@ -25,7 +25,7 @@ from aot.core.strict_json import shown
 from aot.core.strict_toml import TomlError, parse_toml
 from aot.core.target import RATES
 from aot.families import family_of
-from aot.space.cost import CLOCK_HZ, DEFAULTS, EXPOSED_PROMOTION, PROMOTED_ARCH, Column, Constants, estimate
+from aot.space.cost import DEFAULTS, EXPOSED_PROMOTION, PROMOTED_BY, Column, Constants, estimate
 from aot.space.enumeration import has_tuned_kernels, legal
 from aot.space.roofline import roofline
 
@@ -45,6 +45,7 @@ FIGURES = {
     "bandwidth_bytes_per_s": (1e9, "GB/s"),
     "smem_bytes_per_block": (2**10, "KiB"),
     "launch_us": (1.0, "us"),
+    "clock_hz": (1e9, "GHz"),
 }
 """The figures of a target that the model uses, with the unit that they are shown in and its size."""
 
@@ -189,20 +190,19 @@ def assumptions(target: Target, constants: Constants = DEFAULTS) -> list[Assumpt
     found = [
         Assumption(name, getattr(target, name) / size, unit, target.sources[name])
         for name, (size, unit) in FIGURES.items()
+        if getattr(target, name) is not None
     ]
-    if target.arch == PROMOTED_ARCH:
+    if PROMOTED_BY in target.features:
         found.append(Assumption("exposed_promotion", EXPOSED_PROMOTION, "share", f"{ASSUMED}, of FP8 sums in float32"))
-    found.append(Assumption("clock", CLOCK_HZ[target.arch] / 1e9, "GHz", "the cost model's, the highest power mode's"))
     values = [(field.name, float(getattr(constants, field.name))) for field in fields(constants)]
     return found + [Assumption(name, value, *ORIGINS[name]) for name, value in values]
 
 
-def at_clock(target: Target, constants: Constants, hz: float) -> tuple[Target, Constants]:
-    """Return the same model with another SM clock: the rates of tensor cores and L2 follow it, memory does not."""
-    ratio = hz / CLOCK_HZ[target.arch]
-    l2 = constants.l2_bytes_a_clock_an_sm * ratio
-    rates = {name: getattr(target, name) * ratio for name in RATES.values()}
-    return replace(target, **rates), replace(constants, l2_bytes_a_clock_an_sm=l2)
+def at_clock(target: Target, hz: float) -> Target:
+    """Return the target with another SM clock: the rates of tensor cores and L2 follow it, memory does not."""
+    known = {name: getattr(target, name) for name in RATES.values()}
+    rates = {name: rate * hz / target.clock_hz for name, rate in known.items() if rate is not None}
+    return replace(target, clock_hz=hz, **rates)
 
 
 def times_us(
@@ -265,8 +265,7 @@ def check_source(source: Source, target: Target, clock: Clock) -> list[Check]:
         problems, points = zip(*group, strict=True)
         candidates = legal(operation, target)
         fast, slow = (
-            times_us(candidates, problems, *at_clock(target, DEFAULTS, hz))
-            for hz in (clock.highest_hz, clock.lowest_hz)
+            times_us(candidates, problems, at_clock(target, hz)) for hz in (clock.highest_hz, clock.lowest_hz)
         )
         for i, (problem, point) in enumerate(zip(problems, points, strict=True)):
             times, roof, j = point.times_us(), roofline(problem, target), int(fast[i].argmin())

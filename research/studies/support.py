@@ -30,7 +30,7 @@ from aot.space.row_legality import legal_rows, row_fallback
 from research.bench.compact import read_result
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from aot.core.target import Target
     from aot.families import Family
@@ -143,7 +143,8 @@ def support(operation: Operation, target: str) -> Support:
     try:
         fallback(operation, load_target(target))
     except CandidateError as error:
-        return Support(REFUSED, str(error))
+        lacked = load_target(target).lacks(operation.types.needs)
+        return Support(REFUSED, f"the chip lacks {', '.join(lacked)}" if lacked else str(error))
     return Support(FALLBACK)
 
 
@@ -170,14 +171,15 @@ _SCALES = {
 }
 
 
-def alike(targets: Sequence[str]) -> list[tuple[str, ...]]:
+def alike(targets: Sequence[str]) -> list[list[str]]:
     """Group the targets of which the same is said of every operation, which share a column of the tables."""
-    found: dict[tuple[str, ...], list[str]] = {}
-    for target in targets:
-        products = (support(x, target).status for x in Operation)
-        rows = (row_support(x, target).status for x in RowOperation)
-        found.setdefault((*products, *rows), []).append(target)
-    return [tuple(names) for names in found.values()]
+    return _grouped(
+        targets,
+        lambda target: (
+            *(support(x, target).status for x in Operation),
+            *(row_support(x, target).status for x in RowOperation),
+        ),
+    )
 
 
 def _of_rows(targets: Sequence[str]) -> list[list[str]]:
@@ -238,14 +240,25 @@ def _built(archs: Sequence[str]) -> list[list[str]]:
 
 
 def _refused(targets: list[str]) -> Iterator[str]:
-    """Say why operations are refused, each with the targets that have one reason."""
+    """Say why operations are refused, all that the same targets refuse for one reason together."""
+    found: dict[tuple[str, str], list[str]] = {}
     for operation in Operation:
-        found: dict[str, list[str]] = {}
+        by_reason: dict[str, list[str]] = {}
         for target in targets:
             reason = support(operation, target).reason
             if reason:
-                found.setdefault(reason, []).append(target)
-        yield from (f"- `{operation.tag}` on {', '.join(names)}: {reason}." for reason, names in found.items())
+                by_reason.setdefault(reason, []).append(target)
+        for reason, names in by_reason.items():
+            found.setdefault((", ".join(names), reason), []).append(f"`{operation.tag}`")
+    yield from (f"- On {names}, {reason}: {', '.join(tags)}." for (names, reason), tags in found.items())
+
+
+def _grouped(names: Sequence[str], column: Callable[[str], tuple[str, ...]]) -> list[list[str]]:
+    """Group names of columns that are the same in all rows."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name in names:
+        found.setdefault(column(name), []).append(name)
+    return list(found.values())
 
 
 def markdown() -> str:
@@ -253,7 +266,8 @@ def markdown() -> str:
     targets = target_names()
     columns = alike(targets)
     named, firsts = [", ".join(names) for names in columns], [names[0] for names in columns]
-    archs = sorted({load_target(name).arch for name in targets})
+    every = sorted({load_target(name).arch for name in targets})
+    archs = _grouped(every, lambda arch: tuple(_families(x, arch) for x in Operation))
     rows = [[f"`{x.tag}`", _types(x), _steps(x), *(support(x, target).status for target in firsts)] for x in Operation]
     presets = [[f"`{name}`", _preset(name)] for name in PRESETS]
     refused = list(_refused(targets))
@@ -264,7 +278,7 @@ def markdown() -> str:
             *(["Refused:", "", *refused, ""] if refused else []),
             "The kernel families that build them, beside the fallback:",
             "",
-            *_table(["operations", *archs], _built(archs)),
+            *_table(["operations", *(", ".join(x) for x in archs)], _built([x[0] for x in archs])),
             "",
             "Operations on rows:",
             "",

@@ -11,9 +11,9 @@ from zlib import crc32
 
 import numpy as np
 
-from aot.core.candidate import SplitK
 from aot.core.element import ElementType
 from aot.core.grouping import Grouping
+from aot.core.knobs import SplitK
 from aot.core.numerics import POISON_BYTE, decode, encode, is_bad, is_integer
 from aot.core.operands import PLAIN, element_of
 from aot.core.signature import Argument
@@ -79,23 +79,30 @@ def _few(shape: EdgeShape) -> EdgeShape:
 def _past_tiles(kernel: TunedKernel) -> tuple[int, int, int]:
     """Return extents that go past a cluster of tiles both ways, or along the columns alone where these are many."""
     candidate = kernel.key.candidate
-    rows, columns = candidate.tile_m * candidate.cluster_m + 24, candidate.tile_n * candidate.cluster_n + 40
+    rows, columns = (
+        candidate.gemm.tile_m * candidate.gemm.cluster_m + 24,
+        candidate.gemm.tile_n * candidate.gemm.cluster_n + 40,
+    )
     if rows * columns > MAX_ELEMENTS:
-        rows = candidate.tile_m - 24
-    m, n = (columns, rows) if candidate.swap_ab else (rows, columns)
+        rows = candidate.gemm.tile_m - 24
+    m, n = (columns, rows) if candidate.gemm.swap_ab else (rows, columns)
     return m, n, 520 if candidate.family in OF_ONE_TILE else 200
 
 
 def _many_tiles(kernel: TunedKernel) -> tuple[int, int, int] | None:
     """Return extents of more tiles than the device has SMs; None where those are large or the kernel has one each."""
     candidate = kernel.key.candidate
-    is_small = candidate.tile_m * candidate.tile_n <= SMALL_TILE
-    if candidate.family not in PERSISTENT or not is_small or candidate.split_k_mode not in (SplitK.NONE, SplitK.TAIL):
+    is_small = candidate.gemm.tile_m * candidate.gemm.tile_n <= SMALL_TILE
+    if (
+        candidate.family not in PERSISTENT
+        or not is_small
+        or candidate.gemm.split_k_mode not in (SplitK.NONE, SplitK.TAIL)
+    ):
         return None
     if kernel.key.operation.grouping is not Grouping.DENSE:
         return None
-    rows, columns = TAIL_TILES[0][0] * candidate.tile_m - 8, TAIL_TILES[0][1] * candidate.tile_n - 8
-    m, n = (columns, rows) if candidate.swap_ab else (rows, columns)
+    rows, columns = TAIL_TILES[0][0] * candidate.gemm.tile_m - 8, TAIL_TILES[0][1] * candidate.gemm.tile_n - 8
+    m, n = (columns, rows) if candidate.gemm.swap_ab else (rows, columns)
     return m, n, 200
 
 

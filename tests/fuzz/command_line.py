@@ -117,7 +117,7 @@ HOSTILE = (
     *(
         "thor",
         "h200",
-        "orin",
+        "xavier",
         "representative",
         "atlas_heldout",
         "transposed",

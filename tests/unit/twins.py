@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from aot.core.candidate import Candidate, KernelKey
+from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.element import ElementType
 from aot.core.errors import DeviceError
 from aot.core.grouping import Grouping
@@ -37,7 +37,9 @@ SEPARATOR = "separator"
 
 def kernel_of(tile_m=128, tile_n=128, *, sha="ab", operation=BF16, family="twin", **more):
     fields = {name: more.pop(name) for name in ("m_multiple", "n_multiple", "is_fallback") if name in more}
-    return TunedKernel(KernelKey(operation, Candidate(family, tile_m, tile_n, **more)), sha.ljust(64, "0"), **fields)
+    return TunedKernel(
+        KernelKey(operation, gemm_candidate(family, tile_m, tile_n, **more)), sha.ljust(64, "0"), **fields
+    )
 
 
 def problem_of(m: int, n: int, k: int, operation: Operation = BF16) -> Problem:

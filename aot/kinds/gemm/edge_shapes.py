@@ -7,10 +7,10 @@ from enum import Enum
 from math import lcm
 from typing import TYPE_CHECKING
 
-from aot.core.candidate import SplitK
 from aot.core.dispatch import ALIGNMENT_BYTES
 from aot.core.element import ElementType
 from aot.core.grouping import Grouping
+from aot.core.knobs import GemmKnobs, SplitK
 from aot.core.operands import PLAIN, Arrangement, Matrix, column_step, operands
 from aot.core.problem import Problem
 from aot.core.reference import is_16_bit_product
@@ -223,13 +223,13 @@ MIN_STEP = 8
 
 def _tail_shapes(kernel: TunedKernel) -> list[EdgeShape]:
     """List the cases of whole waves and a tail, the last tile of each axis not full; none for most kernels."""
-    candidate = kernel.key.candidate
-    if candidate.split_k_mode != SplitK.TAIL:
+    knobs = kernel.key.candidate.knobs
+    if not isinstance(knobs, GemmKnobs) or knobs.split_k_mode != SplitK.TAIL:
         return []
     shapes = []
     for tiles_m, tiles_n in TAIL_TILES:
-        rows, columns = tiles_m * candidate.tile_m - MIN_STEP, tiles_n * candidate.tile_n - MIN_STEP
-        m, n = (columns, rows) if candidate.swap_ab else (rows, columns)
+        rows, columns = tiles_m * knobs.tile_m - MIN_STEP, tiles_n * knobs.tile_n - MIN_STEP
+        m, n = (columns, rows) if knobs.swap_ab else (rows, columns)
         shapes.append(EdgeShape(rounded(Problem(kernel.key.operation, m, n, TAIL_K)), 0, 0, is_own=True))
     return shapes
 

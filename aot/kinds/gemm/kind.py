@@ -11,6 +11,7 @@ from aot.kinds.gemm.tuned import TunedKernel
 from aot.kinds.kind import Axis, Features, Kind, Use
 
 if TYPE_CHECKING:
+    from aot.core.knobs import Value
     from aot.core.work import AnyOperation
 
 
@@ -29,6 +30,10 @@ class Gemm(Kind[Problem, KernelKey]):
         (("num_stages", 4.0),),
     )
     tuned_type = TunedKernel
+
+    def values(self, candidate: Candidate) -> dict[str, Value]:
+        """Return the family and its knobs, whichever they are."""
+        return {"family": candidate.family, **dict(candidate.knobs.items())}
 
     def imputed_from(self, operation: AnyOperation) -> tuple[Operation, ...]:
         """Return the operations of equal sizes and rates, and those without the epilogue."""

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated
 
-from aot.core.candidate import KernelKey, SplitK
+from aot.core.candidate import KernelKey
 from aot.core.constraints import Extent, Range, Sha256
 from aot.core.dispatch import ALIGNMENT_BYTES, takes
+from aot.core.knobs import SplitK, split_mode
 from aot.core.operands import unaligned_loads
 from aot.core.problem import Problem
 from aot.core.tile_order import HEURISTIC, TileOrder, count_clusters, distinct_orders, order_name
@@ -45,7 +46,7 @@ class TunedKernel:
     @property
     def is_reproducible(self) -> bool:
         """Say whether two runs must give the same bits."""
-        return self.key.candidate.split_k_mode != SplitK.PARALLEL
+        return split_mode(self.key.candidate.knobs) is not SplitK.PARALLEL
 
     def takes(self, problem: object) -> bool:
         """Say whether the kernel is to be timed on the problem, with packed operands."""
@@ -62,8 +63,9 @@ class TunedKernel:
 
     def other_orders(self, problem: Problem, num_ctas: float) -> list[int]:
         """List the other orders of its tiles that differ on a problem, of which it has at most so many CTAs."""
-        candidate = self.key.candidate
-        clusters = count_clusters(candidate, problem)
-        if not self.orders_tiles or math.prod(clusters) * candidate.cluster_m * candidate.cluster_n > num_ctas:
+        if not self.orders_tiles:
+            return []
+        knobs, clusters = self.key.candidate.gemm, count_clusters(self.key.candidate, problem)
+        if math.prod(clusters) * knobs.cluster_m * knobs.cluster_n > num_ctas:
             return []
         return distinct_orders(*clusters)[1:]

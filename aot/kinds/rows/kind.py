@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aot.kinds.kind import Axis, Features, Kind, Use
 from aot.kinds.rows.candidate import RowCandidate, RowKernelKey
@@ -24,6 +24,10 @@ class RowsKind(Kind[RowProblem, RowKernelKey]):
     candidate_type = RowCandidate
     features = Features(("threads_per_row", "rows_per_cta", "vector_elements", "vectors_per_thread"), ("family",))
     tuned_type = TunedRowKernel
+
+    def values(self, candidate: RowCandidate) -> dict[str, Any]:
+        """Return the fields."""
+        return candidate.as_json()
 
     def imputed_from(self, operation: AnyOperation) -> tuple[RowOperation, ...]:
         """Return the operations that differ in X's element type alone, whose elements are as wide."""

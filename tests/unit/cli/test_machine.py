@@ -58,9 +58,9 @@ def test_a_machine_with_everything_can_do_everything():
         (replace(MACHINE, cached=("x86_64",)), "build without a network", "the CUDA runtime for aarch64 is fetched by"),
         (NO_GPU, "run kernels", "no usable NVIDIA driver; run where nvidia-smi finds a GPU"),
         (
-            replace(MACHINE, gpu=replace(H200, name="NVIDIA A100", compute_capability=(8, 0))),
+            replace(MACHINE, gpu=replace(H200, name="Tesla V100", compute_capability=(7, 0))),
             "run kernels",
-            "NVIDIA A100 has compute capability 8.0; expected one of 11.0, 9.0; CONTRIBUTING.md says how",
+            "Tesla V100 has compute capability 7.0; expected one of 8.0, 8.7, 8.9, 9.0, 10.0, 11.0, 12.0; CONTRI",
         ),
         (
             replace(MACHINE, gpu=replace(H200, driver_version="CUDA 12.8")),

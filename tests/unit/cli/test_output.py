@@ -13,7 +13,7 @@ import pytest
 
 from aot.cli.main import main
 from aot.cli.output import plain
-from aot.core.candidate import Candidate, KernelKey
+from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.shape_set import load_shape_set
@@ -31,7 +31,7 @@ class Thing:
     sizes: tuple[int, ...]
 
 
-TILE = Candidate("sm100_tgv", 64, 8)
+TILE = gemm_candidate("sm100_tgv", 64, 8)
 
 
 @pytest.mark.parametrize(

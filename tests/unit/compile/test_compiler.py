@@ -22,7 +22,7 @@ from aot.compile.compiler import SCRATCH, ArtifactStore, compile_kernels, compil
 from aot.compile.kinds import FAMILIES, RESULT_NAME, entry_of, family_sources, sources_changed, sources_of
 from aot.compile.object_file import cubin_sm, cubins, inspect
 from aot.core import scratch
-from aot.core.candidate import Candidate, KernelKey
+from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.errors import CompileError, ResourceError
 from aot.core.target import load_target
 from tests.compiling import EVERY
@@ -392,7 +392,7 @@ def run_here(pool, tasks):
 
 
 def test_an_illegal_kernel_is_not_tried(tmp_path):
-    key = KernelKey(BF16, Candidate("sm90_quack", 128, 256, schedule="pingpong"))
+    key = KernelKey(BF16, gemm_candidate("sm90_quack", 128, 256, schedule="pingpong"))
     message = (
         "bf16_kk_sm90_quack_128x256_c1x1_pingpong is not legal on h200: pingpong takes tile_n in steps of 16 up to 208"
     )

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from aot.core.candidate import Candidate, KernelKey
+from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.operation import Operation
 from aot.emulate.execute import ExecutionOptions, Executor, schedule_name
 from aot.emulate.kernels import tuned_kernel
@@ -178,7 +178,7 @@ def test_what_is_read_before_the_wait_without_a_promise_is_a_fault(early, tmp_pa
 
 
 def test_a_clearing_kernel_may_let_the_product_behind_it_start(tmp_path):
-    candidate = Candidate("sm90_stream_k", 64, 112, 1, 2, "pingpong", split_k=2, split_k_mode="tail")
+    candidate = gemm_candidate("sm90_stream_k", 64, 112, 1, 2, "pingpong", split_k=2, split_k_mode="tail")
     kernels = emulated_set([KernelKey(BF16, candidate)], "h200", tmp_path)
     (case,) = on_problem(kernels, (65, 264, 200), TWO[:1]).cases
     assert case.is_right, case
@@ -189,7 +189,7 @@ def test_groups_are_executed_with_poison_behind_every_extent(operation, tmp_path
     """Groups of k 99 with NaN behind it: gathered copies of 16 bytes were wrong here, and on an H100, 2026-11-26."""
     from aot.space.enumeration import legal
 
-    candidate = next(x for x in legal(operation, target_of("h200")) if x.tile_m * x.tile_n <= 128 * 64)
+    candidate = next(x for x in legal(operation, target_of("h200")) if x.gemm.tile_m * x.gemm.tile_n <= 128 * 64)
     kernels = emulated_set([KernelKey(operation, candidate)], "h200", tmp_path)
     tuned = tuned_kernel(kernels.products[0])
     ragged = [x for x in edge_shapes(tuned) if x.stride_multiple > 1]

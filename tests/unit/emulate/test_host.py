@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aot.core.candidate import Candidate, KernelKey
+from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.errors import DeviceError
 from aot.core.operands import GemmCall, Matrix, Tensor, operands
 from aot.core.problem import Problem
@@ -25,7 +25,7 @@ from tests.unit.twins import BF16
 
 pytestmark = pytest.mark.slow
 NORM = RowOperation("bf16_rms_norm")
-SPLIT = KernelKey(BF16, Candidate("sm100_quack", 128, 128, split_k=2, split_k_mode="serial", schedule="static"))
+SPLIT = KernelKey(BF16, gemm_candidate("sm100_quack", 128, 128, split_k=2, split_k_mode="serial", schedule="static"))
 
 
 class Device(EmulatedGpu):

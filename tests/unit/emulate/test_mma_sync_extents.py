@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from aot.core.candidate import Candidate, KernelKey
+from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.epilogue import Epilogue
 from aot.core.errors import VerificationError
 from aot.core.grouping import Grouping
@@ -42,7 +42,7 @@ OPERATIONS = [x for x in Operation if x.types in (BF16, FP16) and x.grouping is 
 
 
 def of(operation, loads):
-    return KernelKey(operation, Candidate("mma_sync", 16, 16, schedule=f"a{loads}k4", use_tma_store=False))
+    return KernelKey(operation, gemm_candidate("mma_sync", 16, 16, schedule=f"a{loads}k4", use_tma_store=False))
 
 
 FEW = (
@@ -69,7 +69,7 @@ KEYS = every() if EVERY else FEW
 
 def shapes(key):
     """List the cases of a kernel: rows padded by a few loads, from an address that is no more aligned than it asks."""
-    loads = int(re.match(r"a(\d+)k", key.candidate.schedule)[1])
+    loads = int(re.match(r"a(\d+)k", key.candidate.gemm.schedule)[1])
     step = loads // 2
     return [
         EdgeShape(
@@ -114,7 +114,7 @@ def test_all_that_there_is_is_among_them():
     assert {(x.operation.epilogue, x.operation.types) for x in keys} >= set(product(Epilogue, (BF16, FP16)))
     plain = [x for x in keys if x.operation.epilogue is Epilogue.NONE]
     assert len(plain) == len(set(Layout)) * 2 * len(LOADS)
-    assert {x.candidate.schedule for x in FEW} == {f"a{loads}k4" for loads in LOADS}
+    assert {x.candidate.gemm.schedule for x in FEW} == {f"a{loads}k4" for loads in LOADS}
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda x: x.name)

@@ -4,6 +4,8 @@ from dataclasses import fields
 
 import pytest
 
+from aot.core.candidate import Candidate
+from aot.core.knobs import PlainKnobs
 from aot.core.measurement import LibraryTime, Measurement, Record
 from aot.core.operation import Operation
 from aot.core.problem import Problem
@@ -19,6 +21,8 @@ from tests.unit.twins import CONDITIONS, kernel_of, problem_of
 BATCH = Problem(Operation.BF16_KK_BATCHED, 1, 64, 32, 7)
 NORM = RowProblem(RowOperation.BF16_RMS_NORM, 16, 4096)
 
+CANDIDATES = {"gemm": kernel_of().key, "rows": row_kernel_of().key}
+
 
 def test_each_kind_is_tried_and_no_two_operations_have_one_tag():
     assert list(KINDS) == list(TRIALS) == ["gemm", "rows"]
@@ -30,9 +34,26 @@ def test_each_kind_is_tried_and_no_two_operations_have_one_tag():
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
 def test_axes_and_features_are_fields(kind):
     assert [x.name for x in fields(kind.problem_type)] == ["operation", *(axis.name for axis in kind.axes)]
-    assert set(kind.features.fields) <= {x.name for x in fields(kind.candidate_type)}
+    values = kind.values(CANDIDATES[kind.name].candidate)
+    assert next(iter(values)) == "family"
+    assert set(values) >= set(kind.features.fields)
     operation = kind.operations[0]
     assert all(x in kind.operations and x is not operation for x in kind.imputed_from(operation))
+
+
+def test_knobs_that_a_kind_does_not_know_are_compared_as_far_as_there_is_room():
+    features = GEMM.features
+
+    def own(**knobs):
+        return GEMM.values(Candidate("own", PlainKnobs(tuple(knobs.items()))))
+
+    values = own(columns=7, is_eager=True, order="rows", warps=3)
+    assert values == {"family": "own", "columns": 7, "is_eager": True, "order": "rows", "warps": 3}
+    assert features.numbers(values) == [3.0, 2.0, 0.0, 0.0, 0.0, 0.0]
+    assert features.words(values) == [("family", "own"), ("is_eager", True), ("order", "rows"), None, None, None]
+    many = own(**{f"n_{x}": 1 for x in "abcdefgh"}, **{f"w_{x}": x for x in "abcdefg"})
+    assert features.numbers(many) == [1.0] * features.num_numbers
+    assert features.words(many) == [("family", "own"), *((f"w_{x}", x) for x in "abcde")]
 
 
 @pytest.mark.parametrize("problem", [BATCH, NORM], ids=lambda x: x.name)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from aot.core.candidate import Candidate, KernelKey
+from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.errors import StoreError
 from aot.core.measurement import OK, LibraryTime, Measurement, Outcome, Status
 from aot.core.operation import Operation
@@ -263,7 +263,7 @@ def test_a_store_of_version_4_takes_times_of_separators_and_libraries(tmp_path):
 
 def test_store_of_version_3_is_read_on(tmp_path):
     path = tmp_path / "r"
-    kernel = TunedKernel(KernelKey(Operation.FP16_MN, Candidate("sm90_prefetch_b", 64, 16)), "0" * 64)
+    kernel = TunedKernel(KernelKey(Operation.FP16_MN, gemm_candidate("sm90_prefetch_b", 64, 16)), "0" * 64)
     problem = problem_of(16, 64, 64, Operation.FP16_MN)
     with open_store(path) as store:
         run = store.add_run("h200", 1, CONDITIONS)

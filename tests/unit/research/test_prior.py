@@ -6,7 +6,7 @@ from aot.core.element import ElementType
 from aot.core.errors import TargetError
 from aot.core.operation import Operation
 from aot.core.target import RATES, load_target
-from aot.space.cost import CLOCK_HZ, DEFAULTS, Constants, estimate
+from aot.space.cost import DEFAULTS, Constants, estimate
 from aot.space.enumeration import legal
 from aot.space.roofline import roofline
 from research.studies.prior import (
@@ -68,7 +68,7 @@ def test_the_assumptions_are_the_targets_and_the_models_own():
     assert shown["flops_per_s"] == (258, "TFLOP/s")
     assert shown["bandwidth_bytes_per_s"] == (273, "GB/s")
     assert shown["smem_bytes_per_block"] == (227, "KiB")
-    assert shown["clock"] == (1.575, "GHz")
+    assert shown["clock_hz"] == (1.575, "GHz")
     assert shown["ramp_us"] == (9.5, "us")
     assert set(shown) - {field.name for field in fields(Constants)} == {*list(shown)[:10]}
     assert (shown["fp8_flops_per_s"], shown["int8_flops_per_s"]) == ((516, "TFLOP/s"), (516, "TOP/s"))
@@ -79,7 +79,7 @@ def test_the_assumptions_are_the_targets_and_the_models_own():
 
 def test_published_points_are_read_with_their_units():
     assert published_names() == ["thor"]
-    assert FOUND.clock.highest_hz == CLOCK_HZ[THOR.arch]
+    assert FOUND.clock.highest_hz == THOR.clock_hz
     square = next(x for x in BY_NAME["TIRx-kernels"].point if (x.dtype, x.m) == (ElementType.BFLOAT16, 4096))
     assert square.times_us() == (1693.179, 1124.945)
     of_torch = next(x for x in BY_NAME["torch-performance"].point if (x.dtype, x.m) == (ElementType.BFLOAT16, 4096))
@@ -158,13 +158,14 @@ def test_checks_are_the_cost_models_own_times():
 
 
 def test_a_lower_clock_slows_tensor_cores_and_l2_but_not_memory():
-    same = at_clock(THOR, DEFAULTS, 1.575e9)
-    assert same == (THOR, DEFAULTS)
-    slow, constants = at_clock(THOR, DEFAULTS, 1.05e9)
-    assert slow == replace(THOR, **{name: pytest.approx(getattr(THOR, name) / 1.5) for name in RATES.values()})
-    assert constants == replace(DEFAULTS, l2_bytes_a_clock_an_sm=pytest.approx(64 / 1.5))
+    assert at_clock(THOR, 1.575e9) == THOR
+    slow = at_clock(THOR, 1.05e9)
+    rates = {name: pytest.approx(getattr(THOR, name) / 1.5) for name in RATES.values()}
+    assert slow == replace(THOR, clock_hz=1.05e9, **rates)
+    orin = load_target("orin")
+    assert at_clock(orin, orin.clock_hz / 2).fp8_flops_per_s is None
     square, row = problem_of(4096, 4096, 4096), problem_of(1, 4096, 4096)
-    ratios = times_us([LARGE], [square, row], slow, constants) / times_us([LARGE], [square, row], THOR)
+    ratios = times_us([LARGE], [square, row], slow) / times_us([LARGE], [square, row], THOR)
     assert 1.4 < ratios[0, 0] < 1.5
     assert 1 < ratios[1, 0] < 1.1
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from aot.core.candidate import Candidate
+from aot.core.candidate import gemm_candidate
 from aot.core.target import load_target
 from aot.measure.protocol import TimingPlan
 from aot.search.strategies import strategy_of
@@ -15,7 +15,7 @@ from tests.unit.twins import BF16, problem_of
 pytestmark = pytest.mark.slow
 
 H200 = load_target("h200")
-CANDIDATES = tuple(Candidate("f", 64, 16 * (i + 1)) for i in range(10))
+CANDIDATES = tuple(gemm_candidate("f", 64, 16 * (i + 1)) for i in range(10))
 PROBLEMS = tuple(problem_of(16 * (i + 1), 4096, 4096) for i in range(6))
 TASKS = [Task(problem, CANDIDATES, tuple(map(float, range(10, 20)))) for problem in PROBLEMS]
 TIMES = {problem: dict(zip(CANDIDATES, range(19, 9, -1), strict=True)) for problem in PROBLEMS}

@@ -132,7 +132,7 @@ CANDIDATE = ("kernels", 0, "candidate")
         (1, "", "line 1: not JSON: Expecting value"),
         (1, "[1]", "line 1: version: expected 3, got None"),
         (1, header("target", value="../../../evil"), "line 1: target: expected the name of a target, such as h200"),
-        (1, header("target", value="orin"), f"line 1: no target 'orin'; there are: {', '.join(target_names())}"),
+        (1, header("target", value="xavier"), f"line 1: no target 'xavier'; there are: {', '.join(target_names())}"),
         (1, header("target", value="thor"), "line 1: measured on sm_90a, and the target thor is sm_110a"),
         (1, header("conditions", 0, "arch", value="sm_80"), "line 1: measured on sm_80, and the target h200 is sm_90a"),
         (
@@ -178,7 +178,7 @@ CANDIDATE = ("kernels", 0, "candidate")
         (
             1,
             header(*CANDIDATE, "family", value="sm100_tgv"),
-            "line 1: has kernels of sm100_tgv, which is not for sm_90a",
+            "line 1: has kernels of sm100_tgv, which needs tcgen05; h200 has it not",
         ),
         (1, header(*CANDIDATE, value=HEADER["kernels"][1]["candidate"]), "line 1: kernels: a kernel is there twice"),
         (3, "[0,1,64", "line 3: not JSON: Expecting"),
@@ -259,7 +259,10 @@ def test_store_with_nothing_finished_is_refused(tmp_path):
             "UPDATE runs SET target = '../../../evil'",
             "target: expected the name of a target, such as h200, got '../../../e",
         ),
-        ("UPDATE runs SET target = 'orin'", "no target 'orin'; there are: h100, h200, thor, thor_6sm, thor_t4000"),
+        (
+            "UPDATE runs SET target = 'xavier'",
+            "no target 'xavier'; there are: a100, b200, h100, h200, l4, orin, rtx_pro_6000, thor, thor_6sm, thor_t4000",
+        ),
         ("UPDATE runs SET arch = 'sm_80'", "measured on sm_80, and the target h200 is sm_90a"),
         ("UPDATE runs SET arch = 'x'", "arch: expected an architecture, such as sm_90a, got 'x'"),
         ("UPDATE runs SET device = char(27) || '[2J'", "device: expected one line of 1 to 200 printable characters"),

@@ -55,10 +55,10 @@ def counted(kernel):
 
 @pytest.mark.slow
 def test_the_limits_are_those_of_the_targets_and_of_the_compiler():
-    targets = [load_target(name) for name in target_names()]
-    assert {x.arch: x.smem_bytes_per_block for x in targets} == {
-        x.arch: SMEM_BYTES[x.arch.removesuffix("a")] for x in targets
-    }
+    limits = {x.arch: x.smem_bytes_per_block for x in map(load_target, target_names())}
+    known = {x: SMEM_BYTES[x.removesuffix("a")] for x in limits if x.removesuffix("a") in SMEM_BYTES}
+    assert {x: limit for x, limit in limits.items() if x in known} == known
+    assert limits.keys() - known.keys() == {"sm_80", "sm_87", "sm_89"}
     assert real("tcgen05")[0] == SMEM_BYTES
 
 
@@ -94,12 +94,12 @@ def test_warp_stages_are_those_of_the_installed_kernel():
 def test_bf16_is_counted_as_the_families_count(family):
     target, seen = load_target("thor"), 0
     for candidate in families()[family].candidates(BF16, target):
-        if candidate.swap_ab or not candidate.use_tma_store or candidate.split_k > 1:
+        if candidate.gemm.swap_ab or not candidate.gemm.use_tma_store or candidate.gemm.split_k > 1:
             continue
         if families()[family].check(candidate, BF16, target):
             continue
         used = families()[family].resources(candidate, BF16, target)
-        usage = count(Kernel("sm_110a", "bf16", candidate.tile_m, candidate.tile_n, candidate.use_2cta))
+        usage = count(Kernel("sm_110a", "bf16", candidate.gemm.tile_m, candidate.gemm.tile_n, candidate.gemm.use_2cta))
         filled = usage.spare_bytes // usage.output_stage_bytes * usage.output_stage_bytes
         assert (usage.num_stages, usage.stage_bytes) == (used.num_stages, used.stage_bytes)
         assert usage.needed_bytes + filled == used.smem_bytes
