@@ -68,6 +68,7 @@ def test_targets():
     assert [line.split()[:2] for line in succeed("targets").splitlines()[2:]] == [
         ["a100", "sm_80"],
         ["b200", "sm_100a"],
+        ["gb10", "sm_121a"],
         ["h100", "sm_90a"],
         ["h200", "sm_90a"],
         ["l4", "sm_89"],

@@ -197,6 +197,7 @@ def test_a_family_that_cannot_be_loaded_stops_what_needs_it_alone(installed, sou
             "b200",
             ["cluster_split_k", "mma_sync", "simt", "sm100_grouped", "sm100_persistent", "sm100_quack", "sm100_tgv"],
         ),
+        ("gb10", ["cluster_split_k", "mma_sync", "simt"]),
         ("rtx_pro_6000", ["cluster_split_k", "mma_sync", "simt"]),
         ("a100", ["mma_sync", "simt"]),
         ("l4", ["mma_sync", "simt"]),
