@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aot.compile import kinds
+from aot.compile import sources
 from aot.families import family_named
 from aot.families._entry_points import registrations
 from tests import native
@@ -20,7 +20,7 @@ SOURCES = Path(__file__).parents[1] / "examples" / "family"
 
 def forget_families():
     """Look for entry points anew."""
-    for found in (registrations, family_named, kinds.family_sources, kinds.family_imports, kinds._files_outside):
+    for found in (registrations, family_named, sources.family_sources, sources.family_imports, sources._files_outside):
         found.cache_clear()
 
 
@@ -34,8 +34,8 @@ def installed():
         done = subprocess.run([*pip, *how, str(SOURCES)], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 
-    sources = [x for x in SOURCES.rglob("*") if x.is_file() and "__pycache__" not in x.parts]
-    return native.once(".example", [native.digest(SOURCES, sources)], install)
+    files = [x for x in SOURCES.rglob("*") if x.is_file() and "__pycache__" not in x.parts]
+    return native.once(".example", [native.digest(SOURCES, files)], install)
 
 
 @contextmanager

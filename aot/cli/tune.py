@@ -53,16 +53,9 @@ from aot.select.selection import read_selection
 from aot.space.calibration import constants_of
 from aot.space.enumeration import Patterns
 from aot.tune.bundle import check_bundle_folder
+from aot.tune.kinds import TuningRequest, tuning_candidates
 from aot.tune.remote import Tuning as RemoteTuning
-from aot.tune.tuning import (
-    TuningRequest,
-    check_problems,
-    check_this_machine,
-    learn,
-    make_tuning_bundle,
-    measure_here,
-    tuning_candidates,
-)
+from aot.tune.tuning import check_problems, check_this_machine, learn, make_tuning_bundle, measure_here
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -244,7 +237,7 @@ def tune(**values: Any) -> None:
     request = _request(asked, device)
     if asked.url:
         check_output(asked.record or RECORDS / f"{device.name}.jsonl.gz")
-    for line in check_problems(request) if request.operations else ():
+    for line in check_problems(request):
         click.echo(line, err=True)
     remote = _inspected(asked, device)
     bundle, failures = make_tuning_bundle(request, device, directory, Workplace(jobs=asked.jobs, verbose=asked.verbose))
@@ -304,7 +297,7 @@ def _request(asked: _Options, device: Target) -> TuningRequest:
     shape_set = load_shape_set(asked.shapes)
     return TuningRequest(
         shape_set,
-        _operations(asked, shape_set),
+        (*_operations(asked, shape_set), *(asked.operations.rows if asked.operations else ())),
         Patterns.parse(asked.kernels),
         asked.limit,
         asked.prune or (math.inf if asked.selection else PRUNE),
@@ -312,7 +305,6 @@ def _request(asked: _Options, device: Target) -> TuningRequest:
         constants_of(asked.calibration, device.name),
         learn(asked.learn_from, device) if asked.learn_from else None,
         asked.per_problem,
-        asked.operations.rows if asked.operations else (),
     )
 
 
