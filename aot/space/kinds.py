@@ -65,6 +65,9 @@ class KindSpace(ABC):
         """Predict the times of legal candidates on a problem that they take, in microseconds."""
 
 
+USUAL_REGISTERS = 64
+"""Registers of a thread, for times, where a family leaves them to the compiler: an assumption."""
+
 _NO_SPLIT, *_SPLITS = (mode.value for mode in SplitK)
 
 
@@ -160,7 +163,7 @@ class RowsSpace(KindSpace):
 
         def reading(candidate: Candidate) -> Reading:
             family = rows_family_of(candidate)
-            registers = family.resources(candidate, operation, target).registers
+            registers = family.resources(candidate, operation, target).registers or USUAL_REGISTERS
             return Reading(row_tiling_of(candidate), registers, family.num_reads(candidate, operation))
 
         return [row_time_us(reading(x), problem, target) for x in candidates]
