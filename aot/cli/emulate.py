@@ -137,13 +137,13 @@ def _keys(context: click.Context, device: Target, emulated: Target) -> list[AnyK
     patterns = Patterns.parse(values["kernels"])
     if source == LEGAL:
         asked = named or all_named_operations(DEFAULT_PRESET)
-        keys += legal_keys((*asked.products, *asked.rows), emulated, values["sample"], patterns)
+        keys += legal_keys(asked.operations, emulated, values["sample"], patterns)
     elif source == WITH_OPERATIONS:
         if named.products:
             is_predicted = values["predicted"]
             keys += selection_with(context, device, named.products, is_predicted=is_predicted).kernels
-        if named.rows:
-            keys += rows_with(named.rows, device).kernels
+        if named.others:
+            keys += rows_with(named.others, device).kernels
     else:
         keys += selection_for(context, source, device, values["selection"]).kernels
     kept = [x for x in keys if patterns.keep(x.candidate.name)]

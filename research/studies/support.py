@@ -197,7 +197,7 @@ def _of_rows(targets: Sequence[str]) -> list[list[str]]:
 def _preset(name: str) -> str:
     """List what a preset stands for: products, then operations on rows."""
     found = all_named_operations(name)
-    return ", ".join(f"`{x}`" for x in (*found.products, *found.rows))
+    return ", ".join(f"`{x}`" for x in (*found.products, *found.others))
 
 
 def _row(cells: list[str]) -> str:
