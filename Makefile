@@ -52,7 +52,7 @@ test: $(READY) ## Run the tests, without a GPU
 OF_MORE := $(addprefix tests/runtime/test_,$(addsuffix .py,damage dispatch \
   operand_kernels real_operations grouped_kernels cluster_split_k sm90_cluster_split_k sm90_split_fp8))
 OF_MORE += tests/simulated/test_tuning.py tests/simulated/test_remote.py tests/package/test_wheels.py
-OF_MORE += $(addprefix tests/unit/,studies/test_smem.py families/test_simt.py compile/test_compiler.py \
+OF_MORE += $(addprefix tests/unit/,space/test_smem.py families/test_simt.py compile/test_compiler.py \
   emulate/test_hopper.py)
 
 walk: $(READY) ## Take the long ways: images, the tutorial, a wheel without a network, every candidate of Thor's wheel
@@ -77,7 +77,7 @@ tune: $(READY) ## Measure on this machine's GPU and bring the result into the re
 
 bench: ## Compare the installed wheel with torch on this machine's GPU: make bench PYTHON=the one with both
 	mkdir -p build/bench
-	PYTHONPATH=$(CURDIR) $(PYTHON) bench/bench.py --out build/bench/bench.json
+	PYTHONPATH=$(CURDIR) $(PYTHON) research/bench/bench.py --out build/bench/bench.json
 
 report: TARGET = h200
 report: $(READY) ## Write build/report/TARGET.html about a tuning; the H200's unless TARGET is given

@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 from aot.compile.compiler import ArtifactStore, compile_one
-from aot.core.candidate import Candidate, KernelKey
+from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.operation import Operation
 from aot.core.target import Target, load_target
 from aot.emulate.build import build_host_library, emulated_library, emulated_target
@@ -24,7 +24,7 @@ from aot.emulate.execute import ExecutionOptions, Executor
 from aot.emulate.kernels import EmulatedSet
 from aot.emulate.schedule import Mode, Schedule
 
-KEY = KernelKey(Operation.BF16_KK, Candidate("sm100_tgv", 64, 8, num_stages=4, swap_ab=True, use_tma_store=False))
+KEY = KernelKey(Operation.BF16_KK, gemm_candidate("sm100_tgv", 64, 8, num_stages=4, swap_ab=True, use_tma_store=False))
 PROBLEMS = ((8, 64, 64), (40, 136, 200), (9, 72, 1160))
 """(m, n, k), of 1, 2 and 10 blocks of k."""
 MODES = (Mode.RANDOM, Mode.EAGER, Mode.LAZY, Mode.PRIORITY, Mode.STRICT, Mode.STRICT_EAGER, Mode.STRICT_LAZY)

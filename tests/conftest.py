@@ -20,7 +20,7 @@ LONGEST = (
     "runtime",
     "unit/test_hostile_texts",
     "unit/test_fuzz_command_line",
-    "unit/studies",
+    "unit/research",
     "unit/cli",
 )
 """Below tests/: what a worker must not begin when the others are done, longest first. Source: CPU seconds of files in a

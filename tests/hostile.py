@@ -6,6 +6,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
+from aot.core import candidate
 from aot.core.constraints import Form
 
 HOSTILE = {
@@ -48,9 +49,9 @@ HOSTILE = {
 
 
 def written_kind(kind: Any) -> Any:
-    """Return the type that a value is written as."""
+    """Return the type that a value is written as; a candidate's knobs lie beside its family."""
     if get_origin(kind) is not Annotated:
-        return kind
+        return candidate._FLAT if kind is candidate.Candidate else kind
     base, constraint = get_args(kind)
     return constraint.kind if isinstance(constraint, Form) else base
 

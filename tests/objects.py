@@ -9,7 +9,7 @@ from io import BytesIO
 
 from elftools.elf.elffile import ELFFile
 
-from aot.core.candidate import Accepted, Candidate, KernelKey
+from aot.core.candidate import Accepted, KernelKey, gemm_candidate
 from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Section
 from aot.core.element import ElementType
 from aot.core.operation import Operation
@@ -24,11 +24,11 @@ from tests.compiling import compile_kernels
 from tests.golden.manifest import golden_manifest, row, with_table
 
 BF16 = Operation.of(ElementType.BFLOAT16)
-BIG = Candidate("sm90_quack", 128, 256, 2, 1, "cooperative")
-SMALL = Candidate("sm90_quack", 64, 16, schedule="pingpong", swap_ab=True)
-SPLIT = Candidate("sm90_quack", 64, 64, schedule="pingpong", split_k=4, split_k_mode="serial")
-EARLY = Candidate("sm90_prefetch_b", 64, 16, schedule="pingpong", swap_ab=True)
-EARLY_SPLIT = Candidate("sm90_prefetch_b", 64, 64, schedule="pingpong", split_k=4, split_k_mode="serial")
+BIG = gemm_candidate("sm90_quack", 128, 256, 2, 1, "cooperative")
+SMALL = gemm_candidate("sm90_quack", 64, 16, schedule="pingpong", swap_ab=True)
+SPLIT = gemm_candidate("sm90_quack", 64, 64, schedule="pingpong", split_k=4, split_k_mode="serial")
+EARLY = gemm_candidate("sm90_prefetch_b", 64, 16, schedule="pingpong", swap_ab=True)
+EARLY_SPLIT = gemm_candidate("sm90_prefetch_b", 64, 64, schedule="pingpong", split_k=4, split_k_mode="serial")
 _CUDA = 190
 _KPARAM_INFO = 0x17
 
@@ -37,7 +37,7 @@ def _candidates(target):
     (fallback,) = FALLBACK.candidates(BF16, target)
     if target.arch == "sm_90a":
         return [fallback, BIG, SMALL, EARLY, EARLY_SPLIT, SPLIT]
-    family = family_of(Candidate("sm100_persistent", 128, 128))
+    family = family_of(gemm_candidate("sm100_persistent", 128, 128))
     legal = (x for x in family.candidates(BF16, target) if isinstance(check(x, BF16, target), Accepted))
     return [fallback, next(legal)]
 

@@ -6,31 +6,49 @@ import gzip
 import json
 import math
 import tempfile
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aot.cli import report as cli_report
 from aot.compile import artifact
 from aot.core import execution, shape_set, target
-from aot.core.candidate import KernelKey
+from aot.core.candidate import Candidate, KernelKey
+from aot.core.constraints import (
+    Arch,
+    Count,
+    Error,
+    Extent,
+    Index,
+    KernelName,
+    Label,
+    Microseconds,
+    Positive,
+    TargetName,
+    Text,
+    Version,
+)
 from aot.core.errors import ManifestError, SelectionError, ShapeFileError, StoreError, TargetError
-from aot.core.measurement import LibraryRow, LibraryTime, Measurement, Outcome, Status
+from aot.core.json_text import plain_json
+from aot.core.measurement import Conditions, LibraryTime, Measurement, Outcome, Status
+from aot.core.operation import Operation
 from aot.core.problem import Problem
-from aot.core.row_operation import RowOperation
 from aot.core.strict_json import DecodeError, text_of
 from aot.core.strict_toml import toml_string
+from aot.core.tile_order import TileOrder
 from aot.families import family_of
-from aot.measure import row_results, row_tuning_set, tuning_set
+from aot.kinds.gemm.tuned import TunedKernel
+from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.tuned import TunedRowKernel
+from aot.measure import tuning_set
 from aot.measure.store import open_store
 from aot.package.manifest import Manifest, from_json, to_json
-from aot.select import record, row_record, selection
+from aot.report import searches
+from aot.select import record, selection
 from aot.select.coverage import Coverage
 from aot.space import calibration
 from aot.space.cost import DEFAULTS
-from aot.studies import census, prior
-from aot.studies.replay import CURVE_VERSION, CurvePoint
+from research.studies import census, prior
 from tests.golden.manifest import BIG, FALLBACK, KK, SMALL, golden_manifest
 from tests.runtime.rows import with_rows
 
@@ -94,7 +112,7 @@ def from_text(parser):
 
 
 def plain(value):
-    return json.loads(json.dumps(asdict(value)))
+    return plain_json(value)
 
 
 SELECTION = selection.Selection(
@@ -128,12 +146,62 @@ GOLDEN_MANIFEST = {**written(GOLDEN), "tables": [with_mig(x) for x in written(GO
 
 
 @dataclass(frozen=True)
+class HeaderKernel:
+    """A kernel of a record: its candidate is of the operation's kind."""
+
+    operation: Operation
+    candidate: Candidate
+    tile_order: TileOrder | None = None
+
+
+@dataclass(frozen=True)
+class RecordHeader:
+    """A record's first line."""
+
+    version: Version
+    target: TargetName
+    conditions: tuple[Conditions, ...]
+    kernels: tuple[HeaderKernel, ...]
+
+
+@dataclass(frozen=True)
+class RecordRow:
+    """A time, of a product."""
+
+    kernel: Index
+    m: Extent
+    n: Extent
+    k: Extent
+    median_us: Microseconds
+    low_us: Microseconds
+    high_us: Microseconds
+    num_rounds: Count
+    relative_error: Error
+    status: Text | None = None
+
+
+@dataclass(frozen=True)
+class LibraryLine:
+    """A library's time of a product."""
+
+    library: Label
+    operation: Operation
+    m: Extent
+    n: Extent
+    k: Extent
+    median_us: Microseconds
+    low_us: Microseconds
+    high_us: Microseconds
+    num_rounds: Positive
+
+
+@dataclass(frozen=True)
 class RecordDocument:
     """A record's lines; rows with the names that their values have by their place."""
 
-    header: record._Header
-    rows: tuple[record._Row, ...]
-    library_times: tuple[LibraryRow, ...]
+    header: RecordHeader
+    rows: tuple[RecordRow, ...]
+    library_times: tuple[LibraryLine, ...]
 
 
 def record_lines(document):
@@ -162,28 +230,80 @@ RECORD = {
 
 
 @dataclass(frozen=True)
+class TunedEntry:
+    """A kernel of a bundle."""
+
+    name: KernelName
+    kind: Label
+    kernel: TunedKernel
+
+
+@dataclass(frozen=True)
+class RowEntry(TunedEntry):
+    """A kernel of an operation on rows."""
+
+    kernel: TunedRowKernel
+
+
+@dataclass(frozen=True)
+class ProblemEntry:
+    """A problem of a bundle, beside its sizes."""
+
+    operation: Label
+    sizes: dict[Label, Extent]
+    kernels: tuple[Index, ...] | None
+    predicted_us: tuple[tuple[Index, Microseconds], ...] | None
+
+
+@dataclass(frozen=True)
+class TunedKernels:
+    """kernels.json."""
+
+    version: Version
+    target: TargetName
+    arch: Arch
+    kernels: tuple[TunedEntry, ...]
+
+
+@dataclass(frozen=True)
+class RowKernels(TunedKernels):
+    """The same of operations on rows."""
+
+    kernels: tuple[RowEntry, ...]
+
+
+@dataclass(frozen=True)
+class TunedProblems:
+    """problems.json."""
+
+    version: Version
+    target: TargetName
+    arch: Arch
+    problems: tuple[ProblemEntry, ...]
+
+
+@dataclass(frozen=True)
 class TuningDocument:
     """The two files of a bundle."""
 
-    kernels: tuning_set._Kernels
-    problems: tuning_set._Problems
+    kernels: TunedKernels
+    problems: TunedProblems
 
 
 def tuned(candidate):
-    name = f"bf16_kk_{candidate.name}"
-    multiples = {"m_multiple": 1, "n_multiple": 1, "is_fallback": family_of(candidate).is_fallback}
-    return {"name": name, "operation": OPERATION, "candidate": plain(candidate), "object_sha256": "0" * 64, **multiples}
+    kernel = TunedKernel(KernelKey(KK, candidate), "0" * 64, is_fallback=family_of(candidate).is_fallback)
+    return {"name": kernel.name, "kind": "gemm", "kernel": plain(kernel)}
 
 
 HEAD = {"version": tuning_set.TUNING_SET_VERSION, "target": "h200", "arch": "sm_90a"}
-PROBLEM = {"operation": OPERATION, "n": 64, "k": 64}
+SIZES = {"n": 64, "k": 64, "num_groups": 1}
 TUNING = {
     "kernels": {**HEAD, "kernels": [tuned(BIG), tuned(FALLBACK)]},
     "problems": {
         **HEAD,
         "problems": [
-            {**PROBLEM, "m": 1, "kernels": [0], "predicted_us": [[0, 9.5]]},
-            {**PROBLEM, "m": 2, "kernels": None, "predicted_us": None},
+            {"operation": OPERATION, "sizes": {**SIZES, "m": 1}, "kernels": [0], "predicted_us": [[0, 9.5]]},
+            {"operation": OPERATION, "sizes": {**SIZES, "m": 2}, "kernels": None, "predicted_us": None},
         ],
     },
 }
@@ -211,8 +331,8 @@ def store_bytes():
     """Return a store with a row of every table, at rest, in the mode that a data base in memory can be made of."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "r")
-        kernel = tuning_set.TunedKernel(KernelKey(KK, BIG), "0" * 64)
-        failing = tuning_set.TunedKernel(KernelKey(KK, SMALL), "1" * 64)
+        kernel = TunedKernel(KernelKey(KK, BIG), "0" * 64)
+        failing = TunedKernel(KernelKey(KK, SMALL), "1" * 64)
         problem = Problem(KK, 1, 64, 64)
         with open_store(path) as store:
             run = store.add_run("h200", 1, replace(GOLDEN.tables[0].conditions[0], mig="1g.18gb"))
@@ -302,10 +422,10 @@ CENSUS = {
     "on_rows": [{**CENSUS_ROW, "operation": "bf16_rotary", "family": "row_rotary"}],
 }
 SEARCHES = {
-    "version": CURVE_VERSION,
+    "version": searches.CURVE_VERSION,
     "target": "h200",
     "record": "h200",
-    "points": [plain(CurvePoint("model", 0.1, 0.1, 9.0, 1.5, 0.01, 0.02, 0.03, 0.9, 9, 1))],
+    "points": [plain(searches.CurvePoint("model", 0.1, 0.1, 9.0, 1.5, 0.01, 0.02, 0.03, 0.9, 9, 1))],
 }
 MODEL = {"name": "x", "weights": [{"name": "qkv", "n": 64, "k": 64}], "m": [1, 16]}
 SHAPES = {
@@ -356,82 +476,37 @@ MISS_LOG = b"# aot_gemm misses 1\ndropped 3\ngrid bf16_kk 72 80 48x3 300x1\nunal
 
 
 @dataclass(frozen=True)
-class RowRecordDocument:
-    """The lines of a record of row operations."""
+class RowTuningDocument:
+    """The two files of a bundle, of operations on rows."""
 
-    head: row_record.RowRecordHead
-    times: tuple[row_record.RowTime, ...]
-
-
-ROW_CONDITIONS = plain(replace(GOLDEN.tables[0].conditions[0], mig="1g.18gb"))
-ROW_RECORD = {
-    "head": {"row_record_version": 1, "target": "h200", "conditions": ROW_CONDITIONS},
-    "times": [
-        {
-            "operation": "bf16_rms_norm",
-            "candidate": plain(ROWS.row_kernels[1].candidate),
-            "rows": 16,
-            "cols": 4096,
-            "median_us": 3.5,
-        }
-    ],
-}
+    kernels: RowKernels
+    problems: TunedProblems
 
 
-def record_lines_of_rows(document):
-    """Write a line for each part; what is no such document is one line."""
-    if not isinstance(document, dict) or not isinstance(document.get("times"), list):
-        return json_bytes(document)
-    rest = {key: value for key, value in document.items() if key not in ("head", "times")}
-    lines = [document.get("head"), *document["times"], *([rest] if rest else [])]
-    return b"\n".join(map(json_bytes, lines))
-
-
-def from_text_of_rows(content, folder):
-    """Read a record of row operations."""
-    del folder
-    return row_record.parse_row_record(content, "r.jsonl")
-
-
-@dataclass(frozen=True)
-class RowResultsDocument:
-    """The lines of a journal of row operations, one of each kind."""
-
-    run: row_results.RowRun
-    idle: row_results.RowIdle
-    start: row_results.RowStart
-    verified: row_results.RowVerified
-    quarantined: row_results.RowQuarantined
-    time: row_results.RowTimed
-
-
-ROW_RESULTS = {
-    "run": {"row_results_version": 1, "target": "h200", "conditions": ROW_CONDITIONS},
-    "idle": {},
-    "start": {"kernel": f"a {'0' * 64}", "what": "verifying a", "run": 0},
-    "verified": {"kernel": f"a {'0' * 64}"},
-    "quarantined": {"kernel": f"b {'0' * 64}", "reason": "wrong"},
-    "time": {"kernel": f"a {'0' * 64}", **ROW_RECORD["times"][0]},
-}
+ON_ROWS = ROWS.row_kernels[1]
 ROW_TUNING = {
-    "version": row_tuning_set.ROW_TUNING_SET_VERSION,
-    "target": "h200",
-    "arch": "sm_90a",
-    "kernels": [
-        {
-            name: plain(ROWS.row_kernels[1])[name]
-            for name in ("name", "operation", "candidate", "object_sha256", "limits")
-        }
-    ],
-    "sizes": [{"operation": "bf16_rms_norm", "rows": 16, "cols": 4096, "kernels": [0]}],
+    "kernels": {
+        **HEAD,
+        "kernels": [
+            {
+                "name": ON_ROWS.name,
+                "kind": "rows",
+                "kernel": plain(TunedRowKernel(ON_ROWS.key, "0" * 64, ON_ROWS.limits, False)),
+            }
+        ],
+    },
+    "problems": {
+        **HEAD,
+        "problems": [
+            {
+                "operation": "bf16_rms_norm",
+                "sizes": {"rows": 16, "cols": 4096},
+                "kernels": [0],
+                "predicted_us": [[0, 3.5]],
+            }
+        ],
+    },
 }
-
-
-def journal(document):
-    """Write a line for each kind; what is no table of kinds is one line."""
-    if not isinstance(document, dict):
-        return json_bytes(document) + b"\n"
-    return b"".join(json_bytes({name: value}) + b"\n" for name, value in document.items())
 
 
 SEEDS = {
@@ -452,10 +527,10 @@ SEEDS = {
     "tuning set": Seed(TuningDocument, TUNING, tuning_files, read_tuning, StoreError),
     "census": Seed(census.Census, CENSUS, json_bytes, from_file("c.json", census.read_census), StoreError),
     "searches": Seed(
-        cli_report._Searches,
+        searches.Searches,
         SEARCHES,
         json_bytes,
-        from_file("s.json", lambda path: cli_report.read_searches(path, "h200")),
+        from_file("s.json", lambda path: searches.read_searches(path, "h200")),
         StoreError,
     ),
     "result": Seed(
@@ -483,17 +558,7 @@ SEEDS = {
         from_file("thor.json", lambda path: execution.read_executions(path, "thor")),
         StoreError,
     ),
-    "row record": Seed(RowRecordDocument, ROW_RECORD, record_lines_of_rows, from_text_of_rows, StoreError),
-    "row results": Seed(
-        RowResultsDocument, ROW_RESULTS, journal, from_file("r.jsonl", row_results.read_row_results), StoreError
-    ),
-    "row tuning set": Seed(
-        row_tuning_set.RowTuningSet,
-        ROW_TUNING,
-        json_bytes,
-        from_file("rows.json", lambda path: row_tuning_set.read_row_tuning_set(path.parent)),
-        StoreError,
-    ),
+    "tuning set of rows": Seed(RowTuningDocument, ROW_TUNING, tuning_files, read_tuning, StoreError),
     "manifest with rows": Seed(
         Manifest, written(ROWS), json_bytes, lambda content, _: from_json(content, "m.json"), ManifestError
     ),

@@ -46,12 +46,12 @@ from aot.cli.selection import (
 from aot.compile.workplace import Workplace
 from aot.core.errors import SelectionError
 from aot.core.grouping import Grouping
-from aot.core.named_operations import DEFAULT_PRESET, HELP, all_named_operations, with_epilogues
 from aot.core.operation import Operation
 from aot.core.progress import waiting
 from aot.core.shape_set import load_shape_set
 from aot.core.target import Target, load_target
 from aot.core.whole_file import check_folder
+from aot.kinds.named_operations import DEFAULT_PRESET, HELP, all_named_operations, with_epilogues
 from aot.package.distribution import check_name, check_version
 from aot.package.states import states_text
 from aot.package.wheel import DEFAULT_PACKAGE, BuiltWheel, TableSource, check_one_host, make_wheel, toolchain_version

@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from aot.cli import tables
+from aot.cli.machine import Ability, Machine, abilities, next_command, read_machine
 from aot.cli.output import JSON, show
 from aot.core.target import load_target, target_names
-from aot.studies.doctor import Ability, Machine, abilities, next_command, read_machine
 
 
 def machine_lines(machine: Machine) -> str:

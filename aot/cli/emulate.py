@@ -37,11 +37,11 @@ from aot.cli.selection import (
     shipped_mode,
 )
 from aot.compile.kinds import verdict_of
+from aot.compile.legal_keys import legal_keys
 from aot.compile.workplace import Workplace
-from aot.core.candidate import Accepted
+from aot.core.candidate import Accepted, KernelKey
 from aot.core.errors import CandidateError, CompileError, VerificationError
 from aot.core.execution import COMMITTED, Execution, interpreter_sha256, merged, read_executions, write_executions
-from aot.core.named_operations import DEFAULT_PRESET, HELP, all_named_operations
 from aot.core.scratch import scratch_folder
 from aot.core.target import load_target
 from aot.emulate.build import emulated_target
@@ -51,8 +51,8 @@ from aot.emulate.run import execute_kernels, kept_results
 from aot.emulate.schedule import Mode, Schedule
 from aot.emulate.sight import Sight, Sighting, num_mutants, sight
 from aot.emulate.trace import TracedWarp, trace_line
+from aot.kinds.named_operations import DEFAULT_PRESET, HELP, all_named_operations
 from aot.space.enumeration import Patterns
-from aot.studies.census import legal_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -168,7 +168,7 @@ def _options(values: Mapping[str, Any], keys: Sequence[AnyKey]) -> ExecutionOpti
     schedules = tuple(Schedule(mode, seed) for seed in range(values["seeds"]) for mode in values["modes"])
     problem = values["problem"]
     if problem is not None:
-        kinds = {3 if hasattr(x.candidate, "tile_m") else 2 for x in keys}
+        kinds = {3 if isinstance(x, KernelKey) else 2 for x in keys}
         if kinds != {len(problem)}:
             raise click.UsageError(
                 f"--problem has {len(problem)} extents; a product has m,n,k and an operation on rows rows,cols: the "

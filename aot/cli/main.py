@@ -14,7 +14,7 @@ import sys
 import tempfile
 import traceback
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "build": ("aot.cli.build:build", "Compile a selection's kernels and build the wheel."),
-    "calibrate": ("aot.cli.search:calibrate_command", "Fit the cost model to a few recorded times."),
-    "census": ("aot.cli.census:census_command", "Compile every legal candidate and count; takes hours."),
+    "calibrate": ("aot.cli.calibrate:calibrate_command", "Fit the cost model to a few recorded times."),
     "compile": ("aot.cli.tune:compile_command", "Compile the candidates that the model ranks best."),
     "completion": ("aot.cli.completion:completion", "Print or install what a shell completes aot with."),
     "deb": ("aot.cli.deb:deb", "Make Debian packages of a wheel's C library."),
@@ -36,12 +35,10 @@ COMMANDS = {
     "doctor": ("aot.cli.doctor:doctor", "Say what this machine can do, and the next command."),
     "emulate": ("aot.cli.emulate:emulate", "Execute kernels without a GPU, and look for races."),
     "explain": ("aot.cli.select:explain", "Say which kernel a problem gets, and why."),
-    "import": ("aot.cli.tune:import_command", "Merge results of measuring into a record."),
-    "prior": ("aot.cli.prior:prior_command", "Show what the cost model assumes of a device."),
+    "import": ("aot.cli.importing:import_command", "Merge results of measuring into a record."),
     "release": ("aot.cli.release:release", "Build wheels with bills, licences, provenance, checksums."),
     "report": ("aot.cli.report:report", "Write one HTML page about a tuning."),
     "reproduce": ("aot.cli.release:reproduce", "Build a release again and compare the bytes."),
-    "search": ("aot.cli.search:search", "Compare search strategies on recorded times."),
     "select": ("aot.cli.select:select_command", "Choose the kernels to ship and their dispatch table."),
     "shapes": ("aot.cli.shapes:shapes", "List a shape set."),
     "smem": ("aot.cli.smem:smem_command", "Count a kernel's shared memory, and say what fits."),
@@ -93,31 +90,35 @@ def _typed(error: Exception) -> AotError | None:
     return None
 
 
-class _Group(click.Group):
+class Commands(click.Group):
     """Loads commands when they are called, prints every error in one place and exits with its code."""
+
+    table: ClassVar[dict[str, tuple[str, str]]] = COMMANDS
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """List the commands' names."""
-        return sorted({*COMMANDS, *super().list_commands(ctx)})
+        return sorted({*self.table, *super().list_commands(ctx)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command."""
-        if cmd_name not in COMMANDS:
+        if cmd_name not in self.table:
             return super().get_command(ctx, cmd_name)
-        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        module, _, name = self.table[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """List the commands without importing them, and the options of `aot` itself."""
-        found = [CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]
+        found = [
+            CompletionItem(name, help=text) for name, (_, text) in self.table.items() if name.startswith(incomplete)
+        ]
         return [*sorted(found, key=lambda x: str(x.value)), *super(click.Group, self).shell_complete(ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands' lines without importing them."""
         del ctx
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in sorted(COMMANDS.items())])
+            formatter.write_dl([(name, text) for name, (_, text) in sorted(self.table.items())])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Call a command; where the reader of its output has ended, end quietly."""
@@ -129,7 +130,7 @@ class _Group(click.Group):
     def main(self, *arguments: Any, **extra: Any) -> Any:
         """Run a command and exit with its code."""
         extra["standalone_mode"] = False
-        sys.exit(_run(lambda: super(_Group, self).main(*arguments, **extra)))
+        sys.exit(_run(lambda: super(Commands, self).main(*arguments, **extra)))
 
 
 def _interrupted() -> int:
@@ -168,7 +169,7 @@ def _run(command: Callable[[], Any]) -> int:
     return code if isinstance(code, int) else 0
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="aot-kernels")
 def main() -> None:
     """Tune GEMM kernels offline and package the winners, compiled, in a wheel."""

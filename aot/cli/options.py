@@ -12,9 +12,9 @@ import click
 from aot.cli.completion import complete_shapes, complete_targets
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
-from aot.core.named_operations import HELP, NamedOperations, all_named_operations, named_operations
 from aot.core.operation import ELEMENTS, Layout, Operation
 from aot.core.whole_file import check_folder, check_output
+from aot.kinds.named_operations import HELP, NamedOperations, all_named_operations, named_operations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -30,8 +30,6 @@ class Decorator(Protocol):
 
 
 RECORDS = Path(__file__).parents[1] / "records"
-ROW_RECORDS = RECORDS.with_name("row_records")
-"""Where the committed records of row operations are; a target may have none."""
 SELECTIONS = Path("build/selections")
 """Where `aot select` writes, below the working directory."""
 

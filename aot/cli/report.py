@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import click
 
 from aot.cli.options import OUTPUT_FILE, RECORDS, TARGET_HELP, Axis, Command, option
 from aot.cli.output import JSON, show
-from aot.cli.search import OUTPUT as SEARCHES
 from aot.cli.selection import (
     COMMITTED,
     LAST,
@@ -22,46 +20,20 @@ from aot.cli.selection import (
     told_mode,
     told_options,
 )
-from aot.core.constraints import TargetName, Text, Version
-from aot.core.errors import StoreError
 from aot.core.measurement import PROVENANCE_MEASURED
 from aot.core.progress import waiting
 from aot.core.shape_set import load_shape_set
-from aot.core.strict_json import DecodeError, decode_version, parse_json, read_content
 from aot.core.target import load_target
 from aot.core.whole_file import check_output, write_whole
-from aot.report.facts import SearchPoint, facts_of
+from aot.report.facts import facts_of
 from aot.report.page import page
-from aot.select.record import read_record
-from aot.studies.replay import CURVE_VERSION, CurvePoint
+from aot.report.searches import read_searches
+from aot.select.record import read_products
 
+SEARCHES = Path("build/search")
+"""Where the study of searches writes."""
 REPORTS = Path("build/report")
 """Where `aot report` writes, below the working directory."""
-
-
-@dataclass(frozen=True)
-class _Searches:
-    """What `aot search` writes."""
-
-    version: Version
-    target: TargetName
-    record: Text
-    points: tuple[CurvePoint, ...]
-
-
-def read_searches(path: Path, target: str) -> list[SearchPoint]:
-    """Read the curves that `aot search` wrote.
-
-    Raises:
-        StoreError: the file cannot be read, is of another version, or is of another target.
-    """
-    try:
-        found = decode_version(_Searches, parse_json(read_content(path)), "version", CURVE_VERSION)
-    except DecodeError as error:
-        raise StoreError(f"cannot read the searches {path}: {error}; run `aot search` again") from error
-    if found.target != target:
-        raise StoreError(f"{path} is of {found.target}, not of {target}; give --search, or run `aot search` again")
-    return [SearchPoint(x.strategy, x.fraction, x.device_s, x.mean_regret, x.worst_regret) for x in found.points]
 
 
 @click.command(cls=Command, axes=(Axis(MODES, told_mode),))
@@ -74,7 +46,11 @@ def read_searches(path: Path, target: str) -> list[SearchPoint]:
     show_default=True,
     help="Shape set that the selection was scored on, if it was.",
 )
-@click.option("--search", type=click.Path(path_type=Path), help="What aot search wrote; default build/search/.")
+@click.option(
+    "--search",
+    type=click.Path(path_type=Path),
+    help="Curves of search strategies; default build/search/.",
+)
 @click.option("-o", "--output", type=OUTPUT_FILE, help="Where to write; default build/report/.")
 @JSON
 @click.pass_context
@@ -90,7 +66,7 @@ def report(context: click.Context, /, **values: Any) -> None:
     path = values["record"] or RECORDS / f"{chosen.record}.jsonl.gz"
     is_measured = chosen.provenance == PROVENANCE_MEASURED
     with waiting("read the record"):
-        record = read_record(path) if is_measured and (values["record"] or path.exists()) else None
+        record = read_products(path) if is_measured and (values["record"] or path.exists()) else None
     heldout = load_shape_set(values["heldout"]).sizes if chosen.heldout else ()
     search = values["search"] or SEARCHES / f"{chosen.target}.json"
     points = read_searches(search, chosen.target) if values["search"] or search.exists() else ()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aot.cli.options import RECORDS, ROW_RECORDS, SELECTIONS, Decorator, is_given, option, options, shapes_option
+from aot.cli.options import RECORDS, SELECTIONS, Decorator, is_given, option, options, shapes_option
 from aot.core.epilogue import Epilogue
 from aot.core.errors import SelectionError
 from aot.core.operation import Operation
@@ -20,8 +20,7 @@ from aot.select import pipeline
 from aot.select.joined import joined, operations_of, restricted
 from aot.select.narrowed import narrowed
 from aot.select.objective import NAMED_WEIGHT, Objective, SelectionLimits
-from aot.select.row_record import committed_row_record, read_row_record
-from aot.select.rows import RowSelection, select_rows
+from aot.select.rows import RowSelection, row_times, select_rows
 from aot.select.selection import Selection, read_selection
 from aot.select.siblings import as_sibling, sibling_in
 from aot.space.calibration import constants_of
@@ -29,7 +28,7 @@ from aot.space.calibration import constants_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from aot.core.row_operation import RowOperation
+    from aot.kinds.rows.operation import RowOperation
 
 NAMED = "with --selection"
 RECORDED = "with --record and without --selection"
@@ -270,9 +269,8 @@ def _shipped(
 
 
 def rows_with(operations: Sequence[RowOperation], device: Target) -> RowSelection:
-    """Select row kernels by the target's committed record, or by the cost model where it has none of an operation."""
-    path = committed_row_record(device, ROW_RECORDS)
-    times = read_row_record(path).by_operation if path else {}
+    """Select row kernels by the target's committed records, or by the cost model where it has none of an operation."""
+    times = row_times(operations, pipeline.records_of(device, RECORDS))
     predicted = [x.tag for x in operations if x not in times]
     if predicted:
         click.echo(f"{', '.join(predicted)}: by the cost model", err=True)

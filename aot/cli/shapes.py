@@ -20,12 +20,12 @@ from aot.core.scratch import scratch_folder
 from aot.core.shape_set import ShapeSet, load_shape_set, parse_shape_set, shape_set_names
 from aot.core.whole_file import write_whole
 from aot.models import empty, families, walk
+from aot.models.atlas import load_architectures
 from aot.models.configuration import Configuration, read_configuration
 from aot.models.linears import linears, listed_whole
 from aot.models.recorded import read_counts, read_uncounted, recorded_text, run_recorded
 from aot.models.shape_text import Ladder, shape_text, unaligned
 from aot.select.coverage import untuned
-from aot.studies.atlas import load_architectures
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

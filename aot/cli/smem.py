@@ -12,7 +12,7 @@ from aot.cli.options import Axis, Command, option
 from aot.cli.output import JSON, show
 from aot.core.errors import CandidateError
 from aot.families._tcgen05 import TILE_K_BYTES
-from aot.studies import smem
+from aot.space import smem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

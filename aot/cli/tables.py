@@ -10,12 +10,12 @@ from aot.core.candidate import Accepted, Candidate, Verdict
 
 if TYPE_CHECKING:
     from aot.compile.artifact import Artifact, CompileFailure
-    from aot.core.measurement import Record
+    from aot.core.measurement import AnyRecord
     from aot.core.shape_set import ShapeSet
     from aot.core.target import Target
     from aot.select.level import Level
     from aot.space.enumeration import FamilyCensus
-    from aot.studies.smem import Usage
+    from aot.space.smem import Usage
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -38,6 +38,10 @@ RATED = ("fp8", "int8", "tf32", "fp32")
 """Element types whose rates are shown beside that of bf16 and fp16."""
 
 
+def _rate(flops_per_s: float | None) -> str:
+    return "-" if flops_per_s is None else f"{flops_per_s / 1e12:.4g}"
+
+
 def targets_table(targets: Sequence[Target]) -> str:
     """Show targets with the limits that decide what fits."""
     header = (
@@ -52,6 +56,7 @@ def targets_table(targets: Sequence[Target]) -> str:
         *RATED,
         "host",
         "wheel tag",
+        "features",
     )
     rows = [
         (
@@ -63,9 +68,10 @@ def targets_table(targets: Sequence[Target]) -> str:
             target.l2_bytes // 2**20,
             round(target.bandwidth_bytes_per_s / 1e9),
             round(target.flops_per_s / 1e12),
-            *(f"{getattr(target, f'{name}_flops_per_s') / 1e12:.4g}" for name in RATED),
+            *(_rate(getattr(target, f"{name}_flops_per_s")) for name in RATED),
             target.host_triple,
             target.platform_tag,
+            " ".join(target.features),
         )
         for target in targets
     ]
@@ -195,7 +201,7 @@ _RECORDED = ("problems", "kernels", "times", "failures")
 """What is counted of each operation of a record."""
 
 
-def _recorded(record: Record) -> dict[str, tuple[int, ...]]:
+def _recorded(record: AnyRecord) -> dict[str, tuple[int, ...]]:
     """Count the problems, kernels, times and failures of each operation."""
     good = Counter(item.problem.operation.tag for item in record.measurements if item.ok)
     bad = Counter(item.problem.operation.tag for item in record.measurements if not item.ok)
@@ -207,13 +213,13 @@ def _recorded(record: Record) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def record_facts(record: Record) -> dict[str, object]:
+def record_facts(record: AnyRecord) -> dict[str, object]:
     """Return what a record holds, by operation, and on what it was measured."""
     operations = {tag: dict(zip(_RECORDED, numbers, strict=True)) for tag, numbers in _recorded(record).items()}
     return {"target": record.target, "conditions": record.conditions, "operations": operations}
 
 
-def record_summary(record: Record) -> str:
+def record_summary(record: AnyRecord) -> str:
     """Show what a record holds, by operation, and on what it was measured."""
     rows = [(tag, *numbers) for tag, numbers in _recorded(record).items()]
     devices = sorted({f"{x.device}, {x.num_sms} SMs, driver {x.driver}, {x.protocol}" for x in record.conditions})

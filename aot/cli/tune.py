@@ -1,16 +1,18 @@
-"""The commands that compile and measure: compile, tune, import."""
+"""The commands that compile and measure: compile, tune."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from aot.cli import tables
+from aot.cli.importing import merge_results
 from aot.cli.options import (
+    ANY_OPERATIONS_TYPE,
     ASKED_OPERATIONS,
     CALIBRATION,
     DTYPES,
@@ -18,7 +20,6 @@ from aot.cli.options import (
     JOBS,
     KERNELS,
     LAYOUTS,
-    OPERATIONS,
     OPERATIONS_AXIS,
     OUTPUT_FILE,
     OUTPUT_FOLDER,
@@ -30,24 +31,23 @@ from aot.cli.options import (
     Command,
     FiniteFloat,
     asked_operations,
+    is_given,
     option,
     options,
     several,
 )
 from aot.cli.output import JSON, show, tell
-from aot.cli.tune_rows import RowOptions, bundle_facts, check_options, import_rows, tune_rows
 from aot.compile.workplace import Workplace, compile_all
 from aot.core.candidate import KernelKey
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.errors import AotError, SelectionError
 from aot.core.operation import Layout, Operation
-from aot.core.progress import waiting
 from aot.core.scratch import scratch_folder
 from aot.core.shape_set import load_shape_set
 from aot.core.target import load_target
 from aot.core.whole_file import check_output
-from aot.measure.row_results import is_row_results
+from aot.kinds.named_operations import HELP, NamedOperations
 from aot.search.strategy import EXHAUSTIVE, MODEL, NAMES
 from aot.select.selection import read_selection
 from aot.space.calibration import constants_of
@@ -58,7 +58,6 @@ from aot.tune.tuning import (
     TuningRequest,
     check_problems,
     check_this_machine,
-    import_results,
     learn,
     make_tuning_bundle,
     measure_here,
@@ -68,6 +67,7 @@ from aot.tune.tuning import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from aot.compile.artifact import CompileFailure
     from aot.core.candidate import Candidate
     from aot.core.shape_set import ShapeSet
     from aot.core.target import Target
@@ -104,7 +104,7 @@ class _Options:
     jobs: int | None
     verbose: bool
     calibration: Path | None
-    operations: tuple[Operation, ...] | None
+    operations: NamedOperations | None
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
     epilogues: tuple[str, ...]
@@ -164,7 +164,8 @@ AXES = (
 
 
 @click.command(cls=Command, axes=AXES)
-@options(TARGET, SHAPES, KERNELS, JOBS, VERBOSE, CALIBRATION, OPERATIONS)
+@options(TARGET, SHAPES, KERNELS, JOBS, VERBOSE, CALIBRATION)
+@option("--operations", type=ANY_OPERATIONS_TYPE, help=HELP)
 @several("--dtype", DTYPES, "May be given again; by default bfloat16, and of a wheel's miss log all that it has.")
 @several("--layout", LAYOUTS, "May be given again; by default kk, and of a wheel's miss log all that it has.")
 @several("--epilogue", EPILOGUES, "May be given again; by default none.")
@@ -222,12 +223,6 @@ AXES = (
     is_flag=True,
     help="Do not time torch's own product beside the kernels; by default it is, where torch can be imported.",
 )
-@click.option(
-    "--rows",
-    "rows",
-    metavar="TAG,...",
-    help="Measure operations on rows instead of products: tags, patterns and presets, such as '*_rms_norm,*_quantize'.",
-)
 @option("--budget-seconds", only=[HERE, ON], type=FiniteFloat(0.0), help="End the measuring in good order after this.")
 @JSON
 def tune(**values: Any) -> None:
@@ -239,23 +234,17 @@ def tune(**values: Any) -> None:
     device, with Python and numpy: `python run.py --out results.sqlite`; then, here, `aot import results.sqlite`.
     Whatever is interrupted carries on when it is run again.
 
-    --rows does the same for operations on rows, here or by a bundle, into build/tuning/TARGET/rows/results.jsonl.
+    --operations names products, which are measured on the problems of --shapes, and operations on rows, which have
+    sizes of their own.
     """
-    rows = values.pop("rows")
-    if rows is not None:
-        check_options(click.get_current_context())
-        known = {x.name: values[x.name] for x in fields(RowOptions) if x.name in values}
-        code = tune_rows(RowOptions(row_operations=rows, **known))
-        if code:
-            raise SystemExit(code)
-        return
     asked = _Options(**{name: value for name, value in values.items() if name != "as_json"})
+    _check_rows(click.get_current_context(), asked)
     device = load_target(asked.target)
     directory = check_bundle_folder(asked.bundle or Path("build/tuning") / device.name)
     request = _request(asked, device)
     if asked.url:
         check_output(asked.record or RECORDS / f"{device.name}.jsonl.gz")
-    for line in check_problems(request):
+    for line in check_problems(request) if request.operations else ():
         click.echo(line, err=True)
     remote = _inspected(asked, device)
     bundle, failures = make_tuning_bundle(request, device, directory, Workplace(jobs=asked.jobs, verbose=asked.verbose))
@@ -278,9 +267,32 @@ def tune(**values: Any) -> None:
         )
 
 
+OF_PRODUCTS = ("shapes", "limit", "selection", "learn_from", "per_problem", "calibration")
+"""Options that mean something for products alone."""
+
+
+def _check_rows(context: click.Context, asked: _Options) -> None:
+    """Refuse what means nothing for the operations that are named (click.UsageError)."""
+    named = asked.operations
+    if named is None or not named.rows:
+        return
+    if asked.selection:
+        raise click.UsageError("a selection has kernels of products alone; leave --selection out", context)
+    given = next((x for x in context.command.params if x.name in OF_PRODUCTS and is_given(context, x.name or "")), None)
+    if given is not None and not named.products:
+        tags = ", ".join(x.tag for x in named.rows)
+        raise click.UsageError(f"{given.opts[-1]} means nothing for {tags}; leave it out, or name products", context)
+
+
+def bundle_facts(bundle: Bundle, failures: Sequence[CompileFailure]) -> dict[str, object]:
+    """Return what `--json` says of a bundle: where it is, its bytes, and which kernels did not compile."""
+    not_compiled = {failure.name: failure.reason for failure in failures}
+    return {"bundle": bundle.directory, "num_bytes": bundle.num_bytes, "not_compiled": not_compiled}
+
+
 def _operations(asked: _Options, shape_set: ShapeSet) -> tuple[Operation, ...]:
     if asked.operations:
-        return shape_set.having(asked.operations)
+        return shape_set.having(asked.operations.products) if asked.operations.products else ()
     return shape_set.tuned(
         tuple(map(ElementType, asked.dtypes)),
         tuple(map(Layout, asked.layouts)),
@@ -300,6 +312,7 @@ def _request(asked: _Options, device: Target) -> TuningRequest:
         constants_of(asked.calibration, device.name),
         learn(asked.learn_from, device) if asked.learn_from else None,
         asked.per_problem,
+        asked.operations.rows if asked.operations else (),
     )
 
 
@@ -334,7 +347,7 @@ def _measure_remotely(remote: RemoteTuning, bundle: Bundle, asked: _Options) -> 
     if code:
         click.echo(f"the run there ended with exit code {code}; what it measured is in {results}", err=True)
         raise SystemExit(code)
-    _merge([results], asked.record)
+    merge_results([results], asked.record)
 
 
 def _selected_candidates(path: Path | None, device: Target) -> tuple[Candidate, ...]:
@@ -346,51 +359,3 @@ def _selected_candidates(path: Path | None, device: Target) -> tuple[Candidate, 
             f"{path} is for {selection.target}, --target is {device.name}; give --target {selection.target}"
         )
     return tuple(dict.fromkeys(key.candidate for key in selection.kernels))
-
-
-@click.command(name="import")
-@click.argument("results", type=click.Path(path_type=Path, exists=True, dir_okay=False), nargs=-1, required=True)
-@click.option("--record", type=OUTPUT_FILE, help="Record to write; by default named after the target.")
-@click.option(
-    "--level",
-    "is_levelled",
-    is_flag=True,
-    help="Put the runs' times to one level first, by the median ratio over what they have in common, and on a problem "
-    "by the kernels that both have timed there, or in part by the reference library where it is at the power limit.",
-)
-@JSON
-def import_command(results: tuple[Path, ...], record: Path | None, *, is_levelled: bool, as_json: bool) -> None:
-    """Bring measurements home: merge results.sqlite files into a record.
-
-    Of a problem and kernel that several have timed the last counts; with --level their geometric mean.
-    """
-    del as_json
-    of_rows = [path for path in results if is_row_results(path)]
-    if not of_rows:
-        _merge(results, record, is_levelled=is_levelled)
-    elif len(of_rows) < len(results):
-        raise click.UsageError(f"{of_rows[0]} is of operations on rows, others are of products; import them apart")
-    elif is_levelled:
-        raise click.UsageError("--level means nothing for operations on rows; leave it out")
-    else:
-        import_rows(results, record)
-
-
-def _merge(results: Sequence[Path], record: Path | None, *, is_levelled: bool = False) -> None:
-    """Merge results into a record, and say what it holds."""
-    with waiting("merge the results into the record"):
-        written = import_results(results, record, RECORDS, is_levelled=is_levelled)
-    for item in written.levels:
-        tell(tables.level_line(item))
-    for item in written.apart:
-        tell(tables.apart_line(item))
-    show(
-        lambda: {
-            "path": written.path,
-            "levels": written.levels,
-            "apart": written.apart,
-            **tables.record_facts(written.record),
-        },
-        lambda: tables.record_summary(written.record),
-    )
-    tell(f"wrote {written.path}; next: aot select --target {written.record.target} --record {written.path}")

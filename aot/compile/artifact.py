@@ -7,8 +7,8 @@ from pathlib import Path
 
 from aot.core.constraints import Seconds, Text
 from aot.core.kernel import Kernel
-from aot.core.row_kernel import RowKernel
 from aot.core.strict_json import decode, parse_json, read_content
+from aot.kinds.rows.kernel import RowKernel
 
 PTX_NAME = "kernel.ptx"
 """How the store calls the file of a kernel's PTX, beside its object."""

@@ -33,6 +33,7 @@ from aot.compile.kinds import (
     described,
     entry_of,
     read_artifact,
+    sources_changed,
     sources_of,
     verdict_of,
 )
@@ -47,8 +48,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from aot.core.candidate import KernelKey
-    from aot.core.row_candidate import RowKernelKey
     from aot.core.target import Target
+    from aot.kinds.rows.candidate import RowKernelKey
 
 TOOLCHAIN = ("nvidia-cutlass-dsl", "quack-kernels", "nvidia-cutlass-operators")
 """Distributions whose version decides what an object contains."""
@@ -69,7 +70,7 @@ def toolchain_versions() -> dict[str, str]:
     return {name: version(name) for name in TOOLCHAIN}
 
 
-_NOT_COMPILED = ("sources", "device_names", "nominal_bandwidth_bytes_per_s")
+_NOT_COMPILED = ("sources", "device_names", "nominal_bandwidth_bytes_per_s", "clock_hz")
 """Entries of a target that no object depends on."""
 
 
@@ -138,6 +139,8 @@ class _Outcome:
     """What the machine lacks, for which no kernel is to blame; empty where it lacks nothing."""
     missing: str = ""
     """The package that cannot be imported; likewise."""
+    changed: bool = False
+    """Whether the family's sources changed meanwhile, so that what was compiled is of neither state."""
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -205,6 +208,8 @@ def compile_one(key: AnyKey, target: Target, root: Path, workplace: Path) -> _Ou
         except Exception as error:  # noqa: BLE001 - whatever the compiler raises is judged
             outcome, is_stored = _judge(error, key, round(time.process_time() - start, 3), workplace)
             result = {"failure": outcome.failure.reason if outcome.failure else ""}
+        if sources_changed(key):
+            return _Outcome(changed=True)
         if is_stored:
             _store(scratch, directory, {**result, "seconds": round(time.process_time() - start, 3)})
     except OSError as error:
@@ -302,6 +307,7 @@ def _run_workers(
     Raises:
         DependencyError: a compiler's package is not installed, or cannot be imported.
         ResourceError: the machine is short of disk or memory, or a compiler was killed.
+        CompileError: the sources of a kernel's family changed meanwhile.
     """
     do = partial(compile_one, target=target, root=root, workplace=workplace)
     pool: Pool[AnyKey, _Outcome] = Pool(num_processes, _start_worker, (target.arch, workplace), do)
@@ -321,6 +327,9 @@ def _run_workers(
                 raise ResourceError(
                     f"compiling stopped: {outcome.machine}; free memory or disk and run again: what is done is kept"
                 )
+            if outcome.changed:
+                text = f"the sources of {key.candidate.family} changed while {key.name} was compiled"
+                raise CompileError(f"compiling stopped: {text}; run again: what was compiled before is kept")
             if outcome.failure:
                 failed[key] = outcome.failure
             bar.update()

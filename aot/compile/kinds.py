@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aot.compile.artifact import PTX_NAME, Artifact, CompileFailure, RowArtifact, read_result
 from aot.core.candidate import KernelKey
+from aot.core.errors import CompileError
+from aot.core.json_text import plain_json
 from aot.core.kernel import Kernel
-from aot.core.row_candidate import RowKernelKey
-from aot.core.row_kernel import RowKernel
-from aot.core.row_signature import row_signature_of
 from aot.families import family_of, signature
+from aot.families._entry_points import OWN, registrations
+from aot.kinds.rows.candidate import RowKernelKey
+from aot.kinds.rows.kernel import RowKernel
+from aot.kinds.rows.signature import row_signature_of
 from aot.row_families import row_family_of
 from aot.space.legality import check
 from aot.space.row_legality import check_row
@@ -69,17 +73,48 @@ def _hash_of(first: set[str], modules: dict[str, Path]) -> str:
 
 
 @cache
+def _files_outside(family: str) -> dict[str, Path]:
+    """List the files of the package that a family of another distribution is in, by their places; none of ours."""
+    found = registrations().get(family)
+    if found is None or found.distribution == OWN:
+        return {}
+    top = found.entry.module.partition(".")[0]
+    spec = find_spec(top)
+    if spec is None or not spec.origin:
+        raise CompileError(f"{found.source}: no package {top!r}, whose files its kernels are made of")
+    folders = [Path(x) for x in spec.submodule_search_locations or ()]
+    if not folders:
+        return {Path(spec.origin).name: Path(spec.origin)}
+    files = [(folder, x) for folder in folders for x in folder.rglob("*") if x.is_file()]
+    return {str(x.relative_to(folder)): x for folder, x in files if "__pycache__" not in x.parts}
+
+
+def _imports_outside(family: str) -> set[str]:
+    """List what the modules of another distribution's family import."""
+    sources = (x for x in _files_outside(family).values() if x.suffix == ".py")
+    return {name for source in sources for name in _imports(source.read_bytes())}
+
+
+@cache
 def family_imports(family: str) -> frozenset[str]:
     """List the full names of all that a family, of products or of rows, imports itself or through its neighbours."""
     modules = _modules(ROW_FAMILIES, "row_families") | _modules(FAMILIES, "families")
-    first = {f"aot.{package}.{family}" for package in ("families", "row_families")} & modules.keys()
-    return frozenset(name for content in _closure(first, modules).values() for name in _imports(content))
+    outside = _imports_outside(family)
+    first = ({f"aot.{package}.{family}" for package in ("families", "row_families")} | outside) & modules.keys()
+    return frozenset(outside | {name for content in _closure(first, modules).values() for name in _imports(content)})
 
 
 @cache
 def family_sources(family: str, folder: Path = FAMILIES) -> str:
-    """Hash a family's module and what it imports from beside it, so that a changed entry is compiled again."""
-    return _hash_of({"aot.families.__init__", f"aot.families.{family}"}, _modules(folder, "families"))
+    """Hash a family's module and what it imports from beside it, so that a changed entry is compiled again.
+
+    Of a family of another distribution, all files of its package are hashed: a kernel may be one of them.
+    """
+    modules = _modules(folder, "families")
+    first = ({f"aot.families.{family}"} | _imports_outside(family)) & modules.keys()
+    own = _hash_of({"aot.families.__init__", *first}, modules)
+    outside = [f"{name}:{_sha256_of(path)}" for name, path in sorted(_files_outside(family).items())]
+    return hashlib.sha256("\n".join([own, *outside]).encode()).hexdigest() if outside else own
 
 
 @cache
@@ -93,6 +128,12 @@ def sources_of(key: AnyKey) -> str:
     """Hash the sources of a kernel's family."""
     family = key.candidate.family
     return row_family_sources(family) if isinstance(key, RowKernelKey) else family_sources(family)
+
+
+def sources_changed(key: AnyKey) -> bool:
+    """Say whether the sources of a kernel's family are others now than when this process first hashed them."""
+    read = row_family_sources if isinstance(key, RowKernelKey) else family_sources
+    return read.__wrapped__(key.candidate.family) != sources_of(key)
 
 
 def entry_of(key: AnyKey, target: Target) -> Entry:
@@ -112,8 +153,8 @@ def verdict_of(key: AnyKey, target: Target) -> Verdict:
 def described(key: AnyKey, target: Target, path: Path) -> dict[str, Any]:
     """Describe a compiled object, as the store keeps it."""
     if isinstance(key, RowKernelKey):
-        return {"row_kernel": asdict(_describe_row(key, target, path))}
-    return {"kernel": asdict(_describe(key, target, path))}
+        return {"row_kernel": plain_json(_describe_row(key, target, path))}
+    return {"kernel": plain_json(_describe(key, target, path))}
 
 
 def _sha256_of(path: Path) -> str:

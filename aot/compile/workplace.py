@@ -11,8 +11,8 @@ from aot.compile.compiler import compile_any, compile_kernels, compile_row_kerne
 from aot.compile.kinds import AnyKey
 from aot.core.candidate import KernelKey
 from aot.core.errors import REPAIR, DependencyError
-from aot.core.row_candidate import RowKernelKey
 from aot.core.target import Target
+from aot.kinds.rows.candidate import RowKernelKey
 from aot.space.widths import shared
 
 ARTIFACTS = Path("build/artifacts")

@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, make_dataclass, replace
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
-from aot.core.constraints import FamilyName, Range, Schedule, Word
+from aot.core.constraints import FamilyName, Range
+from aot.core.knobs import Cluster, GemmKnobs, Knobs, PlainKnobs, SplitK, Splits, Tile
 from aot.core.operation import Operation
+from aot.core.strict_json import DecodeError, decode, shown
 
-Tile = Annotated[int, Range(1, 4096)]
-Cluster = Annotated[int, Range(1, 16)]
-Stages = Annotated[int, Range(0, 256)]
-Splits = Annotated[int, Range(1, 4096)]
 Clusters = Annotated[int, Range(1, 4096)]
-
-
-class SplitK(Word):
-    """How the partial sums of a split-K candidate are brought together."""
-
-    NONE = "none"
-    SERIAL = "serial"
-    """Splits add to a float32 region of the tile in order, guarded by a flag: deterministic."""
-    PARALLEL = "parallel"
-    """Splits add atomically in order of arrival: not deterministic; the workspace starts at zero."""
-    SEPARATE = "separate"
-    """Splits write float32 partials, a second kernel sums them in order: deterministic."""
-    TAIL = "tail"
-    """Only tiles that fill no whole wave are split, in as many as `tail_splits` says; splits write float32 partials,
-    which the last one of a tile sums in order, in the same launch: deterministic."""
-    CLUSTER = "cluster"
-    """Splits are the CTAs of a cluster, which add up through distributed shared memory in order: deterministic."""
 
 
 MIN_SPLITS_OF_TWO_WAVES = 3
@@ -57,46 +38,86 @@ def tail_splits(tail: int, num_clusters: int, most: int) -> int:
 
 @dataclass(frozen=True, order=True)
 class Candidate:
-    """One point of a family's space. What a field means is the family's to say; sizes are in elements or CTAs.
-
-    `tile_m` and `tile_n` are the kernel's own: with `swap_ab` the kernel computes the transpose, so that `tile_m` runs
-    along the problem's n.
-    """
+    """One point of a family's space: the family, and what it sets of a kernel."""
 
     family: FamilyName
-    tile_m: Tile
-    tile_n: Tile
-    cluster_m: Cluster = 1
-    cluster_n: Cluster = 1
-    schedule: Schedule = ""
-    num_stages: Stages = 0
-    """Stages of the A/B pipeline; 0 leaves the number to the family, which fills the shared memory."""
-    swap_ab: bool = False
-    use_2cta: bool = False
-    use_tma_store: bool = True
-    split_k: Splits = 1
-    split_k_mode: SplitK = SplitK.NONE
+    knobs: Knobs
+    """`GemmKnobs`, or, of a family that has others, `PlainKnobs`: the same wherever the family is installed or not."""
 
     def __post_init__(self) -> None:
-        """Refuse a tile that two CTAs cannot share (ValueError): families halve it."""
-        if self.use_2cta and self.tile_m % 2:
-            raise ValueError(f"two CTAs cannot share a tile of {self.tile_m} rows; expected an even number")
+        """Keep knobs of a family's own by their names."""
+        if type(self.knobs) not in (GemmKnobs, PlainKnobs):
+            values = tuple((name, str(x) if isinstance(x, str) else x) for name, x in self.knobs.items())
+            object.__setattr__(self, "knobs", PlainKnobs(values))
 
     @property
     def name(self) -> str:
-        """Return the name that users see and filter by: family, tile, cluster, then what differs from the default."""
-        parts = [self.family, f"{self.tile_m}x{self.tile_n}", f"c{self.cluster_m}x{self.cluster_n}"]
-        parts += [self.schedule] if self.schedule else []
-        parts += [f"st{self.num_stages}"] if self.num_stages else []
-        parts += ["2cta"] if self.use_2cta else []
-        parts += [] if self.use_tma_store else ["direct"]
-        parts += [f"{self.split_k_mode}{self.split_k}"] if self.split_k > 1 else []
-        parts += ["swap"] if self.swap_ab else []
-        return "_".join(parts)
+        """Return the name that users see and filter by: the family's, and the text of its knobs."""
+        return f"{self.family}_{self.knobs.name}"
+
+    @property
+    def gemm(self) -> GemmKnobs:
+        """Return the knobs of a family whose knobs are `GemmKnobs`.
+
+        Raises:
+            CandidateError: the family has others.
+        """
+        return self.knobs if isinstance(self.knobs, GemmKnobs) else GemmKnobs.of(self)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields as plain values, for manifests and records."""
-        return asdict(self)
+        """Return plain values, for manifests and records: `GemmKnobs` beside the family, others under `knobs`."""
+        values = {name: str(x) if isinstance(x, str) else x for name, x in self.knobs.items()}
+        return {"family": self.family, **(values if isinstance(self.knobs, GemmKnobs) else {"knobs": values})}
+
+    @staticmethod
+    def read_json(value: object) -> Candidate:
+        """Make a candidate of what `as_json` returned.
+
+        Raises:
+            DecodeError: it is none.
+        """
+        if isinstance(value, dict) and "knobs" in value:
+            plain = decode(_Candidate, {name: x for name, x in value.items() if name != "knobs"})
+            if not isinstance(value["knobs"], dict):
+                raise DecodeError(f"expected an object of Knobs, got {shown(value['knobs'])}", ("knobs",))
+            try:
+                return Candidate(plain.family, PlainKnobs(tuple(value["knobs"].items())))
+            except ValueError as error:
+                raise DecodeError(str(error), ("knobs",)) from error
+        return decode(_FLAT, value).candidate()
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A candidate whose knobs are read apart."""
+
+    family: FamilyName
+
+
+class _Flat:
+    """A candidate as files have it whose knobs are `GemmKnobs`: their fields beside the family's."""
+
+    def candidate(self) -> Candidate:
+        values = dict(vars(self))
+        return Candidate(values.pop("family"), GemmKnobs(**values))
+
+
+_FLAT: type[_Flat] = make_dataclass(
+    "_Candidate",
+    [("family", FamilyName), *get_type_hints(GemmKnobs, include_extras=True).items()],
+    bases=(_Flat,),
+    frozen=True,
+)
+
+
+def gemm_candidate(family: str, tile_m: int, tile_n: int, *rest: Any, **knobs: Any) -> Candidate:
+    """Make a candidate of a family whose knobs are `GemmKnobs`."""
+    return Candidate(family, GemmKnobs(tile_m, tile_n, *rest, **knobs))
+
+
+def changed(candidate: Candidate, *, family: str = "", **knobs: Any) -> Candidate:
+    """Return a candidate with other values of some of its `GemmKnobs`, and of another family where one is given."""
+    return Candidate(family or candidate.family, replace(candidate.gemm, **knobs))
 
 
 @dataclass(frozen=True, order=True)
@@ -213,6 +234,7 @@ class Reason(Enum):
     EPILOGUE = "epilogue not supported by the family"
     GROUPING = "grouping not supported by the family"
     COMBINATION = "combination not supported by the family"
+    FEATURE = "the chip lacks what the family needs"
     ARCHITECTURE = "family is for another architecture"
     PATTERN = "excluded by --kernels"
 

@@ -67,6 +67,8 @@ class Grammar:
 class Form:
     """How a value is written that is not written as its type is: as a `kind`, of which `read` makes it.
 
+    Where the kind is `Any`, `read` takes plain values as they are.
+
     `read` raises `aot.core.strict_json.DecodeError` where the value is none.
     """
 

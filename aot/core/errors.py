@@ -40,6 +40,12 @@ class OperationError(AotError):
     exit_code = 18
 
 
+class FamilyError(AotError):
+    """A kernel family that cannot be loaded, is none, or has the name of another one."""
+
+    exit_code = 19
+
+
 class CompileError(AotError):
     """A kernel that did not compile, or an object that the second gate refused."""
 

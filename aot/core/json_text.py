@@ -15,11 +15,20 @@ def _field_names(kind: Any) -> tuple[str, ...]:
 
 def _fields_of(value: object) -> dict[str, Any]:
     """Return what JSON has of a dataclass, for json, which knows none."""
+    own: dict[str, Any] | None = value.as_json() if hasattr(value, "as_json") else None
+    if own is not None:
+        return own
     return {name: getattr(value, name) for name in _field_names(cast("Any", type(value)))}
 
 
-def _line(value: object) -> str:
+def json_line(value: object) -> str:
+    """Write a dataclass, or what it holds, as JSON in one line: equal values are equal texts."""
     return json.dumps(value, default=_fields_of, sort_keys=True, separators=(",", ":"))
+
+
+def plain_json(value: object) -> Any:
+    """Return a dataclass in plain values: what JSON would have of it."""
+    return json.loads(json_line(value))
 
 
 def write_json(value: object) -> str:
@@ -31,5 +40,7 @@ def write_json(value: object) -> str:
     entries = []
     for name, held in sorted(value.items()) if isinstance(value, dict) else _fields_of(value).items():
         is_list = isinstance(held, list | tuple) and len(held) > 0
-        entries.append(f'"{name}":' + ("[\n" + ",\n".join(map(_line, held)) + "\n]" if is_list else _line(held)))
+        entries.append(
+            f'"{name}":' + ("[\n" + ",\n".join(map(json_line, held)) + "\n]" if is_list else json_line(held))
+        )
     return "{\n" + ",\n".join(entries) + "\n}\n"

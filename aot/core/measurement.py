@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeAlias
 
 from aot.core.candidate import Candidate, KernelKey
-from aot.core.constraints import Arch, Count, Date, Error, Extent, Index, Label, Microseconds, Positive, Protocol, Word
+from aot.core.constraints import Arch, Count, Date, Error, Index, Label, Microseconds, Positive, Protocol, Word
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.strict_json import DecodeError, shown
 from aot.core.tile_order import HEURISTIC
+from aot.core.work import AnyKey, AnyProblem, K, K_co, P, P_co
 
 
 class Provenance(Word):
@@ -121,15 +123,15 @@ OK = Status(Outcome.OK)
 
 
 @dataclass(frozen=True)
-class Measurement:
+class Measurement(Generic[P_co, K_co]):
     """Time of one kernel on one problem: what one launch takes inside a CUDA graph with a cold L2.
 
     `median_us` is the median over rounds; `low_us` and `high_us` the quartiles; all three are 0 where the status is
     another than `ok`.
     """
 
-    kernel: KernelKey
-    problem: Problem
+    kernel: K_co
+    problem: P_co
     median_us: float
     low_us: float
     high_us: float
@@ -141,9 +143,14 @@ class Measurement:
     """The order in which the kernel took its tiles, of aot.core.tile_order."""
 
     @property
-    def timed(self) -> tuple[Problem, KernelKey, int]:
+    def timed(self) -> tuple[P_co, K_co, int]:
         """Return what was measured, of which a record has one time."""
         return self.problem, self.kernel, self.tile_order
+
+    @property
+    def place(self) -> tuple[str, P_co, K_co, int]:
+        """Return what measurements of several kinds are sorted by."""
+        return self.problem.operation.kind, *self.timed
 
     @property
     def ok(self) -> bool:
@@ -162,17 +169,14 @@ class TimedRow:
     """What a row of a record and one of a store have alike; `kernel` is the number of one that stands elsewhere."""
 
     kernel: Index
-    m: Extent
-    n: Extent
-    k: Extent
     median_us: Microseconds
     low_us: Microseconds
     high_us: Microseconds
     num_rounds: Count
     relative_error: Error
 
-    def measurement(self, key: KernelKey, status: str, num_groups: int, tile_order: int) -> Measurement:
-        """Return the measurement of the row's kernel, with its tiles in an order.
+    def measurement(self, key: K, problem: P, status: str, tile_order: int) -> Measurement[P, K]:
+        """Return the measurement of the row's kernel on a problem, with its tiles in an order.
 
         Raises:
             DecodeError: the status is none, or it is `ok` and median and quartiles do not ascend from above 0.
@@ -182,7 +186,6 @@ class TimedRow:
         except DecodeError as error:
             raise error.inside("status") from None
         times = (self.median_us, self.low_us, self.high_us, self.num_rounds, self.relative_error)
-        problem = Problem(key.operation, self.m, self.n, self.k, num_groups)
         found = Measurement(key, problem, *times, outcome, tile_order)
         if found.ok:
             _check_ascending(self.median_us, self.low_us, self.high_us)
@@ -190,13 +193,13 @@ class TimedRow:
 
 
 @dataclass(frozen=True)
-class LibraryTime:
+class LibraryTime(Generic[P_co]):
     """Time of a library's own product on one problem, by the same protocol and in the same rounds as the kernels'."""
 
     library: str
     """Name and version, such as `torch 2.11.0+cu130`; behind them the calls, where they are others than torch.mm or
     torch.addmm of 16-bit operands: `torch 2.11.0+cu130 _scaled_mm + silu`."""
-    problem: Problem
+    problem: P_co
     median_us: float
     low_us: float
     high_us: float
@@ -205,41 +208,44 @@ class LibraryTime:
 
 @dataclass(frozen=True)
 class LibraryRow:
-    """A library's time as a row of a record or of a store."""
+    """A library's time as a row of a record or of a store has it, beside the problem."""
 
     library: Label
-    operation: Operation
-    m: Extent
-    n: Extent
-    k: Extent
     median_us: Microseconds
     low_us: Microseconds
     high_us: Microseconds
     num_rounds: Positive
-    num_groups: Extent | None = None
 
-    def time(self) -> LibraryTime:
-        """Return the time.
+    def time(self, problem: P) -> LibraryTime[P]:
+        """Return the time on a problem.
 
         Raises:
             DecodeError: median and quartiles do not ascend from above 0.
         """
         _check_ascending(self.median_us, self.low_us, self.high_us)
-        problem = Problem(self.operation, self.m, self.n, self.k, self.num_groups or 1)
         return LibraryTime(self.library, problem, self.median_us, self.low_us, self.high_us, self.num_rounds)
 
 
 @dataclass(frozen=True)
-class Record:
+class Record(Generic[P_co, K_co]):
     """A committed set of measurements of one device."""
 
     target: str
     conditions: tuple[Conditions, ...]
-    measurements: tuple[Measurement, ...]
-    library_times: tuple[LibraryTime, ...] = ()
+    measurements: tuple[Measurement[P_co, K_co], ...]
+    library_times: tuple[LibraryTime[P_co], ...] = ()
     """Of each problem at most one."""
 
 
-def reference_times(record: Record) -> dict[Problem, float]:
+AnyMeasurement: TypeAlias = Measurement[AnyProblem, AnyKey]
+AnyLibraryTime: TypeAlias = LibraryTime[AnyProblem]
+AnyRecord: TypeAlias = Record[AnyProblem, AnyKey]
+"""Those of any kinds, several of them in one record."""
+
+ProductRecord: TypeAlias = Record[Problem, KernelKey]
+"""What a record has of products."""
+
+
+def reference_times(record: Record[P, K]) -> dict[P, float]:
     """Return what torch's own product takes by problem, in microseconds; of a problem without such a time, nothing."""
     return {item.problem: item.median_us for item in record.library_times}

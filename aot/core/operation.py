@@ -61,6 +61,9 @@ class Operand:
     scale: Scale = Scale.NONE
 
 
+KIND = "gemm"
+"""The kind of work that products are."""
+
 _GROUPED = (Layout.KK, Epilogue.NONE, Grouping.GROUPED)
 _GROUPED_SWIGLU = (Layout.KK, Epilogue.SWIGLU, Grouping.GROUPED)
 _GATHERED = (Layout.KK, Epilogue.NONE, Grouping.GATHERED)
@@ -184,6 +187,11 @@ class Operation(Word):
     def tag(self) -> str:
         """Return the prefix of its kernels' names and the name of its section."""
         return str(self.value)
+
+    @property
+    def kind(self) -> str:
+        """Return the name of its kind of work."""
+        return KIND
 
     @cached_property
     def position(self) -> int:

@@ -86,7 +86,8 @@ def decode(kind: type[T], value: object) -> T:
     """Make a value of type `kind` of plain values.
 
     Types are dataclasses, `tuple[X, ...]`, `tuple[X, Y]`, `dict[K, X]`, `X | None`, enumerations, bool, and numbers and
-    texts that are annotated with a constraint, and whatever is annotated with a `Form`.
+    texts that are annotated with a constraint, and whatever is annotated with a `Form`. A dataclass that is written in
+    another form than its fields has a static method `read_json`, as it has `as_json` to write it.
 
     Args:
         kind: the type.
@@ -133,7 +134,8 @@ def decoder(kind: Any) -> Decoder:
         TypeError: a number or a text within the type has no constraint.
     """
     if is_dataclass(kind):
-        return _record(kind)
+        own: Decoder | None = getattr(kind, "read_json", None)
+        return own or _record(kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return _member(kind)
     return _bool if kind is bool else _composed(kind)
@@ -168,6 +170,8 @@ def _constrained(base: type, constraint: Range | Grammar) -> Decoder:
 
 
 def _formed(form: Form) -> Decoder:
+    if form.kind is Any:
+        return form.read
     written = decoder(form.kind)
     return lambda value: form.read(written(value))
 

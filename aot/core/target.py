@@ -7,10 +7,11 @@ from functools import cache
 from importlib import resources
 from typing import Annotated
 
-from aot.core.candidate import Cluster
 from aot.core.constraints import Arch, Count, Grammar, Identifier, Label, Positive, Rate, TargetName, Text
 from aot.core.element import ElementType
 from aot.core.errors import TargetError
+from aot.core.feature import Feature
+from aot.core.knobs import Cluster
 from aot.core.operation import Operation
 from aot.core.strict_toml import TomlError, parse_toml
 
@@ -40,6 +41,8 @@ class Target:
     arch: Arch
     """Architecture as ptxas names it, such as `sm_90a`."""
     compute_capability: tuple[Count, Count]
+    features: tuple[Feature, ...]
+    """What the chip's instructions can do: which families can compile for it."""
     num_sms: Positive
     smem_bytes_per_block: Positive
     smem_bytes_per_sm: Positive
@@ -52,13 +55,13 @@ class Target:
     bandwidth_bytes_per_s: Rate
     flops_per_s: Rate
     """Dense bf16/fp16 rate with float32 accumulation that the cost model starts from."""
-    fp8_flops_per_s: Rate
-    """The same of FP8, with sums left in the tensor cores' accumulator."""
     int8_flops_per_s: Rate
     """The same of int8, in operations."""
     tf32_flops_per_s: Rate
     fp32_flops_per_s: Rate
     """Of the CUDA cores, which alone multiply fp32 exactly: a multiplication and an addition each."""
+    clock_hz: Rate
+    """Clock of the SMs under load, which L2's rate is taken from."""
     launch_us: Rate
     """Time from one kernel's start to the next one's in a back-to-back stream of empty kernels, in microseconds."""
     clusters: tuple[tuple[Cluster, Cluster], ...]
@@ -81,10 +84,14 @@ class Target:
     devices another one is nearest to. Unlike `bandwidth_bytes_per_s` it is no rate that a kernel reaches."""
     sources: dict[Identifier, Text] = field(hash=False, compare=False)
     """Where each number, and what else needs to be said, comes from, by the entry's name."""
+    fp8_flops_per_s: Rate | None = None
+    """The dense rate of FP8, with sums left in the tensor cores' accumulator; None where they multiply no FP8."""
 
     def __post_init__(self) -> None:
-        """Refuse a number without a source, and a source of nothing (ValueError)."""
+        """Refuse a number without a source, a source of nothing, and a rate of FP8 on a chip without (ValueError)."""
         values = {x.name: getattr(self, x.name) for x in fields(self)}
+        if (Feature.FP8 in self.features) != (self.fp8_flops_per_s is not None):
+            raise ValueError("fp8 is a feature, or has a rate, without the other; expected both or neither")
         missing = [name for name, value in values.items() if type(value) in (int, float) and name not in self.sources]
         strange = [name for name in self.sources if name not in values]
         if missing:
@@ -110,8 +117,16 @@ class Target:
         return dict(self.active_clusters).get(size, self.num_sms // size)
 
     def peak_flops_per_s(self, operation: Operation) -> float:
-        """Return the dense rate at which an operation's products can be formed, at most."""
-        return float(getattr(self, RATES[operation.types.a]))
+        """Return the dense rate at which an operation's products can be formed, at most.
+
+        Where tensor cores multiply no FP8, that is the rate of fp16, in which both kinds of FP8 are exact.
+        """
+        rate = getattr(self, RATES[operation.types.a])
+        return self.flops_per_s if rate is None else float(rate)
+
+    def lacks(self, needs: tuple[Feature, ...]) -> tuple[Feature, ...]:
+        """Return what the chip lacks of some features."""
+        return tuple(x for x in needs if x not in self.features)
 
 
 def parse_target(text: str, where: str) -> Target:

@@ -64,11 +64,11 @@ def sequence(order: int, clusters_m: int, clusters_n: int) -> tuple[tuple[int, i
 
 def count_clusters(candidate: Candidate, problem: Problem) -> tuple[int, int]:
     """Count the clusters of a kernel along its own m and n."""
-    rows, columns = (problem.n, problem.m) if candidate.swap_ab else (problem.m, problem.n)
-    height = candidate.tile_m // (2 if candidate.use_2cta else 1)
+    rows, columns = (problem.n, problem.m) if candidate.gemm.swap_ab else (problem.m, problem.n)
+    height = candidate.gemm.tile_m // (2 if candidate.gemm.use_2cta else 1)
     return (
-        -(-rows // (height * candidate.cluster_m)),
-        -(-columns // (candidate.tile_n * candidate.cluster_n)),
+        -(-rows // (height * candidate.gemm.cluster_m)),
+        -(-columns // (candidate.gemm.tile_n * candidate.gemm.cluster_n)),
     )
 
 

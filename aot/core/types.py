@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from aot.core.element import ElementType
+from aot.core.feature import Feature
 
 
 class Scale(Enum):
@@ -53,6 +54,12 @@ class Types:
     def is_scaled(self) -> bool:
         """Say whether A and B have scale factors."""
         return self.scale is not Scale.NONE
+
+    @property
+    def needs(self) -> tuple[Feature, ...]:
+        """Return what a chip must be able to do with the elements, whatever the family."""
+        is_fp8 = {ElementType.E4M3, ElementType.E5M2} & {self.a, self.b, self.d}
+        return (Feature.FP8,) if is_fp8 else ()
 
     @property
     def is_promoted(self) -> bool:

@@ -20,9 +20,9 @@ from aot.core.dispatch import Column, DispatchTable, Grid, Section
 from aot.core.errors import PackageError, TargetError
 from aot.core.measurement import PROVENANCE_PREDICTED
 from aot.core.process import run
-from aot.core.row_dispatch import RowColumn, RowSection, RowStep, RowTable
 from aot.core.scratch import scratch_folder
 from aot.core.target import Target, load_target, target_names
+from aot.kinds.rows.dispatch import RowColumn, RowSection, RowStep, RowTable
 from aot.package.build import NO_CXX_LIBRARY, ZIG_CACHE, read_templates, write
 from aot.package.manifest import Library, device_table
 from aot.package.render import render_library

@@ -142,7 +142,9 @@ class Cta:
         self.machine, self.cluster, self.rank, self.ctaid, self.launch = machine, cluster, rank, ctaid, cluster.launch
         num_bytes = self.launch.smem_bytes
         cells = -(-num_bytes // 16) * 4
-        self.shared = SharedMemory(rank, num_bytes, Shadow(cells, machine.operations, machine.report, has_proxies=True))
+        self.shared = SharedMemory(
+            rank, num_bytes, Shadow(cells, machine.operations.agents, machine.report, has_proxies=True)
+        )
         self.mbarriers: dict[int, Mbarrier] = {}
         self.named: dict[int, NamedBarrier] = {}
         self.warps: list[Warp] = []
@@ -193,7 +195,10 @@ class TensorMemory:
         self.may_allocate = True
         self.queue = WaitQueue()
         self.shadow = Shadow(
-            TENSOR_LANES // TENSOR_GROUP_LANES * TENSOR_COLUMNS, machine.operations, machine.report, has_proxies=False
+            TENSOR_LANES // TENSOR_GROUP_LANES * TENSOR_COLUMNS,
+            machine.operations.agents,
+            machine.report,
+            has_proxies=False,
         )
 
     @staticmethod

@@ -1,7 +1,7 @@
 """Execute kernels on the cases that `aot verify` runs on a device, each under several schedules.
 
-Operands, references, bounds and poison are those of `aot.measure.verify` and `aot.measure.row_verify`. No guards lie
-around an operand: its buffer begins with its first element and ends with its last, and any access outside is a fault.
+Operands, references, bounds and poison are those of `aot.measure.verify`. No guards lie around an operand: its buffer
+begins with its first element and ends with its last, and any access outside is a fault.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from aot.core.tile_order import NUM_ORDERS, order_name
 from aot.emulate.code import DeviceCode
 from aot.emulate.faults import Fault, Finding, FindingKind, UnknownInstructionError
 from aot.emulate.gpu import LIMIT, EmulatedGpu
-from aot.emulate.host import EmulatedKernels, EmulatedRows
+from aot.emulate.host import EmulatedKernels
 from aot.emulate.kernels import tuned_kernel
 from aot.emulate.results import RESULT_VERSION, CaseResult, FoundFinding, KernelResult
 from aot.emulate.schedule import Schedule
 from aot.emulate.work import product_work, row_work
-from aot.measure.edge_shapes import edge_shapes, shape_of
-from aot.measure.row_verify import RowCase, RowVerifier, row_cases, takes_case
+from aot.kinds.gemm.edge_shapes import edge_shapes, shape_of
+from aot.kinds.rows.call import RowCase, row_cases
 from aot.measure.verify import Verifier
 
 if TYPE_CHECKING:
@@ -102,17 +102,14 @@ class Executor:
         self._set, self._options = kernels, options
         self._gpu = EmulatedGpu(kernels.target.l2_bytes, limit=options.limit, counts=options.counts, trace=trace)
         target, gpu = kernels.target, self._gpu
-        found = [codes.get(x.kernel.name) or DeviceCode.of(x) for x in kernels.products]
-        self._products = EmulatedKernels(kernels.library, found, gpu, target)
-        found = [codes.get(x.kernel.name) or DeviceCode.of(x) for x in kernels.rows]
-        self._rows = EmulatedRows(kernels.library, found, gpu, target)
+        artifacts: list[Artifact | RowArtifact] = [*kernels.products, *kernels.rows]
+        found = [codes.get(x.kernel.name) or DeviceCode.of(x) for x in artifacts]
+        self._kernels = EmulatedKernels(kernels.library, found, gpu, target)
         self._begin()
 
     def _begin(self) -> None:
         """Draw operands anew, so that a kernel's results depend on no other kernel that was executed before it."""
-        rng = np.random.default_rng(SEED)
-        self._verifier = Verifier(self._gpu, self._products, rng, num_guards=0)
-        self._row_verifier = RowVerifier(self._gpu, self._rows, rng, num_guards=0)
+        self._verifier = Verifier(self._gpu, self._kernels, np.random.default_rng(SEED), num_guards=0)
 
     def execute(self, name: str) -> KernelResult:
         """Execute a kernel of the set by its name, on the cases that do not take too long."""
@@ -120,7 +117,7 @@ class Executor:
         for index, artifact in enumerate(self._set.products):
             if artifact.kernel.name == name:
                 return self._result(artifact, self._product_cases(artifact, index))
-        for index, row in enumerate(self._set.rows):
+        for index, row in enumerate(self._set.rows, len(self._set.products)):
             if row.kernel.name == name:
                 return self._result(row, self._row_cases(row, index))
         raise AotError(f"no kernel {name} in the set; expected one of {', '.join(self._set.names)}")
@@ -139,7 +136,7 @@ class Executor:
             run = partial(
                 self._verifier.run_each,
                 shape,
-                index + order * len(self._set.products),
+                index + order * len(self._kernels.names),
                 promises,
                 is_reproducible=tuned.is_reproducible,
             )
@@ -149,15 +146,14 @@ class Executor:
 
     def _row_cases(self, artifact: RowArtifact, index: int) -> list[_Case]:
         operation, limits = artifact.kernel.operation, artifact.kernel.limits
-        num_runs = len(self._options.schedules)
         if self._options.problem is None:
-            cases = [x for x in row_cases(limits) if takes_case(operation, limits, x)]
+            cases = list(row_cases(operation, limits))
         else:
             rows, cols = self._options.problem
-            cases = [RowCase(rows, cols, is_full=True)]
-        promises = (False,) * num_runs
-        verify = self._row_verifier.verify_case
-        return [_Case(str(x), row_work(x), partial(verify, operation, index, x, num_runs), promises) for x in cases]
+            cases = [RowCase(operation, rows, cols, is_full=True)]
+        promises = (False,) * len(self._options.schedules)
+        verify = partial(self._verifier.run_each, index=index, promises=promises, is_reproducible=True)
+        return [_Case(str(x), row_work(x), partial(verify, x), promises) for x in cases]
 
     def _result(self, artifact: Artifact | RowArtifact, cases: list[_Case]) -> KernelResult:
         kernel, limit = artifact.kernel, self._options.max_instructions

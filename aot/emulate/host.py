@@ -1,8 +1,8 @@
 """Launch kernels through the library's own host code over the recorder, and execute what it asks of CUDA.
 
-`EmulatedKernels` and `EmulatedRows` are the libraries that `aot.measure` verifies on a device, with an `EmulatedGpu`
-where the device would be: a launch goes through the C API, the plan, and the entry of the kernel's own object, which
-computes the grid and writes the TMA descriptors.
+`EmulatedKernels` is the library that `aot.measure` verifies on a device, with an `EmulatedGpu` where the device would
+be: a launch goes through the C API, the plan, and the entry of the kernel's own object, which computes the grid and
+writes the TMA descriptors.
 """
 
 from __future__ import annotations
@@ -13,19 +13,18 @@ from typing import TYPE_CHECKING, Any
 from aot.core.errors import DeviceError
 from aot.emulate.gpu import Clear, KernelLaunch
 from aot.emulate.machine import Launch
+from aot.measure.call_structs import SCALE_GIVEN, RowsProblemStruct, RowsTensorStruct
 from aot.measure.kernel_library import KernelLibrary
-from aot.measure.row_library import SCALE_GIVEN, RowLibrary, RowsProblemStruct, RowsTensorStruct
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from aot.core.operands import GemmCall
-    from aot.core.row_operation import RowOperation
     from aot.core.target import Target
     from aot.emulate.code import DeviceCode
     from aot.emulate.gpu import EmulatedGpu
-    from aot.measure.kernel_library import ProblemStruct
+    from aot.kinds.trial import AnyCall
+    from aot.measure.call_structs import AnyStruct
 
 MAX_PARAMETERS = 1024
 MAX_ATTRIBUTES = 8
@@ -136,11 +135,11 @@ def _enqueue(recorder: Recorder, code: DeviceCode, gpu: EmulatedGpu) -> None:
 
 
 class EmulatedKernels:
-    """The kernels of products of a library over the recorder; satisfies `aot.measure.gpu.Kernels`.
+    """The kernels of a library over the recorder; satisfies `aot.measure.gpu.Kernels`.
 
     Args:
         path: the library, as `build_host_library` makes it.
-        codes: the device code of each kernel, in the order of the library's.
+        codes: the device code of each kernel, in the order of the library's: products first, then those on rows.
         gpu: what executes them.
         target: the device that the library is told of.
     """
@@ -154,11 +153,11 @@ class EmulatedKernels:
         """Return the kernels' names in the order of their index."""
         return self._library.names
 
-    def bind(self, call: GemmCall, *, b_is_constant: bool = False) -> ProblemStruct:
+    def bind(self, call: AnyCall, *, b_is_constant: bool = False) -> AnyStruct:
         """Make the C struct of a call; see `KernelLibrary.bind`."""
         return self._library.bind(call, b_is_constant=b_is_constant)
 
-    def workspace_bytes(self, kernel: int, bound: ProblemStruct) -> int:
+    def workspace_bytes(self, kernel: int, bound: AnyStruct) -> int:
         """Return the workspace in bytes that a kernel needs for a call.
 
         Raises:
@@ -166,14 +165,12 @@ class EmulatedKernels:
         """
         return self._library.workspace_bytes(kernel, bound)
 
-    def max_active_clusters(
-        self, kernel: int, bound: ProblemStruct, workspace: int, workspace_bytes: int
-    ) -> int | None:
+    def max_active_clusters(self, kernel: int, bound: AnyStruct, workspace: int, workspace_bytes: int) -> int | None:
         """Return None: an emulated device runs any number of clusters at once."""
         del kernel, bound, workspace, workspace_bytes
         return None
 
-    def launch(self, kernel: int, bound: ProblemStruct, workspace: int, workspace_bytes: int, stream: int) -> None:
+    def launch(self, kernel: int, bound: AnyStruct, workspace: int, workspace_bytes: int, stream: int) -> None:
         """Put a kernel on the stream.
 
         Raises:
@@ -181,39 +178,15 @@ class EmulatedKernels:
         """
         code = self._codes[kernel % len(self._codes)]
         self._recorder.describe(code)
-        operands = {name: getattr(bound, name).data for name in _OPERANDS}
-        self._gpu.declare(operands | {"workspace": workspace}, ("d", "workspace"))
+        self._declare(bound, workspace)
         self._library.launch(kernel, bound, workspace, workspace_bytes, stream)
         _enqueue(self._recorder, code, self._gpu)
 
-
-class EmulatedRows:
-    """The row kernels of a library over the recorder; satisfies `aot.measure.row_verify.RowKernels`.
-
-    The arguments are those of `EmulatedKernels`; the codes are those of the row kernels.
-    """
-
-    def __init__(self, path: Path, codes: Sequence[DeviceCode], gpu: EmulatedGpu, target: Target) -> None:
-        self._library, self._recorder = RowLibrary(path), Recorder(path, target)
-        self._codes, self._gpu = codes, gpu
-
-    def problem(self, operation: RowOperation) -> RowsProblemStruct:
-        """Return an empty problem of an operation.
-
-        Raises:
-            DeviceError: the library has no kernels of it.
-        """
-        return self._library.problem(operation)
-
-    def launch(self, kernel: int, problem: RowsProblemStruct, stream: int) -> None:
-        """Enqueue a kernel, by its index.
-
-        Raises:
-            DeviceError: the library refused it, or CUDA would refuse the launch.
-        """
-        code = self._codes[kernel]
-        self._recorder.describe(code)
-        written = {"y", "residual_out"} if problem.flags & SCALE_GIVEN else {"y", "residual_out", "scale"}
-        self._gpu.declare({name: getattr(problem, name).data for name in _ROW_OPERANDS}, written)
-        self._library.launch(kernel, problem, stream)
-        _enqueue(self._recorder, code, self._gpu)
+    def _declare(self, bound: AnyStruct, workspace: int) -> None:
+        """Tell the device which memory the kernel may read and write."""
+        if isinstance(bound, RowsProblemStruct):
+            written = {"y", "residual_out"} if bound.flags & SCALE_GIVEN else {"y", "residual_out", "scale"}
+            self._gpu.declare({name: getattr(bound, name).data for name in _ROW_OPERANDS}, written)
+        else:
+            operands = {name: getattr(bound, name).data for name in _OPERANDS}
+            self._gpu.declare(operands | {"workspace": workspace}, ("d", "workspace"))

@@ -10,10 +10,10 @@ from aot.core.candidate import KernelKey
 from aot.core.element import ElementType
 from aot.core.errors import CompileError
 from aot.core.operation import Operation
-from aot.core.row_candidate import RowKernelKey
 from aot.emulate.build import build_host_library, emulated_library
 from aot.families import family_of
-from aot.measure.tuning_set import TunedKernel
+from aot.kinds.gemm.tuned import TunedKernel
+from aot.kinds.rows.candidate import RowKernelKey
 from aot.select.selector import fallback_key
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ schedule's mode from its seed, so that a run is repeated exactly by the two.
 from __future__ import annotations
 
 import random
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -23,6 +23,7 @@ from aot.emulate.faults import Fault, FaultKind, Finding, FindingKind
 from aot.emulate.launch import Launch, RunningLaunch
 from aot.emulate.memory import Allocation, GlobalMemory
 from aot.emulate.operation import Operation
+from aot.emulate.operations import Operations
 from aot.emulate.order import MAX_CLUSTER_WARPS, Agent, Knowledge, Shadow
 from aot.emulate.schedule import Schedule
 from aot.emulate.warp import WaitQueue, Warp
@@ -86,18 +87,13 @@ class Machine:
         self.programs, self.memory, self.schedule = programs, memory, schedule
         self.num_registers, self.resident, self.limit, self.trace = num_registers, resident, limit, trace
         self.counts_forms = counts
-        self._held_kinds = schedule.held
         self.rng = random.Random(schedule.seed)  # noqa: S311 - draws schedules, no secrets
         self.counts: Counter[str] = Counter()
         self.bytes_moved: Counter[str] = Counter()
         self.num_instructions = 0
-        self.operations: dict[int, Agent] = {}
-        self._num_operations = 0
+        self.operations = Operations(schedule.held, self.rng, self.counts)
         self._ready: list[Warp] = []
         self._polling: list[Warp] = []
-        self._free: list[Operation] = []
-        self._held: list[Operation] = []
-        self._queues: dict[int, deque[Operation]] = {}
         self._launches: list[RunningLaunch] = []
         self._next_launch = self._idle = 0
         self._launch_of_cluster: list[int] = []
@@ -119,49 +115,6 @@ class Machine:
         """Let a warp go on that was blocked."""
         warp.blocked, warp.waiting_for = False, ""
         self._ready.append(warp)
-
-    def operation(
-        self,
-        kind: str,
-        warp: Warp,
-        where: str,
-        run: Callable[[], None],
-        *,
-        is_async_proxy: bool = True,
-        lane: int = 0,
-    ) -> Operation:
-        """Make an operation of a warp; its accesses are declared by its agent, then it is posted or queued."""
-        self._num_operations += 1
-        token = self._num_operations
-        agent = Agent(
-            warp.knowledge.copy(),
-            where,
-            f"{kind} {token} of warp {warp.index} of CTA {warp.cta.ctaid}",
-            is_async_proxy,
-            bit=1 << token,
-            token=token,
-            generic=not is_async_proxy,
-            issuer=warp.number,
-            launch=warp.launch.number,
-        )
-        self.operations[token] = agent
-        return Operation(kind, agent, run, lane)
-
-    def post(self, operation: Operation) -> None:
-        """Let an operation complete whenever the schedule chooses."""
-        self.counts[operation.kind] += 1
-        (self._held if operation.kind in self._held_kinds else self._free).append(operation)
-
-    def enqueue(self, owner: object, operation: Operation) -> None:
-        """Let an operation complete after those that its owner has queued before."""
-        self.counts[operation.kind] += 1
-        self._queues.setdefault(id(owner), deque()).append(operation)
-
-    def complete(self, operation: Operation) -> None:
-        """Complete an operation now, if it is not complete: a wait for it may be the reason."""
-        if not operation.done:
-            operation.done = True
-            operation.run()
 
     def global_changed(self) -> None:
         """Let warps that poll global memory look again."""
@@ -233,7 +186,7 @@ class Machine:
         if launches and launches[0].is_programmatic:
             self.front_is_done = False
             agent = Agent(Warp.__new__(Warp), "", "the kernel in front", is_async_proxy=False)  # type: ignore[arg-type]
-            self.post(Operation("front", agent, self._end_front))
+            self.operations.post(Operation("front", agent, self._end_front))
         # Products are small: threads of a BLAS that wait for each other take many times as long as one.
         with np.errstate(all="ignore"), _blas().limit(limits=1, user_api="blas"):
             while self._advance():
@@ -248,7 +201,7 @@ class Machine:
     def _shadow_of(self, allocation: Allocation) -> Shadow:
         shadow = Shadow(
             allocation.content.size,
-            self.operations,
+            self.operations.agents,
             self.report,
             has_proxies=False,
             launch_of=self._launch_of_cluster.__getitem__,
@@ -304,15 +257,19 @@ class Machine:
         if self._next_launch < len(self._launches):
             self._start_clusters()
         can_step = bool(self._ready)
-        choices = len(self._free) + sum(1 for x in self._queues.values() if x[0].kind not in self._held_kinds)
+        operations = self.operations
+        choices = operations.num_choices
         if choices and self.rng.random() < self.schedule.completion(can_step=can_step):
-            self._complete_one(choices)
+            operations.complete_one(choices)
+            self._end_launches()
         elif can_step:
             self._step(self._choose())
         elif choices:
-            self._complete_one(choices)
-        elif self._held or self._queues:
-            self._complete_held()
+            operations.complete_one(choices)
+            self._end_launches()
+        elif operations.has_held:
+            operations.complete_held()
+            self._end_launches()
         elif self._polling and self._idle < MAX_IDLE_POLLS * len(self._polling):
             self._idle += 1
             warp = self._polling.pop(self.rng.randrange(len(self._polling)))
@@ -323,32 +280,6 @@ class Machine:
         else:
             return False
         return True
-
-    def _complete_one(self, choices: int) -> None:
-        at = self.rng.randrange(choices)
-        if at < len(self._free):
-            operation = self._free[at]
-            self._free[at] = self._free[-1]
-            self._free.pop()
-        else:
-            free = [key for key, x in self._queues.items() if x[0].kind not in self._held_kinds]
-            operation = self._pop(free[at - len(self._free)])
-        self.complete(operation)
-        self._end_launches()
-
-    def _pop(self, key: int) -> Operation:
-        queue = self._queues[key]
-        operation = queue.popleft()
-        if not queue:
-            del self._queues[key]
-        return operation
-
-    def _complete_held(self) -> None:
-        if self._held and (not self._queues or self.rng.random() < 0.5):
-            self.complete(self._held.pop(self.rng.randrange(len(self._held))))
-        else:
-            self.complete(self._pop(self.rng.choice(list(self._queues))))
-        self._end_launches()
 
     def _choose(self) -> int:
         """Return the place in the list of the ready of the warp that goes on."""

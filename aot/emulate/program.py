@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aot.emulate.faults import Fault, FaultKind, UnknownInstructionError
+from aot.emulate.faults import Fault, FaultKind, FindingKind, UnknownInstructionError
 from aot.emulate.forms import YIELD, build_of
 from aot.emulate.memory import PARAMETER_WINDOW, SHARED_START
 from aot.emulate.ptx import (
@@ -272,6 +272,8 @@ class Program:
                 registers = touched[at]
                 if registers and not warp.untouchable.isdisjoint(registers):
                     self._refuse_touch(warp)
+            if warp.tensor_loads.registers:
+                self._note_use(warp)
             if observe:
                 self._observe(warp)
             result = code[at](warp)
@@ -295,10 +297,30 @@ class Program:
     def _refuse_touch(self, warp: Warp) -> None:
         """Fault where an instruction that is not predicated off uses a register of a wgmma that was not waited for."""
         instruction = self.kernel.instructions[warp.pc]
-        guard = self.guard_slot(instruction)
-        if guard is not None and instruction.target is None:
-            predicate = warp.registers[guard[0]]
-            if not (warp.mask & (~predicate if guard[1] else predicate)).any():
-                return
+        if self._is_predicated_off(warp, instruction):
+            return
         text = f"{instruction.where}: uses a register of a wgmma in flight, before wgmma.wait_group"
         raise Fault(FaultKind.REGISTERS, text)
+
+    def _is_predicated_off(self, warp: Warp, instruction: Instruction) -> bool:
+        """Say whether an instruction that is no branch does nothing in any lane."""
+        guard = self.guard_slot(instruction)
+        if guard is None or instruction.target is not None:
+            return False
+        predicate = warp.registers[guard[0]]
+        return not (warp.mask & (~predicate if guard[1] else predicate)).any()
+
+    def _note_use(self, warp: Warp) -> None:
+        """Take loads from tensor memory as over whose registers are used before a wait: see `TensorLoads`."""
+        loads, touched = warp.tensor_loads, self._touched[warp.pc]
+        bits = loads.bits_of(touched or ())
+        instruction = self.kernel.instructions[warp.pc]
+        if not bits or self._is_predicated_off(warp, instruction):
+            return
+        if instruction.opcode.startswith("mov."):
+            loads.copy(bits, self.destinations(instruction.operands[0]))
+            return
+        warp.knowledge.join_done(loads.end(bits))
+        warp.machine.report(
+            FindingKind.LETTER, instruction.where, "uses a register of a tcgen05.ld before tcgen05.wait::ld"
+        )

@@ -34,7 +34,7 @@ _executors: list[Executor] = []
 def _sources_sha256() -> str:
     """Hash the sources that decide a result: the interpreter, and what verifies."""
     package = Path(__file__).parents[1]
-    parts = [interpreter_sha256(package / name) for name in ("emulate", "measure", "core")]
+    parts = [interpreter_sha256(package / name) for name in ("emulate", "measure", "kinds", "core")]
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aot.emulate.order import MAX_CLUSTER_WARPS, Agent, Knowledge
+from aot.emulate.tensor_loads import TensorLoads
 from aot.emulate.types import LANES
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Warp:
         "cluster_waited", "copies", "copy_groups", "count", "cta", "done", "fenced_registers", "fences", "full",
         "groups", "index", "lanes", "launch", "machine", "mask", "met", "num_groups", "num_issued",
         "num_registers", "number", "pc", "pending", "polled", "polling", "priority", "registers", "resume",
-        "tensor_done", "tried", "untouchable", "waiting_at", "waiting_for",
+        "tensor_done", "tensor_loads", "tried", "untouchable", "waiting_at", "waiting_for",
     )  # fmt: skip
 
     def __init__(self, machine: Machine, cta: Cta, index: int, number: int, num_lanes: int) -> None:
@@ -79,6 +80,7 @@ class Warp:
         self.by_products: dict[int, Value] = {}
         self.tensor_done = 0
         """The bits of all tcgen05 operations that the warp has issued."""
+        self.tensor_loads = TensorLoads()
         self.acquiring: Any = None
         self.fences: Any = None
         """What fences make of relaxed stores and loads: see units/atomics.py."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aot.families import tiling_of
+
 if TYPE_CHECKING:
     from aot.core.candidate import Candidate
-    from aot.measure.edge_shapes import EdgeShape
-    from aot.measure.row_verify import RowCase
+    from aot.kinds.gemm.edge_shapes import EdgeShape
+    from aot.kinds.rows.call import RowCase
 
 BLOCK_K = 64
 """Elements of k that a kernel takes at once, about: 128 bytes of 16-bit elements."""
@@ -19,9 +21,9 @@ ROW_COLUMNS = 1024
 
 def product_work(candidate: Candidate, shape: EdgeShape) -> float:
     """Return the work of a product: blocks of k of all tiles."""
-    problem = shape.problem
-    rows, columns = (problem.n, problem.m) if candidate.swap_ab else (problem.m, problem.n)
-    tiles = -(-rows // candidate.tile_m) * -(-columns // candidate.tile_n) * problem.num_groups
+    problem, tiling = shape.problem, tiling_of(candidate)
+    rows, columns = (problem.n, problem.m) if tiling.swap_ab else (problem.m, problem.n)
+    tiles = -(-rows // tiling.tile_m) * -(-columns // tiling.tile_n) * problem.num_groups
     return tiles * (-(-problem.k // BLOCK_K) + TILE_BLOCKS)
 
 

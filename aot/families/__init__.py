@@ -1,27 +1,28 @@
-"""Kernel families: one module each, found by being here. A module offers one `FAMILY` and nothing else is registered.
+"""Kernel families, found by the entry points `aot.families` of installed distributions; ours are modules beside.
 
 A family states its space, its own limits and its arithmetic of resources without importing CUTLASS; only `entry`
-imports what it compiles. Adding a family is adding a module and its tests.
+imports what it compiles. Adding a family is adding a module, its entry point and its tests, here or in another package.
 """
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from aot.core.candidate import SplitK
-from aot.core.errors import CandidateError
+from aot.core.candidate import Alignment, Workspace
+from aot.core.epilogue import Epilogue
+from aot.core.errors import CandidateError, FamilyError
+from aot.core.grouping import Grouping
+from aot.core.knobs import GemmKnobs, Knobs, SplitK
 from aot.core.signature import signature_of
+from aot.families._entry_points import registrations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from aot.core.candidate import Alignment, Candidate, KernelKey, Rejected, Resources, Workspace
-    from aot.core.epilogue import Epilogue
-    from aot.core.grouping import Grouping
+    from aot.core.candidate import Candidate, KernelKey, Rejected, Resources
+    from aot.core.feature import Feature
     from aot.core.operation import Operation
     from aot.core.signature import Signature
     from aot.core.target import Target
@@ -44,8 +45,11 @@ class Family(Protocol):
 
     name: str
     """Prefix of its candidates' names."""
-    archs: tuple[str, ...]
-    """Architectures that it compiles for, such as `sm_90a`."""
+    knobs: type[Knobs]
+    """What it sets of a kernel: a frozen dataclass, `GemmKnobs` or one of its own. One whose knobs are its own has a
+    method `tiling` too (`tiling_of`), and cannot order tiles."""
+    needs: tuple[Feature, ...]
+    """What it asks of a chip: it compiles for every target that has all of them."""
     num_strides: int
     """Strides an operand is passed with: 1, the leading one, or 2, both."""
     is_fallback: bool
@@ -101,6 +105,48 @@ class Family(Protocol):
         """Build the function to compile. Imports the kernel's library."""
 
 
+class Defaults:
+    """What a family is where it says nothing else: dense products with no further step, aligned rows, any chip."""
+
+    knobs: type[Knobs] = GemmKnobs
+    needs: tuple[Feature, ...] = ()
+    num_strides = 1
+    is_fallback = False
+    loads_outside = False
+    widens_fp8 = False
+    peak_share = 1.0
+    prefetches_b = False
+    orders_tiles = False
+    own_clusters: tuple[tuple[int, int], ...] = ()
+    epilogues: tuple[Epilogue, ...] = (Epilogue.NONE,)
+    groupings: tuple[Grouping, ...] = (Grouping.DENSE,)
+
+    def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
+        """Refuse nothing."""
+        del candidate, operation, target
+        return None
+
+    def workspace(self, candidate: Candidate) -> Workspace:
+        """Need none."""
+        del candidate
+        return Workspace()
+
+    def multiples(self, candidate: Candidate) -> tuple[int, int]:
+        """Take all sizes."""
+        del candidate
+        return 1, 1
+
+    def alignment(self, candidate: Candidate) -> Alignment:
+        """Ask for addresses and strides that are multiples of 16 bytes."""
+        del candidate
+        return Alignment()
+
+    def sum_order(self, candidate: Candidate) -> str:
+        """Promise no order."""
+        del candidate
+        return ""
+
+
 def signature(key: KernelKey) -> Signature:
     """Return the arguments of a kernel's entry, in order."""
     family = family_of(key.candidate)
@@ -113,33 +159,69 @@ def signature(key: KernelKey) -> Signature:
     )
 
 
+_MEMBERS = (*Family.__annotations__, *(x for x in vars(Family) if not x.startswith("_")))
+
+
 @cache
-def families() -> dict[str, Family]:
-    """Find the families by their modules; names that start with an underscore hold what families share."""
-    found: dict[str, Family] = {}
-    for module in pkgutil.iter_modules(__path__):
-        if not module.name.startswith("_"):
-            family: Family = importlib.import_module(f"{__name__}.{module.name}").FAMILY
-            found[family.name] = family
-    return found
-
-
-def family_of(candidate: Candidate) -> Family:
-    """Return a candidate's family.
+def family_named(name: str) -> Family:
+    """Return the family of a name, loaded by its entry point.
 
     Raises:
         CandidateError: there is none of that name.
+        FamilyError: it cannot be loaded, or two have one name.
     """
-    try:
-        return families()[candidate.family]
-    except KeyError:
-        known = ", ".join(sorted(families()))
-        raise CandidateError(f"no kernel family {candidate.family!r}; there are: {known}") from None
+    found = registrations()
+    if name not in found:
+        raise CandidateError(f"no kernel family {name!r}; there are: {', '.join(sorted(found))}")
+    family: Family = found[name].load(_MEMBERS)
+    is_own = family.knobs is not GemmKnobs
+    if is_own and (family.orders_tiles or not hasattr(family, "tiling")):
+        text = "orders tiles, which takes GemmKnobs" if family.orders_tiles else "has knobs of its own and no `tiling`"
+        raise FamilyError(f"the family {name!r} of {found[name].source} {text}")
+    return family
+
+
+def families() -> dict[str, Family]:
+    """Return all families by name.
+
+    Raises:
+        FamilyError: one cannot be loaded, or two have one name.
+    """
+    return {name: family_named(name) for name in registrations()}
+
+
+def family_of(candidate: Candidate) -> Family:
+    """Return a candidate's family; errors as `family_named`."""
+    return family_named(candidate.family)
+
+
+def tiling_of(candidate: Candidate) -> GemmKnobs:
+    """Say how a kernel divides its problem into tiles, for what predicts times and counts CTAs.
+
+    Of `GemmKnobs` it is these. A family with knobs of its own describes its kernels by them: `tiling(candidate)`.
+    """
+    if isinstance(candidate.knobs, GemmKnobs):
+        return candidate.knobs
+    found: GemmKnobs = cast("Any", family_of(candidate)).tiling(candidate)
+    return found
+
+
+def check_knobs(candidate: Candidate) -> None:
+    """Refuse a candidate from a file whose knobs are not its family's.
+
+    Raises:
+        CandidateError: it has others, or one is out of its range; or there is no such family.
+    """
+    kind = family_of(candidate).knobs
+    if isinstance(candidate.knobs, GemmKnobs) != (kind is GemmKnobs):
+        names = ", ".join(x.name for x in fields(cast("Any", kind)))
+        raise CandidateError(f"{candidate.name} has knobs of another family; those of {candidate.family} are {names}")
+    kind.of(candidate)
 
 
 def families_for(target: Target) -> list[Family]:
-    """List the families that compile for a target's architecture, by name."""
-    return [family for _, family in sorted(families().items()) if target.arch in family.archs]
+    """List the families whose needs a target's chip has, by name."""
+    return [family for _, family in sorted(families().items()) if not target.lacks(family.needs)]
 
 
 def families_of(operation: Operation, target: Target) -> list[Family]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from cuda.bindings import driver as cuda
 from cutlass import Int32, const_expr, cute
 
-from aot.core.candidate import SplitK
+from aot.core.knobs import SplitK
 from aot.families import Entry, signature
 from aot.families._arguments import epilogue_arguments, transpose
 from aot.families._epilogue_registers import paired
@@ -33,7 +33,7 @@ def epilogue_entry(gemm: Any, key: KernelKey, workspace: Workspace, max_active_c
         workspace: the family's statement of the candidate's workspace: none, flags and regions.
         max_active_clusters: grid of the persistent scheduler, in clusters.
     """
-    swap_ab = key.candidate.swap_ab
+    swap_ab = key.candidate.gemm.swap_ab
     has_gate = key.operation.gate is not None
 
     @cute.jit

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aot.core.candidate import SplitK
 from aot.core.grouping import Grouping
+from aot.core.knobs import SplitK
 
 if TYPE_CHECKING:
     from aot.core.candidate import Candidate
@@ -17,12 +17,12 @@ GROUPINGS = (Grouping.GROUPED, Grouping.GATHERED, Grouping.K_GROUPED)
 
 def grouped_fault(candidate: Candidate, operation: Operation) -> str | None:
     """Say why a kernel over groups cannot be built of a candidate."""
-    if candidate.swap_ab:
+    if candidate.gemm.swap_ab:
         return f"{operation.grouping.value} rows are the kernel's rows; take no swap"
-    if SplitK(candidate.split_k_mode) is not SplitK.NONE:
-        return f"the kernel has no {SplitK(candidate.split_k_mode).value} split-K of groups; take no split"
-    if operation.grouping is Grouping.GATHERED and candidate.cluster_n > 1:
-        cluster = f"{candidate.cluster_m}x{candidate.cluster_n}"
+    if SplitK(candidate.gemm.split_k_mode) is not SplitK.NONE:
+        return f"the kernel has no {SplitK(candidate.gemm.split_k_mode).value} split-K of groups; take no split"
+    if operation.grouping is Grouping.GATHERED and candidate.gemm.cluster_n > 1:
+        cluster = f"{candidate.gemm.cluster_m}x{candidate.gemm.cluster_n}"
         return (
             f"each CTA gathers its own rows of A, which a cluster of {cluster} would share; take one of a single column"
         )

@@ -5,8 +5,9 @@ as the operands' rows begin at multiples of; bytes of a piece that lie behind an
 are copied asynchronously, a ring of stages ahead of the multiplication. Rows that begin at any element are copied in
 pieces of 16 bytes from the aligned address in front of each, and moved in shared memory before they are multiplied:
 that takes fewer loads than by elements, and as many bytes are under way. Where warps share k, each takes every second,
-fourth or eighth step. The sums pass through shared memory, where those of the warps along k are
-added up in order, and from where lanes next to each other store elements next to each other.
+fourth or eighth step; where the CTAs of a cluster do, each takes every so many blocks. The sums pass through shared
+memory, where those of the warps along k, and of the CTAs, are added up in order, and from where lanes next to each
+other store elements next to each other.
 
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """
@@ -43,6 +44,8 @@ class MmaSyncGemm:
     """CUTLASS's type of A and B."""
     tile: Tile
     operation: Operation
+    is_dependent: bool
+    """Whether the chip can start it before the kernel in front of it ends: then it waits for that end."""
 
     @property
     def sides(self) -> tuple[Side, Side]:
@@ -75,12 +78,13 @@ class MmaSyncGemm:
             cute.ceil_div(d.shape[1] * self.num_halves, tile.columns),
         )
         self.kernel(a, b, d, vectors.bias, vectors.residual).launch(
-            grid=along_x(tiles_m, tiles_n, 1),
+            grid=along_x(tiles_m, tiles_n, tile.splits),
             block=(tile.num_threads, 1, 1),
+            **({"cluster": (tile.splits, 1, 1)} if tile.splits > 1 else {}),
             stream=stream,
             min_blocks_per_mp=tile.num_blocks_per_sm,
             preferred_smem_carveout=100,  # left out, the compiler asks a GPU how much there is
-            use_pdl=True,
+            use_pdl=self.is_dependent,
         )
 
     @cute.kernel
@@ -96,23 +100,35 @@ class MmaSyncGemm:
         tile = self.tile
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
-        tile_m, tile_n = self._place(block, d)
+        rank = block % tile.splits
+        tile_m, tile_n = self._place(block // tile.splits, d)
         memory = SmemAllocator().allocate(tile.smem_bytes, 16)
-        cute.arch.griddepcontrol_wait()
-        cute.arch.griddepcontrol_launch_dependents()
-        sums = self._multiply(a, b, memory, (tile_m * tile.rows, tile_n * tile.columns), thread)
+        if const_expr(self.is_dependent):
+            cute.arch.griddepcontrol_wait()
+            cute.arch.griddepcontrol_launch_dependents()
+        sums = self._multiply(a, b, memory, (tile_m * tile.rows, tile_n * tile.columns), thread, rank)
         floats = cute.recast_ptr(memory, dtype=Float32)
-        parts = cute.make_tensor(
-            floats,
-            cute.make_layout(
-                (tile.rows, tile.columns, tile.warps[2]),
-                stride=(tile.columns + SUM_PAD, 1, tile.rows * (tile.columns + SUM_PAD)),
-            ),
-        )
-        self._write_sums(sums, parts)
-        cute.arch.sync_threads()
+        self._write_sums(sums, cute.make_tensor(floats, self._parts))
+        parts = [cute.make_tensor(floats, self._parts)]
+        if const_expr(tile.splits > 1):
+            cute.arch.cluster_arrive()
+            cute.arch.cluster_wait()
+            parts = [cute.arch.map_dsmem_ptr(floats, r).toint() for r in range(tile.splits)]
+        else:
+            cute.arch.sync_threads()
         operands = EpilogueOperands(bias=bias, residual=residual)
-        self._store(parts, d, operands, tile_m * tile.rows, tile_n * (tile.columns // self.num_halves), thread)
+        first = tile_m * tile.rows, tile_n * (tile.columns // self.num_halves)
+        self._store(parts, d, operands, first, rank * tile.num_threads + thread)
+        if const_expr(tile.splits > 1):  # others read this CTA's sums
+            cute.arch.cluster_arrive()
+            cute.arch.cluster_wait()
+
+    @property
+    def _parts(self) -> Any:
+        """Lay the sums out in shared memory: (row, column, warp along k)."""
+        tile = self.tile
+        row = tile.columns + SUM_PAD
+        return cute.make_layout((tile.rows, tile.columns, tile.warps[2]), stride=(row, 1, tile.rows * row))
 
     @cute.jit
     def _place(self, block: Int32, d: cute.Tensor) -> Any:
@@ -136,64 +152,45 @@ class MmaSyncGemm:
         return cute.make_tensor(start, self.sides[side].layout)
 
     @cute.jit
-    def _multiply(self, a: cute.Tensor, b: cute.Tensor, memory: Any, origin: Any, thread: Int32) -> Any:
+    def _multiply(self, a: cute.Tensor, b: cute.Tensor, memory: Any, origin: Any, thread: Int32, rank: Int32) -> Any:
         """Multiply the tile whose first row of A and of B is `origin`, and return the sums of a thread's warp."""
         tile = self.tile
         sums = cute.make_rmem_tensor(((2, 2), tile.warp_rows // MMA_M, tile.warp_columns // MMA_N), Float32)
         sums.fill(0.0)
         num_blocks = cute.ceil_div(cute.size(a, mode=[1]), tile.block_k)
+        num_own = cute.ceil_div(cutlass.max(num_blocks - rank, 0), tile.splits)
         operands = a, b
+        cursors = [self.sides[side].cursors(operands[side], origin[side], thread) for side in range(2)]
         ahead = tile.num_stages - 1
         for s in range_constexpr(ahead):
-            for side in range_constexpr(2):
-                self._bring(operands[side], memory, s, origin[side], Int32(s * tile.block_k), thread, side)
-            cute.arch.cp_async_commit_group()
-        for block in cutlass.range(num_blocks, unroll=1):
+            self._bring(cursors, operands, memory, Int32(s), rank + s * tile.splits)
+        for i in cutlass.range(num_own, unroll=1):
             cute.arch.cp_async_wait_group(ahead - 1)
             cute.arch.sync_threads()
-            following = block + ahead
-            slot, first_k = following % tile.num_stages, following * tile.block_k
-            for side in range_constexpr(2):
-                self._bring(operands[side], memory, slot, origin[side], first_k, thread, side)
-            cute.arch.cp_async_commit_group()
+            slot, free = i % tile.num_stages, (i + ahead) % tile.num_stages
+            self._bring(cursors, operands, memory, free, rank + (i + ahead) * tile.splits)
             if const_expr(self.sides[0].is_shifted):
-                self._align_stage(operands, memory, block, origin, thread)
-            self._multiply_stage(sums, memory, block % tile.num_stages)
+                self._align_stage(cursors, operands, memory, slot)
+            self._multiply_stage(sums, memory, slot)
         cute.arch.cp_async_wait_group(0)
         cute.arch.sync_threads()
         return sums
 
     @cute.jit
-    def _bring(
-        self,
-        source: cute.Tensor,
-        memory: Any,
-        slot: Int32,
-        first_row: Int32,
-        first_k: Int32,
-        thread: Int32,
-        side: Constexpr[int],
-    ) -> None:
-        """Bring a block of k of an operand into a stage."""
-        part = self.sides[side]
-        stage = self._stage(memory, slot, side)
-        if const_expr(part.is_shifted):
-            part.copy_shifted(source, stage, first_row, first_k, thread)
-        else:
-            part.copy(source, stage, first_row, first_k, thread)
+    def _bring(self, cursors: Any, operands: Any, memory: Any, slot: Int32, block: Int32) -> None:
+        """Bring a block of k of both operands into a stage, asynchronously."""
+        for side in range_constexpr(2):
+            self.sides[side].copy(cursors[side], operands[side], self._stage(memory, slot, side), block)
+        cute.arch.cp_async_commit_group()
 
     @cute.jit
-    def _align_stage(self, operands: Any, memory: Any, block: Int32, origin: Any, thread: Int32) -> None:
+    def _align_stage(self, cursors: Any, operands: Any, memory: Any, slot: Int32) -> None:
         """Move the rows of a stage to where `ldmatrix` reads them."""
-        tile = self.tile
-        slot, first_k = block % tile.num_stages, block * tile.block_k
-        moved = [
-            self.sides[side].aligned(operands[side], self._stage(memory, slot, side), origin[side], first_k, thread)
-            for side in range(2)
-        ]
+        stages = [self._stage(memory, slot, side) for side in range(2)]
+        moved = [self.sides[side].aligned(cursors[side], operands[side], stages[side]) for side in range(2)]
         cute.arch.sync_threads()
         for side in range_constexpr(2):
-            self.sides[side].write(moved[side], self._stage(memory, slot, side), thread)
+            self.sides[side].write(moved[side], cursors[side], stages[side])
         cute.arch.sync_threads()
 
     @cute.jit
@@ -245,43 +242,60 @@ class MmaSyncGemm:
 
     @cute.jit
     def _store(
-        self,
-        parts: cute.Tensor,
-        d: cute.Tensor,
-        operands: Constexpr[EpilogueOperands],
-        first_m: Int32,
-        first_n: Int32,
-        thread: Int32,
+        self, parts: Any, d: cute.Tensor, operands: Constexpr[EpilogueOperands], first: Any, thread: Int32
     ) -> None:
-        """Add up the parts of the sums, finish them, and store the tile of D from (first_m, first_n) on."""
+        """Add up the parts of the sums, finish them, and store the tile of D from `first`, (m, n), on.
+
+        Args:
+            parts: the sums of each CTA of the cluster.
+            d: D.
+            operands: what the epilogue reads.
+            first: the tile's first row and column of D.
+            thread: number of the thread among those of the cluster.
+        """
         tile = self.tile
         columns = tile.columns // self.num_halves
-        for turn in cutlass.range(-(-tile.rows * columns // tile.num_threads), unroll=4):
-            index = thread + turn * tile.num_threads
+        num_threads = tile.num_threads * tile.splits
+        for turn in cutlass.range(-(-tile.rows * columns // num_threads), unroll=4):
+            index = thread + turn * num_threads
             row, column = index // columns, index % columns
-            m, n = first_m + row, first_n + column
+            m, n = first[0] + row, first[1] + column
             if index < tile.rows * columns and m < d.shape[0] and n < d.shape[1]:
                 totals = [self._total(parts, row, column * self.num_halves + half) for half in range(self.num_halves)]
                 d[m, n] = finish(tuple(totals), m, n, operands, self.operation).to(d.element_type)
 
-    @cute.jit
-    def _total(self, parts: cute.Tensor, row: Int32, column: Int32) -> Any:
-        """Add up the parts of a sum in order."""
-        total = parts[row, column, 0]
-        for p in range_constexpr(1, self.tile.warps[2]):
-            total += parts[row, column, p]
+    def _part(self, of_cta: Any, place: Any) -> Any:
+        """Return a part of a sum: of this CTA's, a tensor, or of one of the cluster's, by the address of its parts."""
+        if self.tile.splits == 1:
+            return of_cta[place]
+        return _part_of(Int32(of_cta) + cute.crd2idx(place, self._parts) * (Float32.width // 8))
+
+    def _total(self, parts: Any, row: Int32, column: Int32) -> Any:
+        """Add up the parts of a sum in order; to be called while tracing."""
+        every = [self._part(of_cta, (row, column, p)) for of_cta in parts for p in range(self.tile.warps[2])]
+        total = every[0]
+        for part in every[1:]:
+            total = total + part
         return total
 
 
-def mma_sync_entry(tile: Tile, operation: Operation, signature: Signature) -> Entry:
+def _part_of(address: Any) -> Any:
+    """Load a float of another CTA's shared memory, by its address among those of the cluster."""
+    return cute.arch.inline_ptx(
+        "ld.shared::cluster.f32 {$w0}, [{$r0}];", write_only_types=[Float32], read_only_args=[address]
+    )
+
+
+def mma_sync_entry(tile: Tile, operation: Operation, signature: Signature, *, is_dependent: bool) -> Entry:
     """Make the entry of a candidate.
 
     Args:
         tile: the candidate's.
         operation: element types, layout and epilogue.
         signature: the entry's arguments.
+        is_dependent: whether the chip has programmatic dependent launch.
     """
-    gemm = MmaSyncGemm(cutlass_type(operation.a.element), tile, operation)
+    gemm = MmaSyncGemm(cutlass_type(operation.a.element), tile, operation, is_dependent)
     has_gate = operation.gate is not None
 
     @cute.jit

@@ -4,7 +4,7 @@ No `from __future__ import annotations` here: CuTe DSL reads the annotations of 
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import cutlass
 from cutlass import Constexpr, Int32, Int64, Uint32, const_expr, cute, range_constexpr
@@ -19,6 +19,25 @@ SEGMENT = 8
 SEGMENT_BYTES = SEGMENT * ITEM_BYTES
 
 
+class Cursor(NamedTuple):
+    """Where a thread's pieces of an operand's part lie, worked out once for all blocks of k.
+
+    A row is one as it lies in memory: of k where the operand is contiguous along k, else of m or n. A thread's pieces
+    lie `Side.step_rows` rows apart.
+    """
+
+    begin: Int64
+    """Address of the row of the thread's first piece, in the first block of k."""
+    row: Int32
+    """That row, among those of the part."""
+    inner: Int32
+    """Elements from the beginning of a row to a piece of the thread's."""
+    length: Int32
+    """Elements of a row, from the part's first on; none or less where the part begins behind the operand."""
+    num_left: Int32
+    """Rows of the operand from `row` on."""
+
+
 @dataclass(frozen=True)
 class Side:
     """An operand's part in a CTA's tile: `extent` of its rows by a block of k."""
@@ -29,63 +48,26 @@ class Side:
     loads: int
     num_threads: int
 
+    def __post_init__(self) -> None:
+        """Refuse rows that threads do not share evenly, two at a time (ValueError).
+
+        A thread's pieces would lie in several columns, or in both halves of a gate.
+        """
+        if self.num_threads % (2 * self.per_row):
+            raise ValueError(
+                f"{self.num_threads} threads cannot share pairs of rows of {self.per_row} pieces; expected a multiple "
+                f"of {2 * self.per_row} threads"
+            )
+
     @property
     def row_length(self) -> int:
-        """Elements that are neighbours in memory: along k, or along the operand's rows."""
+        """Elements of the part that are neighbours in memory: along k, or along the operand's rows."""
         return self.block_k if self.is_k_major else self.extent
 
     @property
-    def piece(self) -> int:
-        """Elements of a copy."""
-        return self.loads // ITEM_BYTES
-
-    @property
-    def num_pieces(self) -> int:
-        """Copies of the whole part."""
-        return self.extent * self.block_k // self.piece
-
-    @property
-    def num_turns(self) -> int:
-        """Copies of a thread, at most."""
-        return -(-self.num_pieces // self.num_threads)
-
-    @property
-    def layout(self) -> Any:
-        """Lay (row, k) out in shared memory."""
-        stride = (self.row_length + PAD, 1) if self.is_k_major else (1, self.row_length + PAD)
-        return cute.make_layout((self.extent, self.block_k), stride=stride)
-
-    @cute.jit
-    def place(self, thread: Int32, turn: Constexpr[int]) -> Any:
-        """Return (row, k, whether there is one) of a thread's piece, whose first element is meant."""
-        index = thread + turn * self.num_threads
-        inner = index % (self.row_length // self.piece) * self.piece
-        outer = index // (self.row_length // self.piece)
-        row, k = (outer, inner) if const_expr(self.is_k_major) else (inner, outer)
-        return row, k, index < self.num_pieces
-
-    @cute.jit
-    def num_left(self, source: cute.Tensor, first_row: Int32, first_k: Int32, row: Int32, k: Int32) -> Int32:
-        """Count the elements of a piece that lie inside the operand, from (first_row + row, first_k + k) on."""
-        rows, depth = cute.size(source, mode=[0]) - first_row - row, cute.size(source, mode=[1]) - first_k - k
-        along, across = (depth, rows) if const_expr(self.is_k_major) else (rows, depth)
-        left = cutlass.max(cutlass.min(Int32(along), Int32(self.piece)), Int32(0))
-        return Int32(cutlass.select_(across > 0, left, Int32(0)))
-
-    @cute.jit
-    def copy(self, source: cute.Tensor, stage: cute.Tensor, first_row: Int32, first_k: Int32, thread: Int32) -> None:
-        """Copy the part asynchronously, in pieces of 4 bytes or more."""
-        for turn in range_constexpr(self.num_turns):
-            row, k, is_there = self.place(thread, turn)
-            if is_there:
-                left = self.num_left(source, first_row, first_k, row, k)
-                offset = cute.crd2idx((first_row + row, first_k + k), source.layout)
-                address = source.iterator + cutlass.select_(left > 0, Int64(offset), Int64(0))
-                target = stage.iterator + cute.crd2idx((row, k), stage.layout)
-                modifier = prims.LoadCacheModifier.CG if self.loads == 16 else prims.LoadCacheModifier.CA
-                prims.cp_async_shared_global(
-                    target.to_llvm_ptr(), address.to_llvm_ptr(), self.loads, modifier, cp_size=left * ITEM_BYTES
-                )
+    def num_rows(self) -> int:
+        """Rows of the part, as they lie in memory."""
+        return self.extent if self.is_k_major else self.block_k
 
     @property
     def is_shifted(self) -> bool:
@@ -93,52 +75,115 @@ class Side:
         return self.loads == ITEM_BYTES
 
     @property
-    def num_windows(self) -> int:
-        """Copies of 16 bytes of the whole part where rows are shifted: each row has one more than it has pieces."""
-        return self.extent * self.block_k // SEGMENT // self.per_row * (self.per_row + 1)
+    def piece(self) -> int:
+        """Elements of a copy."""
+        return SEGMENT if self.is_shifted else self.loads // ITEM_BYTES
 
     @property
     def per_row(self) -> int:
-        """Pieces of 16 bytes of a row."""
-        return self.row_length // SEGMENT
+        """Pieces of a row, without the one more that a shifted row ends in."""
+        return self.row_length // self.piece
 
-    @cute.jit
-    def row_address(self, source: cute.Tensor, first_row: Int32, first_k: Int32, outer: Int32) -> Any:
-        """Return the address of a row of the part, as it lies in memory, in bytes."""
-        row, k = (outer, Int32(0)) if const_expr(self.is_k_major) else (Int32(0), outer)
-        return (source.iterator + cute.crd2idx((first_row + row, first_k + k), source.layout)).toint()
+    @property
+    def step_rows(self) -> int:
+        """Rows from one piece of a thread to its next."""
+        return self.num_threads // self.per_row
 
-    @cute.jit
-    def copy_shifted(
-        self, source: cute.Tensor, stage: cute.Tensor, first_row: Int32, first_k: Int32, thread: Int32
-    ) -> None:
-        """Copy the part asynchronously in pieces of 16 bytes, each row from the aligned address in front of it on.
+    @property
+    def num_turns(self) -> int:
+        """Pieces of a thread, at most."""
+        return -(-self.num_rows // self.step_rows)
 
-        What lies in front of a row in its first piece is of the row before; `aligned` leaves it out. In front of the
-        operand's first element nothing is read: there the elements of a piece are loaded one by one.
+    @property
+    def layout(self) -> Any:
+        """Lay (row, k) out in shared memory."""
+        stride = (self.row_length + PAD, 1) if self.is_k_major else (1, self.row_length + PAD)
+        return cute.make_layout((self.extent, self.block_k), stride=stride)
+
+    def step_bytes(self, source: cute.Tensor, num_rows: int) -> Any:
+        """Return the bytes from a row to the one that lies `num_rows` behind it; to be called while tracing.
+
+        The rows of a gate's B are pairs, ((2, n), k): an even number of rows on lies the same half of a later pair.
         """
-        start = source.iterator.toint()
-        for turn in range_constexpr(-(-self.num_windows // self.num_threads)):
-            index = thread + turn * self.num_threads
-            inner, outer = index % (self.per_row + 1), index // (self.per_row + 1)
-            row, k = (outer, Int32(0)) if const_expr(self.is_k_major) else (Int32(0), outer)
-            rows, depth = cute.size(source, mode=[0]) - first_row, cute.size(source, mode=[1]) - first_k
-            along, across = (depth, rows - row) if const_expr(self.is_k_major) else (rows, depth - k)
-            begin = self.row_address(source, first_row, first_k, outer)
-            address = begin - begin % SEGMENT_BYTES + inner * SEGMENT_BYTES
-            left = cutlass.min(begin + Int64(along) * ITEM_BYTES - address, Int64(SEGMENT_BYTES))
-            is_inside = (along > 0) & (across > 0) & (left > 0)
-            num_bytes = Int32(cutlass.select_(is_inside, left, Int64(0)))
-            offset = outer * (self.row_length + PAD) + inner * SEGMENT
-            if index < self.num_windows:
-                target = stage.iterator + offset
-                if address >= start:
-                    piece = cute.make_ptr(source.element_type, address, cute.AddressSpace.gmem, assumed_align=16)
-                    prims.cp_async_shared_global(
-                        target.to_llvm_ptr(), piece.to_llvm_ptr(), 16, prims.LoadCacheModifier.CG, cp_size=num_bytes
-                    )
+        stride = source.stride[0 if self.is_k_major else 1]
+        if isinstance(stride, tuple):
+            return Int64(stride[1]) * (num_rows // 2 * ITEM_BYTES)
+        return Int64(stride) * (num_rows * ITEM_BYTES)
+
+    def start(self, source: cute.Tensor, first_row: Int32, index: Int32, inner: Int32) -> Cursor:
+        """Work out where the pieces of a thread lie; to be called while tracing.
+
+        Args:
+            source: the operand, (rows, k).
+            first_row: its row that the part begins with.
+            index: the row of the part that the thread's first piece is in, as rows lie in memory.
+            inner: elements from the beginning of a row to the piece.
+        """
+        rows, depth = Int32(cute.size(source, mode=[0])) - first_row, Int32(cute.size(source, mode=[1]))
+        place = (first_row + index, Int32(0)) if self.is_k_major else (first_row, index)
+        begin = (source.iterator + cute.crd2idx(place, source.layout)).toint()
+        if self.is_k_major:
+            return Cursor(begin, index, inner, depth, rows - index)
+        return Cursor(begin, index, inner, rows, depth - index)
+
+    def cursors(self, source: cute.Tensor, first_row: Int32, thread: Int32) -> tuple[Cursor, ...]:
+        """Return where a thread's pieces lie, and of shifted rows where the last piece of each; while tracing."""
+        inner = thread % self.per_row * self.piece
+        pieces = self.start(source, first_row, thread // self.per_row, inner)
+        return (pieces, self.start(source, first_row, thread, Int32(self.row_length))) if self.is_shifted else (pieces,)
+
+    @cute.jit
+    def copy(self, cursors: tuple[Cursor, ...], source: cute.Tensor, stage: cute.Tensor, block: Int32) -> None:
+        """Copy a block of k asynchronously: the bytes of each piece that the operand has, and zeros behind them.
+
+        Where rows are shifted, what lies in front of one in its first piece is of the row before; `aligned` leaves it
+        out. In front of the operand's first element nothing is read: such a piece is loaded element by element.
+        """
+        for turn in range_constexpr(self.num_turns):
+            self._copy_turn(cursors[0], source, stage, block, turn, self.step_rows)
+        if const_expr(self.is_shifted):
+            for turn in range_constexpr(-(-self.num_rows // self.num_threads)):
+                self._copy_turn(cursors[1], source, stage, block, turn, self.num_threads)
+
+    @cute.jit
+    def _copy_turn(
+        self,
+        cursor: Cursor,
+        source: cute.Tensor,
+        stage: cute.Tensor,
+        block: Int32,
+        turn: Constexpr[int],
+        step_rows: Constexpr[int],
+    ) -> None:
+        """Copy one piece of a thread, `turn` times `step_rows` rows behind its first."""
+        first_k, skipped = block * self.block_k, turn * step_rows
+        far = Int64(first_k) * ITEM_BYTES
+        if const_expr(not self.is_k_major):
+            far = Int64(block) * self.step_bytes(source, self.block_k)
+        begin = cursor.begin + far + self.step_bytes(source, skipped)
+        along = cursor.length - first_k if const_expr(self.is_k_major) else cursor.length
+        across = cursor.num_left if const_expr(self.is_k_major) else cursor.num_left - first_k
+        shift = Int32(begin) & (SEGMENT_BYTES - 1) if const_expr(self.is_shifted) else Int32(0)
+        address = begin - shift + cursor.inner * ITEM_BYTES
+        left = cutlass.max(cutlass.min(along + shift // ITEM_BYTES - cursor.inner, Int32(self.piece)), Int32(0))
+        # A row that begins behind the operand's extent has nothing, not even what its shift would reach back to.
+        left = cutlass.select_((skipped < across) & (along > 0), left * ITEM_BYTES, Int32(0))
+        if cursor.row + skipped < self.num_rows:
+            target = stage.iterator + ((cursor.row + skipped) * (self.row_length + PAD) + cursor.inner)
+            if const_expr(self.is_shifted and turn == 0 and step_rows != self.num_threads):
+                if address >= source.iterator.toint():
+                    self._copy_piece(source, target, address, left)
                 else:
-                    self._copy_front(source, target, address, num_bytes)
+                    self._copy_front(source, target, address, left)
+            else:
+                self._copy_piece(source, target, address, left)
+
+    def _copy_piece(self, source: cute.Tensor, target: Any, address: Any, num_bytes: Int32) -> None:
+        """Copy a piece asynchronously, whose first `num_bytes` bytes are there; to be called while tracing."""
+        size = self.piece * ITEM_BYTES
+        piece = cute.make_ptr(source.element_type, address, cute.AddressSpace.gmem, assumed_align=size)
+        modifier = prims.LoadCacheModifier.CG if size == SEGMENT_BYTES else prims.LoadCacheModifier.CA
+        prims.cp_async_shared_global(target.to_llvm_ptr(), piece.to_llvm_ptr(), size, modifier, cp_size=num_bytes)
 
     @cute.jit
     def _copy_front(self, source: cute.Tensor, target: Any, address: Int64, num_bytes: Int32) -> None:
@@ -154,38 +199,35 @@ class Side:
             values[e] = value
 
     @cute.jit
-    def aligned(self, source: cute.Tensor, stage: cute.Tensor, first_row: Int32, first_k: Int32, thread: Int32) -> Any:
-        """Read a thread's pieces of a shifted part, moved to where its rows begin, as 32-bit words (4, turns)."""
-        words = cute.make_rmem_tensor((4, self.num_pieces_of_16 // self.num_threads + 1), Uint32)
-        for turn in range_constexpr(-(-self.num_pieces_of_16 // self.num_threads)):
-            index = thread + turn * self.num_threads
-            if index < self.num_pieces_of_16:
-                inner, outer = index % self.per_row, index // self.per_row
+    def aligned(self, cursors: tuple[Cursor, ...], source: cute.Tensor, stage: cute.Tensor) -> Any:
+        """Read a thread's pieces of a shifted part, moved to where its rows begin, as 32-bit words (4, turns).
+
+        A block of k is a whole number of 16 bytes wide, and as many rows of them high, so that all blocks have the
+        shifts of the first.
+        """
+        words = cute.make_rmem_tensor((4, self.num_turns), Uint32)
+        begin, step = Int32(cursors[0].begin), Int32(self.step_bytes(source, self.step_rows))
+        for turn in range_constexpr(self.num_turns):
+            if cursors[0].row + turn * self.step_rows < self.num_rows:
                 two = cute.make_rmem_tensor((4, 2), Uint32)
                 for half in range_constexpr(2):
-                    offset = outer * (self.row_length + PAD) + (inner + half) * SEGMENT
-                    cute.autovec_copy(_words(stage, offset), two[None, half])
-                begin = self.row_address(source, first_row, first_k, outer)
-                shift = Int32(begin % SEGMENT_BYTES) // ITEM_BYTES
+                    cute.autovec_copy(_words(stage, self._place(cursors[0], turn) + half * SEGMENT), two[None, half])
+                shift = (begin + turn * step & (SEGMENT_BYTES - 1)) // ITEM_BYTES
                 found = _shifted([two[i % 4, i // 4] for i in range(8)], shift)
                 for i in range_constexpr(4):
                     words[i, turn] = found[i]
         return words
 
-    @property
-    def num_pieces_of_16(self) -> int:
-        """Pieces of 16 bytes of the whole part."""
-        return self.extent * self.block_k // SEGMENT
+    def _place(self, cursor: Cursor, turn: int) -> Any:
+        """Return where a thread's piece lies in a stage, in elements; to be called while tracing."""
+        return (cursor.row + turn * self.step_rows) * (self.row_length + PAD) + cursor.inner
 
     @cute.jit
-    def write(self, words: cute.Tensor, stage: cute.Tensor, thread: Int32) -> None:
+    def write(self, words: cute.Tensor, cursors: tuple[Cursor, ...], stage: cute.Tensor) -> None:
         """Write a thread's pieces to where they belong, once all threads have read theirs."""
-        for turn in range_constexpr(-(-self.num_pieces_of_16 // self.num_threads)):
-            index = thread + turn * self.num_threads
-            if index < self.num_pieces_of_16:
-                inner, outer = index % self.per_row, index // self.per_row
-                offset = outer * (self.row_length + PAD) + inner * SEGMENT
-                cute.autovec_copy(words[None, turn], _words(stage, offset))
+        for turn in range_constexpr(self.num_turns):
+            if cursors[0].row + turn * self.step_rows < self.num_rows:
+                cute.autovec_copy(words[None, turn], _words(stage, self._place(cursors[0], turn)))
 
     @cute.jit
     def matrices(self, stage: cute.Tensor, row: Int32, k: Int32, rows_first: Constexpr[bool]) -> Any:

@@ -20,7 +20,7 @@ SUM_PAD = 4
 ALIGN_BYTES = 16
 """Alignment of a stage. Source: PTX ISA, ldmatrix and cp.async."""
 
-MAX_STAGES = 4
+MAX_STAGES = 6
 """Stages beyond which more bytes in flight gain nothing: an assumption."""
 
 TARGET_SMEM_BYTES = 100 * 1024
@@ -28,7 +28,7 @@ TARGET_SMEM_BYTES = 100 * 1024
 
 MAX_SHARED_ACCUMULATORS = 64
 """Accumulator registers of a thread up to which two CTAs of 256 threads are to share the 65,536 registers of an SM, 128
-a thread. Some such kernels spill all the same, by up to 168 bytes on sm_110a (nvidia-cutlass-dsl 4.8.1, 2026-11-27)."""
+a thread. Some such kernels spill all the same, by up to 32 bytes on sm_110a (nvidia-cutlass-dsl 4.8.1, 2026-11-27)."""
 
 WARPS = {
     (16, 16): ((1, 1, 8), (1, 1, 4)),
@@ -68,6 +68,8 @@ class Tile:
     once; where it is 2, a copy brings 16 from the aligned address in front, and rows are moved in shared memory."""
     a_is_k_major: bool
     b_is_k_major: bool
+    splits: int = 1
+    """CTAs of a cluster that share k."""
 
     @property
     def num_threads(self) -> int:

@@ -4,9 +4,9 @@ By programmatic dependent launch the next kernel's CTAs take the places that are
 wait there for its end. That hides their start. But where the CTAs of both do not fit the device together, and neither
 fills it alone, the next ones take what is left over, and a row of such kernels reads memory more slowly: on an H200,
 2026-11-24, kernels that fill 53 to 80% of the device took up to 1.35 times as long as started behind each other's end.
-It is taken that their CTAs crowd into some of the GPCs, which was not measured (docs/log/2026-11-24-next-start.md). So
-every second of them is started behind an end: one whose CTAs have waited for the kernel in front does not let the next
-start early.
+It is taken that their CTAs crowd into some of the GPCs, which was not measured (research/log/2026-11-24-next-start.md).
+So every second of them is started behind an end: one whose CTAs have waited for the kernel in front does not let the
+next start early.
 
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """
@@ -16,6 +16,7 @@ from typing import Any
 
 from cutlass import Int32, Int64, cute, select_
 
+from aot.core.feature import Feature
 from aot.core.target import Target
 
 AT_ONCE = 0
@@ -35,7 +36,7 @@ BESIDE = 50
 FULL = 88
 """Percent of the device from which on CTAs do not crowd. A kernel of S percent takes FULL - S percent longer where they
 do: 35 at 53, 27 at 61, 18 at 70, 8 at 80. Source: seven kernels of four families on an H200, 2026-11-24
-(docs/log/2026-11-24-next-start.md)."""
+(research/log/2026-11-24-next-start.md)."""
 
 LARGE_CLUSTER = 4
 """CTAs of a cluster from which on an early start is after the loads, not at once. Source: likewise; with a constant
@@ -63,7 +64,8 @@ class Places:
     def of(target: Target, ctas_of_cluster: int, blocks_per_sm: int = 1) -> "Places":
         """Count the places of a kernel's CTAs."""
         count = target.num_clusters(ctas_of_cluster) * ctas_of_cluster * blocks_per_sm
-        return Places(count, ctas_of_cluster, round(target.bandwidth_bytes_per_s / 1e6), target.arch == "sm_90a")
+        can_crowd = Feature.WGMMA in target.features
+        return Places(count, ctas_of_cluster, round(target.bandwidth_bytes_per_s / 1e6), can_crowd)
 
 
 def next_start(places: Places, num_ctas: Any, num_bytes: Any, prefetch_b: Any, later: int = AFTER_LOADS) -> Any:

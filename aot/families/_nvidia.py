@@ -30,10 +30,10 @@ def persistent_entry(candidate: Candidate, operation: Operation, num_clusters: i
     scheduler = PersistentTileSchedulerType.CLC if dynamic else PersistentTileSchedulerType.STATIC_PERSISTENT
     gemm = PersistentDenseGemmKernel(
         Float32,
-        candidate.use_2cta,
-        (candidate.tile_m, candidate.tile_n),
-        (candidate.cluster_m, candidate.cluster_n),
-        candidate.use_tma_store,
+        candidate.gemm.use_2cta,
+        (candidate.gemm.tile_m, candidate.gemm.tile_n),
+        (candidate.gemm.cluster_m, candidate.gemm.cluster_n),
+        candidate.gemm.use_tma_store,
         scheduler,
         lambda x: x,
     )
@@ -50,7 +50,7 @@ def persistent_entry(candidate: Candidate, operation: Operation, num_clusters: i
         _tile_order: None,
         stream: cuda.CUstream,
     ) -> None:
-        if candidate.swap_ab:
+        if candidate.gemm.swap_ab:
             gemm(b, transpose(a), transpose(d), stream, clusters)
         else:
             gemm(a, transpose(b), d, stream, clusters)

@@ -10,7 +10,7 @@ from quack.gemm_config import SplitKMode
 from quack.split_k_reduce import SplitKReduce
 from quack.tile_scheduler import RasterOrderOption, TileSchedulerOptions
 
-from aot.core.candidate import SplitK
+from aot.core.knobs import SplitK
 from aot.families import Entry, signature
 from aot.families._arguments import aligned_arguments, cutlass_type, transpose
 from aot.families._split_k import REDUCE_VECTOR
@@ -55,7 +55,7 @@ def _partials(candidate: Candidate, d: Any, ws: Any) -> Any:
     """View the workspace as float32 partials (split, m, n), n contiguous and padded to 16 bytes."""
     m, n = d.shape
     padded = cute.assume(cute.round_up(n, 4), divby=4)
-    layout = cute.make_layout((candidate.split_k, m, n), stride=(m * padded, padded, 1))
+    layout = cute.make_layout((candidate.gemm.split_k, m, n), stride=(m * padded, padded, 1))
     return cute.make_tensor(ws.iterator.align(16), layout)
 
 
@@ -91,7 +91,7 @@ def _tail_flags_and_regions(workspace: Workspace, ws: Any) -> tuple[Any, Any]:
 
 def _bias(candidate: Candidate, bias: Any) -> dict[str, Any]:
     """Return the epilogue's argument for a bias (n): a row of D, which is a column where the kernel computes D^T."""
-    return {"mColVecBroadcast" if candidate.swap_ab else "mRowVecBroadcast": bias}
+    return {"mColVecBroadcast" if candidate.gemm.swap_ab else "mRowVecBroadcast": bias}
 
 
 def _epilogue_and_target(
@@ -100,7 +100,7 @@ def _epilogue_and_target(
     """Return the epilogue's arguments, and what the GEMM writes: D or its transpose, or partials of either."""
     if workspace.mode == SplitK.SEPARATE:
         partials = _partials(candidate, d, ws)
-        order = [0, 2, 1] if candidate.swap_ab else [0, 1, 2]
+        order = [0, 2, 1] if candidate.gemm.swap_ab else [0, 1, 2]
         view = cute.make_tensor(partials.iterator, cute.select(partials.layout, order))
         return gemm.EpilogueArguments(), view
     arguments = _bias(candidate, bias)
@@ -108,14 +108,14 @@ def _epilogue_and_target(
         is_tail = workspace.mode == SplitK.TAIL
         flags, regions = _tail_flags_and_regions(workspace, ws) if is_tail else flags_and_regions(workspace, d, ws)
         arguments |= {"split_k_semaphore": flags, "split_k_workspace": regions}
-    return gemm.EpilogueArguments(**arguments), transpose(d) if candidate.swap_ab else d
+    return gemm.EpilogueArguments(**arguments), transpose(d) if candidate.gemm.swap_ab else d
 
 
 def _reduce(key: KernelKey, d: Any, bias: Any, ws: Any, stream: Any) -> None:
     """Sum the partials of separate split-K in order, and add the bias."""
     partials = _partials(key.candidate, d, ws)
     reduce = SplitKReduce(
-        cutlass_type(key.operation.d), key.candidate.split_k, add_to_output=False, vec_elems=REDUCE_VECTOR
+        cutlass_type(key.operation.d), key.candidate.gemm.split_k, add_to_output=False, vec_elems=REDUCE_VECTOR
     )
     if bias is not None:
         reduce.rowvec_dtype = bias.element_type
@@ -149,7 +149,7 @@ def quack_entry(gemm: Any, key: KernelKey, workspace: Workspace, max_active_clus
     ) -> None:
         scheduler = scheduler_options(max_active_clusters, tile_order)
         epilogue, target = _epilogue_and_target(gemm, candidate, workspace, d, bias, ws)
-        left, right = (b, a) if const_expr(candidate.swap_ab) else (a, b)
+        left, right = (b, a) if const_expr(candidate.gemm.swap_ab) else (a, b)
         early = {"prefetch_b": prefetch_b} if const_expr(prefetch_b is not None) else {}
         gemm(left, right, target, None, epilogue, scheduler, None, stream, **early)
         if const_expr(workspace.mode == SplitK.SEPARATE):
@@ -160,4 +160,4 @@ def quack_entry(gemm: Any, key: KernelKey, workspace: Workspace, max_active_clus
 
 def quack_split_k(candidate: Candidate) -> dict[str, Any]:
     """Return the keyword arguments by which a quack GEMM class is told of split-K."""
-    return {"split_k": candidate.split_k, "split_k_mode": QUACK_MODES[SplitK(candidate.split_k_mode)]}
+    return {"split_k": candidate.gemm.split_k, "split_k_mode": QUACK_MODES[SplitK(candidate.gemm.split_k_mode)]}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aot.core.candidate import SplitK
 from aot.core.element import ElementType
 from aot.core.grouping import Grouping
+from aot.core.knobs import SplitK
 from aot.core.types import Scale
 from aot.families._epilogue import has_own_epilogue
 
@@ -26,9 +26,9 @@ def bias_bytes(candidate: Candidate, operation: Operation, cta_m: int) -> int:
         operation: what has the bias.
         cta_m: rows of a tile that one CTA holds.
     """
-    if not operation.has_bias or candidate.split_k_mode == SplitK.SEPARATE:
+    if not operation.has_bias or candidate.gemm.split_k_mode == SplitK.SEPARATE:
         return 0
-    return operation.bias.size_of(cta_m if candidate.swap_ab else candidate.tile_n)
+    return operation.bias.size_of(cta_m if candidate.gemm.swap_ab else candidate.gemm.tile_n)
 
 
 def vector_bytes(candidate: Candidate, operation: Operation, cta_m: int) -> int:
@@ -40,13 +40,13 @@ def vector_bytes(candidate: Candidate, operation: Operation, cta_m: int) -> int:
         cta_m: rows of a tile that one CTA holds.
     """
     has_scales = operation.types.scale is Scale.VECTOR
-    scales = ElementType.FLOAT32.size_of(cta_m + candidate.tile_n) if has_scales else 0
+    scales = ElementType.FLOAT32.size_of(cta_m + candidate.gemm.tile_n) if has_scales else 0
     return scales + bias_bytes(candidate, operation, cta_m)
 
 
 def epilogue_fault(candidate: Candidate, operation: Operation) -> str | None:
     """Say why a candidate cannot have an operation's epilogue, on any architecture."""
-    mode = SplitK(candidate.split_k_mode)
+    mode = SplitK(candidate.gemm.split_k_mode)
     if operation.grouping is not Grouping.DENSE and mode is not SplitK.NONE:
         return f"{mode.value} split-K's workspace is for one product, {operation.tag} has several; take no split"
     if operation.accumulator is ElementType.INT32 and mode is not SplitK.NONE:
@@ -60,7 +60,7 @@ def epilogue_fault(candidate: Candidate, operation: Operation) -> str | None:
 
 
 def _gate_fault(candidate: Candidate, gate: Step, mode: SplitK) -> str | None:
-    if candidate.swap_ab:
+    if candidate.gemm.swap_ab:
         return f"{gate.value} multiplies neighbouring columns, which swap_ab would make rows; take no swap"
     if mode is not SplitK.NONE:
         return f"{mode.value} split-K's workspace holds n columns, {gate.value} sums 2 n; take no split"

@@ -48,8 +48,8 @@ class OneTileGemmSm90(SplitGemmSm90):
         Along x lie the clusters of a group, and of a batch the products; along y the steps of a group, and along z the
         groups. So no CTA divides to find its tile, but of a batch and of a last group that is narrower than the others:
         there places without a tile come last. Where they lay between those with one, a wave of few tiles waited for
-        CTAs that do nothing: 0.3 to 0.7 us (docs/log/2026-11-26-cold-start.md). Where steps or groups are more than y
-        and z take, all clusters of the other side lie along x.
+        CTAs that do nothing: 0.3 to 0.7 us (research/log/2026-11-26-cold-start.md). Where steps or groups are more than
+        y and z take, all clusters of the other side lie along x.
 
         Args:
             counts: products, if there are several; clusters along the tile's rows, and along its columns.

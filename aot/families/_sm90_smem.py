@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aot.core.candidate import SplitK
+from aot.core.knobs import SplitK
 from aot.families._quack_smem import vector_bytes
 from aot.families._sm90_tiles import epilogue_tile
 
@@ -35,11 +35,11 @@ class EpilogueSmem:
     @staticmethod
     def of(candidate: Candidate, operation: Operation) -> EpilogueSmem:
         """Count as `GemmSm90._compute_stages` does before it fills what is left."""
-        is_separate = SplitK(candidate.split_k_mode) is SplitK.SEPARATE
+        is_separate = SplitK(candidate.gemm.split_k_mode) is SplitK.SEPARATE
         d = operation.accumulator if is_separate else operation.d
         rows, columns = epilogue_tile(candidate, 16 if operation.gate else d.bits)
-        num_tiles = candidate.tile_m * candidate.tile_n // (rows * columns)
-        vectors = vector_bytes(candidate, operation, candidate.tile_m)
+        num_tiles = candidate.gemm.tile_m * candidate.gemm.tile_n // (rows * columns)
+        vectors = vector_bytes(candidate, operation, candidate.gemm.tile_m)
         return EpilogueSmem(
             d_bytes=d.size_of(rows * columns) // (2 if operation.gate else 1),
             d_stages=min(num_tiles, 4 if columns <= 16 else 2),

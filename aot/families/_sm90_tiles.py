@@ -39,20 +39,20 @@ gemm_sm90.py, `GemmSm90.__init__`."""
 
 def warpgroup_grid(candidate: Candidate) -> tuple[int, int]:
     """Return the (m, n) arrangement of the warpgroups that share one tile."""
-    if candidate.schedule == PINGPONG:
+    if candidate.gemm.schedule == PINGPONG:
         return 1, 1
-    if candidate.schedule == COOPERATIVE3:
+    if candidate.gemm.schedule == COOPERATIVE3:
         return 3, 1
-    if candidate.tile_m == 320 or (candidate.tile_m == 192 and candidate.tile_n > MAX_TILE_N_OF_THREE):
+    if candidate.gemm.tile_m == 320 or (candidate.gemm.tile_m == 192 and candidate.gemm.tile_n > MAX_TILE_N_OF_THREE):
         return 1, 2
-    if candidate.tile_m == 192:
+    if candidate.gemm.tile_m == 192:
         return 3, 1
-    return min(candidate.tile_m // 64, 2), 1
+    return min(candidate.gemm.tile_m // 64, 2), 1
 
 
 def has_ragged_tile(candidate: Candidate) -> bool:
     """Say whether the epilogue stores columns of a tile twice, or fewer at once than quack."""
-    return is_ragged(candidate.tile_n, warpgroup_grid(candidate)[1])
+    return is_ragged(candidate.gemm.tile_n, warpgroup_grid(candidate)[1])
 
 
 def epilogue_tile(candidate: Candidate, d_bits: int = 16) -> tuple[int, int]:
@@ -65,11 +65,11 @@ def epilogue_tile(candidate: Candidate, d_bits: int = 16) -> tuple[int, int]:
     rows, _ = warpgroup_grid(candidate)
     unit, widest = 64, 64 if d_bits == 8 else 32
     if rows > 1:
-        unit = 128 if candidate.tile_m % 128 == 0 else 192 if candidate.tile_m % 192 == 0 else 64
-    columns = math.gcd(32 if unit > 64 else widest, candidate.tile_n)
+        unit = 128 if candidate.gemm.tile_m % 128 == 0 else 192 if candidate.gemm.tile_m % 192 == 0 else 64
+    columns = math.gcd(32 if unit > 64 else widest, candidate.gemm.tile_n)
     if has_ragged_tile(candidate):
-        columns = piece_columns(candidate.tile_n)
-    return math.gcd(unit, candidate.tile_m), columns
+        columns = piece_columns(candidate.gemm.tile_n)
+    return math.gcd(unit, candidate.gemm.tile_m), columns
 
 
 def shapes(step: int) -> list[tuple[str, int, int]]:
@@ -90,41 +90,42 @@ def tile_fault(candidate: Candidate, step: int) -> str | None:
         step: `MATRIX_COLUMNS` for quack's kernel, as `GemmSm90.__init__` has it, `STEP` for ours.
     """
     faults = {PINGPONG: _pingpong_fault, COOPERATIVE: _cooperative_fault, COOPERATIVE3: _cooperative3_fault}
-    if candidate.schedule not in faults:
-        return f"a schedule is one of {', '.join(faults)}, got {candidate.schedule!r}"
-    return faults[candidate.schedule](candidate, step)
+    if candidate.gemm.schedule not in faults:
+        return f"a schedule is one of {', '.join(faults)}, got {candidate.gemm.schedule!r}"
+    return faults[candidate.gemm.schedule](candidate, step)
 
 
 def _pingpong_fault(candidate: Candidate, step: int) -> str | None:
-    if candidate.tile_m not in PINGPONG_TILE_N:
-        return f"pingpong takes tile_m {', '.join(map(str, PINGPONG_TILE_N))}, got {candidate.tile_m}"
-    limit = PINGPONG_TILE_N[candidate.tile_m]
-    if candidate.tile_n > limit or candidate.tile_n % step:
+    if candidate.gemm.tile_m not in PINGPONG_TILE_N:
+        return f"pingpong takes tile_m {', '.join(map(str, PINGPONG_TILE_N))}, got {candidate.gemm.tile_m}"
+    limit = PINGPONG_TILE_N[candidate.gemm.tile_m]
+    if candidate.gemm.tile_n > limit or candidate.gemm.tile_n % step:
         steps = f"in steps of {step} up to {limit}"
-        return f"pingpong takes tile_n {steps} at tile_m {candidate.tile_m}, got {candidate.tile_n}"
+        return f"pingpong takes tile_n {steps} at tile_m {candidate.gemm.tile_m}, got {candidate.gemm.tile_n}"
     return None
 
 
 def _cooperative_fault(candidate: Candidate, step: int) -> str | None:
-    tile = f"{candidate.tile_m}x{candidate.tile_n}"
-    if candidate.tile_m not in COOPERATIVE_TILE_M or candidate.tile_n % step:
+    tile = f"{candidate.gemm.tile_m}x{candidate.gemm.tile_n}"
+    if candidate.gemm.tile_m not in COOPERATIVE_TILE_M or candidate.gemm.tile_n % step:
         return f"cooperative takes tile_m {COOPERATIVE_TILE_M} and tile_n in steps of {step}, got {tile}"
-    is_odd_height = candidate.tile_m in (192, 320)
+    is_odd_height = candidate.gemm.tile_m in (192, 320)
     multiple = 32 if is_odd_height and step == MATRIX_COLUMNS else step * warpgroup_grid(candidate)[1]
-    if candidate.tile_n % multiple:
+    if candidate.gemm.tile_n % multiple:
         return f"cooperative {tile}: tile_n must be a multiple of {multiple}"
-    if candidate.tile_n < MIN_TILE_N.get(candidate.tile_m, step):
-        return f"cooperative {tile}: tile_n is at least {MIN_TILE_N[candidate.tile_m]} at tile_m {candidate.tile_m}"
-    if candidate.tile_m == 320 and candidate.tile_n > 160:
+    if candidate.gemm.tile_n < MIN_TILE_N.get(candidate.gemm.tile_m, step):
+        height = candidate.gemm.tile_m
+        return f"cooperative {tile}: tile_n is at least {MIN_TILE_N[height]} at tile_m {height}"
+    if candidate.gemm.tile_m == 320 and candidate.gemm.tile_n > 160:
         return f"cooperative {tile}: tile_n is at most 160 at tile_m 320"
     return None
 
 
 def _cooperative3_fault(candidate: Candidate, step: int) -> str | None:
-    is_wide = candidate.tile_m == 192 and candidate.tile_n > MAX_TILE_N_OF_THREE
-    if step == STEP and is_wide and candidate.tile_n % STEP == 0:
+    is_wide = candidate.gemm.tile_m == 192 and candidate.gemm.tile_n > MAX_TILE_N_OF_THREE
+    if step == STEP and is_wide and candidate.gemm.tile_n % STEP == 0:
         return None
-    tile = f"{candidate.tile_m}x{candidate.tile_n}"
+    tile = f"{candidate.gemm.tile_m}x{candidate.gemm.tile_n}"
     takes = f"tile_m 192 and tile_n in steps of {STEP} above {MAX_TILE_N_OF_THREE}"
     return f"cooperative3 takes {takes}, in our own kernels, got {tile}"
 
@@ -138,10 +139,10 @@ def register_fault(candidate: Candidate, *, is_promoted: bool = False, most: int
         most: accumulators that fit a thread where at most two warpgroups multiply.
     """
     warpgroups = math.prod(warpgroup_grid(candidate))
-    accumulators = candidate.tile_m * candidate.tile_n // (warpgroups * 128) * (2 if is_promoted else 1)
+    accumulators = candidate.gemm.tile_m * candidate.gemm.tile_n // (warpgroups * 128) * (2 if is_promoted else 1)
     fit = MAX_ACCUMULATORS_OF_THREE if warpgroups == 3 else most
     if accumulators <= fit:
         return None
-    tile = f"{candidate.tile_m}x{candidate.tile_n}"
+    tile = f"{candidate.gemm.tile_m}x{candidate.gemm.tile_n}"
     twice = ", twice its sums since they are promoted every 128 of k" if is_promoted else ""
     return f"{tile} needs {accumulators} accumulator registers a thread{twice}; {fit} fit"

@@ -3,7 +3,7 @@
 wgmma has the columns of a tile in its instruction: so there is a loop over k for each width, and all leave their sums
 in the registers of the widest. A TMA descriptor has its box when it is made: so there is one for each width. With a box
 of the least width and one of 8 columns for each 8 that a width has more, a block of k took 30 ns longer to be asked for
-(docs/log/2026-11-26-cold-start.md). CTAs that share columns load whole blocks in turns, since a width has no equal
+(research/log/2026-11-26-cold-start.md). CTAs that share columns load whole blocks in turns, since a width has no equal
 parts for all.
 
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
@@ -99,7 +99,7 @@ class WidthsGemmSm90(OneTileGemmSm90):
         multiply = partial(self._multiply_width, sums, stages, storage, warp, num_k_blocks)
         number = self.number(columns)
         # By its bits: if it is compared with one number after the other, the compiler jumps by a table of constants,
-        # which a kernel that has just started has to fetch first (docs/log/2026-11-26-cold-start.md).
+        # which a kernel that has just started has to fetch first (research/log/2026-11-26-cold-start.md).
         if number & 2 == 0:
             if number & 1 == 0:
                 multiply(self.widths[0])

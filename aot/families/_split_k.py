@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aot.core.candidate import SplitK, Workspace
+from aot.core.candidate import Workspace
+from aot.core.knobs import SplitK
 
 if TYPE_CHECKING:
     from aot.core.candidate import Candidate
@@ -20,22 +21,22 @@ def split_k_workspace(candidate: Candidate, cta_m: int) -> Workspace:
         candidate: how k is split, if it is.
         cta_m: rows of a tile that one CTA holds, which are those of a region.
     """
-    if candidate.split_k == 1:
+    if candidate.gemm.split_k == 1:
         return Workspace()
     return Workspace(
-        candidate.split_k_mode,
-        candidate.split_k,
+        candidate.gemm.split_k_mode,
+        candidate.gemm.split_k,
         cta_m,
-        candidate.tile_n,
-        candidate.cluster_m,
-        candidate.cluster_n,
-        candidate.swap_ab,
+        candidate.gemm.tile_n,
+        candidate.gemm.cluster_m,
+        candidate.gemm.cluster_n,
+        candidate.gemm.swap_ab,
     )
 
 
 def split_k_multiples(candidate: Candidate) -> tuple[int, int]:
     """Ask for an n that the separate reduction can move REDUCE_VECTOR at a time; otherwise take all."""
-    return (1, REDUCE_VECTOR) if SplitK(candidate.split_k_mode) is SplitK.SEPARATE else (1, 1)
+    return (1, REDUCE_VECTOR) if SplitK(candidate.gemm.split_k_mode) is SplitK.SEPARATE else (1, 1)
 
 
 def order_of_splits(instruction: str, candidate: Candidate) -> str:
@@ -43,7 +44,7 @@ def order_of_splits(instruction: str, candidate: Candidate) -> str:
 
     Where splits add as they arrive there is none, and where only the tiles of the last wave are split it depends on m.
     """
-    mode = SplitK(candidate.split_k_mode)
+    mode = SplitK(candidate.gemm.split_k_mode)
     if mode in (SplitK.PARALLEL, SplitK.TAIL):
         return ""
-    return instruction if mode is SplitK.NONE else f"{instruction}, {mode.value} split-K of {candidate.split_k}"
+    return instruction if mode is SplitK.NONE else f"{instruction}, {mode.value} split-K of {candidate.gemm.split_k}"

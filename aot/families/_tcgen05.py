@@ -92,7 +92,7 @@ class Shape:
 
 def shape_of(candidate: Candidate) -> Shape:
     """Return the parts of a candidate that its resources depend on."""
-    return Shape(candidate.tile_m, candidate.tile_n, candidate.use_2cta, candidate.swap_ab)
+    return Shape(candidate.gemm.tile_m, candidate.gemm.tile_n, candidate.gemm.use_2cta, candidate.gemm.swap_ab)
 
 
 def stages_that_fit(limit_bytes: int, fixed_bytes: int, stage_bytes: int) -> int:

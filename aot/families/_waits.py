@@ -14,7 +14,7 @@ def await_phase(barrier: Any, phase: Any) -> None:
 
     It tries again and again. CUTLASS's `mbarrier_wait` tries once and then sleeps until the barrier wakes it, which
     takes longer: on an H200 about 20 ns for each stage that is waited for, 15% of a product of few tiles and long k
-    (docs/log/2026-11-23-waits.md).
+    (research/log/2026-11-23-waits.md).
     """
     is_complete = cute.arch.mbarrier_try_wait(barrier, phase)
     while not is_complete:

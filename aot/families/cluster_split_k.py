@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, SplitK, Workspace
+from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, Workspace, gemm_candidate
 from aot.core.epilogue import Epilogue
+from aot.core.feature import Feature
 from aot.core.grouping import Grouping
+from aot.core.knobs import GemmKnobs, SplitK
 from aot.core.operation import Layout
 from aot.core.types import BF16, E4M3_BF16, E4M3_BF16_FAST, E4M3_FP16, E4M3_FP32, FP16
 from aot.families._epilogue import has_own_epilogue
@@ -60,11 +62,11 @@ def _kind(operation: Operation) -> type[Tile]:
 def _tile(candidate: Candidate, operation: Operation) -> Tile:
     """Return the tile of a candidate whose schedule is one of ours."""
     return _kind(operation)(
-        candidate.tile_m * candidate.cluster_m,
-        candidate.tile_n,
-        candidate.cluster_m,
-        SCHEDULES.get(candidate.schedule, 8),
-        candidate.num_stages,
+        candidate.gemm.tile_m * candidate.gemm.cluster_m,
+        candidate.gemm.tile_n,
+        candidate.gemm.cluster_m,
+        SCHEDULES.get(candidate.gemm.schedule, 8),
+        candidate.gemm.num_stages,
     )
 
 
@@ -91,7 +93,8 @@ class ClusterSplitK:
     """The family `cluster_split_k`."""
 
     name = "cluster_split_k"
-    archs = ("sm_90a", "sm_110a")
+    knobs = GemmKnobs
+    needs = (Feature.TMA, Feature.CLUSTERS, Feature.MMA_SYNC, Feature.DEPENDENT_LAUNCH)
     num_strides = 1
     is_fallback = False
     loads_outside = True
@@ -114,7 +117,7 @@ class ClusterSplitK:
             for columns in COLUMNS:
                 for cluster in sorted({m for m, n in target.clusters if n == 1 and rows % m == 0}):
                     for schedule, num_stages in _fillings(kind, rows, columns, cluster, target):
-                        yield Candidate(
+                        yield gemm_candidate(
                             family=self.name,
                             tile_m=rows // cluster,
                             tile_n=columns,
@@ -131,16 +134,18 @@ class ClusterSplitK:
         if operation.layout is not Layout.KK:
             text = f"{self.name} takes A and B contiguous along k, got {operation.layout.value}"
             return Rejected(Reason.LAYOUT, text)
-        plain = (candidate.cluster_n, candidate.use_2cta, candidate.use_tma_store) == (1, False, False)
-        if not plain or not candidate.swap_ab or SplitK(candidate.split_k_mode) is not SplitK.NONE:
+        plain = (candidate.gemm.cluster_n, candidate.gemm.use_2cta, candidate.gemm.use_tma_store) == (1, False, False)
+        if not plain or not candidate.gemm.swap_ab or SplitK(candidate.gemm.split_k_mode) is not SplitK.NONE:
             text = f"{self.name} is swapped, stores without TMA, and splits k over the CTAs of a cluster of m x 1"
             return Rejected(Reason.COMBINATION, text)
-        if candidate.schedule not in SCHEDULES:
-            text = f"{self.name} has the schedules {', '.join(SCHEDULES)}, got {candidate.schedule!r}"
+        if candidate.gemm.schedule not in SCHEDULES:
+            text = f"{self.name} has the schedules {', '.join(SCHEDULES)}, got {candidate.gemm.schedule!r}"
             return Rejected(Reason.COMBINATION, text)
         halves = operation.num_rows_of_b(1)
-        if candidate.tile_m % halves:
-            text = f"{operation.epilogue.value} takes rows of the weight by pairs, got a share of {candidate.tile_m}"
+        if candidate.gemm.tile_m % halves:
+            text = (
+                f"{operation.epilogue.value} takes rows of the weight by pairs, got a share of {candidate.gemm.tile_m}"
+            )
             return Rejected(Reason.TILE, text)
         return _check_tile(_tile(candidate, operation))
 
@@ -167,7 +172,7 @@ class ClusterSplitK:
 
     def sum_order(self, candidate: Candidate) -> str:
         """Name the order in which the warps of a cluster take blocks of k by turns, and add up their sums."""
-        return f"mma.sync, blocks of k by turns of {candidate.schedule} of {candidate.cluster_m}"
+        return f"mma.sync, blocks of k by turns of {candidate.gemm.schedule} of {candidate.gemm.cluster_m}"
 
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Make the kernel and its entry."""

@@ -12,12 +12,24 @@ A candidate's schedule says how many bytes its loads bring at once, and over how
 from __future__ import annotations
 
 import re
+from itertools import product
 from typing import TYPE_CHECKING
 
-from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, Workspace
+from aot.core.candidate import (
+    Alignment,
+    Candidate,
+    KernelKey,
+    Reason,
+    Rejected,
+    Resources,
+    Workspace,
+    gemm_candidate,
+)
 from aot.core.dispatch import LOADS
 from aot.core.epilogue import Epilogue
+from aot.core.feature import Feature
 from aot.core.grouping import Grouping
+from aot.core.knobs import GemmKnobs, SplitK
 from aot.core.types import BF16, FP16
 from aot.families._mma_sync_tile import WARPS, Tile
 
@@ -30,6 +42,22 @@ if TYPE_CHECKING:
 
 _SCHEDULE = re.compile(r"a(2|4|8|16)k([1248])")
 
+SPLITS = (1, 2, 4, 8)
+"""CTAs of a cluster that share a tile's k. Source of the most: CUDA C++ Programming Guide, portable cluster size."""
+
+MAX_SPLIT_TILE = 64 * 64
+"""Elements of the largest tile that CTAs share: larger ones are for products that have enough of them."""
+
+
+def _fits(splits: int, target: Target) -> bool:
+    """Say whether clusters of a number of CTAs are among a target's, or were counted on it."""
+    return splits == 1 or (splits, 1) in target.clusters or splits in dict(target.active_clusters)
+
+
+def _mode(splits: int) -> SplitK:
+    """Return the mode of a number of CTAs that share a tile's k."""
+    return SplitK.CLUSTER if splits > 1 else SplitK.NONE
+
 
 def _schedule(loads: int, along_k: int) -> str:
     """Name how operands are loaded, and how many warps share k."""
@@ -38,13 +66,13 @@ def _schedule(loads: int, along_k: int) -> str:
 
 def _parts(candidate: Candidate) -> tuple[int, int]:
     """Return the bytes of a load and the warps along k of a candidate; (0, 0) where its schedule is none of ours."""
-    found = _SCHEDULE.fullmatch(candidate.schedule)
+    found = _SCHEDULE.fullmatch(candidate.gemm.schedule)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def _warps(candidate: Candidate) -> tuple[int, int, int] | None:
     """Return the warps of a candidate's tile; None where there is no such tile."""
-    of_tile = WARPS.get((candidate.tile_m, candidate.tile_n), ())
+    of_tile = WARPS.get((candidate.gemm.tile_m, candidate.gemm.tile_n), ())
     return next((x for x in of_tile if x[2] == _parts(candidate)[1]), None)
 
 
@@ -52,14 +80,16 @@ def tile_of(candidate: Candidate, operation: Operation) -> Tile:
     """Return the tile of a legal candidate."""
     warps = _warps(candidate) or (1, 1, 1)
     majors = operation.a.is_k_major, operation.b.is_k_major
-    return Tile(candidate.tile_m, candidate.tile_n, warps, _parts(candidate)[0] or LOADS[-1], *majors)
+    knobs, loads = candidate.gemm, _parts(candidate)[0] or LOADS[-1]
+    return Tile(knobs.tile_m, knobs.tile_n, warps, loads, *majors, knobs.split_k)
 
 
 class MmaSync:
     """The family `mma_sync`."""
 
     name = "mma_sync"
-    archs = ("sm_90a", "sm_110a")
+    knobs = GemmKnobs
+    needs = (Feature.CP_ASYNC, Feature.MMA_SYNC)
     num_strides = 1
     is_fallback = False
     loads_outside = False
@@ -75,29 +105,42 @@ class MmaSync:
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles, warps along k, and the bytes of a load."""
-        del operation, target
+        del operation
         for (tile_m, tile_n), choices in WARPS.items():
             for along_k in dict.fromkeys(x[2] for x in choices):
-                for loads in LOADS:
-                    schedule = _schedule(loads, along_k)
-                    yield Candidate(self.name, tile_m, tile_n, schedule=schedule, use_tma_store=False)
+                splits_of_tile = SPLITS if tile_m * tile_n <= MAX_SPLIT_TILE else (1,)
+                for loads, splits in product(LOADS, (x for x in splits_of_tile if _fits(x, target))):
+                    yield gemm_candidate(
+                        self.name,
+                        tile_m,
+                        tile_n,
+                        schedule=_schedule(loads, along_k),
+                        use_tma_store=False,
+                        split_k=splits,
+                        split_k_mode=_mode(splits),
+                    )
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply the kernel's limits on tile and schedule."""
-        del operation, target
-        cluster = (candidate.cluster_m, candidate.cluster_n, candidate.split_k)
-        others = candidate.use_2cta or candidate.use_tma_store or candidate.swap_ab or candidate.num_stages
-        if cluster != (1, 1, 1) or others:
-            text = f"{self.name} computes a tile in a CTA, of all of k, with as many stages as pay, and stores elements"
+        del operation
+        knobs = candidate.gemm
+        cluster = (knobs.cluster_m, knobs.cluster_n, SplitK(knobs.split_k_mode))
+        others = knobs.use_2cta or knobs.use_tma_store or knobs.swap_ab or knobs.num_stages
+        if cluster != (1, 1, _mode(knobs.split_k)) or knobs.split_k not in SPLITS or others:
+            shared = "in a CTA, or in 2, 4 or 8 of a cluster that share k"
+            text = f"{self.name} computes a tile {shared}, with as many stages as pay, and stores elements"
             return Rejected(Reason.COMBINATION, text)
+        if not _fits(knobs.split_k, target):
+            text = f"{knobs.split_k} CTAs share k; {target.name} has no clusters of as many that are known to fill it"
+            return Rejected(Reason.CLUSTER, text)
         if _parts(candidate) == (0, 0):
-            text = (
-                f"{self.name} has schedules such as a16k1: bytes of a load, warps along k; got {candidate.schedule!r}"
-            )
-            return Rejected(Reason.COMBINATION, text)
+            text = f"{self.name} has schedules such as a16k1: bytes of a load, warps along k"
+            return Rejected(Reason.COMBINATION, f"{text}; got {candidate.gemm.schedule!r}")
         if _warps(candidate) is None:
             tiles = ", ".join(f"{m}x{n} k{'/'.join(str(x[2]) for x in warps)}" for (m, n), warps in WARPS.items())
-            text = f"{candidate.tile_m}x{candidate.tile_n} with {_parts(candidate)[1]} warps along k is no tile"
+            text = (
+                f"{candidate.gemm.tile_m}x{candidate.gemm.tile_n} with {_parts(candidate)[1]} warps along k is no tile"
+            )
             return Rejected(Reason.TILE, f"{text}; expected one of {tiles}")
         return None
 
@@ -123,15 +166,16 @@ class MmaSync:
 
     def sum_order(self, candidate: Candidate) -> str:
         """Name the order in which warps take steps of k by turns, and add up their sums."""
-        return f"mma.sync, steps of k by turns of {_parts(candidate)[1]}"
+        return f"mma.sync, steps of k by turns of {_parts(candidate)[1]} of {candidate.gemm.split_k}"
 
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Make the kernel and its entry."""
-        del target
         from aot.families import signature
         from aot.families._mma_sync_kernel import mma_sync_entry
 
-        return mma_sync_entry(tile_of(candidate, operation), operation, signature(KernelKey(operation, candidate)))
+        arguments = signature(KernelKey(operation, candidate))
+        is_dependent = Feature.DEPENDENT_LAUNCH in target.features
+        return mma_sync_entry(tile_of(candidate, operation), operation, arguments, is_dependent=is_dependent)
 
 
 FAMILY = MmaSync()

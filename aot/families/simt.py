@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, Workspace
+from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, Workspace, gemm_candidate
 from aot.core.epilogue import Epilogue
+from aot.core.feature import Feature
 from aot.core.grouping import Grouping
+from aot.core.knobs import GemmKnobs
 from aot.core.operation import Operation
 from aot.families._simt_tile import NUM_THREADS, TILE, smem_bytes
 
@@ -26,7 +28,8 @@ class Simt:
     """The family `simt`."""
 
     name = "simt"
-    archs = ("sm_90a", "sm_110a")
+    knobs = GemmKnobs
+    needs: tuple[Feature, ...] = ()
     num_strides = 2
     is_fallback = True
     loads_outside = True
@@ -42,7 +45,7 @@ class Simt:
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate the one candidate."""
         del operation, target
-        yield Candidate(family=self.name, tile_m=TILE, tile_n=TILE, use_tma_store=False)
+        yield gemm_candidate(family=self.name, tile_m=TILE, tile_n=TILE, use_tma_store=False)
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Accept the one candidate only."""

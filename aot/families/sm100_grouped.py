@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, Workspace
+from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Resources, Workspace, gemm_candidate
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
@@ -50,7 +50,7 @@ class Sm100Grouped(Sm100Quack):
             for tile_n in range(32, 257, 32):
                 for cluster_m, cluster_n in target.clusters:
                     for schedule in (STATIC, CLC):
-                        yield Candidate(
+                        yield gemm_candidate(
                             family=self.name,
                             tile_m=tile_m,
                             tile_n=tile_n,
@@ -96,12 +96,12 @@ class Sm100Grouped(Sm100Quack):
         return GemmGroupedSm100(
             cutlass_type(operation.accumulator),
             cutlass_type(operation.a.element),
-            (candidate.tile_m, candidate.tile_n),
-            (candidate.cluster_m, candidate.cluster_n, 1),
+            (candidate.gemm.tile_m, candidate.gemm.tile_n),
+            (candidate.gemm.cluster_m, candidate.gemm.cluster_n, 1),
             operation=operation,
             swap_ab=False,
             element_b=cutlass_type(operation.b.element),
-            use_clc_persistence=candidate.schedule == CLC,
+            use_clc_persistence=candidate.gemm.schedule == CLC,
             gather_A=is_gathered,
             use_tma_gather=is_gathered,
         )
@@ -111,7 +111,7 @@ class Sm100Grouped(Sm100Quack):
         from aot.families._grouped_entry import grouped_entry
 
         gemm = self.configure(candidate, operation, target)
-        clusters = target.num_clusters(candidate.cluster_m * candidate.cluster_n)
+        clusters = target.num_clusters(candidate.gemm.cluster_m * candidate.gemm.cluster_n)
         return grouped_entry(gemm, KernelKey(operation, candidate), clusters)
 
 

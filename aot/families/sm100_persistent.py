@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aot.core.candidate import Alignment, Candidate, Reason, Rejected, Resources, SplitK, Workspace
+from aot.core.candidate import Alignment, Candidate, Reason, Rejected, Resources, Workspace, gemm_candidate
 from aot.core.epilogue import Epilogue
+from aot.core.feature import Feature
 from aot.core.grouping import Grouping
+from aot.core.knobs import GemmKnobs, SplitK
 from aot.core.types import BF16, FP16
 from aot.families._split_k import order_of_splits
 from aot.families._tcgen05 import BARRIER_BYTES, CLC, STATIC, TILE_M, shape_of, stages_that_fit
@@ -32,7 +34,8 @@ class Sm100Persistent:
     """The family `sm100_persistent`."""
 
     name = "sm100_persistent"
-    archs = ("sm_110a",)
+    knobs = GemmKnobs
+    needs = (Feature.TCGEN05, Feature.TMA, Feature.CLUSTERS, Feature.DEPENDENT_LAUNCH)
     num_strides = 1
     is_fallback = False
     loads_outside = True
@@ -55,7 +58,7 @@ class Sm100Persistent:
                         for schedule in (STATIC, CLC):
                             for use_tma_store in (True, False):
                                 for swap_ab in (False, True):
-                                    yield Candidate(
+                                    yield gemm_candidate(
                                         family=self.name,
                                         tile_m=tile_m,
                                         tile_n=tile_n,
@@ -70,19 +73,19 @@ class Sm100Persistent:
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply the constraints that the kernel's documentation states."""
         del operation, target
-        if candidate.num_stages:
+        if candidate.gemm.num_stages:
             return Rejected(
-                Reason.COMBINATION, f"num_stages is {candidate.num_stages}; the kernel fills the block, give 0"
+                Reason.COMBINATION, f"num_stages is {candidate.gemm.num_stages}; the kernel fills the block, give 0"
             )
-        if SplitK(candidate.split_k_mode) is not SplitK.NONE:
+        if SplitK(candidate.gemm.split_k_mode) is not SplitK.NONE:
             return Rejected(Reason.COMBINATION, "the kernel has no split-K")
-        if candidate.tile_m not in TILE_M[candidate.use_2cta]:
-            text = f"tcgen05 takes tile_m {TILE_M[candidate.use_2cta]} with use_2cta={candidate.use_2cta}"
-            return Rejected(Reason.TILE, f"{text}, got {candidate.tile_m}")
-        if candidate.use_2cta and candidate.cluster_m % 2:
-            return Rejected(Reason.CLUSTER, f"use_2cta needs an even cluster_m, got {candidate.cluster_m}")
-        if candidate.cluster_m * candidate.cluster_n > MAX_CLUSTER:
-            text = f"{candidate.cluster_m}x{candidate.cluster_n} CTAs in a cluster; {MAX_CLUSTER} at most"
+        if candidate.gemm.tile_m not in TILE_M[candidate.gemm.use_2cta]:
+            text = f"tcgen05 takes tile_m {TILE_M[candidate.gemm.use_2cta]} with use_2cta={candidate.gemm.use_2cta}"
+            return Rejected(Reason.TILE, f"{text}, got {candidate.gemm.tile_m}")
+        if candidate.gemm.use_2cta and candidate.gemm.cluster_m % 2:
+            return Rejected(Reason.CLUSTER, f"use_2cta needs an even cluster_m, got {candidate.gemm.cluster_m}")
+        if candidate.gemm.cluster_m * candidate.gemm.cluster_n > MAX_CLUSTER:
+            text = f"{candidate.gemm.cluster_m}x{candidate.gemm.cluster_n} CTAs in a cluster; {MAX_CLUSTER} at most"
             return Rejected(Reason.CLUSTER, text)
         return None
 
@@ -90,16 +93,16 @@ class Sm100Persistent:
         """Count as the kernel's `_compute_stages` does: no epilogue buffer without the TMA store."""
         shape = shape_of(candidate)
         epilogue_bytes = shape.epilogue_elements(operation.d.num_bytes) * operation.d.num_bytes
-        fixed = BARRIER_BYTES + (2 * epilogue_bytes if candidate.use_tma_store else 0)
+        fixed = BARRIER_BYTES + (2 * epilogue_bytes if candidate.gemm.use_tma_store else 0)
         limit = target.smem_bytes_per_block
-        num_stages = candidate.num_stages or stages_that_fit(limit, fixed, shape.stage_bytes)
+        num_stages = candidate.gemm.num_stages or stages_that_fit(limit, fixed, shape.stage_bytes)
         used = fixed + num_stages * shape.stage_bytes
-        if candidate.use_tma_store:
+        if candidate.gemm.use_tma_store:
             used += max(limit - used, 0) // epilogue_bytes * epilogue_bytes
         return Resources(
             smem_bytes=used,
             stage_bytes=shape.stage_bytes,
-            num_threads=32 * NUM_WARPS.get(candidate.schedule, NUM_WARPS[CLC]),
+            num_threads=32 * NUM_WARPS.get(candidate.gemm.schedule, NUM_WARPS[CLC]),
             num_stages=num_stages,
             tmem_columns=shape.tmem_columns(num_accumulators=2),
         )
@@ -111,11 +114,11 @@ class Sm100Persistent:
 
     def multiples(self, candidate: Candidate) -> tuple[int, int]:
         """Ask for whole clusters of tiles without the TMA store: the direct store is not predicated."""
-        if candidate.use_tma_store:
+        if candidate.gemm.use_tma_store:
             return 1, 1
-        rows = shape_of(candidate).cta_m * candidate.cluster_m
-        columns = candidate.tile_n * candidate.cluster_n
-        return (columns, rows) if candidate.swap_ab else (rows, columns)
+        rows = shape_of(candidate).cta_m * candidate.gemm.cluster_m
+        columns = candidate.gemm.tile_n * candidate.gemm.cluster_n
+        return (columns, rows) if candidate.gemm.swap_ab else (rows, columns)
 
     def alignment(self, candidate: Candidate) -> Alignment:
         """Take operands, and a D, as TMA does."""
@@ -130,8 +133,8 @@ class Sm100Persistent:
         """Configure `PersistentDenseGemmKernel` and make its entry."""
         from aot.families._nvidia import persistent_entry
 
-        clusters = target.num_clusters(candidate.cluster_m * candidate.cluster_n)
-        return persistent_entry(candidate, operation, clusters, dynamic=candidate.schedule == CLC)
+        clusters = target.num_clusters(candidate.gemm.cluster_m * candidate.gemm.cluster_n)
+        return persistent_entry(candidate, operation, clusters, dynamic=candidate.gemm.schedule == CLC)
 
 
 FAMILY = Sm100Persistent()

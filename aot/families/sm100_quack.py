@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, SplitK
+from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, gemm_candidate
 from aot.core.epilogue import Epilogue
+from aot.core.feature import Feature
 from aot.core.grouping import Grouping
+from aot.core.knobs import GemmKnobs, SplitK
 from aot.core.types import BF16, FP16, TF32, Types
 from aot.families._epilogue import FP8, INT8, has_own_epilogue
 from aot.families._quack_smem import epilogue_fault, vector_bytes, wide_fault
@@ -35,17 +37,18 @@ Source: quack gemm_sm100.py, `_setup_attributes`."""
 
 def _gate_fault(candidate: Candidate, operation: Operation) -> str | None:
     """Say why a tile cannot be stored at half its columns. Source: quack epilogue/ops.py, `_make_tiled_copy_r2s`."""
-    if operation.gate is None or candidate.use_2cta or candidate.tile_m == 128:
+    if operation.gate is None or candidate.gemm.use_2cta or candidate.gemm.tile_m == 128:
         return None
     text = "each thread of the epilogue stores a row"
-    return f"{operation.gate.value} takes tile_m 128 without two CTAs, since {text}; got {candidate.tile_m}"
+    return f"{operation.gate.value} takes tile_m 128 without two CTAs, since {text}; got {candidate.gemm.tile_m}"
 
 
 class Sm100Quack:
     """The family `sm100_quack`."""
 
     name = "sm100_quack"
-    archs = ("sm_110a",)
+    knobs = GemmKnobs
+    needs = (Feature.TCGEN05, Feature.TMA, Feature.CLUSTERS, Feature.DEPENDENT_LAUNCH)
     num_strides = 1
     is_fallback = False
     loads_outside = True
@@ -68,7 +71,7 @@ class Sm100Quack:
                     for schedule in (STATIC, CLC):
                         for swap_ab in (False, True):
                             for split_k, mode in splits:
-                                yield Candidate(
+                                yield gemm_candidate(
                                     family=self.name,
                                     tile_m=tile_m,
                                     tile_n=tile_n,
@@ -84,18 +87,18 @@ class Sm100Quack:
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply the MMA's tiles, quack's own rule for two CTAs, and what goes with the epilogue."""
         del target
-        if candidate.num_stages:
+        if candidate.gemm.num_stages:
             return Rejected(
-                Reason.COMBINATION, f"num_stages is {candidate.num_stages}; the kernel fills the block, give 0"
+                Reason.COMBINATION, f"num_stages is {candidate.gemm.num_stages}; the kernel fills the block, give 0"
             )
-        if SplitK(candidate.split_k_mode) is SplitK.TAIL:
+        if SplitK(candidate.gemm.split_k_mode) is SplitK.TAIL:
             return Rejected(Reason.COMBINATION, f"the kernel has no {SplitK.TAIL.value} split-K")
-        if candidate.tile_m not in TILE_M[candidate.use_2cta]:
-            text = f"tcgen05 takes tile_m {TILE_M[candidate.use_2cta]} with use_2cta={candidate.use_2cta}"
-            return Rejected(Reason.TILE, f"{text}, got {candidate.tile_m}")
+        if candidate.gemm.tile_m not in TILE_M[candidate.gemm.use_2cta]:
+            text = f"tcgen05 takes tile_m {TILE_M[candidate.gemm.use_2cta]} with use_2cta={candidate.gemm.use_2cta}"
+            return Rejected(Reason.TILE, f"{text}, got {candidate.gemm.tile_m}")
         for reason, fault in (
             (Reason.TILE, _gate_fault(candidate, operation)),
-            (Reason.TILE, wide_fault(operation, candidate.tile_n // (2 if candidate.use_2cta else 1))),
+            (Reason.TILE, wide_fault(operation, candidate.gemm.tile_n // (2 if candidate.gemm.use_2cta else 1))),
             (Reason.COMBINATION, epilogue_fault(candidate, operation)),
         ):
             if fault:
@@ -105,7 +108,7 @@ class Sm100Quack:
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
         """Count as `GemmSm100._compute_stages` does: the epilogue first, A/B stages in what is left of a block."""
         shape = shape_of(candidate)
-        is_separate = SplitK(candidate.split_k_mode) is SplitK.SEPARATE
+        is_separate = SplitK(candidate.gemm.split_k_mode) is SplitK.SEPARATE
         d_bytes = (operation.accumulator if is_separate else operation.d).num_bytes
         c_bytes = operation.d.num_bytes if operation.has_residual else 0
         elements = shape.epilogue_elements(GATE_D_BYTES if operation.gate else d_bytes, c_bytes)
@@ -116,7 +119,7 @@ class Sm100Quack:
             vectors, padding = vectors + padding, 0
         fixed = self.barrier_bytes(candidate, operation) + 2 * (epilogue_bytes + elements * c_bytes) + vectors
         limit = target.smem_bytes_per_block
-        num_stages = candidate.num_stages or stages_that_fit(limit, fixed, shape.stage_bytes)
+        num_stages = candidate.gemm.num_stages or stages_that_fit(limit, fixed, shape.stage_bytes)
         spare = max(limit - fixed - num_stages * shape.stage_bytes, 0) // epilogue_bytes
         return Resources(
             smem_bytes=fixed + padding + num_stages * shape.stage_bytes + spare * epilogue_bytes,
@@ -154,7 +157,7 @@ class Sm100Quack:
         from aot.families._quack import quack_entry
 
         gemm = self.configure(candidate, operation, target)
-        clusters = target.num_clusters(candidate.cluster_m * candidate.cluster_n)
+        clusters = target.num_clusters(candidate.gemm.cluster_m * candidate.gemm.cluster_n)
         make = epilogue_entry if has_own_epilogue(operation) else quack_entry
         return make(gemm, KernelKey(operation, candidate), self.workspace(candidate), clusters)
 
@@ -165,13 +168,13 @@ class Sm100Quack:
         from aot.families._quack import quack_split_k
         from aot.families._quack_classes import sm100_class
 
-        a = operation.b if candidate.swap_ab else operation.a
-        return sm100_class(operation, swap_ab=candidate.swap_ab)(
+        a = operation.b if candidate.gemm.swap_ab else operation.a
+        return sm100_class(operation, swap_ab=candidate.gemm.swap_ab)(
             cutlass_type(operation.accumulator),
             cutlass_type(a.element),
-            (candidate.tile_m, candidate.tile_n),
-            (candidate.cluster_m, candidate.cluster_n, 1),
-            use_clc_persistence=candidate.schedule == CLC,
+            (candidate.gemm.tile_m, candidate.gemm.tile_n),
+            (candidate.gemm.cluster_m, candidate.gemm.cluster_n, 1),
+            use_clc_persistence=candidate.gemm.schedule == CLC,
             **quack_split_k(candidate),
         )
 

@@ -7,9 +7,11 @@ No `from __future__ import annotations` here: CuTe DSL reads the annotations of 
 
 from collections.abc import Iterator
 
-from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, SplitK, Workspace
+from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, Workspace, gemm_candidate
 from aot.core.epilogue import Epilogue
+from aot.core.feature import Feature
 from aot.core.grouping import Grouping
+from aot.core.knobs import GemmKnobs, SplitK
 from aot.core.operation import Layout, Operation
 from aot.core.target import Target
 from aot.core.types import BF16, FP16
@@ -40,7 +42,8 @@ class Sm100Tgv:
     """The family `sm100_tgv`."""
 
     name = "sm100_tgv"
-    archs = ("sm_110a",)
+    knobs = GemmKnobs
+    needs = (Feature.TCGEN05, Feature.TMA, Feature.CLUSTERS, Feature.DEPENDENT_LAUNCH)
     num_strides = 1
     is_fallback = False
     loads_outside = True
@@ -58,7 +61,7 @@ class Sm100Tgv:
         del operation, target
         for tile_n in TILES_N:
             for num_stages in STAGES:
-                yield Candidate(
+                yield gemm_candidate(
                     family=self.name,
                     tile_m=TILE_M,
                     tile_n=tile_n,
@@ -72,23 +75,23 @@ class Sm100Tgv:
         del target
         if operation.layout is not Layout.KK:
             return Rejected(Reason.LAYOUT, f"TGV takes A and B contiguous along k, got {operation.layout.value}")
-        if candidate.tile_m != TILE_M or candidate.tile_n not in TILES_N:
-            text = f"TGV has tiles {TILE_M} by {TILES_N}, got {candidate.tile_m}x{candidate.tile_n}"
+        if candidate.gemm.tile_m != TILE_M or candidate.gemm.tile_n not in TILES_N:
+            text = f"TGV has tiles {TILE_M} by {TILES_N}, got {candidate.gemm.tile_m}x{candidate.gemm.tile_n}"
             return Rejected(Reason.TILE, text)
-        single = (candidate.cluster_m, candidate.cluster_n, candidate.use_2cta) == (1, 1, False)
-        if not single or not candidate.swap_ab or SplitK(candidate.split_k_mode) is not SplitK.NONE:
+        single = (candidate.gemm.cluster_m, candidate.gemm.cluster_n, candidate.gemm.use_2cta) == (1, 1, False)
+        if not single or not candidate.gemm.swap_ab or SplitK(candidate.gemm.split_k_mode) is not SplitK.NONE:
             return Rejected(Reason.COMBINATION, "TGV is one CTA to a cluster, swapped, without split-K")
         return None
 
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
         """Count stages of A and B; the epilogue stores from registers."""
         del target
-        stage_bytes = (candidate.tile_m + candidate.tile_n) * TILE_K * operation.a.element.num_bytes
+        stage_bytes = (candidate.gemm.tile_m + candidate.gemm.tile_n) * TILE_K * operation.a.element.num_bytes
         return Resources(
-            smem_bytes=BARRIER_BYTES + candidate.num_stages * stage_bytes,
+            smem_bytes=BARRIER_BYTES + candidate.gemm.num_stages * stage_bytes,
             stage_bytes=stage_bytes,
             num_threads=NUM_THREADS,
-            num_stages=candidate.num_stages,
+            num_stages=candidate.gemm.num_stages,
             tmem_columns=TMEM_COLUMNS,
         )
 
@@ -122,7 +125,7 @@ class Sm100Tgv:
 
         del target
         # Programmatic dependent launch stays off: the kernel would read the weight before it waits for its predecessor.
-        gemm = GemmTgvSm100(Float32, candidate.tile_m, candidate.tile_n, TILE_K, candidate.num_stages)
+        gemm = GemmTgvSm100(Float32, candidate.gemm.tile_m, candidate.gemm.tile_n, TILE_K, candidate.gemm.num_stages)
 
         @cute.jit
         def entry(

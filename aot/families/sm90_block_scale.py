@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, SplitK
+from aot.core.candidate import Candidate, KernelKey, Reason, Rejected
 from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
+from aot.core.knobs import SplitK
 from aot.core.types import E4M3_BF16_BLOCK, SCALE_BLOCK
 from aot.families._sm90_tiles import warpgroup_grid
 from aot.families._split_k import order_of_splits
@@ -50,9 +51,9 @@ class Sm90BlockScale(Sm90PartialTile):
         fault = _fault(candidate)
         if fault:
             return Rejected(Reason.COMBINATION, fault)
-        sums = 2 * candidate.tile_m * candidate.tile_n // (128 * math.prod(warpgroup_grid(candidate)))
+        sums = 2 * candidate.gemm.tile_m * candidate.gemm.tile_n // (128 * math.prod(warpgroup_grid(candidate)))
         if sums > MAX_SUMS:
-            tile = f"{candidate.tile_m}x{candidate.tile_n}"
+            tile = f"{candidate.gemm.tile_m}x{candidate.gemm.tile_n}"
             text = f"{tile} needs {sums} registers a thread for the sums of a stage and of the tile"
             return Rejected(Reason.REGISTERS, f"{text}; {MAX_SUMS} fit beside the factors")
         return super().check(candidate, operation, target)
@@ -73,20 +74,20 @@ class Sm90BlockScale(Sm90PartialTile):
         from aot.families._block_scale_kernel import block_scale_entry
 
         gemm = self.configure(candidate, operation, target)
-        clusters = target.num_clusters(candidate.cluster_m * candidate.cluster_n)
+        clusters = target.num_clusters(candidate.gemm.cluster_m * candidate.gemm.cluster_n)
         return block_scale_entry(gemm, KernelKey(operation, candidate), clusters)
 
 
 def _fault(candidate: Candidate) -> str | None:
     """Say why the kernel cannot multiply a tile's stages by their factors."""
-    if candidate.swap_ab:
+    if candidate.gemm.swap_ab:
         return "the kernel's rows are A's, which have a factor each; take no swap"
-    if SplitK(candidate.split_k_mode) is not SplitK.NONE:
-        return f"the kernel has no {SplitK(candidate.split_k_mode).value} split-K; take no split"
-    if candidate.tile_n > SCALE_BLOCK:
-        return f"the kernel takes tile_n up to {SCALE_BLOCK}, got {candidate.tile_n}"
+    if SplitK(candidate.gemm.split_k_mode) is not SplitK.NONE:
+        return f"the kernel has no {SplitK(candidate.gemm.split_k_mode).value} split-K; take no split"
+    if candidate.gemm.tile_n > SCALE_BLOCK:
+        return f"the kernel takes tile_n up to {SCALE_BLOCK}, got {candidate.gemm.tile_n}"
     if warpgroup_grid(candidate)[1] > 1:
-        tile = f"{candidate.tile_m}x{candidate.tile_n}"
+        tile = f"{candidate.gemm.tile_m}x{candidate.gemm.tile_n}"
         return f"the kernel's warpgroups share rows of a tile, those of a {tile} tile its columns"
     return None
 

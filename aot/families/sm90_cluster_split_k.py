@@ -18,9 +18,11 @@ from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, SplitK, Workspace
+from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, Workspace, gemm_candidate
 from aot.core.epilogue import Epilogue
+from aot.core.feature import Feature
 from aot.core.grouping import Grouping
+from aot.core.knobs import GemmKnobs, SplitK
 from aot.core.types import BF16, FP16
 from aot.families._epilogue import FP8, has_own_epilogue
 from aot.families._sm90_split_tile import BARRIER_BYTES, GROUP, SWIZZLED, ScaledTile, Tile
@@ -69,7 +71,7 @@ CLUSTERS = (
     (1, 4, 2),
 )
 """(tiles along m, tiles along n, splits of k). Four tiles that are not split are left to `sm90_one_tile`; four as 2x2
-won on 6 of 360 products (docs/log/2026-11-24-eight-ctas.md)."""
+won on 6 of 360 products (research/log/2026-11-24-eight-ctas.md)."""
 
 MIN_STAGES = 2
 """Fewest stages with which loads overlap the multiplication."""
@@ -85,7 +87,7 @@ def filled(bare: Tile, candidate: Candidate, target: Target) -> Tile:
     """Give a tile the stages that a candidate names, or those that fill the shared memory."""
     left = target.smem_bytes_per_block - bare.fixed_bytes
     fit = left // (bare.stage_bytes + 2 * BARRIER_BYTES)
-    return replace(bare, num_stages=candidate.num_stages or max(fit, MIN_STAGES))
+    return replace(bare, num_stages=candidate.gemm.num_stages or max(fit, MIN_STAGES))
 
 
 def _mode(splits: int) -> SplitK:
@@ -137,7 +139,7 @@ def _check_registers(tile: Tile, operation: Operation) -> Rejected | None:
 def are_k_major(candidate: Candidate, operation: Operation) -> tuple[bool, bool]:
     """Say whether the operand of a tile's rows is contiguous along k, and whether that of its columns is."""
     a, b = operation.a.is_k_major, operation.b.is_k_major
-    return (b, a) if candidate.swap_ab else (a, b)
+    return (b, a) if candidate.gemm.swap_ab else (a, b)
 
 
 def _check_layout(tile: Tile, majors: tuple[bool, bool]) -> Rejected | None:
@@ -165,7 +167,7 @@ def schedules(operation: Operation, tile_n: tuple[int, ...]) -> Iterator[tuple[s
 
 def check_schedule(candidate: Candidate, operation: Operation) -> Rejected | None:
     """Ask that a kernel that stores D by elements multiplies operands of 16 bits."""
-    if candidate.schedule == ELEMENTS and operation.types.is_scaled:
+    if candidate.gemm.schedule == ELEMENTS and operation.types.is_scaled:
         text = f"kernels of the schedule {ELEMENTS} take operands of 16 bits, got {operation.types.tag}"
         return Rejected(Reason.TYPES, text)
     return None
@@ -175,7 +177,8 @@ class Sm90ClusterSplitK:
     """The family `sm90_cluster_split_k`."""
 
     name = "sm90_cluster_split_k"
-    archs = ("sm_90a",)
+    knobs = GemmKnobs
+    needs = (Feature.WGMMA, Feature.TMA, Feature.CLUSTERS, Feature.DEPENDENT_LAUNCH)
     num_strides = 1
     is_fallback = False
     loads_outside = True
@@ -190,9 +193,19 @@ class Sm90ClusterSplitK:
 
     def tile(self, candidate: Candidate, operation: Operation, target: Target) -> Tile:
         """Return a candidate's tile."""
-        sizes = candidate.tile_m, candidate.tile_n, candidate.split_k, WARPGROUPS.get(candidate.tile_m, 1), 0
-        cluster = candidate.cluster_m, candidate.cluster_n
-        bare = ScaledTile(*sizes, *cluster, candidate.swap_ab) if operation.types.is_scaled else Tile(*sizes, *cluster)
+        sizes = (
+            candidate.gemm.tile_m,
+            candidate.gemm.tile_n,
+            candidate.gemm.split_k,
+            WARPGROUPS.get(candidate.gemm.tile_m, 1),
+            0,
+        )
+        cluster = candidate.gemm.cluster_m, candidate.gemm.cluster_n
+        bare = (
+            ScaledTile(*sizes, *cluster, candidate.gemm.swap_ab)
+            if operation.types.is_scaled
+            else Tile(*sizes, *cluster)
+        )
         return filled(bare, candidate, target)
 
     def kernel_classes(self, candidate: Candidate) -> tuple[Any, Any, Any]:
@@ -202,7 +215,7 @@ class Sm90ClusterSplitK:
         from aot.families._sm90_split_kernel import SplitGemmSm90
         from aot.families._sm90_split_scaled import ScaledSplitGemmSm90
 
-        if candidate.schedule == ELEMENTS:
+        if candidate.gemm.schedule == ELEMENTS:
             return ElementSplitGemmSm90, ElementEpilogueSplitGemmSm90, None
         return SplitGemmSm90, EpilogueSplitGemmSm90, ScaledSplitGemmSm90
 
@@ -211,7 +224,7 @@ class Sm90ClusterSplitK:
         del target
         for tile_m, (cluster_m, cluster_n, splits), swap_ab in product(WARPGROUPS, CLUSTERS, (False, True)):
             for schedule, tile_n in schedules(operation, TILE_N):
-                yield Candidate(
+                yield gemm_candidate(
                     family=self.name,
                     tile_m=tile_m,
                     tile_n=tile_n,
@@ -227,14 +240,14 @@ class Sm90ClusterSplitK:
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply the kernel's limits on layout, cluster, tile, registers and stages."""
         if (
-            candidate.use_2cta
-            or candidate.use_tma_store
-            or candidate.schedule not in ("", ELEMENTS)
-            or SplitK(candidate.split_k_mode) is not _mode(candidate.split_k)
+            candidate.gemm.use_2cta
+            or candidate.gemm.use_tma_store
+            or candidate.gemm.schedule not in ("", ELEMENTS)
+            or SplitK(candidate.gemm.split_k_mode) is not _mode(candidate.gemm.split_k)
         ):
             text = f"{self.name} splits k over the CTAs of a cluster and stores without TMA"
             return Rejected(Reason.COMBINATION, text)
-        cluster = (candidate.cluster_m, candidate.cluster_n, candidate.split_k)
+        cluster = (candidate.gemm.cluster_m, candidate.gemm.cluster_n, candidate.gemm.split_k)
         if cluster not in CLUSTERS:
             allowed = ", ".join(f"{m}x{n} in {splits}" for m, n, splits in CLUSTERS)
             text = f"{cluster[0]}x{cluster[1]} tiles whose k is split in {cluster[2]} are not a cluster"
@@ -259,14 +272,14 @@ class Sm90ClusterSplitK:
 
     def alignment(self, candidate: Candidate) -> Alignment:
         """Take operands as TMA loads them, and D as pieces of 16 bytes or elements store it."""
-        return Alignment(stores=1, only_unaligned=True) if candidate.schedule == ELEMENTS else Alignment()
+        return Alignment(stores=1, only_unaligned=True) if candidate.gemm.schedule == ELEMENTS else Alignment()
 
     def sum_order(self, candidate: Candidate) -> str:
         """Name the order in which CTAs take every second, fourth or eighth block of k, and add up their sums.
 
         A block is of 64 elements of 16 bits or 128 of 8, and the promoted sums of FP8 follow k in any tile.
         """
-        return f"wgmma, blocks of k by turns of {candidate.split_k}"
+        return f"wgmma, blocks of k by turns of {candidate.gemm.split_k}"
 
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Make the kernel and its entry."""
@@ -277,7 +290,7 @@ class Sm90ClusterSplitK:
         arguments, majors = signature(KernelKey(operation, candidate)), are_k_major(candidate, operation)
         tile = self.tile(candidate, operation, target)
         places = Places.of(target, tile.num_ctas)
-        configured = (cutlass_type(operation.d), tile, candidate.swap_ab, places, majors)
+        configured = (cutlass_type(operation.d), tile, candidate.gemm.swap_ab, places, majors)
         plain, with_epilogue, scaled = self.kernel_classes(candidate)
         stores = self.alignment(candidate).stores
         if operation.types.is_scaled or has_own_epilogue(operation):
@@ -286,7 +299,7 @@ class Sm90ClusterSplitK:
             if not operation.types.is_scaled:
                 return skinny_epilogue_entry(with_epilogue(*configured, operation), arguments, operation, stores)
             a, b = (cutlass_type(x.element) for x in (operation.a, operation.b))
-            gemm = scaled(*configured, operation, (b, a) if candidate.swap_ab else (a, b))
+            gemm = scaled(*configured, operation, (b, a) if candidate.gemm.swap_ab else (a, b))
             return skinny_epilogue_entry(gemm, arguments, operation)
         from aot.families._prefetch_entry import prefetch_entry
 

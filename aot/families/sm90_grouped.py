@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Workspace
+from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Workspace, gemm_candidate
 from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
 from aot.core.types import BF16, E4M3_BF16, FP16, Types
@@ -48,7 +48,7 @@ class Sm90Grouped(Sm90Quack):
         del operation
         for schedule, tile_m, tile_n in shapes(self.tile_n_step):
             for cluster_m, cluster_n in target.clusters:
-                yield Candidate(
+                yield gemm_candidate(
                     family=self.name,
                     tile_m=tile_m,
                     tile_n=tile_n,
@@ -64,13 +64,13 @@ class Sm90Grouped(Sm90Quack):
             return Rejected(Reason.COMBINATION, fault)
         if not operation.b.is_k_major and warpgroup_grid(candidate)[1] > 1:
             # Source: nvidia-cutlass-dsl 4.8.1 aborts on 192x160 and 320x32, and compiles all other tiles (2026-11-22).
-            tile = f"{candidate.tile_m}x{candidate.tile_n}"
+            tile = f"{candidate.gemm.tile_m}x{candidate.gemm.tile_n}"
             text = f"two warpgroups share the columns of a {tile} tile, which the compiler cannot have contiguous in B"
             return Rejected(Reason.LAYOUT, text)
         if operation.grouping is Grouping.GATHERED:
-            if candidate.tile_m > GATHER_TILE_M:
+            if candidate.gemm.tile_m > GATHER_TILE_M:
                 text = f"warps that gather keep an index of each row, of at most {GATHER_TILE_M} rows"
-                return Rejected(Reason.REGISTERS, f"{text}; got tile_m {candidate.tile_m}")
+                return Rejected(Reason.REGISTERS, f"{text}; got tile_m {candidate.gemm.tile_m}")
             fault = register_fault(candidate, is_promoted=operation.types.is_promoted, most=GATHER_ACCUMULATORS)
             if fault:
                 return Rejected(Reason.REGISTERS, f"{fault} beside warps that gather")
@@ -96,11 +96,11 @@ class Sm90Grouped(Sm90Quack):
         return self.gemm_class(candidate, operation, target)(
             ACCUMULATOR,
             cutlass_type(operation.a.element),
-            (candidate.tile_m, candidate.tile_n),
-            (candidate.cluster_m, candidate.cluster_n, 1),
+            (candidate.gemm.tile_m, candidate.gemm.tile_n),
+            (candidate.gemm.cluster_m, candidate.gemm.cluster_n, 1),
             operation=operation,
             swap_ab=False,
-            pingpong=candidate.schedule == PINGPONG,
+            pingpong=candidate.gemm.schedule == PINGPONG,
             is_persistent=True,
             fp8_fast_accum=not operation.types.is_promoted,
             gather_A=operation.grouping is Grouping.GATHERED,
@@ -111,7 +111,7 @@ class Sm90Grouped(Sm90Quack):
         from aot.families._grouped_entry import grouped_entry
 
         gemm = self.configure(candidate, operation, target)
-        clusters = target.num_clusters(candidate.cluster_m * candidate.cluster_n)
+        clusters = target.num_clusters(candidate.gemm.cluster_m * candidate.gemm.cluster_n)
         return grouped_entry(gemm, KernelKey(operation, candidate), clusters)
 
 

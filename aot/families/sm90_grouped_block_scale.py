@@ -32,16 +32,16 @@ class Sm90GroupedBlockScale(Sm90Grouped):
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply `sm90_grouped`'s limits and the kernel's own."""
-        tile = f"{candidate.tile_m}x{candidate.tile_n}"
-        if candidate.tile_n > SCALE_BLOCK:
+        tile = f"{candidate.gemm.tile_m}x{candidate.gemm.tile_n}"
+        if candidate.gemm.tile_n > SCALE_BLOCK:
             return Rejected(Reason.TILE, f"the kernel takes tile_n up to {SCALE_BLOCK}, got {tile}")
         if warpgroup_grid(candidate)[1] > 1:
             text = f"the kernel's warpgroups share rows of a tile, those of a {tile} tile its columns"
             return Rejected(Reason.TILE, text)
-        if operation.gate is not None and candidate.tile_n not in GATED_TILE_N:
+        if operation.gate is not None and candidate.gemm.tile_n not in GATED_TILE_N:
             takes = ", ".join(map(str, GATED_TILE_N))
             return Rejected(Reason.TILE, f"{operation.gate.value} takes tile_n {takes}, got {tile}")
-        sums = 2 * candidate.tile_m * candidate.tile_n // (128 * math.prod(warpgroup_grid(candidate)))
+        sums = 2 * candidate.gemm.tile_m * candidate.gemm.tile_n // (128 * math.prod(warpgroup_grid(candidate)))
         if sums > MAX_SUMS:
             text = f"{tile} needs {sums} registers a thread for the sums of a stage and of the tile"
             return Rejected(Reason.REGISTERS, f"{text}; {MAX_SUMS} fit beside the factors")

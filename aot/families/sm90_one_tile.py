@@ -10,12 +10,12 @@ is told at launch which. No search times it: it stands for up to four kernels th
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from aot.core.candidate import Candidate, Reason, Rejected, SplitK
+from aot.core.candidate import Candidate, Reason, Rejected, changed, gemm_candidate
 from aot.core.grouping import Grouping
+from aot.core.knobs import SplitK
 from aot.families._epilogue import has_own_epilogue
 from aot.families._sm90_split_tile import GROUP, NUM_WIDTHS, OneTile, ScaledOneTile, Tile, WidthsTile
 from aot.families.sm90_cluster_split_k import (
@@ -42,7 +42,7 @@ WIDTHS = "widths"
 
 WIDTHS_ROWS = (64, 128, 192)
 """Rows of a tile whose kernels may have several widths. Source: with 256 rows such a kernel takes 1.23 times as long as
-one of a single width, with these at most 1.009 times (docs/log/2026-11-24-gpcs.md)."""
+one of a single width, with these at most 1.009 times (research/log/2026-11-24-gpcs.md)."""
 
 
 class Sm90OneTile(Sm90ClusterSplitK):
@@ -54,12 +54,12 @@ class Sm90OneTile(Sm90ClusterSplitK):
 
     def tile(self, candidate: Candidate, operation: Operation, target: Target) -> Tile:
         """Return a candidate's tile."""
-        sizes = candidate.tile_m, candidate.tile_n, 1, WARPGROUPS.get(candidate.tile_m, 1), 0
-        cluster = candidate.cluster_m, candidate.cluster_n
+        sizes = candidate.gemm.tile_m, candidate.gemm.tile_n, 1, WARPGROUPS.get(candidate.gemm.tile_m, 1), 0
+        cluster = candidate.gemm.cluster_m, candidate.gemm.cluster_n
         bare: Tile = OneTile(*sizes, *cluster)
         if operation.types.is_scaled:
-            bare = ScaledOneTile(*sizes, *cluster, candidate.swap_ab)
-        elif candidate.schedule == WIDTHS:
+            bare = ScaledOneTile(*sizes, *cluster, candidate.gemm.swap_ab)
+        elif candidate.gemm.schedule == WIDTHS:
             bare = WidthsTile(*sizes, *cluster)
         return filled(bare, candidate, target)
 
@@ -73,9 +73,9 @@ class Sm90OneTile(Sm90ClusterSplitK):
         )
         from aot.families._sm90_widths_kernel import WidthsGemmSm90
 
-        if candidate.schedule == ELEMENTS:
+        if candidate.gemm.schedule == ELEMENTS:
             return ElementOneTileGemmSm90, ElementEpilogueOneTileGemmSm90, None
-        plain = WidthsGemmSm90 if candidate.schedule == WIDTHS else OneTileGemmSm90
+        plain = WidthsGemmSm90 if candidate.gemm.schedule == WIDTHS else OneTileGemmSm90
         return plain, EpilogueOneTileGemmSm90, ScaledOneTileGemmSm90
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
@@ -83,24 +83,24 @@ class Sm90OneTile(Sm90ClusterSplitK):
         clusters = (*target.clusters, *self.own_clusters)
         for tile_m, (cluster_m, cluster_n), swap_ab in product(WARPGROUPS, clusters, (False, True)):
             for schedule, tile_n in schedules(operation, TILE_N):
-                yield Candidate(
+                yield gemm_candidate(
                     self.name, tile_m, tile_n, cluster_m, cluster_n, schedule, swap_ab=swap_ab, use_tma_store=False
                 )
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply the kernel's limits on cluster, tile, registers, stages and layout."""
-        is_split = SplitK(candidate.split_k_mode) is not SplitK.NONE or candidate.split_k != 1
+        is_split = SplitK(candidate.gemm.split_k_mode) is not SplitK.NONE or candidate.gemm.split_k != 1
         if (
-            candidate.use_2cta
-            or candidate.use_tma_store
-            or candidate.schedule not in ("", WIDTHS, ELEMENTS)
+            candidate.gemm.use_2cta
+            or candidate.gemm.use_tma_store
+            or candidate.gemm.schedule not in ("", WIDTHS, ELEMENTS)
             or is_split
         ):
             text = f"{self.name} computes a tile in a CTA, of all of k, and stores without TMA"
             return Rejected(Reason.COMBINATION, text)
         tile = self.tile(candidate, operation, target)
         fault = check_schedule(candidate, operation) or check_tile(tile, candidate, operation)
-        if fault is None and candidate.schedule == WIDTHS:
+        if fault is None and candidate.gemm.schedule == WIDTHS:
             fault = _check_widths(tile, candidate, operation)
         if fault is None and tile.num_stages * tile.stage_bytes < tile.stored_bytes:
             text = f"{tile.num_stages} stages have no room for the tile; it takes {tile.stored_bytes} bytes to store"
@@ -110,8 +110,8 @@ class Sm90OneTile(Sm90ClusterSplitK):
     def of_widths(self, candidate: Candidate) -> tuple[Candidate, int]:
         """Return the kernel of several widths that has a candidate's tiles, and how many groups of 8 it is wider."""
         step = GROUP * NUM_WIDTHS
-        widest = -(-candidate.tile_n // step) * step
-        return replace(candidate, tile_n=widest, schedule=WIDTHS), (widest - candidate.tile_n) // GROUP
+        widest = -(-candidate.gemm.tile_n // step) * step
+        return changed(candidate, tile_n=widest, schedule=WIDTHS), (widest - candidate.gemm.tile_n) // GROUP
 
 
 def _check_widths(tile: Tile, candidate: Candidate, operation: Operation) -> Rejected | None:

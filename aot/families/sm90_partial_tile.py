@@ -43,8 +43,8 @@ class Sm90PartialTile(Sm90Quack):
         """
         if operation.layout is not Layout.KK:
             return Rejected(Reason.LAYOUT, f"boxes are cut between rows along k, got {operation.layout.value}")
-        if candidate.cluster_m > 1 and candidate.cluster_n > 1:
-            cluster = f"{candidate.cluster_m}x{candidate.cluster_n}"
+        if candidate.gemm.cluster_m > 1 and candidate.gemm.cluster_n > 1:
+            cluster = f"{candidate.gemm.cluster_m}x{candidate.gemm.cluster_n}"
             text = "partial tiles are not shared in a cluster, whose stages then count as free too early"
             return Rejected(Reason.COMBINATION, f"{text}; got a cluster of {cluster}, expected 1 x n or n x 1")
         return super().check(candidate, operation, target)
@@ -54,7 +54,7 @@ class Sm90PartialTile(Sm90Quack):
         del operation, target
         from aot.families._partial_tile_kernel import GemmPartialTileSm90
 
-        return partial(GemmPartialTileSm90, three_by_rows=candidate.schedule == COOPERATIVE3)
+        return partial(GemmPartialTileSm90, three_by_rows=candidate.gemm.schedule == COOPERATIVE3)
 
 
 FAMILY = Sm90PartialTile()

@@ -33,7 +33,7 @@ class Sm90PrefetchB(Sm90PartialTile):
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply the limits of `sm90_partial_tile`; matrices of 8 columns are stored as 16 bits only."""
-        if candidate.tile_n == STEP and operation.d.bits != 16:
+        if candidate.gemm.tile_n == STEP and operation.d.bits != 16:
             text = f"a tile of {STEP} columns is stored by matrices of 16-bit elements"
             return Rejected(Reason.TILE, f"{text}, got a D of {operation.d.value}; take a tile_n of {2 * STEP} or more")
         return super().check(candidate, operation, target)
@@ -43,14 +43,14 @@ class Sm90PrefetchB(Sm90PartialTile):
         from aot.families._next_start import Places
 
         options: dict[str, Any] = {
-            "prefetched": 0 if candidate.swap_ab else 1,
-            "places": Places.of(target, candidate.cluster_m * candidate.cluster_n),
-            "three_by_rows": candidate.schedule == COOPERATIVE3,
+            "prefetched": 0 if candidate.gemm.swap_ab else 1,
+            "places": Places.of(target, candidate.gemm.cluster_m * candidate.gemm.cluster_n),
+            "three_by_rows": candidate.gemm.schedule == COOPERATIVE3,
         }
         if has_own_epilogue(operation):
             from aot.families._prefetch_b_epilogue_kernel import GemmPrefetchBEpilogueSm90
 
-            return partial(GemmPrefetchBEpilogueSm90, operation=operation, swap_ab=candidate.swap_ab, **options)
+            return partial(GemmPrefetchBEpilogueSm90, operation=operation, swap_ab=candidate.gemm.swap_ab, **options)
         from aot.families._prefetch_b_kernel import GemmPrefetchBSm90
 
         return partial(GemmPrefetchBSm90, **options)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, SplitK
+from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, gemm_candidate
 from aot.core.epilogue import Epilogue
+from aot.core.feature import Feature
 from aot.core.grouping import Grouping
+from aot.core.knobs import GemmKnobs, SplitK
 from aot.core.types import BF16, FP16, TF32, Types
 from aot.families._epilogue import FP8, INT8, has_own_epilogue
 from aot.families._quack_smem import epilogue_fault, wide_fault
@@ -53,17 +55,17 @@ _SPLIT_MODES = (SplitK.SERIAL, SplitK.PARALLEL, SplitK.SEPARATE)
 
 def _split_fault(candidate: Candidate) -> str | None:
     """Say why k cannot be split."""
-    mode = SplitK(candidate.split_k_mode)
+    mode = SplitK(candidate.gemm.split_k_mode)
     if mode is SplitK.NONE:
         return None
     if mode not in _SPLIT_MODES:
         return f"the kernel has no {mode.value} split-K; expected {', '.join(x.value for x in _SPLIT_MODES)}"
-    cluster = candidate.cluster_m * candidate.cluster_n
+    cluster = candidate.gemm.cluster_m * candidate.gemm.cluster_n
     if mode is not SplitK.SEPARATE and cluster > MAX_WAITING_CLUSTER:
         waits = f"{mode.value} split-K waits for CTAs that must all be resident"
         return f"{waits}; clusters of {cluster} do not fill the device"
     if has_ragged_tile(candidate):
-        tile = f"{candidate.tile_m}x{candidate.tile_n}"
+        tile = f"{candidate.gemm.tile_m}x{candidate.gemm.tile_n}"
         return f"the epilogue of a {tile} tile stores some columns twice, {mode.value} split-K sums; take no split"
     return None
 
@@ -72,8 +74,8 @@ def _gate_fault(candidate: Candidate, operation: Operation) -> str | None:
     """Say why a tile cannot be stored at half its columns."""
     if operation.gate is None:
         return None
-    tile = f"{candidate.tile_m}x{candidate.tile_n}"
-    if candidate.tile_n % GATE_COLUMNS:
+    tile = f"{candidate.gemm.tile_m}x{candidate.gemm.tile_n}"
+    if candidate.gemm.tile_n % GATE_COLUMNS:
         return f"{operation.gate.value} takes tile_n in steps of {GATE_COLUMNS}, got {tile}"
     if warpgroup_grid(candidate)[1] > 1:
         # quack's shuffle gives each thread the neighbours of its columns; two warpgroups hold every second 8 of them.
@@ -89,7 +91,8 @@ class Sm90Quack:
     """The family `sm90_quack`."""
 
     name = "sm90_quack"
-    archs = ("sm_90a",)
+    knobs = GemmKnobs
+    needs = (Feature.WGMMA, Feature.TMA, Feature.CLUSTERS, Feature.DEPENDENT_LAUNCH)
     num_strides = 1
     is_fallback = False
     loads_outside = True
@@ -112,7 +115,7 @@ class Sm90Quack:
             for cluster_m, cluster_n in target.clusters:
                 for swap_ab in (False, True):
                     for split_k, mode in splits[:1] if tile_n % MATRIX_COLUMNS else splits:
-                        yield Candidate(
+                        yield gemm_candidate(
                             family=self.name,
                             tile_m=tile_m,
                             tile_n=tile_n,
@@ -127,14 +130,14 @@ class Sm90Quack:
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply the limits of `GemmSm90.__init__`, of the epilogue and of the register file."""
         del target
-        if candidate.num_stages:
+        if candidate.gemm.num_stages:
             return Rejected(
-                Reason.COMBINATION, f"num_stages is {candidate.num_stages}; the kernel fills the block, give 0"
+                Reason.COMBINATION, f"num_stages is {candidate.gemm.num_stages}; the kernel fills the block, give 0"
             )
         for reason, fault in (
             (Reason.TILE, tile_fault(candidate, self.tile_n_step)),
             (Reason.TILE, _gate_fault(candidate, operation)),
-            (Reason.TILE, wide_fault(operation, candidate.tile_n)),
+            (Reason.TILE, wide_fault(operation, candidate.gemm.tile_n)),
             (Reason.COMBINATION, _split_fault(candidate) or epilogue_fault(candidate, operation)),
             (Reason.REGISTERS, register_fault(candidate, is_promoted=operation.types.is_promoted)),
         ):
@@ -145,12 +148,12 @@ class Sm90Quack:
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
         """Count as `GemmSm90._compute_stages` does: the epilogue first, A/B stages in what is left of a block."""
         epilogue = EpilogueSmem.of(candidate, operation)
-        stage_bytes = (candidate.tile_m + candidate.tile_n) * TILE_K_BYTES
+        stage_bytes = (candidate.gemm.tile_m + candidate.gemm.tile_n) * TILE_K_BYTES
         left = target.smem_bytes_per_block - BARRIER_BYTES - epilogue.padding - epilogue.vector_bytes
         left -= epilogue.d_bytes * epilogue.d_stages + epilogue.c_bytes * epilogue.c_stages
-        num_stages = candidate.num_stages or max(left // stage_bytes, MIN_STAGES)
+        num_stages = candidate.gemm.num_stages or max(left // stage_bytes, MIN_STAGES)
         before_stages = epilogue.fill(max(left - stage_bytes * num_stages, 0))
-        warpgroups = 2 if candidate.schedule == PINGPONG else math.prod(warpgroup_grid(candidate))
+        warpgroups = 2 if candidate.gemm.schedule == PINGPONG else math.prod(warpgroup_grid(candidate))
         return Resources(
             smem_bytes=stage_bytes * num_stages + before_stages + BARRIER_BYTES,
             stage_bytes=stage_bytes,
@@ -160,7 +163,7 @@ class Sm90Quack:
 
     def workspace(self, candidate: Candidate) -> Workspace:
         """Return split-K's flags and float32 regions, or partials."""
-        return split_k_workspace(candidate, candidate.tile_m)
+        return split_k_workspace(candidate, candidate.gemm.tile_m)
 
     def multiples(self, candidate: Candidate) -> tuple[int, int]:
         """Ask for what the separate reduction needs; otherwise take all."""
@@ -180,20 +183,20 @@ class Sm90Quack:
         del target
         from aot.families._quack_classes import sm90_class
 
-        return sm90_class(operation, swap_ab=candidate.swap_ab)
+        return sm90_class(operation, swap_ab=candidate.gemm.swap_ab)
 
     def configure(self, candidate: Candidate, operation: Operation, target: Target) -> Any:
         """Make the GEMM that a candidate describes."""
         from aot.families._arguments import cutlass_type
         from aot.families._quack import ACCUMULATOR, quack_split_k
 
-        a = operation.b if candidate.swap_ab else operation.a
+        a = operation.b if candidate.gemm.swap_ab else operation.a
         return self.gemm_class(candidate, operation, target)(
             ACCUMULATOR,
             cutlass_type(a.element),
-            (candidate.tile_m, candidate.tile_n),
-            (candidate.cluster_m, candidate.cluster_n, 1),
-            pingpong=candidate.schedule == PINGPONG,
+            (candidate.gemm.tile_m, candidate.gemm.tile_n),
+            (candidate.gemm.cluster_m, candidate.gemm.cluster_n, 1),
+            pingpong=candidate.gemm.schedule == PINGPONG,
             is_persistent=True,
             fp8_fast_accum=not operation.types.is_promoted,
             **quack_split_k(candidate),
@@ -205,7 +208,7 @@ class Sm90Quack:
         from aot.families._quack import quack_entry
 
         gemm = self.configure(candidate, operation, target)
-        clusters = target.num_clusters(candidate.cluster_m * candidate.cluster_n)
+        clusters = target.num_clusters(candidate.gemm.cluster_m * candidate.gemm.cluster_n)
         make = epilogue_entry if has_own_epilogue(operation) else quack_entry
         return make(gemm, KernelKey(operation, candidate), self.workspace(candidate), clusters)
 

@@ -12,7 +12,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from aot.core.candidate import Candidate, Reason, Rejected, SplitK
+from aot.core.candidate import Candidate, Reason, Rejected, changed, gemm_candidate
+from aot.core.knobs import SplitK
 from aot.families._ragged import STEP
 from aot.families._sm90_tiles import COOPERATIVE3, shapes, warpgroup_grid
 from aot.families._split_k import split_k_workspace
@@ -40,7 +41,7 @@ and 256x192 without spills; 128x208, 256x200 and 320x160 need 8 to 16 bytes of s
 
 
 def _num_clusters(candidate: Candidate) -> int:
-    return NUM_SMS // (candidate.cluster_m * candidate.cluster_n)
+    return NUM_SMS // (candidate.gemm.cluster_m * candidate.gemm.cluster_n)
 
 
 class Sm90StreamK(Sm90PartialTile):
@@ -58,7 +59,7 @@ class Sm90StreamK(Sm90PartialTile):
             for cluster_m, cluster_n in clusters:
                 for swap_ab in (False, True):
                     for split_k in SPLITS:
-                        yield Candidate(
+                        yield gemm_candidate(
                             family=self.name,
                             tile_m=tile_m,
                             tile_n=tile_n,
@@ -72,33 +73,35 @@ class Sm90StreamK(Sm90PartialTile):
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply the limits of `sm90_partial_tile` without splits; ask for a split tail, and for the SMs of a wave."""
-        if SplitK(candidate.split_k_mode) is not SplitK.TAIL:
+        if SplitK(candidate.gemm.split_k_mode) is not SplitK.TAIL:
             text = f"only the tiles of the last wave are split: expected split_k_mode {SplitK.TAIL.value}"
-            return Rejected(Reason.COMBINATION, f"{text}, got {candidate.split_k_mode}")
-        cluster = candidate.cluster_m * candidate.cluster_n
+            return Rejected(Reason.COMBINATION, f"{text}, got {candidate.gemm.split_k_mode}")
+        cluster = candidate.gemm.cluster_m * candidate.gemm.cluster_n
         if cluster > MAX_WAITING_CLUSTER:
             text = "splits wait for CTAs that must all be resident"
             return Rejected(Reason.COMBINATION, f"{text}; clusters of {cluster} do not fill the device")
         if target.num_sms != NUM_SMS:
             text = f"waves are counted for {NUM_SMS} SMs"
             return Rejected(Reason.COMBINATION, f"{text}, {target.name} has {target.num_sms}")
-        fault = super().check(replace(candidate, split_k=1, split_k_mode=SplitK.NONE), operation, target)
-        accumulators = candidate.tile_m * candidate.tile_n // (math.prod(warpgroup_grid(candidate)) * 128)
+        fault = super().check(changed(candidate, split_k=1, split_k_mode=SplitK.NONE), operation, target)
+        accumulators = candidate.gemm.tile_m * candidate.gemm.tile_n // (math.prod(warpgroup_grid(candidate)) * 128)
         if fault is None and accumulators > MAX_ACCUMULATORS:
-            text = f"{candidate.tile_m}x{candidate.tile_n} needs {accumulators} accumulator registers a thread"
+            text = (
+                f"{candidate.gemm.tile_m}x{candidate.gemm.tile_n} needs {accumulators} accumulator registers a thread"
+            )
             return Rejected(Reason.REGISTERS, f"{text}; {MAX_ACCUMULATORS} fit beside partial sums")
         return fault
 
     def workspace(self, candidate: Candidate) -> Workspace:
         """Return a flag for each CTA of a wave, and a float32 region for each split but a tile's last."""
-        return replace(split_k_workspace(candidate, candidate.tile_m), num_clusters=_num_clusters(candidate))
+        return replace(split_k_workspace(candidate, candidate.gemm.tile_m), num_clusters=_num_clusters(candidate))
 
     def gemm_class(self, candidate: Candidate, operation: Operation, target: Target) -> Any:
         """Return the class that `configure` calls: our own, which splits the last wave."""
         del operation, target
         from aot.families._stream_k_kernel import GemmStreamKSm90
 
-        return partial(GemmStreamKSm90, three_by_rows=candidate.schedule == COOPERATIVE3)
+        return partial(GemmStreamKSm90, three_by_rows=candidate.gemm.schedule == COOPERATIVE3)
 
 
 FAMILY = Sm90StreamK()

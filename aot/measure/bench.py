@@ -5,37 +5,27 @@ from __future__ import annotations
 import time
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aot.core.comparison import Check
 from aot.core.errors import VerificationError
-from aot.core.grouping import Grouping
-from aot.core.numerics import bits_type, is_bad, poison_byte, unit_roundoff
-from aot.core.operands import Arrangement, GemmCall, Tensor, operands
-from aot.core.reference import needed, reference
-from aot.core.signature import Argument
-from aot.measure.baselines import Agreement
-from aot.measure.group_inputs import POSITIONS, TIMED_SIZES, draw_ends, draw_index, place
-from aot.measure.protocol import middle_mean, num_launches, num_sets, operand_set, quartiles, timed_arrangement
+from aot.core.numerics import bits_type, poison_byte
+from aot.kinds.inputs import Tiling
+from aot.kinds.trial import Agreement
+from aot.kinds.trials import trial_of
+from aot.measure.protocol import middle_mean, num_launches, num_sets, operand_set, quartiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from numpy.typing import NDArray
-
+    from aot.core.comparison import Comparison
     from aot.core.numerics import Bits
-    from aot.core.operands import Matrix
-    from aot.core.problem import Problem
+    from aot.core.work import AnyProblem
+    from aot.kinds.trial import AnyArgument, Sample, Span
     from aot.measure.gpu import Gpu, Handle, Kernels
-    from aot.measure.inputs import RandomPools, Tiling
+    from aot.measure.inputs import RandomPools
     from aot.measure.protocol import TimingPlan
-
-NEAR, LEAST_ROUNDOFF = 8, 2.0**-8
-"""Roundings of D's type that the errors of a library's product may amount to, and the least that a rounding is taken
-for: a library may round the sum and what each step of an epilogue gives, and need not promote FP8's sums. What this
-finds is a baseline of other operands or another formula, whose errors are as large as D."""
 
 
 @dataclass(frozen=True)
@@ -46,141 +36,42 @@ class Workspace:
     num_bytes: int
 
 
-def _pick(rng: np.random.Generator, extent: int, count: int) -> NDArray[np.int64]:
-    """Choose `count` different indices, sorted, the first and the last among them."""
-    if count >= extent:
-        return np.arange(extent, dtype=np.int64)
-    inner = rng.choice(np.arange(1, extent - 1), max(count - 2, 0), replace=False)
-    return np.sort(np.concatenate(([0, extent - 1], inner))).astype(np.int64)
-
-
-class Sample:
-    """Some rows of D, and some of their columns with a float64 reference, computed once for all kernels.
-
-    Of a batch they are of one product.
-    """
-
-    def __init__(
-        self,
-        problem: Problem,
-        tilings: Mapping[Argument, Tiling],
-        arrangement: Arrangement,
-        plan: TimingPlan,
-        rng: np.random.Generator,
-    ) -> None:
-        """Take a sample of the first set, whose operands are tiled so."""
-        self._problem = problem
-        self._num_columns = problem.n
-        self.rows = _pick(rng, problem.m, plan.sample_rows)
-        self.columns = _pick(rng, problem.n, max(2, min(plan.sample_columns, plan.sample_elements // problem.k)))
-        places = operands(problem, 0, arrangement)
-        operation = problem.operation
-        self._group = int(rng.integers(problem.num_groups))
-        of_a, first_k = self.rows, 0
-        self._first = self._group * places[Argument.D].group_stride
-        if operation.grouping.groups_rows:  # in the first set all are of even sizes, m
-            of_a = of_a + self._group * problem.m
-            self._first = self._group * problem.m * problem.n
-        if operation.grouping is Grouping.GATHERED:
-            of_a = tilings[Argument.INDEX].values(of_a).astype(np.int64)
-        if operation.grouping is Grouping.K_GROUPED:
-            first_k = self._group * problem.k
-        indices = needed(problem, of_a, self.columns, arrangement)
-        if operation.grouping is Grouping.K_GROUPED:
-            indices |= {x: (indices[x][0], indices[x][1] + first_k) for x in (Argument.A, Argument.B)}
-        values: dict[Argument, NDArray[np.float64]] = {
-            x: tilings[x].values(where.positions(*indices[x], self._group if where.num_groups > 1 else 0))
-            for x, where in places.items()
-            if x not in (Argument.D, *POSITIONS)
-        }
-        self._check = Check(operation, reference(operation, values))
-        self._bits: Bits = np.empty((len(self.rows), problem.n), bits_type(operation.d))
-
-    def _read(self, gpu: Gpu, d: int) -> Bits:
-        """Read the rows of a D (m, n) at an address, and return the sampled columns.
-
-        Raises:
-            VerificationError: an element of the rows is not written or not finite.
-        """
-        dtype = self._problem.operation.d
-        for i, row in enumerate(self.rows.tolist()):
-            gpu.download(d + dtype.size_of(self._first + row * self._num_columns), self._bits[i])
-        num_bad = int(is_bad(dtype, self._bits).sum())
-        if num_bad:
-            raise VerificationError(f"{num_bad} of {self._bits.size} sampled elements are not written or not finite")
-        sampled: Bits = self._bits[:, self.columns]
-        return sampled
-
-    def check(self, gpu: Gpu, d: int) -> float:
-        """Read the rows of a D (m, n) at an address and give the relative error.
-
-        Raises:
-            VerificationError: an element of the rows is not written or not finite, or a sampled one is wrong.
-        """
-        outcome = self._check.compare(self._read(gpu, d))
-        if outcome.fault:
-            raise VerificationError(f"wrong result on sampled rows: {outcome.fault}")
-        return outcome.relative_error
-
-    def check_near(self, gpu: Gpu, d: int) -> float:
-        """Do the same for what rounds between its steps too: all errors together keep NEAR roundings of D's type.
-
-        Raises:
-            VerificationError: an element of the rows is not written or not finite, or they are wrong.
-        """
-        relative = self._check.compare(self._read(gpu, d)).relative_error
-        bound = NEAR * max(unit_roundoff(self._problem.operation.d), LEAST_ROUNDOFF)
-        if not relative <= bound:
-            raise VerificationError(f"wrong result on sampled rows: relative error {relative:.2e}, bound {bound:.2e}")
-        return relative
-
-
 class Operands:
-    """The operands of a problem on the device, in as many sets as exceed L2, and the sample of their first product."""
+    """The operands of a problem on the device, in as many sets as exceed L2, and the sample of their first results."""
 
     def __init__(
-        self, gpu: Gpu, pools: RandomPools, arena: int, problem: Problem, plan: TimingPlan, rng: np.random.Generator
+        self, gpu: Gpu, pools: RandomPools, arena: int, problem: AnyProblem, plan: TimingPlan, rng: np.random.Generator
     ) -> None:
         """Fill an arena, an address with room for the sets, with random numbers."""
         self._gpu, self.problem, self._plan, self._rng = gpu, problem, plan, rng
-        layout, self._sets = operand_set(problem), []
-        self._tilings: list[dict[Argument, Tiling]] = []
+        self._trial, self._layout = trial_of(problem.operation), operand_set(problem)
+        self._sets: list[dict[AnyArgument, int]] = []
+        tilings = []
         for i in range(num_sets(problem, gpu.l2_bytes, plan)):
-            places = {x: arena + i * layout.num_bytes + start for x, start in layout.starts.items()}
+            places = {x: arena + i * self._layout.num_bytes + start for x, start in self._layout.starts.items()}
             self._sets.append(places)
-            inputs = {x: matrix.num_elements for x, matrix in layout.matrices.items() if x is not Argument.D}
-            tilings = {
-                x: pools.of(problem.operation, x).tile(places[x], inputs[x]) for x in inputs if x not in POSITIONS
-            }
-            self._tilings.append(tilings | self._place_positions(i, places, layout.matrices))
-        self._arrange(timed_arrangement(problem.operation))
+            tilings.append(self._fill(i, places, pools))
+        self._first = tilings[0]
+        self._arrange(self._trial.arrangement(problem.operation))
 
-    def _place_positions(
-        self, number: int, places: Mapping[Argument, int], matrices: Mapping[Argument, Matrix]
-    ) -> dict[Argument, Tiling]:
-        """Write where the groups of a set end, and an index of random rows, where a problem has them."""
-        found, groups = {}, self.problem.num_groups
-        if Argument.OFFSETS in matrices:
-            is_of_rows = self.problem.operation.grouping.groups_rows
-            extent = (self.problem.m if is_of_rows else self.problem.k) * groups
-            ends = draw_ends(TIMED_SIZES[number % len(TIMED_SIZES)], groups, extent, self._rng)
-            found[Argument.OFFSETS] = place(self._gpu, places[Argument.OFFSETS], ends)
-        if Argument.INDEX in matrices:
-            rows, height = matrices[Argument.INDEX].num_rows, matrices[Argument.A].num_rows
-            index = draw_index(rows, height, self._rng, has_missing=False)
-            found[Argument.INDEX] = place(self._gpu, places[Argument.INDEX], index)
+    def _fill(self, number: int, places: dict[AnyArgument, int], pools: RandomPools) -> dict[AnyArgument, Tiling]:
+        """Fill a set, and tell what is where."""
+        found: dict[AnyArgument, Tiling] = {}
+        for argument, placed in self._layout.placed.items():
+            content = None if placed.is_written else self._trial.content(self.problem.operation, argument)
+            if content is not None:
+                found[argument] = pools.of(content).tile(places[argument], placed.matrix.num_elements)
+        for argument, bits in self._trial.positions(self.problem, number, self._rng).items():
+            self._gpu.upload(places[argument], bits)
+            found[argument] = Tiling.of(self._layout.placed[argument].element, bits)
         return found
 
-    def _arrange(self, arrangement: Arrangement) -> None:
+    def _arrange(self, arrangement: Any) -> None:
         self.arrangement = arrangement
-        placed = operands(self.problem, 0, arrangement)
-        self.calls = [
-            GemmCall(self.problem, {x: Tensor(places[x], matrix) for x, matrix in placed.items()})
-            for places in self._sets
-        ]
-        self.sample = Sample(self.problem, self._tilings[0], arrangement, self._plan, self._rng)
+        self.calls = [self._trial.timed_call(self.problem, places, arrangement) for places in self._sets]
+        self.sample: Sample = self._trial.sample(self.problem, self._first, self._plan.sample, self._rng, arrangement)
 
-    def arranged(self, arrangement: Arrangement) -> Operands:
+    def arranged(self, arrangement: Any) -> Operands:
         """Return the same memory read in another way, such as with one factor for all rows."""
         if arrangement == self.arrangement:
             return self
@@ -188,27 +79,46 @@ class Operands:
         other._arrange(arrangement)  # noqa: SLF001
         return other
 
-    def run(self, multiply: Callable[[], None]) -> int:
-        """Let something compute the first product over a poisoned D; return D's address.
+    def _run(self, launch: Callable[[], None]) -> Comparison:
+        """Let something compute the first results over poison; hold the sample against the reference.
 
         Raises:
             DeviceError: the launch failed.
         """
-        tensor, dtype = self.calls[0].tensors[Argument.D], self.problem.operation.d
-        d = tensor.address
-        self._gpu.fill(d, poison_byte(dtype), dtype.size_of(tensor.matrix.num_elements))
-        multiply()
+        places, layout = self._sets[0], self._layout
+        for argument, placed in layout.placed.items():
+            if placed.is_written:
+                num_bytes = placed.element.size_of(placed.matrix.num_elements)
+                self._gpu.fill(places[argument], poison_byte(placed.element), num_bytes)
+        launch()
         self._gpu.synchronize()
-        return d
+        return self.sample.compare([self._read(span) for span in self.sample.spans])
 
-    def check(self, multiply: Callable[[], None]) -> float:
-        """Let something compute the first product over a poisoned D; give the relative error of the sampled rows.
+    def _read(self, span: Span) -> Bits:
+        element = self._layout.placed[span.argument].element
+        bits: Bits = np.empty(span.count, bits_type(element))
+        self._gpu.download(self._sets[0][span.argument] + element.size_of(span.start), bits)
+        return bits
+
+    def check(self, launch: Callable[[], None], agreement: Agreement = Agreement.EXACT) -> float:
+        """Let something compute the first results over poison; give the relative error of the sample.
+
+        Args:
+            launch: what computes them.
+            agreement: how far they are to be right.
 
         Raises:
             VerificationError: the result is wrong or incomplete.
             DeviceError: the launch failed.
         """
-        return self.sample.check(self._gpu, self.run(multiply))
+        outcome = self._run(launch)
+        relative, near = outcome.relative_error, self.sample.near if agreement is Agreement.NEAR else 0.0
+        if agreement is Agreement.EXACT and outcome.fault:
+            raise VerificationError(f"wrong result on sampled rows: {outcome.fault}")
+        if agreement is Agreement.NEAR and not relative <= near:
+            text = outcome.fault if np.isinf(relative) else f"relative error {relative:.2e}, bound {near:.2e}"
+            raise VerificationError(f"wrong result on sampled rows: {text}")
+        return relative
 
 
 def separator_us(gpu: Gpu, plan: TimingPlan) -> float:
@@ -267,7 +177,7 @@ class ProblemBench:
         """Return the sets of operands, the fewest launches of a graph."""
         return len(self._bound)
 
-    def beside(self, kernels: Kernels, arrangement: Arrangement) -> ProblemBench:
+    def beside(self, kernels: Kernels, arrangement: Any) -> ProblemBench:
         """Return what times other kernels, which need no workspace, on the same operands, read in another way."""
         own = (self._operands.arranged(arrangement), Workspace(0, 0), self._plan)
         return ProblemBench(self._gpu, kernels, *own, flush=self._flush, separator_us=self._separator_us)
@@ -283,7 +193,7 @@ class ProblemBench:
             launch(kernel, bound[i % len(bound)], address, size, stream)
 
     def check(self, kernel: int) -> float:
-        """Run a kernel once over a poisoned D and give the relative error of the sampled rows.
+        """Run a kernel once over poison and give the relative error of the sampled rows.
 
         Raises:
             VerificationError: the result is wrong or incomplete.
@@ -292,17 +202,13 @@ class ProblemBench:
         return self._operands.check(lambda: self._launch(kernel, 1))
 
     def check_baseline(self, agreement: Agreement) -> None:
-        """Run a library's only kernel once over a poisoned D, and look at its result as far as it agrees.
+        """Run a library's only kernel once over a poisoned result, and look at that as far as it agrees.
 
         Raises:
             VerificationError: the result is wrong or incomplete.
             DeviceError: the launch failed.
         """
-        d = self._operands.run(lambda: self._launch(0, 1))
-        if agreement is Agreement.EXACT:
-            self._operands.sample.check(self._gpu, d)
-        elif agreement is Agreement.NEAR:
-            self._operands.sample.check_near(self._gpu, d)
+        self._operands.check(lambda: self._launch(0, 1), agreement)
 
     def _flushed_us(self, kernel: int) -> float:
         """Time launches that each follow a flush."""

@@ -10,9 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aot.core.numerics import Bits
-    from aot.core.operands import GemmCall
-    from aot.core.operation import Operation
-    from aot.measure.baselines import Baseline
+    from aot.core.work import AnyOperation
+    from aot.kinds.trial import AnyCall, Baseline
 
 Handle: TypeAlias = Any
 """What the device or the library gives to be handed back to it: a graph, a bound call."""
@@ -94,7 +93,7 @@ class Kernels(Protocol):
     def names(self) -> tuple[str, ...]:
         """Return the kernels' names in the order of their index."""
 
-    def bind(self, call: GemmCall, *, b_is_constant: bool = False) -> Handle:
+    def bind(self, call: AnyCall, *, b_is_constant: bool = False) -> Handle:
         """Prepare a call once, so that launching it costs little.
 
         Args:
@@ -119,5 +118,5 @@ class Kernels(Protocol):
 class Library(Kernels, Protocol):
     """A library whose own product is timed beside the kernels: its only kernel."""
 
-    def baseline(self, operation: Operation) -> Baseline | None:
+    def baseline(self, operation: AnyOperation) -> Baseline | None:
         """Return what it has for an operation; None where it has nothing."""

@@ -35,15 +35,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aot.core.epilogue import Epilogue
-from aot.core.operands import Arrangement, Matrix, element_of, operands
-from aot.core.signature import Argument
+from aot.kinds.trial import SampleLimits
+from aot.kinds.trials import trial_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from aot.core.operation import Operation
-    from aot.core.problem import Problem
+    from aot.core.work import AnyProblem
+    from aot.kinds.trial import AnyArgument, Placed
 
 PROTOCOL = "graph-cold-l2-mixed-v3"
 FLUSH_PROTOCOL = "events-flushed-l2-v1"
@@ -98,8 +97,8 @@ class TimingPlan:
     ordered_ratio: float = 1.10
     """Of the best kernels this many, within this ratio of the best, are screened in other orders of their tiles too."""
     ordered_waves: float = 3.0
-    """Waves of tiles up to which they are. Source: an H200, 2026-11-22 (docs/log/2026-11-22-one-wave.md): one wave of
-    small tiles gains up to 17% by another order, more waves at most 2%."""
+    """Waves of tiles up to which they are. Source: an H200, 2026-11-22 (research/log/2026-11-22-one-wave.md): one wave
+    of small tiles gains up to 17% by another order, more waves at most 2%."""
     intense_flop_per_byte: float = 192.0
     """FLOP per byte from which a problem is timed both ways. Source: on an H200, 2026-11-21, n 4096, k 4096, kernels
     take the same rested or not at m 128 and 256 (123 and 228 FLOP per byte), some 2% less when rested at m 512, up to
@@ -130,6 +129,11 @@ class TimingPlan:
     """Elements of B that the sampled reference reads: about 10 ms of host time with numpy on one core."""
 
     @property
+    def sample(self) -> SampleLimits:
+        """Return how much of a result is looked at."""
+        return SampleLimits(self.sample_rows, self.sample_columns, self.sample_elements)
+
+    @property
     def protocol(self) -> str:
         """Return the protocol's name."""
         return FLUSH_PROTOCOL if self.flush_bytes else PROTOCOL
@@ -151,35 +155,26 @@ def _aligned(num_bytes: int) -> int:
 class OperandSet:
     """How a problem's operands lie in one set of them."""
 
-    matrices: Mapping[Argument, Matrix]
-    starts: Mapping[Argument, int]
+    placed: Mapping[AnyArgument, Placed]
+    starts: Mapping[AnyArgument, int]
     """In bytes from the set's start, each aligned."""
     num_bytes: int
 
 
-def timed_arrangement(operation: Operation) -> Arrangement:
-    """Return what of an operation's optional operands is there when its kernels are timed, as where it is used most.
-
-    A bias is there before an activation, and not before a gate or beside a residual; rows have factors of their own.
-    """
-    return Arrangement(has_bias=operation.epilogue is Epilogue.BIAS or operation.activation is not None)
-
-
-def operand_set(problem: Problem) -> OperandSet:
+def operand_set(problem: AnyProblem) -> OperandSet:
     """Lay out a set of a problem's operands, packed."""
-    operation = problem.operation
-    matrices = operands(problem, 0, timed_arrangement(operation))
-    sizes = [_aligned(element_of(operation, x).size_of(y.num_elements)) for x, y in matrices.items()]
+    placed = trial_of(problem.operation).timed(problem)
+    sizes = [_aligned(x.element.size_of(x.matrix.num_elements)) for x in placed.values()]
     *starts, num_bytes = accumulate(sizes, initial=0)
-    return OperandSet(matrices, dict(zip(matrices, starts, strict=True)), num_bytes)
+    return OperandSet(placed, dict(zip(placed, starts, strict=True)), num_bytes)
 
 
-def set_bytes(problem: Problem) -> int:
+def set_bytes(problem: AnyProblem) -> int:
     """Count the bytes of one set of operands, each aligned."""
     return operand_set(problem).num_bytes
 
 
-def num_sets(problem: Problem, l2_bytes: int, plan: TimingPlan) -> int:
+def num_sets(problem: AnyProblem, l2_bytes: int, plan: TimingPlan) -> int:
     """Choose S: enough to exceed the L2, even, so that a graph is, at least 2, at most `max_launches`.
 
     A set under l2_multiple * L2 / max_launches (0.9 MB on an H200) therefore rotates through less than three L2s;

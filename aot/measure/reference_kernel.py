@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aot.core.measurement import OK
+from aot.core.work import in_order
 from aot.measure.gpu import OutOfMemoryError
 from aot.measure.protocol import quartiles
 
@@ -26,7 +27,7 @@ class ReferenceKernel:
 
     def __init__(self, session: Session, kernels: SessionKernels, memory: SessionMemory) -> None:
         self._session, self._kernels = session, kernels
-        problems = sorted(session.tuning.problems, key=lambda x: (x.m * x.n * x.k, x))
+        problems = sorted(session.tuning.problems, key=lambda x: (x.flops, in_order(x)))
         self._problem = problems[len(problems) // 2]
         sound = (
             number

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from aot.core.problem import Problem
+    from aot.core.work import AnyProblem
     from aot.measure.protocol import TimingPlan
 
 
-def is_intense(problem: Problem, plan: TimingPlan) -> bool:
+def is_intense(problem: AnyProblem, plan: TimingPlan) -> bool:
     """Say whether a problem is timed both ways: the card may be at its power limit in it, or not."""
     return not plan.flush_bytes and problem.flops >= plan.intense_flop_per_byte * problem.num_bytes
 
@@ -55,7 +55,7 @@ def interleave(
 
 
 def final_rounds(
-    problem: Problem,
+    problem: AnyProblem,
     chosen: Sequence[int],
     plan: TimingPlan,
     rng: np.random.Generator,

@@ -13,13 +13,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aot.core.errors import AotError, DependencyError, OutputError, StoreError
+from aot.core.errors import AotError, DependencyError, OutputError
 from aot.measure import background
 from aot.measure.options import Options
 from aot.measure.preflight import read_machine, warnings
-from aot.measure.row_results import open_row_results
-from aot.measure.row_tuning_set import ROWS_FILE, read_row_tuning_set
-from aot.measure.store import open_store
 from aot.measure.supervisor import EXIT_INTERRUPTED, SILENCE_S, supervise
 from aot.search import strategy as search
 from aot.search.strategy import MODEL
@@ -53,9 +50,7 @@ def run_bundle(options: Options, *, silent: bool = False) -> int:
         StoreError: the bundle or the store cannot be read, or the patterns leave nothing.
         DeviceError: the worker died without a kernel to blame.
     """
-    has_rows = is_of_rows(options)
-    if not has_rows:
-        options.tuning_set()
+    options.tuning_set()
     check_numpy()
     for text in warnings(read_machine(with_gpu=False)):
         sys.stderr.write(f"warning: {text}\n")
@@ -65,22 +60,7 @@ def run_bundle(options: Options, *, silent: bool = False) -> int:
         options.budget_s,
         silence_s=options.silence_s,
         silent=silent,
-        opened=open_row_results if has_rows else open_store,
     )
-
-
-def is_of_rows(options: Options) -> bool:
-    """Say whether a bundle is of row operations; if so, find out that it can be read.
-
-    Raises:
-        StoreError: it cannot be read, or the options leave nothing of it or mean nothing for it.
-    """
-    if not (options.bundle / ROWS_FILE).exists():
-        return False
-    if options.shard:
-        raise StoreError("--shard means nothing for operations on rows; give --problems or --kernels")
-    read_row_tuning_set(options.bundle).filtered(options.kernels, options.problems)
-    return True
 
 
 def _share(text: str) -> float:
@@ -148,10 +128,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _do(values: argparse.Namespace, options: Options) -> int:
-    if values.worker and is_of_rows(options):
-        from aot.measure.row_worker_process import work_rows
-
-        return work_rows(options)
     if values.worker:
         from aot.measure.worker_process import work
 

@@ -12,10 +12,11 @@ from aot.search.strategy import EXHAUSTIVE, Limited, Stop, Task
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from aot.core.measurement import Measurement
-    from aot.core.problem import Problem
+    from aot.core.measurement import AnyMeasurement
+    from aot.core.work import AnyProblem
+    from aot.kinds.kind import Tuned
     from aot.measure.store import Store
-    from aot.measure.tuning_set import TunedKernel, TuningSet
+    from aot.measure.tuning_set import TuningSet
     from aot.search.strategy import Search
 
 
@@ -70,7 +71,7 @@ class StoredSearches:
         tuning: TuningSet,
         store: Store,
         run: int,
-        kernels: Mapping[int, tuple[TunedKernel, int]],
+        kernels: Mapping[int, tuple[Tuned, int]],
         *,
         strategy: str = EXHAUSTIVE,
         budget: float = 1.0,
@@ -78,7 +79,7 @@ class StoredSearches:
         self._tuning, self._store, self._run, self._kernels = tuning, store, run, dict(kernels)
         self._strategy, self._budget = strategy_of(strategy), budget
 
-    def is_done(self, problem: Problem, numbers: Sequence[int]) -> bool:
+    def is_done(self, problem: AnyProblem, numbers: Sequence[int]) -> bool:
         """Say whether a problem's search with these kernels came to its end."""
         if not self._store.is_finished(problem):
             return False
@@ -87,21 +88,21 @@ class StoredSearches:
         skipped = found.num_skipped if found is not None and found.strategy == self._strategy.name else 0
         return missing <= skipped
 
-    def _task(self, problem: Problem, numbers: Sequence[int]) -> Task:
+    def _task(self, problem: AnyProblem, numbers: Sequence[int]) -> Task:
         predicted = self._tuning.predicted_us.get(problem, {})
         kernels = [self._kernels[number][0] for number in numbers]
         # Without predictions all are alike, and a strategy learns from the measurements alone.
         times = tuple(predicted.get(kernel.name, 1.0) for kernel in kernels)
         return Task(problem, tuple(kernel.key.candidate for kernel in kernels), times)
 
-    def learn(self, problem: Problem, numbers: Sequence[int]) -> None:
+    def learn(self, problem: AnyProblem, numbers: Sequence[int]) -> None:
         """Let the strategy learn from a finished problem, as the store has it."""
         rows = self._store.latest(problem)
         found = [(number, rows.get(self._kernels[number][1])) for number in numbers]
         times = {i: row.median_us for i, (_, row) in enumerate(found) if row is not None and row.ok}
         self._strategy.learn(self._task(problem, numbers), times)
 
-    def start(self, problem: Problem, numbers: Sequence[int], rows: Mapping[int, Measurement]) -> StoredSearch:
+    def start(self, problem: AnyProblem, numbers: Sequence[int], rows: Mapping[int, AnyMeasurement]) -> StoredSearch:
         """Start, or carry on with, the search on a problem.
 
         Args:
@@ -119,7 +120,7 @@ class StoredSearches:
                 found.tell(number_of[identity], row.median_us if row.ok else None)
         return found
 
-    def note(self, problem: Problem, search: StoredSearch, num_measured: int) -> None:
+    def note(self, problem: AnyProblem, search: StoredSearch, num_measured: int) -> None:
         """Note in the store how a search ended."""
         row = (search.strategy, num_measured, search.num_left, search.reason, search.seconds)
         self._store.add_search(self._run, problem, *row)

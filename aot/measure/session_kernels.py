@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from aot.core.errors import DeviceError, StoreError, VerificationError
 from aot.core.measurement import OK, Measurement, Outcome, Status
-from aot.core.operands import GemmCall, Tensor, operands
-from aot.core.tile_order import count_clusters, distinct_orders
-from aot.measure.edge_shapes import edge_shapes
+from aot.kinds.trials import trial_of
 from aot.measure.gpu import ContextLostError, OutOfMemoryError
 from aot.measure.protocol import quartiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aot.core.problem import Problem
-    from aot.core.signature import Argument
+    from aot.core.measurement import AnyMeasurement
+    from aot.core.work import AnyProblem
+    from aot.kinds.kind import Tuned
+    from aot.kinds.trial import AnyCall
     from aot.measure.session import Session
-    from aot.measure.tuning_set import TunedKernel
 
 T = TypeVar("T")
 
-APART = 1 << 40
-"""Bytes between the operands that `made_up` returns: more than any device has, so that no edge case overlaps."""
 
-
-def made_up(problem: Problem) -> dict[Argument, Tensor]:
-    """Return operands that are stated and never read: at addresses that are aligned, and APART."""
-    return {x: Tensor((i + 1) * APART, y) for i, (x, y) in enumerate(operands(problem).items())}
+def stated(problem: AnyProblem) -> AnyCall:
+    """Return a call whose operands are nowhere: it is asked about, and never launched."""
+    trial = trial_of(problem.operation)
+    return trial.timed_call(problem, dict.fromkeys(trial.timed(problem), 0), trial.arrangement(problem.operation))
 
 
 class SessionKernels:
@@ -46,21 +41,21 @@ class SessionKernels:
         missing = [kernel.name for kernel in session.tuning.kernels if kernel.name not in index]
         if missing:
             raise StoreError(f"the library lacks {len(missing)} kernels, first {missing[0]}; make the bundle again")
-        self.tuned: dict[int, TunedKernel] = {index[kernel.name]: kernel for kernel in session.tuning.kernels}
+        self.tuned: dict[int, Tuned] = {index[kernel.name]: kernel for kernel in session.tuning.kernels}
         self.ids = {number: self._store.kernel_id(kernel) for number, kernel in self.tuned.items()}
         self.workspace_limit = session.plan.workspace_limit_bytes
         self._reasons = self._store.quarantined()
         self._unfit: dict[int, Status] = {}
-        self._takers: dict[Problem, list[int]] = {}
+        self._takers: dict[AnyProblem, list[int]] = {}
 
-    def takers(self, problem: Problem) -> list[int]:
+    def takers(self, problem: AnyProblem) -> list[int]:
         """List the kernels that a problem is to be measured with."""
         if problem not in self._takers:
             is_wanted = self._session.tuning.is_wanted
             self._takers[problem] = [number for number, kernel in self.tuned.items() if is_wanted(kernel, problem)]
         return self._takers[problem]
 
-    def other_orders(self, number: int, problem: Problem, num_ctas: float) -> list[int]:
+    def other_orders(self, number: int, problem: AnyProblem, num_ctas: float) -> list[int]:
         """List a kernel in the other orders in which it can take its tiles, those that differ on a problem.
 
         Args:
@@ -69,14 +64,10 @@ class SessionKernels:
             num_ctas: of more CTAs than this the order is not worth a measurement.
         """
         kernel, count = self.tuned[number], len(self._session.kernels.names)
-        candidate = kernel.key.candidate
-        clusters = count_clusters(candidate, problem)
-        if not kernel.orders_tiles or math.prod(clusters) * candidate.cluster_m * candidate.cluster_n > num_ctas:
-            return []
-        found = [number + order * count for order in distinct_orders(*clusters)[1:]]
+        found = [number + order * count for order in kernel.other_orders(problem, num_ctas)]
         for other in found:
             if other not in self.tuned:
-                self.tuned[other] = replace(kernel, tile_order=other // count)
+                self.tuned[other] = kernel.in_order(other // count)
                 self.ids[other] = self._store.kernel_id(self.tuned[other])
         return found
 
@@ -124,19 +115,17 @@ class SessionKernels:
 
     def check_clusters(self, number: int) -> None:
         """Ask the device whether a cluster of a kernel fits it: on few SMs, or in a MIG slice, it may not."""
-        *_, shared = (x for x in edge_shapes(self.tuned[number]) if not x.is_own)
-        problem, kernels = shared.problem, self._session.kernels
+        kernel, kernels = self.tuned[number], self._session.kernels
+        call = trial_of(kernel.key.operation).cluster_call(kernel)
 
         def ask() -> int | None:
-            bound = kernels.bind(GemmCall(problem, made_up(problem)))
+            bound = kernels.bind(call)
             return kernels.max_active_clusters(number, bound, 1 << 30, kernels.workspace_bytes(number, bound))
 
-        if self.is_sound(number) and self.launch(number, "asking for its clusters", ask) == 0:
-            candidate = self.tuned[number].key.candidate
-            reason = f"0 active clusters of {candidate.cluster_m}x{candidate.cluster_n} on this device"
-            self._unfit[number] = Status(Outcome.CLUSTERS, reason)
+        if call is not None and self.is_sound(number) and self.launch(number, "asking for its clusters", ask) == 0:
+            self._unfit[number] = Status(Outcome.CLUSTERS, f"0 active clusters of {kernel.name} on this device")
 
-    def need(self, number: int, problem: Problem) -> tuple[int, Status]:
+    def need(self, number: int, problem: AnyProblem) -> tuple[int, Status]:
         """Return the workspace bytes of a kernel on a problem, and whether, or why not, it can be tried.
 
         That it cannot be tried is not held against it.
@@ -145,15 +134,14 @@ class SessionKernels:
         if number in self._unfit:
             return 0, self._unfit[number]
         try:
-            call = GemmCall(problem, {x: Tensor(0, y) for x, y in operands(problem).items()})
-            need = kernels.workspace_bytes(number, kernels.bind(call))
+            need = kernels.workspace_bytes(number, kernels.bind(stated(problem)))
         except DeviceError as error:
             return 0, Status(Outcome.REFUSED, str(error))
         if need > limit:
             return 0, Status(Outcome.WORKSPACE, f"needs {need} bytes, the limit is {limit}")
         return need, OK
 
-    def can_run(self, number: int, problem: Problem, *, is_known: bool) -> bool:
+    def can_run(self, number: int, problem: AnyProblem, *, is_known: bool) -> bool:
         """Return whether a kernel is to be screened; where it is not, and the store does not know, note why."""
         if self.is_sound(number):
             status = self.need(number, problem)[1]
@@ -163,14 +151,14 @@ class SessionKernels:
             self.add(number, problem, [], 0.0, status)
         return status is OK
 
-    def add(self, number: int, problem: Problem, times_us: list[float], error: float, status: Status = OK) -> None:
+    def add(self, number: int, problem: AnyProblem, times_us: list[float], error: float, status: Status = OK) -> None:
         """Store a measurement of one or more times, or of none with its status."""
         low, median, high = quartiles(times_us) if times_us else (0.0, 0.0, 0.0)
         kernel, times = self.tuned[number], (median, low, high, len(times_us))
-        measurement = Measurement(kernel.key, problem, *times, error, status, kernel.tile_order)
+        measurement: AnyMeasurement = Measurement(kernel.key, problem, *times, error, status, kernel.tile_order)
         self._store.add_measurement(self._session.run, self.ids[number], measurement)
 
-    def add_failure(self, number: int, problem: Problem) -> None:
+    def add_failure(self, number: int, problem: AnyProblem) -> None:
         """Store that a kernel failed on a problem, with what it was quarantined for."""
         own = number % len(self._session.kernels.names)
         reason = self._reasons.get(self.ids[number]) or self._reasons[self.ids[own]]

@@ -1,10 +1,10 @@
 """Measurements in SQLite: append-only, one commit each, so that a killed run loses only what was in flight.
 
-Tables: runs (conditions), clocks (readings of a run), kernels (name and object), measurements, verified, quarantine,
-finished (problems measured to the end), searches (what a strategy measured and left out of them), voided
-(measurements that are no longer valid), reference_times (of the reference kernel, see aot.measure.throttling),
-separator_times (what a run took off), library_times (of torch on the same problems) and in_flight, the one row that is
-overwritten: what is running on the GPU now, for whoever finds the process dead.
+Tables: runs (conditions), clocks (readings of a run), kernels (name and object), problems (operation and sizes by
+axis), measurements, verified, quarantine, finished (problems measured to the end), searches (what a strategy measured
+and left out of them), voided (measurements that are no longer valid), reference_times (of the reference kernel, see
+aot.measure.throttling), separator_times (what a run took off), library_times (of torch on the same problems) and
+in_flight, the one row that is overwritten: what is running on the GPU now, for whoever finds the process dead.
 """
 
 from __future__ import annotations
@@ -14,18 +14,13 @@ import sqlite3
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from aot.core.candidate import KernelKey
 from aot.core.constraints import one_line
 from aot.core.errors import StoreError
 from aot.core.measurement import (
     CONDITIONS_KEY,
     CONDITIONS_KEY_TEXT,
     Conditions,
-    LibraryRow,
-    LibraryTime,
-    Measurement,
 )
-from aot.core.problem import Problem
 from aot.core.strict_json import DecodeError, decode_row
 from aot.measure.store_schema import prepare, refuse_foreign
 from aot.measure.store_sql import (
@@ -40,8 +35,10 @@ from aot.measure.store_sql import (
     SELECT_LIBRARY_TIMES,
     SELECT_MEASUREMENTS,
     SELECT_REFERENCE_TIMES,
+    SELECT_SEARCHES,
     InFlight,
     KernelRow,
+    LibraryTimeRow,
     MeasurementRow,
     NoteRow,
     ProblemRow,
@@ -49,23 +46,22 @@ from aot.measure.store_sql import (
     SearchEnd,
     TimeRow,
     VerifiedRow,
+    sizes_text,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from aot.measure.tuning_set import TunedKernel
+    from aot.core.measurement import AnyLibraryTime, AnyMeasurement
+    from aot.core.work import AnyKey, AnyProblem
+    from aot.kinds.kind import Tuned
 
 
 T = TypeVar("T")
 
 MAGIC = b"SQLite format 3\0"
 """What a file of SQLite starts with. Source: SQLite database file format, section 1.3."""
-
-
-def _problem_values(problem: Problem) -> tuple[str, int, int, int, int]:
-    return problem.operation.tag, problem.m, problem.n, problem.k, problem.num_groups
 
 
 def _conditions_values(conditions: Conditions) -> tuple[str | int | None, ...]:
@@ -77,7 +73,8 @@ class Store:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
-        self._known_kernels: dict[int, tuple[KernelKey, int]] = {}
+        self._known_kernels: dict[int, tuple[AnyKey, int]] = {}
+        self._known_problems: dict[int, AnyProblem] = {}
 
     def _insert(self, sql: str, values: tuple[str | float | None, ...]) -> int:
         with self._db:
@@ -114,7 +111,7 @@ class Store:
         """Append clocks in MHz read just after load."""
         self._insert("INSERT INTO clocks VALUES (?, ?, ?)", (run, sm_clock_mhz, memory_clock_mhz))
 
-    def kernel_id(self, kernel: TunedKernel) -> int:
+    def kernel_id(self, kernel: Tuned) -> int:
         """Return the id of a kernel's object, new or known."""
         query = "SELECT id FROM kernels WHERE name = ? AND object_sha256 = ?"
         row = self._db.execute(query, (kernel.name, kernel.object_sha256)).fetchone()
@@ -125,6 +122,19 @@ class Store:
             "INSERT INTO kernels (name, operation, candidate, object_sha256, tile_order) VALUES (?, ?, ?, ?, ?)",
             (kernel.name, kernel.key.operation.tag, candidate, kernel.object_sha256, kernel.tile_order),
         )
+
+    def _problem_id(self, problem: AnyProblem) -> int:
+        """Return the id of a problem, new or known."""
+        values = (problem.operation.tag, sizes_text(problem))
+        row = self._db.execute("SELECT id FROM problems WHERE (operation, sizes) = (?, ?)", values).fetchone()
+        return int(row[0]) if row else self._insert("INSERT INTO problems (operation, sizes) VALUES (?, ?)", values)
+
+    def _problems(self) -> dict[int, AnyProblem]:
+        """Return the problems by id; rows are only ever added, each is decoded once."""
+        newest = max(self._known_problems, default=0)
+        rows = self._rows(ProblemRow, "SELECT id, operation, sizes FROM problems WHERE id > ?", (newest,))
+        self._known_problems |= {row.id: row.problem() for row in rows}
+        return self._known_problems
 
     def set_in_flight(self, run: int, kernel: int, what: str) -> None:
         """Note what is about to be launched."""
@@ -139,10 +149,10 @@ class Store:
         """Return what was running when the store was last written."""
         return next(iter(self._rows(InFlight, "SELECT run, kernel, what FROM in_flight")), None)
 
-    def add_measurement(self, run: int, kernel: int, measurement: Measurement) -> None:
+    def add_measurement(self, run: int, kernel: int, measurement: AnyMeasurement) -> None:
         """Append one measurement."""
         values = (
-            *_problem_values(measurement.problem),
+            self._problem_id(measurement.problem),
             measurement.median_us,
             measurement.low_us,
             measurement.high_us,
@@ -170,24 +180,25 @@ class Store:
         query = "SELECT kernel, reason FROM quarantine ORDER BY rowid DESC"
         return {row.id: row.text for row in self._rows(NoteRow, query)}
 
-    def finish(self, run: int, problem: Problem) -> None:
+    def finish(self, run: int, problem: AnyProblem) -> None:
         """Note that a problem was measured to the end, final rounds included."""
-        self._insert(INSERT_FINISHED, (run, *_problem_values(problem)))
+        self._insert(INSERT_FINISHED, (run, self._problem_id(problem)))
 
-    def is_finished(self, problem: Problem) -> bool:
+    def is_finished(self, problem: AnyProblem) -> bool:
         """Say whether a problem was measured to the end."""
-        query = "SELECT 1 FROM finished WHERE (operation, m, n, k, num_groups) = (?, ?, ?, ?, ?)"
-        return self._db.execute(query, _problem_values(problem)).fetchone() is not None
+        query = "SELECT 1 FROM finished WHERE problem = ?"
+        return self._db.execute(query, (self._problem_id(problem),)).fetchone() is not None
 
-    def finished(self) -> set[Problem]:
+    def finished(self) -> set[AnyProblem]:
         """Return the problems that were measured to the end."""
-        query = "SELECT DISTINCT operation, m, n, k, num_groups FROM finished"
-        return {row.problem for row in self._rows(ProblemRow, query)}
+        query = """
+            SELECT id, operation, sizes FROM problems WHERE id IN (SELECT problem FROM finished)"""
+        return {row.problem() for row in self._rows(ProblemRow, query)}
 
     def add_search(
         self,
         run: int,
-        problem: Problem,
+        problem: AnyProblem,
         strategy: str,
         num_measured: int,
         num_skipped: int,
@@ -195,76 +206,72 @@ class Store:
         seconds: float,
     ) -> None:
         """Note how the search on a problem ended."""
-        values = (run, *_problem_values(problem), strategy, num_measured, num_skipped, reason, seconds)
+        values = (run, self._problem_id(problem), strategy, num_measured, num_skipped, reason, seconds)
         self._insert(INSERT_SEARCH, values)
 
-    def searches(self, problem: Problem) -> list[SearchEnd]:
+    def searches(self, problem: AnyProblem) -> list[SearchEnd]:
         """Return how the searches on a problem ended, oldest first."""
-        query = """
-            SELECT strategy, num_measured, num_skipped, reason, seconds FROM searches
-            WHERE (operation, m, n, k, num_groups) = (?, ?, ?, ?, ?) ORDER BY rowid"""
-        return self._rows(SearchEnd, query, _problem_values(problem))
+        return self._rows(SearchEnd, SELECT_SEARCHES, (self._problem_id(problem),))
 
-    def search(self, problem: Problem) -> SearchEnd | None:
+    def search(self, problem: AnyProblem) -> SearchEnd | None:
         """Return how the latest search on a problem ended."""
         return next(reversed(self.searches(problem)), None)
 
-    def _kernels(self) -> dict[int, tuple[KernelKey, int]]:
+    def _kernels(self) -> dict[int, tuple[AnyKey, int]]:
         """Return the kernels, and the orders of their tiles, by id; rows are only ever added, each is decoded once."""
         newest = max(self._known_kernels, default=0)
         rows = self._rows(KernelRow, "SELECT id, operation, candidate, tile_order FROM kernels WHERE id > ?", (newest,))
         self._known_kernels |= {row.id: (row.key(), row.tile_order) for row in rows}
         return self._known_kernels
 
-    def void(self, run: int, problem: Problem, reason: str) -> None:
+    def void(self, run: int, problem: AnyProblem, reason: str) -> None:
         """Let what was measured of a problem so far count no more; it stays in the file."""
-        self._insert(INSERT_VOIDED, (run, one_line(reason), *_problem_values(problem)))
+        self._insert(INSERT_VOIDED, (run, one_line(reason), self._problem_id(problem)))
 
     def voided(self) -> list[tuple[int, str]]:
         """Return the measurements that count no more, by number, with the reason."""
         query = "SELECT measurement, reason FROM voided ORDER BY measurement"
         return [(row.id, row.text) for row in self._rows(NoteRow, query)]
 
-    def add_reference_time(self, run: int, kernel: int, problem: Problem, us: float) -> None:
+    def add_reference_time(self, run: int, kernel: int, problem: AnyProblem, us: float) -> None:
         """Note what a kernel took on a problem as the reference kernel."""
-        values = (run, kernel, *_problem_values(problem), us)
-        self._insert(INSERT_REFERENCE_TIME, values)
+        self._insert(INSERT_REFERENCE_TIME, (run, kernel, self._problem_id(problem), us))
 
     def add_separator_time(self, run: int, us: float) -> None:
         """Note what a separator costs a graph (aot.measure.separator), in microseconds."""
         self._insert("INSERT INTO separator_times (run, us) VALUES (?, ?)", (run, us))
 
-    def add_library_time(self, run: int, time: LibraryTime) -> None:
+    def add_library_time(self, run: int, time: AnyLibraryTime) -> None:
         """Append a library's time on a problem."""
         times = (time.median_us, time.low_us, time.high_us, time.num_rounds)
-        self._insert(INSERT_LIBRARY_TIME, (one_line(time.library), *_problem_values(time.problem), *times, run))
+        self._insert(INSERT_LIBRARY_TIME, (one_line(time.library), self._problem_id(time.problem), *times, run))
 
-    def library_times(self) -> dict[Problem, LibraryTime]:
+    def library_times(self) -> dict[AnyProblem, AnyLibraryTime]:
         """Return the latest time of a library on each problem."""
-        return {row.time().problem: row.time() for row in self._rows(LibraryRow, SELECT_LIBRARY_TIMES)}
+        problems = self._problems()
+        rows = self._rows(LibraryTimeRow, SELECT_LIBRARY_TIMES)
+        return {problems[row.problem]: row.time(problems[row.problem]) for row in rows}
 
-    def reference_times(self, kernel: int, problem: Problem) -> list[float]:
+    def reference_times(self, kernel: int, problem: AnyProblem) -> list[float]:
         """Return what a kernel took on a problem as the reference kernel, oldest first, in microseconds."""
-        return [row.us for row in self._rows(TimeRow, SELECT_REFERENCE_TIMES, (kernel, *_problem_values(problem)))]
+        return [row.us for row in self._rows(TimeRow, SELECT_REFERENCE_TIMES, (kernel, self._problem_id(problem)))]
 
-    def _measurements(self, condition: str, values: tuple[str | int, ...]) -> Iterator[tuple[int, Measurement]]:
-        kernels = self._kernels()
+    def _measurements(self, condition: str, values: tuple[str | int, ...]) -> Iterator[tuple[int, AnyMeasurement]]:
+        kernels, problems = self._kernels(), self._problems()
         query = SELECT_MEASUREMENTS.format(condition=condition)
         for row in self._rows(MeasurementRow, query, values):
             kernel, tile_order = kernels.get(row.kernel, (None, 0))
-            if kernel is None or kernel.operation != row.operation:
-                raise DecodeError(
-                    f"a product of {row.operation.tag} was measured with kernel {row.kernel}, none of its own"
-                )
-            yield row.kernel, row.measurement(kernel, row.status, row.num_groups, tile_order)
+            problem = problems.get(row.problem)
+            if kernel is None or problem is None or kernel.operation != problem.operation:
+                what = f"problem {row.problem}" if problem is None else problem.name
+                raise DecodeError(f"{what} was measured with kernel {row.kernel}, none of its own")
+            yield row.kernel, row.measurement(kernel, problem, row.status, tile_order)
 
-    def latest(self, problem: Problem) -> dict[int, Measurement]:
+    def latest(self, problem: AnyProblem) -> dict[int, AnyMeasurement]:
         """Return each kernel's latest measurement of a problem, by the kernel's id."""
-        return dict(
-            self._measurements("AND (operation, m, n, k, num_groups) = (?, ?, ?, ?, ?)", _problem_values(problem))
-        )
+        return dict(self._measurements("AND problem = ?", (self._problem_id(problem),)))
 
-    def measurements(self) -> list[tuple[int, Measurement]]:
+    def measurements(self) -> list[tuple[int, AnyMeasurement]]:
         """Return every measurement with its kernel's id, oldest first."""
         return list(self._measurements("", ()))
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING
 
 from aot.core.errors import DeviceError
 from aot.measure.background import hold_lock
@@ -21,7 +21,6 @@ from aot.measure.store import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
 EXIT_INTERRUPTED = 130
@@ -149,45 +148,13 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         ) from error
 
 
-class Flight(Protocol):
-    """What runs, or ran when a process died."""
-
-    @property
-    def run(self) -> int:
-        """Return the run's number."""
-
-    @property
-    def kernel(self) -> Any:
-        """Return what the results know the kernel by."""
-
-    @property
-    def what(self) -> str:
-        """Return what it was at."""
-
-
-class Results(Protocol):
-    """What the supervisor needs of results: those of products are a `Store`."""
-
-    def clear_in_flight(self) -> None:
-        """Note that no kernel runs."""
-
-    def in_flight(self) -> Flight | None:
-        """Return what runs."""
-
-    def quarantine(self, run: int, kernel: Any, reason: str) -> None:
-        """Take a kernel out of this tuning."""
-
-
-Opened: TypeAlias = "Callable[[Path], AbstractContextManager[Results]]"
-
-
-def _quarantine(opened: Opened, out: Path, reason: str) -> None:
+def _quarantine(out: Path, reason: str) -> None:
     """Quarantine the kernel that was in flight.
 
     Raises:
         DeviceError: none was, so that starting again would end the same way.
     """
-    with opened(out) as store:
+    with open_store(out) as store:
         flight = store.in_flight()
         if flight is None:
             raise DeviceError(f"the worker {reason}, with no kernel running; look at its output, then run again")
@@ -202,7 +169,6 @@ def supervise(
     *,
     silence_s: float = SILENCE_S,
     silent: bool = False,
-    opened: Opened = open_store,
 ) -> int:
     """Run workers until one ends by itself, and give its exit code.
 
@@ -212,7 +178,6 @@ def supervise(
         budget_s: seconds before whose end to stop, in good order.
         silence_s: seconds without a step after which a worker is taken to hang.
         silent: show no progress.
-        opened: opens the results, a store of products unless told otherwise.
 
     Raises:
         StoreError: the store is damaged.
@@ -225,14 +190,14 @@ def supervise(
     num_kills = 0
     try:
         with hold_lock(out, END_S) as lock:
-            with opened(out) as store:
+            with open_store(out) as store:
                 # Left by a run that was killed itself: its kernel may be sound.
                 store.clear_in_flight()
             while True:
                 left = None if end is None else max(0.0, end - time.monotonic())
                 code, reason = _run_worker(command(left), progress, silence_s, lock)
                 if reason:
-                    _quarantine(opened, out, reason)
+                    _quarantine(out, reason)
                 num_kills = num_kills + 1 if code == -signal.SIGKILL and not reason else 0
                 if num_kills == MAX_KILLS:
                     raise DeviceError(f"the worker was killed {num_kills} times; is memory short? See dmesg")

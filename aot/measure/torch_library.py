@@ -15,14 +15,17 @@ from aot.core.errors import DeviceError
 from aot.core.grouping import Grouping
 from aot.core.operands import element_of
 from aot.core.signature import Argument
-from aot.measure.baselines import Product, baseline_of
+from aot.kinds.gemm.baselines import Product, baseline_of
+from aot.kinds.trials import trial_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from aot.core.operands import GemmCall, Tensor
     from aot.core.operation import Operation
-    from aot.measure.baselines import Baseline
+    from aot.core.work import AnyOperation
+    from aot.kinds.gemm.baselines import Baseline
+    from aot.kinds.trial import Baseline as AnyBaseline
 
 _TYPESTR = {1: "|u1", 2: "<i2", 4: "<i4"}
 """The interface's types by bytes, which torch then reads as what they are: it has no bf16, nor FP8."""
@@ -64,7 +67,7 @@ def _torch_name(dtype: ElementType) -> str:
 
 
 class TorchLibrary:
-    """torch's calls for an operation (`aot.measure.baselines`); satisfies `aot.measure.gpu.Library`, with one kernel.
+    """torch's calls for an operation (`aot.kinds.gemm.baselines`): a library of one kernel, `aot.measure.gpu.Library`.
 
     Args:
         torch: the module.
@@ -80,9 +83,9 @@ class TorchLibrary:
         self._sums: Any = None
         self._try(lambda: torch.cuda.set_stream(torch.cuda.ExternalStream(stream)))
 
-    def baseline(self, operation: Operation) -> Baseline | None:
+    def baseline(self, operation: AnyOperation) -> AnyBaseline | None:
         """Return what torch has for an operation; None where it has nothing."""
-        return baseline_of(operation)
+        return trial_of(operation).baseline(operation)
 
     def _try(self, action: Callable[[], Any]) -> Any:
         try:
@@ -114,7 +117,7 @@ class TorchLibrary:
         """
         del b_is_constant
         operation = call.problem.operation
-        baseline = self.baseline(operation)
+        baseline = baseline_of(operation)
         if baseline is None:
             raise DeviceError(f"{self.names[0]} has no call for {operation.tag}")
         tensors = self._try(lambda: {x: self._tensor(y, element_of(operation, x)) for x, y in call.tensors.items()})

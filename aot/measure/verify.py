@@ -1,4 +1,4 @@
-"""Verify kernels on edge shapes: right results, every element written, nothing else touched, same bits twice."""
+"""Verify kernels on edge cases: right results, every element written, nothing else touched, same bits twice."""
 
 from __future__ import annotations
 
@@ -6,25 +6,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aot.core.comparison import Check, Comparison, worst
+from aot.core.comparison import Comparison, worst
 from aot.core.errors import VerificationError
-from aot.core.numerics import POISON_BYTE, bits_type, decode, poison, poison_byte
-from aot.core.operands import GemmCall, Matrix, Tensor, element_of
-from aot.core.reference import needed, reference
-from aot.core.signature import Argument
-from aot.measure.edge_groups import Part, compare_parts, parts_of
-from aot.measure.edge_operands import edge_operands
-from aot.measure.edge_shapes import EdgeShape, edge_shapes
+from aot.core.numerics import POISON_BYTE, bits_type, poison, poison_byte
+from aot.core.operands import Matrix, Tensor
+from aot.kinds.trials import trial_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
     from typing import TypeAlias
 
     from aot.core.numerics import Bits
+    from aot.kinds.kind import Tuned
+    from aot.kinds.trial import AnyArgument, Case, Placed
     from aot.measure.gpu import Gpu, Handle, Kernels
-    from aot.measure.tuning_set import TunedKernel
 
-    Draw: TypeAlias = Callable[[EdgeShape, Mapping[Argument, Matrix], np.random.Generator], dict[Argument, Bits]]
+    Draw: TypeAlias = Callable[[Case, np.random.Generator], dict[AnyArgument, Bits]]
+    Written: TypeAlias = dict[AnyArgument, Bits]
 
 GUARD_ELEMENTS = 2048
 """Elements of poison before and after each operand: 4 KiB, more than the 256 columns of the widest tile."""
@@ -37,6 +35,47 @@ def _view(region: Bits, matrix: Matrix) -> Bits:
     return np.lib.stride_tricks.as_strided(region, shape, tuple(region.itemsize * x for x in strides))
 
 
+class _Operand:
+    """An operand on the device between guards, with poison in its padding, and what all of that holds on the host."""
+
+    def __init__(self, gpu: Gpu, placed: Placed, num_guards: int) -> None:
+        self._gpu, self.placed = gpu, placed
+        self.dtype = placed.element
+        # The first element stays aligned to 256 bytes, as GUARD_ELEMENTS is; `offset` then spoils it on purpose.
+        start = num_guards + placed.offset
+        size = start + placed.matrix.num_elements + num_guards
+        self.region: Bits = np.full(size, poison(self.dtype), bits_type(self.dtype))
+        self.bits = _view(self.region[start:], placed.matrix)
+        """The elements, as they are in `region`."""
+        self.region_address = gpu.alloc(self.region.nbytes)
+        self.tensor = Tensor(self.region_address + self.dtype.size_of(start), placed.matrix)
+
+    def upload(self) -> None:
+        """Put everything on the device."""
+        self._gpu.upload(self.region_address, self.region)
+
+    def poison(self) -> None:
+        """Fill everything with what shows that it was not written."""
+        self._gpu.fill(self.region_address, poison_byte(self.dtype), self.region.nbytes)
+
+    def read(self) -> tuple[Bits, int]:
+        """Return the elements that a kernel wrote, and how many around them are no longer poison."""
+        self._gpu.download(self.region_address, self.region)
+        result, unwritten = self.bits.copy(), poison(self.dtype)
+        num_poisoned = int((self.region == unwritten).sum()) - int((result == unwritten).sum())
+        return result, self.region.size - result.size - num_poisoned
+
+    def is_changed(self) -> bool:
+        """Say whether anything differs from what was put there."""
+        found = np.empty_like(self.region)
+        self._gpu.download(self.region_address, found)
+        return not np.array_equal(found, self.region)
+
+    def free(self) -> None:
+        """Free the device memory."""
+        self._gpu.free(self.region_address)
+
+
 class EdgeCase:
     """A case on the device: operands between guards, padding poisoned, and the float64 reference on the host.
 
@@ -46,75 +85,70 @@ class EdgeCase:
     Args:
         gpu: the device.
         kernels: what is run.
-        shape: the case.
+        case: the case.
         rng: draws the operands.
         num_guards: elements before and after each operand.
-        draw: draws the operands but D, each (group, row, column).
+        draw: draws the operands that are read, each (group, row, column); by default as the case's kind does.
     """
 
     def __init__(
         self,
         gpu: Gpu,
         kernels: Kernels,
-        shape: EdgeShape,
+        case: Case,
         rng: np.random.Generator,
         num_guards: int,
-        draw: Draw = edge_operands,
+        draw: Draw | None = None,
     ) -> None:
-        self._gpu, self.problem = gpu, shape.problem
-        operation, arrangement = shape.problem.operation, shape.arrangement
-        matrices = shape.matrices()
-        bits, tensors = draw(shape, matrices, rng), {}
-        self._owned: dict[Argument, int] = {}
-        for argument, matrix in matrices.items():
-            dtype = element_of(operation, argument)
-            # The first element stays aligned to 256 bytes, as GUARD_ELEMENTS is; `offset` then spoils it on purpose.
-            start = num_guards + shape.offset_of(argument)
-            region = np.full(start + matrix.num_elements + num_guards, poison(dtype), bits_type(dtype))
-            if argument is Argument.D:
-                self._region, self._d = region, _view(region[start:], matrix)
-            else:
-                _view(region[start:], matrix)[:] = bits[argument]
-                bits[argument] = _view(region[start:], matrix)
-            address = self._owned[argument] = gpu.alloc(region.nbytes)
-            gpu.upload(address, region)
-            tensors[argument] = Tensor(address + dtype.size_of(start), matrix)
-        rows, columns = (np.arange(x, dtype=np.int64) for x in (shape.problem.m, shape.problem.n))
-        indices = needed(shape.problem, rows, columns, arrangement)
-        self._parts = parts_of(shape, bits) if operation.grouping.has_offsets else []
-        for group in range(0 if operation.grouping.has_offsets else matrices[Argument.D].num_groups):
-            of_group = {x: y[min(group, len(y) - 1)][np.ix_(*indices[x])] for x, y in bits.items()}
-            values = {x: decode(element_of(operation, x), y) for x, y in of_group.items()}
-            self._parts.append(Part(group, slice(None), Check(operation, reference(operation, values))))
-        call = GemmCall(shape.problem, tensors, arrangement.is_interleaved and operation.gate is not None)
+        self.problem = case.problem
+        trial = trial_of(case.problem.operation)
+        bits = (draw or trial.draw)(case, rng)
+        self._held = {x: _Operand(gpu, placed, num_guards) for x, placed in trial.operands(case).items()}
+        for argument, held in self._held.items():
+            if not held.placed.is_written:
+                held.bits[:] = bits[argument]
+                bits[argument] = held.bits
+                held.upload()
+        self.compare: Callable[[Written], Comparison] = trial.check(case, bits)
+        """Holds what a kernel wrote, (group, row, column), against the reference: the first fault, or the worst."""
+        call = trial.call(case, {x: held.tensor for x, held in self._held.items()})
         self.bound: Handle = kernels.bind(call)
         self.promised: Handle = kernels.bind(call, b_is_constant=True)
 
     def poison(self) -> None:
-        """Fill D, its padding and its guards with what shows that it was not written."""
-        self._gpu.fill(self._owned[Argument.D], poison_byte(self.problem.operation.d), self._region.nbytes)
+        """Fill what the kernel is to write, its padding and its guards with what shows that it was not written."""
+        for held in self._held.values():
+            if held.placed.is_written:
+                held.poison()
 
-    def read(self) -> tuple[Bits, int]:
-        """Return D's bits (group, m, n), and the number of elements around it that are no longer poison."""
-        self._gpu.download(self._owned[Argument.D], self._region)
-        result, unwritten = self._d.copy(), poison(self.problem.operation.d)
-        num_poisoned = int((self._region == unwritten).sum()) - int((result == unwritten).sum())
-        return result, self._region.size - result.size - num_poisoned
+    def read(self) -> Written:
+        """Return what a kernel wrote, (group, row, column).
 
-    def compare(self, result: Bits) -> Comparison:
-        """Compare D's bits (group, m, n) with the reference; return the first product that is wrong, or the worst."""
-        return compare_parts(self.problem, self._parts, result)
+        Raises:
+            VerificationError: it wrote anything else.
+        """
+        found: Written = {}
+        for argument, held in self._held.items():
+            if held.placed.is_written:
+                found[argument], num_touched = held.read()
+                if num_touched:
+                    where = f"outside {argument.value} on {self.problem.name}"
+                    raise VerificationError(f"wrote {num_touched} elements {where}")
+            elif held.is_changed():
+                raise VerificationError(f"wrote {argument.value}, which it is to read, on {self.problem.name}")
+        return found
 
     def free(self) -> None:
         """Free the device memory."""
-        for address in self._owned.values():
-            self._gpu.free(address)
+        for held in self._held.values():
+            held.free()
 
 
-def _refuse_difference(first: Bits, second: Bits, shape: EdgeShape) -> None:
-    if not np.array_equal(first, second):
-        num = int((first != second).sum())
-        raise VerificationError(f"two runs differ in {num} of {first.size} elements on {shape}")
+def _refuse_difference(first: Written, second: Written, case: Case) -> None:
+    for argument, bits in first.items():
+        if not np.array_equal(bits, second[argument]):
+            num = int((bits != second[argument]).sum())
+            raise VerificationError(f"two runs differ in {num} of {bits.size} elements of {argument.value} on {case}")
 
 
 class Verifier:
@@ -142,14 +176,14 @@ class Verifier:
         self._kernels = kernels
         self._rng = rng
         self._tick = tick
-        self._cases: dict[EdgeShape, EdgeCase] = {}
+        self._cases: dict[Case, EdgeCase] = {}
         self._workspace = 0
         self._workspace_bytes = 0
 
-    def _case(self, shape: EdgeShape) -> EdgeCase:
-        if shape not in self._cases:
-            self._cases[shape] = EdgeCase(self._gpu, self._kernels, shape, self._rng, self._num_guards)
-        return self._cases[shape]
+    def _case(self, case: Case) -> EdgeCase:
+        if case not in self._cases:
+            self._cases[case] = EdgeCase(self._gpu, self._kernels, case, self._rng, self._num_guards)
+        return self._cases[case]
 
     def _reserve(self, num_bytes: int) -> None:
         if num_bytes > self._workspace_bytes:
@@ -157,7 +191,7 @@ class Verifier:
                 self._gpu.free(self._workspace)
             self._workspace, self._workspace_bytes = self._gpu.alloc(num_bytes), num_bytes
 
-    def _run(self, index: int, case: EdgeCase, bound: Handle) -> Bits:
+    def _run(self, index: int, case: EdgeCase, bound: Handle) -> Written:
         num_bytes = self._kernels.workspace_bytes(index, bound)
         self._reserve(num_bytes)
         case.poison()
@@ -166,76 +200,73 @@ class Verifier:
             self._gpu.fill(self._workspace, POISON_BYTE, num_bytes)
         self._kernels.launch(index, bound, self._workspace, num_bytes, self._gpu.stream)
         self._gpu.synchronize()
-        result, num_touched = case.read()
-        if num_touched:
-            raise VerificationError(f"wrote {num_touched} elements outside D on {case.problem.name}")
-        return result
+        return case.read()
 
-    def _checked(self, index: int, case: EdgeCase, shape: EdgeShape, bound: Handle) -> tuple[Bits, Comparison]:
-        result = self._run(index, case, bound)
-        outcome = case.compare(result)
+    def _checked(self, index: int, edge: EdgeCase, case: Case, bound: Handle) -> tuple[Written, Comparison]:
+        result = self._run(index, edge, bound)
+        outcome = edge.compare(result)
         if outcome.fault:
-            raise VerificationError(f"wrong result on {shape}: {outcome.fault}")
+            raise VerificationError(f"wrong result on {case}: {outcome.fault}")
         return result, outcome
 
-    def run_once(self, shape: EdgeShape, index: int = 0, *, promises: bool = False) -> float:
+    def run_once(self, case: Case, index: int = 0, *, promises: bool = False) -> float:
         """Run a kernel once on a case that is made for it, and return the relative error; see `run_each`."""
-        return self.run_each(shape, index, (promises,)).relative_error
+        return self.run_each(case, index, (promises,)).relative_error
 
     def run_each(
-        self, shape: EdgeShape, index: int, promises: Iterable[bool], *, is_reproducible: bool = False
+        self, case: Case, index: int, promises: Iterable[bool], *, is_reproducible: bool = False
     ) -> Comparison:
         """Run a kernel on a case that is made for it, and return the largest errors.
 
         Args:
-            shape: the case.
+            case: the case.
             index: of the kernel in the library.
             promises: for each run, at least one, whether to promise that B is constant.
             is_reproducible: whether all runs must give the same bits.
 
         Raises:
-            VerificationError: a result is wrong or incomplete, runs differ that must not, or memory around D was
-                written.
+            VerificationError: a result is wrong or incomplete, runs differ that must not, or memory beside what is to
+                be written was written.
             DeviceError: the library refused the case, or a launch failed.
         """
-        case = EdgeCase(self._gpu, self._kernels, shape, self._rng, self._num_guards)
+        edge = EdgeCase(self._gpu, self._kernels, case, self._rng, self._num_guards)
         try:
             first, outcomes = None, []
             for promised in promises:
-                bound = case.promised if promised else case.bound
-                result, outcome = self._checked(index, case, shape, bound)
+                bound = edge.promised if promised else edge.bound
+                result, outcome = self._checked(index, edge, case, bound)
                 outcomes.append(outcome)
                 first = result if first is None else first
                 if is_reproducible:
-                    _refuse_difference(first, result, shape)
+                    _refuse_difference(first, result, case)
             return worst(outcomes)
         finally:
             if not self._gpu.is_lost():
-                case.free()
+                edge.free()
 
-    def verify(self, kernel: TunedKernel, index: int) -> float:
+    def verify(self, kernel: Tuned, index: int) -> float:
         """Run a kernel twice on each of its edge cases and give the largest relative error.
 
-        The second time with the promise that B is constant: a kernel may load B earlier then.
+        The second time with the promise that B is constant: a kernel of products may load B earlier then.
 
         Args:
             kernel: what the kernel is.
             index: its index in the library.
 
         Raises:
-            VerificationError: a result is wrong, incomplete or not reproducible, or memory around D was written.
+            VerificationError: a result is wrong, incomplete or not reproducible, or memory beside it was written.
             DeviceError: a launch failed.
         """
         largest = 0.0
-        for shape in edge_shapes(kernel):
-            case = self._case(shape)
-            result, outcome = self._checked(index, case, shape, case.bound)
-            again = self._run(index, case, case.promised)
+        for case in trial_of(kernel.key.operation).edge_cases(kernel):
+            edge = self._case(case)
+            result, outcome = self._checked(index, edge, case, edge.bound)
+            again = self._run(index, edge, edge.promised)
             if kernel.is_reproducible:
-                _refuse_difference(result, again, shape)
+                _refuse_difference(result, again, case)
             largest = max(largest, outcome.relative_error)
-            if shape.is_own:
-                self._cases.pop(shape).free()
+            if case.is_own:
+                self._cases.pop(case).free()
             self._tick()
         return largest
 

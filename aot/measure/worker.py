@@ -27,7 +27,7 @@ from aot.measure.throttling import ThrottlingWatch
 from aot.measure.verify import Verifier
 
 if TYPE_CHECKING:
-    from aot.core.problem import Problem
+    from aot.core.work import AnyProblem
     from aot.measure.bench import ProblemBench, Workspace
     from aot.measure.search_store import StoredSearch
     from aot.measure.session import Session
@@ -83,7 +83,7 @@ class Worker:
         if problems:
             self._measure_all(problems, SessionMemory(self._session, problems, self._rng))
 
-    def _measure_all(self, problems: list[Problem], memory: SessionMemory) -> None:
+    def _measure_all(self, problems: list[AnyProblem], memory: SessionMemory) -> None:
         reference = ReferenceKernel(self._session, self._kernels, memory)
         arena, too_large = memory.reserve_arena(problems)
         for problem, error in too_large.items():
@@ -104,7 +104,7 @@ class Worker:
         time.sleep(seconds)
         self._steps.step("waiting for the device's usual speed", 0)
 
-    def _leave_out(self, problem: Problem, reason: str) -> None:
+    def _leave_out(self, problem: AnyProblem, reason: str) -> None:
         """Note of a problem that there is no memory for its operands."""
         self._session.warn(f"{problem.name} is not measured: {reason}")
         for number in self._takers(problem):
@@ -113,7 +113,7 @@ class Worker:
         self._steps.step(f"{problem.name}: out of memory", len(self._takers(problem)))
 
     def _measure_steadily(
-        self, memory: SessionMemory, problem: Problem, arena: int, workspace: Workspace, watch: ThrottlingWatch
+        self, memory: SessionMemory, problem: AnyProblem, arena: int, workspace: Workspace, watch: ThrottlingWatch
     ) -> None:
         """Measure a problem, and again, some times at most, when the device changed its speed meanwhile."""
         for repeat in range(self._plan.max_repeats + 1):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aot.core.kernel import Kernel
-    from aot.core.row_kernel import RowKernel
+    from aot.kinds.rows.kernel import RowKernel
     from aot.package.manifest import Library, Manifest
 
 ZIG_CACHE = "zig"

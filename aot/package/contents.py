@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 from aot.compile.kinds import family_imports
 from aot.core.errors import REPAIR, DependencyError, PackageError
+from aot.families._entry_points import OWN, registrations
 
 
 @dataclass(frozen=True)
@@ -129,10 +130,39 @@ def _is_inside(part: Part, families: Iterable[str]) -> bool:
     )
 
 
+def _parts_outside(families: Iterable[str]) -> Iterator[Part]:
+    """List the distributions of others whose families kernels are of: a part for each of their licences' texts.
+
+    Raises:
+        PackageError: one does not say under which licence it is, or has no text of it; both go into the wheel.
+    """
+    known = registrations()
+    outside: dict[str, list[str]] = {}
+    for name in families:
+        if name in known and known[name].distribution != OWN:
+            outside.setdefault(known[name].distribution, []).append(name)
+    for name, own in outside.items():
+        metadata = distribution(name).metadata
+        licences, texts = metadata.get_all("License-Expression"), metadata.get_all("License-File") or []
+        if not licences or not texts:
+            raise PackageError(
+                f"{name}, whose kernels of {', '.join(own)} go into the wheel, states "
+                f"{'no text of its licence' if licences else 'no licence'}; expected License-Expression and "
+                "License-File in its metadata: `license` and `license-files` in its pyproject.toml"
+            )
+        for text in texts:
+            part = name if len(texts) == 1 else f"{name}-{Path(text).stem}"
+            yield Part(part, name, licences[0], f"licenses/{text}", f"kernels of {', '.join(own)}, compiled")
+
+
 def parts_of(families: Iterable[str]) -> tuple[Part, ...]:
-    """List what is inside a wheel whose kernels are of these families."""
+    """List what is inside a wheel whose kernels are of these families.
+
+    Raises:
+        PackageError: a family's distribution states no licence.
+    """
     names = sorted(set(families))
-    return (*(part for part in _PARTS if _is_inside(part, names)), CUDA_RUNTIME_PART)
+    return (*(part for part in _PARTS if _is_inside(part, names)), *_parts_outside(names), CUDA_RUNTIME_PART)
 
 
 def licence_of(families: Iterable[str]) -> str:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import keyword
 import re
 import sys
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
 from aot.core.errors import PackageError
+from aot.core.json_text import json_line
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
 from aot.select.coverage import called
 
@@ -75,8 +74,7 @@ def check_version(version: str) -> str:
 
 def selection_hash(*selections: Selection, rows: Sequence[RowSelection] = ()) -> str:
     """Return the first digits of the SHA-256 of one selection's canonical JSON, or of those of several."""
-    values = [*map(asdict, selections), *map(asdict, rows)]
-    contents = [json.dumps(x, sort_keys=True, separators=(",", ":")) for x in values]
+    contents = [json_line(x) for x in (*selections, *rows)]
     return hashlib.sha256("\n".join(contents).encode()).hexdigest()[:HASH_DIGITS]
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aot.core.candidate import SplitK
 from aot.core.dispatch import Tier
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
+from aot.core.knobs import SplitK
 from aot.core.operation import Layout
-from aot.core.row_operation import PAIRS, RowFunction, RowScale
-from aot.core.row_signature import RowArgument, RowFlag
 from aot.core.signature import Argument
 from aot.core.tile_order import NUM_ORDERS, order_name
 from aot.core.types import Scale
+from aot.kinds.rows.operation import PAIRS, RowFunction, RowScale
+from aot.kinds.rows.signature import RowArgument, RowFlag
 from aot.package.call_fields import FIELDS, OPERANDS, OPTIONS, PLAIN, PYTHON_NAMES, READ, WRITTEN, CallFlag
 from aot.package.enumerator import enumerator
 

@@ -30,13 +30,13 @@ from aot.core.json_text import write_json
 from aot.core.kernel import Kernel
 from aot.core.measurement import Conditions, Provenance
 from aot.core.operation import Operation
-from aot.core.row_dispatch import RowTable, row_table_fault
-from aot.core.row_kernel import RowKernel
-from aot.core.row_signature import row_signature_of
 from aot.core.strict_json import DecodeError, decode_version, parse_json
 from aot.core.table_check import table_fault
 from aot.core.types import SCALE_BLOCK, Scale
 from aot.families import signature
+from aot.kinds.rows.dispatch import RowTable, row_table_fault
+from aot.kinds.rows.kernel import RowKernel
+from aot.kinds.rows.signature import row_signature_of
 from aot.package.packed_table import PackedTable, pack, unpack
 from aot.select.coverage import Coverage, called
 from aot.select.selection import HeldOut, Regret

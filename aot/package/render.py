@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from jinja2 import DictLoader, Environment, StrictUndefined, TemplateError
 
-from aot.core.candidate import SplitK
 from aot.core.dispatch import MAX_STEP_KERNELS, Section
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.errors import ManifestError, PackageError
 from aot.core.grouping import Grouping
+from aot.core.knobs import SplitK
 from aot.core.operation import Operation
 from aot.core.signature import Argument
 from aot.core.tile_order import HEURISTIC
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from aot.core.dispatch import Grid, Ladder
     from aot.core.kernel import Kernel
-    from aot.core.row_dispatch import RowSection
-    from aot.core.row_operation import RowOperation
+    from aot.kinds.rows.dispatch import RowSection
+    from aot.kinds.rows.operation import RowOperation
 
 TEMPLATE_SUFFIX = ".j2"
 TEMPLATE_MODULE = "aot_gemm"

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from aot.core.dispatch import Column, Grid
 from aot.core.element import ElementType
-from aot.core.row_operation import RowOperation
+from aot.kinds.rows.operation import RowOperation
 from aot.package.enumerator import enumerator
 
 if TYPE_CHECKING:
-    from aot.core.row_dispatch import RowSection
+    from aot.kinds.rows.dispatch import RowSection
     from aot.package.manifest import Library, Manifest
 
 

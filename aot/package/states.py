@@ -12,9 +12,9 @@ from aot.core.dispatch import DispatchTable
 from aot.core.execution import Execution, KernelState, execution_of, state_of
 from aot.core.kernel import Kernel
 from aot.core.measurement import OperationTimes, Provenance
-from aot.core.row_candidate import RowKernelKey
-from aot.core.row_dispatch import RowTable
-from aot.core.row_kernel import RowKernel
+from aot.kinds.rows.candidate import RowKernelKey
+from aot.kinds.rows.dispatch import RowTable
+from aot.kinds.rows.kernel import RowKernel
 from aot.package.manifest import Manifest
 
 AnyKernel = TypeVar("AnyKernel", Kernel, RowKernel)

@@ -15,9 +15,9 @@ from aot.core.errors import CompileError, PackageError
 from aot.core.execution import Execution, committed_executions
 from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_PREDICTED, OperationTimes
-from aot.core.row_candidate import RowKernelKey
 from aot.core.target import Target
 from aot.families import family_of
+from aot.kinds.rows.candidate import RowKernelKey
 from aot.package.build import build_wheel
 from aot.package.distribution import wheel_version as version_of
 from aot.package.manifest import MANIFEST_VERSION, ElementBits, Manifest, WheelTable, device_table

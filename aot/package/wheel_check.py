@@ -15,18 +15,20 @@ from aot.compile.object_file import ELF_MAGIC, cubin_sm, cubins
 from aot.core.errors import AotError, DeviceError, PackageError, VerificationError
 from aot.core.target import load_target
 from aot.families import family_of
-from aot.measure.tuning_set import TunedKernel
+from aot.kinds.gemm.tuned import TunedKernel
+from aot.kinds.rows.tuned import TunedRowKernel
 from aot.package.manifest import Manifest, from_json
 from aot.package.render import capability, library_name
 from aot.package.states import states_text
 from aot.package.wheel_archive import read_wheel
 from aot.package.wheel_file import inspect_wheel
+from aot.row_families import row_family_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from aot.measure.row_verify import RowVerifier
-    from aot.measure.verify import Verifier
+    from aot.kinds.kind import Tuned
+
 
 SEED = 0
 """Of the inputs that kernels are checked with."""
@@ -159,8 +161,6 @@ def check_kernels(wheel: Path) -> Iterator[str]:
 
     from aot.measure.device import CudaGpu, read_properties
     from aot.measure.kernel_library import KernelLibrary
-    from aot.measure.row_library import RowLibrary
-    from aot.measure.row_verify import RowVerifier
     from aot.measure.verify import Verifier
 
     manifest = read_wheel_manifest(wheel)
@@ -177,18 +177,21 @@ def check_kernels(wheel: Path) -> Iterator[str]:
         kernels = KernelLibrary(library)
         gpu, rng = CudaGpu(properties), np.random.default_rng(SEED)
         verifier = Verifier(gpu, kernels, rng)
-        yield from _check_products(manifest, verifier, failures)
+        for index, kernel in enumerate(tuned_kernels(manifest)):
+            try:
+                yield f"{kernel.name}: {_right(verifier.verify(kernel, index))}"
+            except VerificationError as error:
+                failures.append(f"{kernel.name}: {error}")
         verifier.close()
-        yield from _check_rows(manifest, RowVerifier(gpu, RowLibrary(library), rng), failures)
     if failures:
         num_kernels = len(manifest.all_kernels)
         raise VerificationError(f"{len(failures)} of {num_kernels} kernels are wrong: {'; '.join(failures)}")
 
 
-def _check_products(manifest: Manifest, verifier: Verifier, failures: list[str]) -> Iterator[str]:
-    """Run the kernels of products; give a line for each that is right, and add a text for each that is not."""
-    for index, kernel in enumerate(manifest.kernels):
-        tuned = TunedKernel(
+def tuned_kernels(manifest: Manifest) -> list[Tuned]:
+    """List what verifying needs to know of a wheel's kernels, in the order of its library's."""
+    products: list[Tuned] = [
+        TunedKernel(
             kernel.key,
             kernel.object_sha256,
             kernel.m_multiple,
@@ -197,16 +200,14 @@ def _check_products(manifest: Manifest, verifier: Verifier, failures: list[str])
             load_alignment=kernel.load_alignment,
             store_alignment=kernel.store_alignment,
         )
-        try:
-            yield f"{kernel.name}: relative error {verifier.verify(tuned, index):.1e}"
-        except VerificationError as error:
-            failures.append(f"{kernel.name}: {error}")
+        for kernel in manifest.kernels
+    ]
+    return products + [
+        TunedRowKernel(x.key, x.object_sha256, x.limits, row_family_of(x.candidate).is_fallback)
+        for x in manifest.row_kernels
+    ]
 
 
-def _check_rows(manifest: Manifest, verifier: RowVerifier, failures: list[str]) -> Iterator[str]:
-    """Run the kernels of row operations, likewise."""
-    for index, kernel in enumerate(manifest.row_kernels):
-        try:
-            yield f"{kernel.name}: right in {verifier.verify(kernel.operation, kernel.limits, index)} cases"
-        except VerificationError as error:
-            failures.append(f"{kernel.name}: {error}")
+def _right(relative_error: float) -> str:
+    """Say that a kernel is right, and how far from exact."""
+    return f"relative error {relative_error:.1e}" if relative_error else "right in all cases"

@@ -23,7 +23,7 @@ from aot.space.enumeration import FamilyCensus, Patterns, census
 from aot.space.roofline import Roofline, roofline
 
 if TYPE_CHECKING:
-    from aot.core.measurement import Measurement, OperationTimes, Record, Times
+    from aot.core.measurement import AnyMeasurement, OperationTimes, ProductRecord, Times
     from aot.core.target import Target
 
 NO_TIMES: OperationTimes = {}
@@ -184,16 +184,16 @@ def unchosen(times: Times, shipped: Collection[Candidate]) -> tuple[Unchosen, ..
     return tuple(sorted(found, key=lambda x: (-x.mean_gain, x.candidate)))
 
 
-def failures(measurements: Sequence[Measurement]) -> tuple[Failure, ...]:
+def failures(measurements: Sequence[AnyMeasurement]) -> tuple[Failure, ...]:
     """Group what has no time by its outcome, and kernels in quarantine by their reason; the most frequent first."""
-    groups: dict[Status, list[Measurement]] = {}
+    groups: dict[Status, list[AnyMeasurement]] = {}
     for item in measurements:
         outcome = item.status.outcome
         if outcome is not Outcome.OK:
             groups.setdefault(item.status if outcome is Outcome.QUARANTINED else Status(outcome), []).append(item)
     found = []
     for status, items in groups.items():
-        first = min(items, key=lambda item: (item.problem, item.kernel))
+        first = min(items, key=lambda item: item.place)
         example = f"{first.kernel.candidate.name} on {first.problem.name.partition(' ')[2]}: {first.status}"
         found.append(Failure(status, len(items), len({item.kernel for item in items}), example))
     return tuple(sorted(found, key=lambda x: (-x.num_pairs, str(x.status))))
@@ -221,7 +221,11 @@ def _same_heldout(stated: Sequence[HeldOut], outside: Sequence[LookUp], record: 
 
 
 def _operation(
-    section: Section, selection: Selection, target: Target, times: tuple[Times, Times, Times], record: Record | None
+    section: Section,
+    selection: Selection,
+    target: Target,
+    times: tuple[Times, Times, Times],
+    record: ProductRecord | None,
 ) -> OperationFacts:
     """Work out one operation; `times` are its own, those with imputed times, and those held out."""
     own, filled, held = times
@@ -254,7 +258,7 @@ def _rank(facts: OperationFacts) -> tuple[int, int, int]:
 def facts_of(
     selection: Selection,
     target: Target,
-    record: Record | None,
+    record: ProductRecord | None,
     heldout: Collection[tuple[int, int, int]] = (),
     searches: Sequence[SearchPoint] = (),
 ) -> Facts:

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from aot.core.candidate import Rejected, Resources
-    from aot.core.row_candidate import RowCandidate, RowLimits
-    from aot.core.row_operation import RowOperation
     from aot.core.target import Target
     from aot.families import Entry
+    from aot.kinds.rows.candidate import RowCandidate, RowLimits
+    from aot.kinds.rows.operation import RowOperation
 
 
 class RowFamily(Protocol):

@@ -11,11 +11,11 @@ from cuda.bindings import driver as cuda
 from cutlass import Float32, Int32, cute
 
 from aot.core.element import ElementType
-from aot.core.row_candidate import RowCandidate
-from aot.core.row_operation import RowOperation, RowScale
-from aot.core.row_signature import RowArgument, row_signature_of
 from aot.families import Entry
 from aot.families._arguments import cutlass_type
+from aot.kinds.rows.candidate import RowCandidate
+from aot.kinds.rows.operation import RowOperation, RowScale
+from aot.kinds.rows.signature import RowArgument, row_signature_of
 from aot.row_families._rotary_kernel import RotaryKernel
 from aot.row_families._row_kernel import Operands, RowKernel
 from aot.row_families._tensor_scale_kernel import TensorScaleKernel

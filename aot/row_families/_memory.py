@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from cutlass import Constexpr, Float32, Int32, Int64, const_expr, cute, range_constexpr
 
-from aot.core.row_candidate import RowCandidate
-from aot.core.row_signature import RowFlag
+from aot.kinds.rows.candidate import RowCandidate
+from aot.kinds.rows.signature import RowFlag
 
 VECTOR_BITS = 128
 """Bits of the widest load. Source: PTX ISA, ld.global."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from cutlass import Boolean, Float32, cute, range_constexpr
 
-from aot.core.row_quantization import CORRECTED_SCALES, MOST_QUOTIENT
+from aot.kinds.rows.quantization import CORRECTED_SCALES, MOST_QUOTIENT
 
 
 def is_corrected(scale: Any, magnitude: Any) -> Any:

@@ -14,9 +14,9 @@ import cutlass
 from cuda.bindings import driver as cuda
 from cutlass import Float32, Int32, Int64, const_expr, cute, range_constexpr
 
-from aot.core.row_candidate import RowCandidate
-from aot.core.row_signature import RowFlag
 from aot.families._grid import TOO_MANY, along_x
+from aot.kinds.rows.candidate import RowCandidate
+from aot.kinds.rows.signature import RowFlag
 from aot.row_families import _space
 from aot.row_families._memory import has, vector
 

@@ -20,13 +20,13 @@ from cutlass.memory import SmemAllocator
 from aot.core.element import ElementType
 from aot.core.epilogue import Step
 from aot.core.numerics import max_finite
-from aot.core.row_candidate import RowCandidate
-from aot.core.row_operation import RowFunction, RowOperation
-from aot.core.row_quantization import LEAST_SCALE
-from aot.core.row_signature import RowFlag
 from aot.families._epilogue import finish_gate
 from aot.families._epilogue_registers import Registers
 from aot.families._grid import along_x
+from aot.kinds.rows.candidate import RowCandidate
+from aot.kinds.rows.operation import RowFunction, RowOperation
+from aot.kinds.rows.quantization import LEAST_SCALE
+from aot.kinds.rows.signature import RowFlag
 from aot.row_families import _space
 from aot.row_families._memory import Place, has, load, load_weights, maximum, plus, reduce, registers, store
 from aot.row_families._quotient import divide

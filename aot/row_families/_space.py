@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aot.core.candidate import Reason, Rejected, Resources
-from aot.core.row_candidate import RowLimits
-from aot.core.row_operation import MAX_COLS, RowFunction, RowScale
 from aot.core.types import SCALE_BLOCK
+from aot.kinds.rows.candidate import RowLimits
+from aot.kinds.rows.operation import MAX_COLS, RowFunction, RowScale
 
 if TYPE_CHECKING:
-    from aot.core.row_candidate import RowCandidate
-    from aot.core.row_operation import RowOperation
+    from aot.kinds.rows.candidate import RowCandidate
+    from aot.kinds.rows.operation import RowOperation
 
 VECTOR_BYTES = 16
 """The widest access of a thread. Source: PTX ISA, ld.global: .v4 of 32 bits."""

@@ -18,8 +18,8 @@ from cutlass import Boolean, Float32, Int32, const_expr, cute
 from cutlass.memory import SmemAllocator
 
 from aot.core.numerics import max_finite
-from aot.core.row_quantization import LEAST_SCALE
 from aot.families._grid import along_x
+from aot.kinds.rows.quantization import LEAST_SCALE
 from aot.row_families import _space
 from aot.row_families._memory import Place, load, maximum, reduce, registers
 from aot.row_families._quotient import divide

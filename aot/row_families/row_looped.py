@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aot.core.row_candidate import RowCandidate
-from aot.core.row_operation import RowFunction
+from aot.kinds.rows.candidate import RowCandidate
+from aot.kinds.rows.operation import RowFunction
 from aot.row_families import _space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aot.core.row_operation import RowOperation
     from aot.families import Entry
+    from aot.kinds.rows.operation import RowOperation
 
 THREADS_PER_ROW = (256, 512)
 VECTORS = (1, 2)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING
 
-from aot.core.row_candidate import RowCandidate
-from aot.core.row_operation import MAX_COLS, RowScale
 from aot.core.types import SCALE_BLOCK
+from aot.kinds.rows.candidate import RowCandidate
+from aot.kinds.rows.operation import MAX_COLS, RowScale
 from aot.row_families import _space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aot.core.row_candidate import RowLimits
-    from aot.core.row_operation import RowOperation
     from aot.families import Entry
+    from aot.kinds.rows.candidate import RowLimits
+    from aot.kinds.rows.operation import RowOperation
 
 THREADS_OF_CTA = (128, 256)
 """Threads of a CTA that takes several rows, or blocks or pieces of them."""

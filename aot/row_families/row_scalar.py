@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aot.core.candidate import Reason, Rejected
-from aot.core.row_candidate import RowCandidate
-from aot.core.row_operation import RowScale
+from aot.kinds.rows.candidate import RowCandidate
+from aot.kinds.rows.operation import RowScale
 from aot.row_families import _space
 from aot.row_families.row_looped import num_reads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aot.core.row_operation import RowOperation
     from aot.families import Entry
+    from aot.kinds.rows.operation import RowOperation
 
 
 class RowScalar(_space.RowKernels):

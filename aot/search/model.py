@@ -10,19 +10,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aot.kinds.registry import kind_of
 from aot.search.residuals import Coordinates, Observed, Posterior, Prior, nearest, posterior
 from aot.search.strategy import ALL_MEASURED, MODEL, RANKED, Search, Stop, Task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from aot.core.work import AnyProblem
+
 CURIOSITY = 0.5
 """Standard deviations by which a candidate's time is taken to be better than expected when the next is chosen. Source:
-replays of the H200 record; 0 and 1 gave a little more regret (docs/log/2026-11-21-searches.md)."""
+replays of the H200 record; 0 and 1 gave a little more regret (research/log/2026-11-21-searches.md)."""
 
 DOUBT = 1.2
 """Standard deviations by which a candidate's time may be better than expected and still not be tried. Source: as above;
-docs/log/2026-11-21-searches.md says what else was tried."""
+research/log/2026-11-21-searches.md says what else was tried."""
 
 LEAST = 20
 """Measurements of a problem without which its search does not end: the posterior is surer of itself than it may be.
@@ -80,13 +83,18 @@ class Model:
 
     def __init__(self, prior: Prior | None = None, doubt: float = DOUBT, least: int = LEAST) -> None:
         self._prior, self._doubt, self._least = prior or Prior(), doubt, least
-        self._coordinates = Coordinates(self._prior)
-        self._memory: list[Observed] = []
+        self._known: dict[str, tuple[Coordinates, list[Observed]]] = {}
+
+    def _of_kind(self, problem: AnyProblem) -> tuple[Coordinates, list[Observed]]:
+        """Return what there is of a problem's kind: kinds say nothing of each other."""
+        kind = kind_of(problem.operation)
+        return self._known.setdefault(kind.name, (Coordinates(self._prior, kind), []))
 
     def search(self, task: Task) -> Search:
         """Start on a problem."""
-        place, points = self._coordinates.place(task.problem), self._coordinates.points(task.candidates)
-        errors = posterior(self._prior, place, points, nearest(place, self._memory))
+        coordinates, memory = self._of_kind(task.problem)
+        place, points = coordinates.place(task.problem), coordinates.points(task.candidates)
+        errors = posterior(self._prior, place, points, nearest(place, memory))
         return ModelSearch(task, errors, self._doubt, self._least)
 
     def learn(self, task: Task, times_us: Mapping[int, float]) -> None:
@@ -95,8 +103,9 @@ class Model:
             return
         chosen = sorted(times_us)
         errors = np.log([times_us[i] / task.predicted_us[i] for i in chosen])
-        points = self._coordinates.points([task.candidates[i] for i in chosen])
-        self._memory.append(Observed(self._coordinates.place(task.problem), points, errors))
+        coordinates, memory = self._of_kind(task.problem)
+        points = coordinates.points([task.candidates[i] for i in chosen])
+        memory.append(Observed(coordinates.place(task.problem), points, errors))
 
 
 class _RankedSearch:

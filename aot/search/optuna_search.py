@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aot.core.errors import DependencyError
-from aot.search.residuals import KINDS, NUMBERS, Coordinates, Prior, squared_distances
+from aot.kinds.registry import kind_of
+from aot.search.residuals import Coordinates, Prior, squared_distances
 from aot.search.strategy import ALL_MEASURED, BAYESIAN, EVOLUTIONARY, Search, Stop, Task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-FIELDS = (*NUMBERS, "num_stages", *KINDS)
 NUM_FIRST = 8
 """Candidates that the cost model chooses, and the size of a generation. Source: as many as get the protocol's rounds
 in any case (`TimingPlan.min_survivors`); a generation must be small where a search measures some thirty."""
@@ -50,14 +50,17 @@ class OptunaSearch:
         optuna = _optuna()
         self._task = task
         self._study = optuna.create_study(sampler=sampler)
-        rows = [{name: getattr(x, name) for name in FIELDS} for x in task.candidates]
-        choices = {name: sorted({row[name] for row in rows}, key=str) for name in FIELDS}
+        kind = kind_of(task.problem.operation)
+        known = [kind.values(x) for x in task.candidates]
+        names = dict.fromkeys((*kind.features.fields, *(name for row in known for name in row)))
+        rows = [{name: row.get(name, "") for name in names} for row in known]
+        choices = {name: sorted({row[name] for row in rows}, key=str) for name in names}
         self._space = {
             name: optuna.distributions.CategoricalDistribution(values)
             for name, values in choices.items()
             if len(values) > 1
         }
-        points = Coordinates(Prior()).points(task.candidates)
+        points = Coordinates(Prior(), kind).points(task.candidates)
         self._distances = squared_distances(points, points)
         self._index = {tuple(row[name] for name in self._space): i for i, row in enumerate(rows)}
         self._values = {

@@ -17,24 +17,15 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
-    from aot.core.candidate import Candidate
-    from aot.core.problem import Problem
+    from aot.core.work import AnyCandidate, AnyProblem
+    from aot.kinds.registry import AnyKind
 
 Array = NDArray[np.float64]
 
 MAX_POINTS = 400
 """Most measurements of other problems that a posterior rests on, the nearest: solving for more takes longer than
 measuring. Source: a replay of the H200 record with 300 and with 600 gave the same regret
-(docs/log/2026-11-21-searches.md)."""
-
-NUMBERS = ("tile_m", "tile_n", "cluster_m", "cluster_n", "split_k")
-"""Fields of a candidate that are compared by their ratio: a factor of two is one unit of distance."""
-
-STAGES_APART = 4.0
-"""Pipeline stages that count as one unit of distance."""
-
-KINDS = ("family", "schedule", "swap_ab", "use_2cta", "use_tma_store", "split_k_mode")
-"""Fields that are equal or not; being different is one unit of distance."""
+(research/log/2026-11-21-searches.md)."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +47,7 @@ class Prior:
     noise: float = 0.01
     """Of a measurement. Source: half the distance between the quartiles of seven rounds has a median of 0.8 percent."""
     octaves: float = 1.5
-    """Doublings of m, n or k after which problems are one unit of distance apart."""
+    """Doublings of a size after which problems are one unit of distance apart."""
 
 
 @dataclass(frozen=True)
@@ -82,35 +73,35 @@ class Observed:
 
 
 class Coordinates:
-    """Gives candidates and problems their coordinates; names get numbers as they are met."""
+    """Gives candidates and problems of a kind their coordinates; names get numbers as they are met."""
 
-    def __init__(self, prior: Prior) -> None:
-        self._prior = prior
+    def __init__(self, prior: Prior, kind: AnyKind) -> None:
+        self._prior, self._kind, self._axes = prior, kind, kind.stated_axes
         self._codes: dict[Hashable, int] = {}
 
     def _code(self, value: Hashable) -> int:
         return self._codes.setdefault(value, len(self._codes))
 
-    def points(self, candidates: Sequence[Candidate]) -> Points:
+    def points(self, candidates: Sequence[AnyCandidate]) -> Points:
         """Place candidates."""
-        numbers = [
-            [*(math.log2(getattr(x, name)) for name in NUMBERS), x.num_stages / STAGES_APART] for x in candidates
-        ]
-        kinds = [[self._code((name, getattr(x, name))) for name in KINDS] for x in candidates]
+        features = self._kind.features
+        values = [self._kind.values(x) for x in candidates]
+        numbers = [features.numbers(x) for x in values]
+        kinds = [[self._code(word) for word in features.words(x)] for x in values]
         return Points(  # of the same width where there are none
-            np.array(numbers, dtype=np.float64).reshape(len(numbers), len(NUMBERS) + 1),
-            np.array(kinds, dtype=np.int64).reshape(len(kinds), len(KINDS)),
+            np.array(numbers, dtype=np.float64).reshape(len(numbers), features.num_numbers),
+            np.array(kinds, dtype=np.int64).reshape(len(kinds), len(features.names)),
         )
 
-    def place(self, problem: Problem) -> Array:
-        """Place a problem; another element type or layout is one unit away."""
-        sizes = [math.log2(extent) / self._prior.octaves for extent in (problem.m, problem.n, problem.k)]
-        return np.array([*sizes, float(self._code(problem.operation))])
+    def place(self, problem: AnyProblem) -> Array:
+        """Place a problem, by the sizes that every file states; another operation is one unit away."""
+        sizes = [math.log2(getattr(problem, axis)) / self._prior.octaves for axis in self._axes]
+        return np.array([*sizes, float(self._code(problem.operation.tag))])
 
 
 def _problem_distance(one: Array, others: Array) -> Array:
-    """Square the distance of places (..., 4) from a place."""
-    distance: Array = np.square(others[..., :3] - one[..., :3]).sum(axis=-1) + (others[..., 3] != one[..., 3])
+    """Square the distance of places (..., sizes and operation) from a place."""
+    distance: Array = np.square(others[..., :-1] - one[..., :-1]).sum(axis=-1) + (others[..., -1] != one[..., -1])
     return distance
 
 

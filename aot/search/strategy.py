@@ -3,7 +3,7 @@
 A strategy sees a tuning problem after problem. For each it is given a task, the legal candidates with the cost model's
 times, and asked for one candidate after the other, each time knowing what the ones before took. It keeps what it
 learned for the problems to come. Strategies are pure: the same tasks and times give the same proposals, so that a run
-that was interrupted carries on as if it had not been, and a record can be replayed (aot.studies.replay).
+that was interrupted carries on as if it had not been, and a record can be replayed (research.studies.replay).
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from aot.core.candidate import Candidate
-from aot.core.problem import Problem
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from aot.core.work import AnyCandidate, AnyProblem
 
 EXHAUSTIVE = "exhaustive"
 RANKED = "ranked"
@@ -30,8 +29,8 @@ NAMES = (EXHAUSTIVE, RANKED, MODEL, EVOLUTIONARY, BAYESIAN)
 class Task:
     """One problem and what may be measured on it."""
 
-    problem: Problem
-    candidates: tuple[Candidate, ...]
+    problem: AnyProblem
+    candidates: tuple[AnyCandidate, ...]
     predicted_us: tuple[float, ...]
     """The cost model's time of each candidate; only their ratios matter much."""
 

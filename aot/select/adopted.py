@@ -3,7 +3,7 @@
 For a target whose sibling was timed on many more problems: where both have the same cores and as many of them, kernels
 rank alike, and what a few times of a target say is less than what many of its sibling's do. An H100 with the table of
 an H200 has 10% of the held-out problems below 0.98 of torch, with one made of 962 problems of its own 24%
-(docs/log/2026-11-23-h100-by-h200.md).
+(research/log/2026-11-23-h100-by-h200.md).
 """
 
 from __future__ import annotations

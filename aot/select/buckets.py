@@ -64,8 +64,8 @@ LEARNED_N = _steps(
 of them fills its waves changes with a few rows of m: on the H200's record, choosing at the steps above instead of at
 the problem itself took the share of held-out problems below 0.98 of torch from 10.5% to 15.8%, most of it by m, and k
 added nothing. On 1,200 random shapes rounding loses 1.1% by the trees with the steps above and 0.45% with these
-(docs/log/2026-11-22-choice.md). The first three of n are for outputs as narrow as a router's: with the kernel of n
-32, m 1536, n 8, k 6144 took 12.7 us for 7.2 (docs/log/2026-11-24-eight-ctas.md)."""
+(research/log/2026-11-22-choice.md). The first three of n are for outputs as narrow as a router's: with the kernel of n
+32, m 1536, n 8, k 6144 took 12.7 us for 7.2 (research/log/2026-11-24-eight-ctas.md)."""
 
 
 def breadths(edges: Sequence[int]) -> Array:

@@ -7,8 +7,8 @@ The median is not moved by a minority that was disturbed.
 
 On one problem kernels of ours deviate from that factor together, as they find the same operands in the same places,
 and an intense problem may be at the card's power limit or not. So a problem has a factor of its own: by the kernels
-that both have timed on it, or else, where it is intense, by the library (docs/log/2026-11-23-levels.md). The library's
-own times have the run's.
+that both have timed on it, or else, where it is intense, by the library (research/log/2026-11-23-levels.md). The
+library's own times have the run's.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 
-from aot.core.candidate import KernelKey
 from aot.core.errors import StoreError
-from aot.core.measurement import LibraryTime, Measurement, Record
-from aot.core.problem import Problem
+from aot.core.measurement import AnyLibraryTime, AnyMeasurement, AnyRecord
 from aot.core.tile_order import HEURISTIC
+from aot.core.work import AnyKey, AnyProblem
 from aot.measure.protocol import TimingPlan
 from aot.measure.rounds import is_intense
 from aot.select.record import merge
@@ -41,15 +40,15 @@ APART = 0.01
 
 SHARED_BY_KERNELS = 0.5
 """Correlation of two kernels' deviations from their run's factor on one problem. Source: 2,208 problems of an H200 in
-two runs, 0.55 below 6 us, 0.39 to 12, 0.54 to 0.56 above (docs/log/2026-11-23-levels.md)."""
+two runs, 0.55 below 6 us, 0.39 to 12, 0.54 to 0.56 above (research/log/2026-11-23-levels.md)."""
 SHARED_WITH_LIBRARY = 0.4
 """What of the library's deviation on an intense problem kernels have too. Source: the slope of theirs over it, 0.43 of
 968 times of 60 us and more, 0.30 of 1,179 at 25 to 60 us (the same page)."""
 
-Pair: TypeAlias = tuple[Problem, KernelKey | str, int]
+Pair: TypeAlias = tuple[AnyProblem, AnyKey | str, int]
 """A problem, and the kernel, or the library by its name and version, that was timed on it; and the order of tiles."""
 
-Timed = TypeVar("Timed", Measurement, LibraryTime)
+Timed = TypeVar("Timed", AnyMeasurement, AnyLibraryTime)
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class Level:
     """Problems whose times have a factor of their own."""
 
 
-def _times(record: Record) -> dict[Pair, float]:
+def _times(record: AnyRecord) -> dict[Pair, float]:
     times: dict[Pair, float] = {x.timed: x.median_us for x in record.measurements if x.ok}
     return times | {(x.problem, x.library, HEURISTIC): x.median_us for x in record.library_times}
 
@@ -77,7 +76,7 @@ def _scaled(item: Timed, factor: float) -> Timed:
     return replace(item, low_us=low, median_us=median, high_us=high)
 
 
-def _levelled(record: Record, factor: float, of_problems: Mapping[Problem, float]) -> Record:
+def _levelled(record: AnyRecord, factor: float, of_problems: Mapping[AnyProblem, float]) -> AnyRecord:
     """Multiply a record's times with a factor, those of kernels with that of their problem where it has one."""
     found = (_scaled(x, of_problems.get(x.problem, factor)) if x.ok else x for x in record.measurements)
     libraries = (_scaled(x, factor) for x in record.library_times)
@@ -102,14 +101,14 @@ def _mean(items: Sequence[Timed]) -> Timed:
     return replace(found, num_rounds=sum(x.num_rounds for x in items))
 
 
-def _joined(records: Sequence[Record]) -> Record:
+def _joined(records: Sequence[AnyRecord]) -> AnyRecord:
     """Join records of one level: of a pair that several timed, the geometric mean; of a failure, the latest word."""
     latest = merge(list(records))
-    found: dict[Pair, list[Measurement]] = {}
+    found: dict[Pair, list[AnyMeasurement]] = {}
     for item in chain.from_iterable(record.measurements for record in records):
         if item.ok:
             found.setdefault(item.timed, []).append(item)
-    libraries: dict[tuple[Problem, str], list[LibraryTime]] = {}
+    libraries: dict[tuple[AnyProblem, str], list[AnyLibraryTime]] = {}
     for time in chain.from_iterable(record.library_times for record in records):
         libraries.setdefault((time.problem, time.library), []).append(time)
     return replace(
@@ -119,14 +118,14 @@ def _joined(records: Sequence[Record]) -> Record:
     )
 
 
-def _of_problems(ratios: Mapping[Pair, float], factor: float) -> dict[Problem, float]:
+def _of_problems(ratios: Mapping[Pair, float], factor: float) -> dict[AnyProblem, float]:
     """Return the factors of problems, of the ratios of all common pairs and the run's factor.
 
     A kernel that has changed deviates everywhere: its problems are told apart by the median of all kernels' deviations.
     """
     of_libraries = {problem: math.log(x / factor) for (problem, what, _), x in ratios.items() if isinstance(what, str)}
     found = {x: SHARED_WITH_LIBRARY * y for x, y in of_libraries.items() if is_intense(x, TimingPlan())}
-    of_kernels: dict[Problem, list[float]] = {}
+    of_kernels: dict[AnyProblem, list[float]] = {}
     for (problem, what, _), ratio in ratios.items():
         if not isinstance(what, str):
             of_kernels.setdefault(problem, []).append(math.log(ratio / factor))
@@ -140,7 +139,7 @@ def _of_problems(ratios: Mapping[Pair, float], factor: float) -> dict[Problem, f
 
 def _level(
     name: str, own: Mapping[Pair, float], known: Mapping[Pair, Sequence[float]]
-) -> tuple[Level, dict[Problem, float]]:
+) -> tuple[Level, dict[AnyProblem, float]]:
     """Find what puts a run's times to the level of those that are known: its factor, and those of problems.
 
     Raises:
@@ -160,7 +159,7 @@ def _level(
     return Level(name, factor, len(used), low, high, len(of_problems)), of_problems
 
 
-def level(records: Sequence[tuple[str, Record]]) -> tuple[Record, list[Level]]:
+def level(records: Sequence[tuple[str, AnyRecord]]) -> tuple[AnyRecord, list[Level]]:
     """Put records to the level of the first, and join them.
 
     The one that has the most pairs in common with those at that level already comes next, so that one which shares
@@ -191,7 +190,7 @@ def level(records: Sequence[tuple[str, Record]]) -> tuple[Record, list[Level]]:
     return _joined(done), levels
 
 
-def levels_apart(records: Sequence[tuple[str, Record]]) -> list[Level]:
+def levels_apart(records: Sequence[tuple[str, AnyRecord]]) -> list[Level]:
     """Return what would put runs to the level of those in front of them, where that is more than APART away.
 
     Args:

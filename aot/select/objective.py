@@ -22,13 +22,13 @@ from aot.select.selection import BY_COST_MODEL, BY_IMPUTED_TIMES, Selection
 from aot.space.cost import DEFAULTS, Constants
 
 if TYPE_CHECKING:
-    from aot.core.measurement import Record
+    from aot.core.measurement import ProductRecord
     from aot.core.shape_set import ShapeSet
 
 NAMED_WEIGHT = 8.0
 """How much a problem of the shape set counts that a selection is made for, in the mean; others measured, and sampled
 ones, count 1. Source: the H200 record, where the 204 problems of `representative` stand beside 655 others and 600
-sampled ones that would outvote them (docs/log/2026-11-21-selections.md)."""
+sampled ones that would outvote them (research/log/2026-11-21-selections.md)."""
 
 
 MAX_OTHER_UNALIGNED = 4
@@ -92,7 +92,7 @@ class KnownTimes:
     """Of the reference library, torch say, on the problems where it was timed."""
     ordered: OrderedTimes = field(default_factory=OrderedTimes)
     """Of kernels in other orders of their tiles than their own, as which all other times are."""
-    record: Record | None = None
+    record: ProductRecord | None = None
     """Where they were measured; None if they are predicted."""
     constants: Constants = DEFAULTS
     """Of the cost model, where it predicted them."""

@@ -4,7 +4,7 @@ Clusters start in the order of their numbers, and what they read depends on whic
 the time of their start. So the model counts the rows and columns of tiles that some groups of clusters read, each once
 in a group: all clusters of a wave; every eighth one, as we take it that clusters are dealt out to the GPCs in turn;
 eight that follow each other; and halves of a wave. The relative time of an order is linear in those extents, with one
-weight for each grouping and operand. What it gains is in docs/log/2026-11-22-tile-order.md.
+weight for each grouping and operand. What it gains is in research/log/2026-11-22-tile-order.md.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ def features(candidate: Candidate, clusters: tuple[int, int], num_sms: int) -> A
         clusters: along its m and n.
         num_sms: of the device.
     """
-    num_slots = max(1, num_sms // (candidate.cluster_m * candidate.cluster_n))
-    height = candidate.tile_m // (2 if candidate.use_2cta else 1)
-    extents = np.array([height * candidate.cluster_m, candidate.tile_n * candidate.cluster_n])
+    num_slots = max(1, num_sms // (candidate.gemm.cluster_m * candidate.gemm.cluster_n))
+    height = candidate.gemm.tile_m // (2 if candidate.gemm.use_2cta else 1)
+    extents = np.array([height * candidate.gemm.cluster_m, candidate.gemm.tile_n * candidate.gemm.cluster_n])
     read = _distinct(*clusters, num_slots) * extents
-    if candidate.cluster_m > 1 and candidate.cluster_n == 1:
+    if candidate.gemm.cluster_m > 1 and candidate.gemm.cluster_n == 1:
         read = read[:, :, ::-1]
     relative = read / read.sum(axis=2).mean(axis=0)[None, :, None]
     found: Array = (relative - relative[HEURISTIC]).reshape(NUM_ORDERS, -1)
@@ -86,7 +86,7 @@ def features(candidate: Candidate, clusters: tuple[int, int], num_sms: int) -> A
 
 def num_waves(candidate: Candidate, clusters: tuple[int, int], num_sms: int) -> float:
     """Return how often a kernel's CTAs fill the device, if each SM holds one."""
-    return clusters[0] * clusters[1] * candidate.cluster_m * candidate.cluster_n / num_sms
+    return clusters[0] * clusters[1] * candidate.gemm.cluster_m * candidate.gemm.cluster_n / num_sms
 
 
 @dataclass(frozen=True)

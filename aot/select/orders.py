@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from aot.core.candidate import SplitK
 from aot.core.dispatch import Column, Grid, Ladder, Row, Section
+from aot.core.knobs import SplitK
 from aot.core.measurement import PROVENANCE_MEASURED
 from aot.core.problem import Problem
 from aot.core.tile_order import HEURISTIC
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from aot.core.candidate import Candidate, KernelKey
-    from aot.core.measurement import Record
+    from aot.core.measurement import ProductRecord
     from aot.core.operation import Operation
 
     Times = Mapping[Problem, Mapping[Candidate, float]]
@@ -40,7 +40,7 @@ class OrderedTimes:
     times: Mapping[Problem, Mapping[Candidate, Mapping[int, float]]] = field(default_factory=dict)
 
     @staticmethod
-    def of(record: Record) -> OrderedTimes:
+    def of(record: ProductRecord) -> OrderedTimes:
         """Take what a record has of sound ones."""
         found: dict[Problem, dict[Candidate, dict[int, float]]] = {}
         for item in record.measurements:

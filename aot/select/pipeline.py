@@ -14,9 +14,15 @@ from typing import TYPE_CHECKING
 from aot.compile.artifact import Artifact
 from aot.compile.compiler import ArtifactStore
 from aot.compile.workplace import ARTIFACTS
-from aot.core.candidate import Accepted
+from aot.core.candidate import Accepted, KernelKey
 from aot.core.errors import SelectionError, StoreError
-from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, OperationTimes, Record, reference_times
+from aot.core.measurement import (
+    PROVENANCE_MEASURED,
+    PROVENANCE_PREDICTED,
+    OperationTimes,
+    ProductRecord,
+    reference_times,
+)
 from aot.core.operands import misalignment
 from aot.core.progress import quietly
 from aot.core.target import Target, load_target
@@ -26,7 +32,7 @@ from aot.select.coverage import NUM_REASONS
 from aot.select.diff import Difference, compare
 from aot.select.objective import KnownTimes, Objective
 from aot.select.orders import OrderedTimes
-from aot.select.record import read_record, recorded_kernels
+from aot.select.record import read_products, recorded_kernels
 from aot.select.selection import Selection, read_selection
 from aot.select.selector import MIN_MEASURED, MIN_SHARED, select_kernels
 from aot.select.time_model import TimeModel
@@ -38,7 +44,7 @@ from aot.space.enumeration import Patterns, has_tuned_kernels
 from aot.space.legality import check
 
 if TYPE_CHECKING:
-    from aot.core.candidate import Candidate, KernelKey
+    from aot.core.candidate import Candidate
     from aot.core.operation import Operation
     from aot.core.shape_set import ShapeSet
 
@@ -64,18 +70,23 @@ def imputable(operation: Operation, timed: Mapping[Operation, Collection[Candida
 
 def _num_problems(path: Path) -> Counter[Operation]:
     """Count the problems of each operation that a record has times of."""
-    return Counter(x.operation for x in {item.problem for item in read_record(path).measurements if item.ok})
+    return Counter(x.operation for x in {item.problem for item in read_products(path).measurements if item.ok})
 
 
-def _records_of(target: Target, records: Path) -> list[Path]:
+def records_of(target: Target, records: Path) -> list[Path]:
     """List a target's committed records: its own, then others of its name, such as `h200_quack`."""
     first = default_record(target, records)
     return ([] if first is None else [first]) + sorted(records.glob(f"{target.name}_*.jsonl.gz"))
 
 
+def _recorded_products(path: Path) -> list[KernelKey]:
+    """Read the kernels of products that a record has measurements of (StoreError)."""
+    return [key for key in recorded_kernels(path) if isinstance(key, KernelKey)]
+
+
 def timed_operations(target: Target, records: Path) -> frozenset[Operation]:
     """Return the operations that a committed record of a target has times of their own of."""
-    return frozenset(key.operation for path in _records_of(target, records) for key in recorded_kernels(path))
+    return frozenset(key.operation for path in records_of(target, records) for key in _recorded_products(path))
 
 
 def records_for(operations: Sequence[Operation], target: Target, records: Path) -> dict[Path | None, list[Operation]]:
@@ -86,8 +97,8 @@ def records_for(operations: Sequence[Operation], target: Target, records: Path) 
     name, such as `h200_quack`.
     """
     timed: dict[Path, dict[Operation, set[Candidate]]] = {}
-    for path in _records_of(target, records):
-        for key in recorded_kernels(path):
+    for path in records_of(target, records):
+        for key in _recorded_products(path):
             timed.setdefault(path, {}).setdefault(key.operation, set()).add(key.candidate)
     count = cache(_num_problems)
 
@@ -157,7 +168,7 @@ def compare_selections(
     times: dict[Operation, list[Timed]] = {}
     for path in records or ([default] if default else []):
         at(f"learn from {path.name} what was not measured")
-        found = measured_times(read_record(path))
+        found = measured_times(read_products(path))
         model = TimeModel.fit(found, target)
         for operation, rows in found.items():
             times.setdefault(operation, []).append(Timed(rows, rows, PROVENANCE_MEASURED, model))
@@ -181,15 +192,15 @@ def _parted(objective: Objective, times: OperationTimes, target: Target) -> tupl
     return replace(objective, by_fallback=by_fallback), unknown
 
 
-def _record_of(path: Path, target: Target) -> Record:
+def _record_of(path: Path, target: Target) -> ProductRecord:
     """Read a record of a target (StoreError)."""
-    record = read_record(path)
+    record = read_products(path)
     if record.target != target.name:
         raise StoreError(f"{path} is a record of {record.target}, not of {target.name}; give --target {record.target}")
     return record
 
 
-def _legal_part(record: Record, patterns: Patterns, target: Target) -> Record:
+def _legal_part(record: ProductRecord, patterns: Patterns, target: Target) -> ProductRecord:
     """Keep what a record says of kernels that the patterns and the space keep."""
     legal = {key: _is_legal(key, target) for key in {item.kernel for item in record.measurements}}
     kept = [x for x in record.measurements if patterns.keep(x.kernel.candidate.name) and legal[x.kernel]]
@@ -326,5 +337,5 @@ def times_behind(selection: Selection, record: Path | None, records: Path) -> Op
     path = record or records / f"{selection.record}.jsonl.gz"
     if selection.provenance == PROVENANCE_PREDICTED or not (record or path.exists()):
         return {}
-    found = read_record(path)
+    found = read_products(path)
     return measured_times(found) if record or found.conditions == selection.conditions else {}

@@ -46,7 +46,7 @@ of a percent of mean regret. Source: with 0.0003, two tunings of one H200 exchan
 
 INCUMBENT_TIE = 0.04
 """Times this close are a tie where one of the kernels is shipped for the problem already. Source: 11,397 times of two
-tunings of H200s differ by 1.1 percent in the median, by 3.9 in one of ten (docs/log/2026-11-21-selections.md)."""
+tunings of H200s differ by 1.1 percent in the median, by 3.9 in one of ten (research/log/2026-11-21-selections.md)."""
 
 EXACT = "exact"
 GREEDY = "greedy and exchange"

@@ -1,10 +1,11 @@
 """Records: measurements as committed files, `aot/records/<name>.jsonl.gz`.
 
 The first line is the header, with the kernels, each in an order of its tiles, that the other lines name by index; each
-further line is one measurement as a JSON list: kernel, m, n, k, median_us, low_us, high_us, num_rounds,
-relative_error, and the status where it is not `ok`. The last lines are a library's times: its name and version,
-operation, m, n, k, median_us, low_us, high_us, num_rounds. Version 2 had none of those, and is read on. Equal records
-are equal bytes.
+further line is one measurement as a JSON list: kernel, sizes, median_us, low_us, high_us, num_rounds, relative_error,
+and the status where it is not `ok`. The sizes are those of the axes of the kernel's kind (`aot.kinds`), m, n and k of
+products, rows and cols of operations on rows; those that a kind says have a usual value stand last, where they have
+another. The last lines are a library's times: its name and version, operation, sizes, median_us, low_us, high_us,
+num_rounds. Version 2 had none of those, and is read on. Equal records are equal bytes.
 """
 
 from __future__ import annotations
@@ -12,34 +13,45 @@ from __future__ import annotations
 import gzip
 import json
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from aot.core.candidate import Candidate, KernelKey
-from aot.core.constraints import Extent, TargetName, Text, Version, one_line
+from aot.core.constraints import Form, Index, TargetName, Text, Version, one_line
 from aot.core.errors import CandidateError, StoreError, TargetError
 from aot.core.measurement import (
     CONDITIONS_KEY_TEXT,
+    AnyLibraryTime,
+    AnyMeasurement,
+    AnyRecord,
     Conditions,
     LibraryRow,
-    LibraryTime,
-    Measurement,
     Outcome,
+    ProductRecord,
     Record,
     Status,
     TimedRow,
     mig_profile,
 )
-from aot.core.operation import Operation
-from aot.core.problem import Problem
-from aot.core.strict_json import DecodeError, decode_row, decode_version, parse_json, read_content, shown, text_of
+from aot.core.strict_json import (
+    DecodeError,
+    decode,
+    decode_row,
+    decode_version,
+    parse_json,
+    read_content,
+    shown,
+    text_of,
+)
 from aot.core.target import load_target
 from aot.core.tile_order import HEURISTIC, TileOrder
 from aot.core.whole_file import write_whole
-from aot.families import family_of
+from aot.core.work import AnyKey, AnyOperation, AnyProblem, in_order
+from aot.kinds.gemm.kind import GEMM
+from aot.kinds.registry import Catalogued, kind_of
 from aot.measure.store import read_store
+from aot.space.recorded_kernels import check_recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 RECORD_VERSION = 3
@@ -47,25 +59,29 @@ RECORD_VERSION = 3
 READ_VERSIONS = (2, RECORD_VERSION)
 """2 had no times of libraries."""
 
+NUM_TIMES, NUM_LIBRARY_TIMES = 5, 4
+"""Values of a row behind the sizes: three times, rounds and error; of a library no error."""
+
 
 @dataclass(frozen=True)
 class _Kernel:
-    operation: Operation
-    candidate: Candidate
+    operation: Catalogued
+    candidate: Annotated[Any, Form(Any, lambda value: value)]
+    """Of the operation's kind."""
     tile_order: TileOrder | None = None
 
-    @property
-    def key(self) -> KernelKey:
-        return KernelKey(self.operation, self.candidate)
-
-    @property
-    def ordered(self) -> tuple[KernelKey, int]:
-        return self.key, self.tile_order or HEURISTIC
+    def ordered(self) -> tuple[AnyKey, int]:
+        """Return the kernel, and the order of its tiles (DecodeError)."""
+        return kind_of(self.operation).key(self.operation, self.candidate), self.tile_order or HEURISTIC
 
 
-def _header_entry(kernel: KernelKey, tile_order: int) -> dict[str, Any]:
+def _ordered(entry: Any) -> tuple[AnyKey, int]:
+    return decode(_Kernel, entry).ordered()
+
+
+def _header_entry(kernel: AnyKey, tile_order: int) -> dict[str, Any]:
     """Write a kernel; the order of its tiles only where it is told one, as records from before there were any."""
-    entry = {"operation": kernel.operation, "candidate": kernel.candidate.as_json()}
+    entry = {"operation": kernel.operation.tag, "candidate": kernel.candidate.as_json()}
     return entry if tile_order == HEURISTIC else {**entry, "tile_order": tile_order}
 
 
@@ -74,13 +90,22 @@ class _Header:
     version: Version
     target: TargetName
     conditions: tuple[Conditions, ...]
-    kernels: tuple[_Kernel, ...]
+    kernels: tuple[Annotated[tuple[AnyKey, int], Form(Any, _ordered)], ...]
+
+
+@dataclass(frozen=True)
+class _Number:
+    kernel: Index
+
+
+@dataclass(frozen=True)
+class _OfOperation:
+    operation: Catalogued
 
 
 @dataclass(frozen=True)
 class _Row(TimedRow):
     status: Text | None = None
-    num_groups: Extent | None = None
 
 
 def _round(value: float) -> float:
@@ -93,9 +118,18 @@ def _plain(conditions: Conditions) -> dict[str, Any]:
     return {key: value for key, value in asdict(conditions).items() if key != "mig" or value is not None}
 
 
-def record_text(record: Record) -> str:
+def _sizes(problem: AnyProblem) -> tuple[list[int], list[int]]:
+    """Return the sizes that stand in front of a row's times, and those that stand last, where they are not usual."""
+    kind = kind_of(problem.operation)
+    sizes = kind.sizes(problem)
+    more = {axis.name: sizes[axis.name] for axis in kind.axes if axis.usual is not None}
+    is_usual = all(axis.usual == more[axis.name] for axis in kind.axes if axis.usual is not None)
+    return [sizes[name] for name in kind.stated_axes], [] if is_usual else list(more.values())
+
+
+def record_text(record: AnyRecord) -> str:
     """Write a record as JSON lines, sorted, so that equal records are equal text."""
-    kernels = sorted({x.timed[1:] for x in record.measurements})
+    kernels = sorted({x.timed[1:] for x in record.measurements}, key=lambda x: (x[0].operation.kind, x))
     index = {kernel: i for i, kernel in enumerate(kernels)}
     header = {
         "version": RECORD_VERSION,
@@ -104,25 +138,22 @@ def record_text(record: Record) -> str:
         "kernels": [_header_entry(*kernel) for kernel in kernels],
     }
     lines = [json.dumps(header, sort_keys=True)]
-    for item in sorted(record.measurements, key=lambda item: item.timed):
-        problem = item.problem
-        row: list[Any] = [index[item.timed[1:]], problem.m, problem.n, problem.k]
+    for item in sorted(record.measurements, key=lambda item: item.place):
+        sizes, more = _sizes(item.problem)
+        row: list[Any] = [index[item.timed[1:]], *sizes]
         row += [_round(item.median_us), _round(item.low_us), _round(item.high_us)]
         row += [item.num_rounds, _round(item.relative_error)]
-        groups = [] if problem.num_groups == 1 else [problem.num_groups]
-        row += [str(item.status)] if groups or not item.ok else []
-        row += groups
-        lines.append(json.dumps(row, separators=(",", ":")))
-    for time in sorted(record.library_times, key=lambda time: time.problem):
-        problem = time.problem
-        row = [time.library, problem.operation, problem.m, problem.n, problem.k]
+        row += [str(item.status)] if more or not item.ok else []
+        lines.append(json.dumps([*row, *more], separators=(",", ":")))
+    for time in sorted(record.library_times, key=lambda time: in_order(time.problem)):
+        sizes, more = _sizes(time.problem)
+        row = [time.library, time.problem.operation.tag, *sizes]
         row += [_round(time.median_us), _round(time.low_us), _round(time.high_us), time.num_rounds]
-        row += [] if problem.num_groups == 1 else [problem.num_groups]
-        lines.append(json.dumps(row, separators=(",", ":")))
+        lines.append(json.dumps([*row, *more], separators=(",", ":")))
     return "\n".join(lines) + "\n"
 
 
-def write_record(path: Path, record: Record) -> None:
+def write_record(path: Path, record: AnyRecord) -> None:
     """Write a record file; the same bytes for the same record, on any day.
 
     Raises:
@@ -133,40 +164,81 @@ def write_record(path: Path, record: Record) -> None:
     write_whole(path, gzip.compress(text.encode(), compresslevel=9, mtime=0))
 
 
-def _measurement(row: Any, kernels: list[tuple[KernelKey, int]]) -> Measurement:
-    if not isinstance(row, list):
-        raise DecodeError(f"expected a list of 9 to 11 values, got {shown(row)}")
-    found = decode_row(_Row, row)
-    if found.kernel >= len(kernels):
-        raise DecodeError(f"expected the number of one of {len(kernels)} kernels, got {found.kernel}", ("kernel",))
-    kernel, tile_order = kernels[found.kernel]
-    status = "ok" if found.status is None else found.status
-    return found.measurement(kernel, status, found.num_groups or 1, tile_order)
+class _Rows:
+    """Decodes a record's rows; of a problem that many kernels were timed on the sizes are decoded once.
+
+    Args:
+        kernels: those of the header.
+    """
+
+    def __init__(self, kernels: Sequence[tuple[AnyKey, int]]) -> None:
+        self._kernels = kernels
+        self._problems: dict[tuple[Any, ...], AnyProblem] = {}
+        self.measurements: list[AnyMeasurement] = []
+        self.library_times: dict[AnyProblem, AnyLibraryTime] = {}
+
+    def _problem(self, operation: AnyOperation, sizes: list[Any], more: list[Any]) -> AnyProblem:
+        """Make a problem of the sizes in front and those at the end (DecodeError)."""
+        known = (operation.tag, *sizes, *more) if all(type(x) is int for x in (*sizes, *more)) else ()
+        if known not in self._problems:
+            kind = kind_of(operation)
+            given = dict(zip(kind.stated_axes, sizes, strict=True)) | dict(zip(kind.optional_axes, more, strict=False))
+            self._problems[known] = kind.problem(operation, given)
+        return self._problems[known]
+
+    def add(self, row: Any) -> None:
+        """Decode a row (DecodeError)."""
+        if not isinstance(row, list) or not row:
+            raise DecodeError(f"expected a list of values, got {shown(row)}")
+        if isinstance(row[0], str):
+            self._add_library_time(row)
+        else:
+            self._add_measurement(row)
+
+    def _add_measurement(self, row: list[Any]) -> None:
+        number = decode(_Number, {"kernel": row[0]}).kernel
+        if number >= len(self._kernels):
+            raise DecodeError(f"expected the number of one of {len(self._kernels)} kernels, got {number}", ("kernel",))
+        kernel, tile_order = self._kernels[number]
+        kind = kind_of(kernel.operation)
+        end = 1 + len(kind.stated_axes)
+        most = end + NUM_TIMES + 1 + len(kind.optional_axes)
+        if not end < len(row) <= most:
+            raise DecodeError(f"expected a list of {end + NUM_TIMES} to {most} values, got {len(row)}")
+        found = decode_row(_Row, [number, *row[end : end + NUM_TIMES + 1]])
+        problem = self._problem(kernel.operation, row[1:end], row[end + NUM_TIMES + 1 :])
+        status = "ok" if found.status is None else found.status
+        self.measurements.append(found.measurement(kernel, problem, status, tile_order))
+
+    def _add_library_time(self, row: list[Any]) -> None:
+        """Add what a row says, of a problem that has no such time yet (DecodeError)."""
+        operation = decode(_OfOperation, {"operation": row[1] if len(row) > 1 else None}).operation
+        kind = kind_of(operation)
+        end = 2 + len(kind.stated_axes)
+        if not end < len(row) <= end + NUM_LIBRARY_TIMES + len(kind.optional_axes):
+            raise DecodeError(f"expected a list of {end + NUM_LIBRARY_TIMES} values or more, got {len(row)}")
+        found = decode_row(LibraryRow, [row[0], *row[end : end + NUM_LIBRARY_TIMES]])
+        time = found.time(self._problem(operation, row[2:end], row[end + NUM_LIBRARY_TIMES :]))
+        if time.problem in self.library_times:
+            raise DecodeError(f"a second time of a library on {time.problem.name}")
+        self.library_times[time.problem] = time
 
 
-def _add_library_time(times: dict[Problem, LibraryTime], row: list[Any]) -> None:
-    """Add what a row says, of a problem that has no such time yet (DecodeError)."""
-    time = decode_row(LibraryRow, row).time()
-    if time.problem in times:
-        raise DecodeError(f"a second time of a library on {time.problem.name}")
-    times[time.problem] = time
-
-
-def _check(record: Record) -> None:
+def _check(record: AnyRecord) -> None:
     """Refuse a target that there is not, and results or kernels of another architecture (DecodeError)."""
     try:
         target = load_target(record.target)
-        families = [
-            family_of(Candidate(name, 1, 1)) for name in {x.kernel.candidate.family for x in record.measurements}
-        ]
-    except (TargetError, CandidateError) as error:
+    except TargetError as error:
         raise DecodeError(str(error)) from error
     archs = {item.arch for item in record.conditions} - {target.arch}
     if archs:
         raise DecodeError(f"measured on {max(archs)}, and the target {target.name} is {target.arch}")
-    strange = [family.name for family in families if target.arch not in family.archs]
-    if strange:
-        raise DecodeError(f"has kernels of {strange[0]}, which is not for {target.arch}, the target's architecture")
+    candidates: Iterable[Any] = {x.kernel.candidate for x in record.measurements}
+    for candidate in sorted(candidates, key=lambda x: str(x.name)):
+        try:
+            check_recorded(candidate, target)
+        except CandidateError as error:
+            raise DecodeError(str(error)) from error
 
 
 def _header(line: str) -> _Header:
@@ -174,14 +246,14 @@ def _header(line: str) -> _Header:
     found = content.get("version") if isinstance(content, dict) else None
     version = found if type(found) is int and found in READ_VERSIONS else RECORD_VERSION
     header = decode_version(_Header, content, "version", version)
-    if len({x.ordered for x in header.kernels}) != len(header.kernels):
+    if len(set(header.kernels)) != len(header.kernels):
         raise DecodeError("a kernel is there twice", ("kernels",))
     # Records from before there was the field have the profile in the device's name only.
     conditions = tuple(replace(item, mig=item.mig or mig_profile(item.device)) for item in header.conditions)
     return replace(header, conditions=conditions)
 
 
-def recorded_kernels(path: Path) -> tuple[KernelKey, ...]:
+def recorded_kernels(path: Path) -> tuple[AnyKey, ...]:
     """Read the kernels that a record has measurements of, from its first line alone.
 
     Raises:
@@ -189,12 +261,12 @@ def recorded_kernels(path: Path) -> tuple[KernelKey, ...]:
     """
     try:
         line = text_of(read_content(path)).partition("\n")[0]
-        return tuple(dict.fromkeys(entry.key for entry in _header(line).kernels))
+        return tuple(dict.fromkeys(kernel for kernel, _ in _header(line).kernels))
     except DecodeError as error:
         raise StoreError(f"cannot read the record {path}: {error}; make it again from its store") from error
 
 
-def parse_record(text: str, where: str) -> Record:
+def parse_record(text: str, where: str) -> AnyRecord:
     """Read a record's JSON lines.
 
     Raises:
@@ -202,25 +274,22 @@ def parse_record(text: str, where: str) -> Record:
             message has the line's number.
     """
     lines = text.removesuffix("\n").split("\n")
-    number, measurements, library_times = 1, [], dict[Problem, LibraryTime]()
+    number = 1
     try:
         header = _header(lines[0])
-        kernels = [entry.ordered for entry in header.kernels]
+        rows = _Rows(header.kernels)
         for number, line in enumerate(lines[1:], 2):  # noqa: B007 - an error's line
-            row = parse_json(line)
-            if isinstance(row, list) and row and isinstance(row[0], str):
-                _add_library_time(library_times, row)
-            else:
-                measurements.append(_measurement(row, kernels))
+            rows.add(parse_json(line))
         number = 1
-        record = Record(header.target, header.conditions, tuple(measurements), tuple(library_times.values()))
+        measurements, times = tuple(rows.measurements), tuple(rows.library_times.values())
+        record: AnyRecord = Record(header.target, header.conditions, measurements, times)
         _check(record)
     except DecodeError as error:
         raise StoreError(f"{where}, line {number}: {error}; make it again from its stores") from error
     return record
 
 
-def read_record(path: Path) -> Record:
+def read_record(path: Path) -> AnyRecord:
     """Read a record file; see `parse_record`."""
     try:
         text = text_of(read_content(path))
@@ -229,12 +298,17 @@ def read_record(path: Path) -> Record:
     return parse_record(text, str(path))
 
 
-def _latest(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
-    latest = {item.timed: item for item in measurements}
+def read_products(path: Path) -> ProductRecord:
+    """Read what a record file has of products; see `parse_record`."""
+    return GEMM.part(read_record(path))
+
+
+def _latest(measurements: Iterable[AnyMeasurement]) -> tuple[AnyMeasurement, ...]:
+    latest = {item.place: item for item in measurements}
     return tuple(latest[key] for key in sorted(latest))
 
 
-def from_store(path: Path) -> Record:
+def from_store(path: Path) -> AnyRecord:
     """Make a record of a store: the latest measurement of each kernel on each finished problem.
 
     A problem whose final rounds are missing is left out, since its screening times are one round each. A kernel that
@@ -261,8 +335,8 @@ def from_store(path: Path) -> Record:
             kept.append(replace(item, median_us=0.0, low_us=0.0, high_us=0.0, num_rounds=0, status=status))
         else:
             kept.append(item)
-    times = tuple(time for problem, time in sorted(library_times.items()) if problem in finished)
-    record = Record(targets[0], conditions, _latest(kept), times)
+    times = tuple(library_times[x] for x in sorted(library_times, key=in_order) if x in finished)
+    record: AnyRecord = Record(targets[0], conditions, _latest(kept), times)
     try:
         _check(record)
     except DecodeError as error:
@@ -270,7 +344,7 @@ def from_store(path: Path) -> Record:
     return record
 
 
-def merge(records: list[Record]) -> Record:
+def merge(records: list[AnyRecord]) -> AnyRecord:
     """Join records of one target, device and protocol; of two measurements of one kernel and problem the later wins.
 
     Raises:
@@ -285,5 +359,5 @@ def merge(records: list[Record]) -> Record:
     conditions = dict.fromkeys(item for record in records for item in record.conditions)
     measurements = (item for record in records for item in record.measurements)
     times = {time.problem: time for record in records for time in record.library_times}
-    library_times = tuple(times[problem] for problem in sorted(times))
+    library_times = tuple(times[problem] for problem in sorted(times, key=in_order))
     return Record(records[0].target, tuple(conditions), _latest(measurements), library_times)

@@ -1,4 +1,4 @@
-"""Which row kernels ship, and which shape gets which: by measured times, or else by the cost model. Pure."""
+"""Which row kernels ship, and which shape gets which: by measured times, or else by the cost model."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ import numpy as np
 
 from aot.core.errors import SelectionError
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
-from aot.core.row_candidate import RowCandidate, RowKernelKey
-from aot.core.row_dispatch import RowColumn, RowSection, RowStep, RowTable
-from aot.core.row_operation import MAX_COLS, RowFunction, RowOperation, RowProblem
+from aot.kinds.rows.candidate import RowCandidate, RowKernelKey
+from aot.kinds.rows.dispatch import RowColumn, RowSection, RowStep, RowTable
+from aot.kinds.rows.kind import ROWS
+from aot.kinds.rows.operation import MAX_COLS, RowFunction, RowOperation, RowProblem
 from aot.row_families import row_family_of
+from aot.select.record import read_record, recorded_kernels
 from aot.space.row_cost import row_time_us
 from aot.space.row_legality import legal_rows, row_fallback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -28,6 +31,30 @@ if TYPE_CHECKING:
 
 RowTimes: TypeAlias = Mapping[RowOperation, Mapping[tuple[int, int], Mapping[RowCandidate, float]]]
 """Measured microseconds by operation, (rows, cols) and candidate."""
+
+
+def row_times(operations: Sequence[RowOperation], records: Sequence[Path]) -> RowTimes:
+    """Read the measured times of operations on rows: of each from the first record that has some.
+
+    Args:
+        operations: whose.
+        records: of one target.
+
+    Raises:
+        StoreError: a record cannot be read.
+    """
+    found: dict[RowOperation, dict[tuple[int, int], dict[RowCandidate, float]]] = {}
+    for path in records:
+        if not any(isinstance(key, RowKernelKey) for key in recorded_kernels(path)):
+            continue
+        asked = [x for x in operations if x not in found]
+        for item in ROWS.part(read_record(path)).measurements:
+            if item.ok and item.problem.operation in asked:
+                known = found.setdefault(item.problem.operation, {})
+                size = item.problem.rows, item.problem.cols
+                known.setdefault(size, {})[item.kernel.candidate] = item.median_us
+    return found
+
 
 MAX_KERNELS = 8
 """Most kernels of an operation beside its fallback."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from aot.core.candidate import SplitK
 from aot.core.dispatch import Row
 from aot.core.errors import SelectionError
+from aot.core.knobs import SplitK
 from aot.core.measurement import PROVENANCE_PREDICTED, Provenance
 from aot.core.operation import Operation
 from aot.core.problem import Problem
@@ -28,7 +28,7 @@ Array = NDArray[np.float64]
 PREDICTED_TIE = 0.06
 """Predicted times this close are a tie, which goes to the kernel that is shipped for the bucket already. Source:
 between two tunings of H200s a tie of 0.05 let 0.37% of the entries change, 0.06 lets 0.16%
-(docs/log/2026-11-21-selections.md)."""
+(research/log/2026-11-21-selections.md)."""
 
 BARRED = 1e6
 """What stands for the logarithm of a time where a bucket cannot take a kernel: more than any sum of times."""

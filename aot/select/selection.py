@@ -17,7 +17,7 @@ from aot.core.operation import Operation
 from aot.core.strict_json import DecodeError, decode_version, parse_json, read_content
 from aot.core.table_check import table_fault
 from aot.core.whole_file import write_whole
-from aot.families import family_of
+from aot.families import check_knobs, family_of
 from aot.select.coverage import Coverage
 
 SELECTION_VERSION = 4
@@ -183,9 +183,10 @@ class FamilyKernel:
         """Ask a kernel's family.
 
         Raises:
-            CandidateError: there is no such family.
+            CandidateError: there is no such family, or it has other knobs.
         """
         family = family_of(key.candidate)
+        check_knobs(key.candidate)
         alignment = family.alignment(key.candidate)
         asked = (*family.multiples(key.candidate), alignment.loads, alignment.stores)
         return FamilyKernel(key.operation, family.num_strides, *asked, family.orders_tiles)

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 NUM_SAMPLED = 600
 """Problems that no shape set names, with predicted times, that a portfolio is chosen for beside those measured, where
 those are many. Source: on the committed H200 record, with a quarter of (n, k) left out, 24 kernels have a mean regret
-of 5.0 percent there without, 3.5 with (docs/log/2026-11-21-selections.md)."""
+of 5.0 percent there without, 3.5 with (research/log/2026-11-21-selections.md)."""
 
 MIN_MEASURED = 100
 """Problems from which on the learned times are trusted on sampled ones."""

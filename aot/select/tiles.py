@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from aot.core.candidate import Accepted, Candidate, KernelKey
+from aot.core.candidate import Accepted, Candidate, KernelKey, changed
+from aot.core.knobs import GemmKnobs
 from aot.core.measurement import PROVENANCE_MEASURED, OperationTimes
 from aot.core.operation import Operation
 from aot.core.problem import Problem
-from aot.families import family_of
+from aot.families import family_named, family_of
 from aot.space.cost import estimate
 from aot.space.legality import check
 
@@ -32,31 +33,31 @@ class BiggerTile:
     @property
     def tile(self) -> str:
         """Return the tile as names have it."""
-        return f"{self.candidate.tile_m}x{self.candidate.tile_n}"
+        return f"{self.candidate.gemm.tile_m}x{self.candidate.gemm.tile_n}"
 
 
 def _kind(candidate: Candidate) -> Candidate:
-    return replace(candidate, tile_m=0, tile_n=0)
+    return changed(candidate, tile_m=0, tile_n=0)
 
 
 @lru_cache(maxsize=32)
 def _tiles(family: str, operation: Operation, target: Target) -> dict[Candidate, frozenset[tuple[int, int]]]:
     """Return the tiles of a family's space, by all that a candidate is beside its tile."""
     found: dict[Candidate, set[tuple[int, int]]] = {}
-    for candidate in family_of(Candidate(family, 0, 0)).candidates(operation, target):
-        found.setdefault(_kind(candidate), set()).add((candidate.tile_m, candidate.tile_n))
+    for candidate in family_named(family).candidates(operation, target):
+        found.setdefault(_kind(candidate), set()).add((candidate.gemm.tile_m, candidate.gemm.tile_n))
     return {kind: frozenset(tiles) for kind, tiles in found.items()}
 
 
 def bigger_tiles(key: KernelKey, target: Target) -> list[BiggerTile]:
     """List the next bigger tiles: twice in m, in n, in both; where twice is not legal, also the next step that is."""
     candidate = key.candidate
-    if family_of(candidate).is_fallback:
+    if family_of(candidate).is_fallback or not isinstance(candidate.knobs, GemmKnobs):
         return []
     known = _tiles(candidate.family, key.operation, target).get(_kind(candidate), frozenset())
 
     def judged(tile: tuple[int, int]) -> BiggerTile:
-        bigger = replace(candidate, tile_m=tile[0], tile_n=tile[1])
+        bigger = changed(candidate, tile_m=tile[0], tile_n=tile[1])
         verdict = check(bigger, key.operation, target)
         if not isinstance(verdict, Accepted):
             return BiggerTile(bigger, verdict.message)
@@ -66,7 +67,7 @@ def bigger_tiles(key: KernelKey, target: Target) -> list[BiggerTile]:
         legal = (tile for tile in map(judged, sorted(tiles)) if not tile.rejection)
         return list(islice(legal, 1))
 
-    m, n = candidate.tile_m, candidate.tile_n
+    m, n = candidate.gemm.tile_m, candidate.gemm.tile_n
     taller, wider = judged((2 * m, n)), judged((m, 2 * n))
     return [
         *(nearest([tile for tile in known if tile[1] == n and tile[0] > m]) if taller.rejection else ()),

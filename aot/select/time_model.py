@@ -3,7 +3,7 @@
 Boosted trees correct the cost model: they learn the logarithm of measured over modelled time from the sizes, the tile,
 the waves and what of the last tiles lies outside the operands. Against corrections of the nearest measured problems,
 tried first, they cut the bucketing loss on shapes of other n and k from 4.2 to 0.7 percent
-(docs/log/2026-11-21-selections.md).
+(research/log/2026-11-21-selections.md).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from aot.core.candidate import SplitK
+from aot.core.knobs import SplitK
+from aot.families import tiling_of
 from aot.select.trees import Forest
 from aot.space.cost import DEFAULTS, Constants, Operands, Problems, Sizes, cluster_slots, estimate, num_tiles, sizes_of
 
@@ -34,13 +35,13 @@ if TYPE_CHECKING:
 
 NUM_TREES = 1000
 """Source: on the H200's record of 2026-11-24, left out a third of its (n, k) each in turn, the kernel that trees put
-first takes 1.68% longer than the best by 300 trees and 1.39% by 1,000 (docs/log/2026-11-24-trees.md)."""
+first takes 1.68% longer than the best by 300 trees and 1.39% by 1,000 (research/log/2026-11-24-trees.md)."""
 ROUGH_TREES = 150
 """Trees that all kernels are asked of where many problems are asked for; the rest are asked of those near the best."""
 ROUGH_RATIO = 1.3
 """Time by the first trees over the least of the problem's up to which a kernel is near. Source of both: on 1,500
 products by 188 kernels of an H200 the kernel that comes first is the same as by all trees
-(docs/log/2026-11-24-trees.md)."""
+(research/log/2026-11-24-trees.md)."""
 LEARNING_RATE = 0.1
 MAX_LEAVES = 63
 MIN_SAMPLES = 5
@@ -48,7 +49,8 @@ MIN_SAMPLES = 5
 NEAR_BEST = 4.0
 """A time weighs with this power of the best time on its problem over it: what is far from winning need not be exact.
 Source of these five: of a few settings each, what did well on problems left out of H200 records, the smaller first
-(docs/log/2026-11-21-selections.md), of the power too (docs/log/2026-11-23-clusters.md); none was searched for."""
+(research/log/2026-11-21-selections.md), of the power too
+(research/log/2026-11-23-clusters.md); none was searched for."""
 
 TIMED_SHARE = 0.999
 """Part of a family's times that lie within the waves and m at which the trees are trusted. Not all: one would do."""
@@ -58,9 +60,9 @@ larger; one timed at the least m of any over this part, at any smaller. An assum
 BEYOND_TIMED = 1.25
 """What a prediction outside of that is multiplied by. Source: an assumption. On an H200, 2026-11-23, 99% of the times
 of `sm90_one_tile` were at up to 7 waves; by what the trees gave at up to 185 waves the table took it on 37 products of
-over 100 us, and lost up to a sixth of the speed that the kernels before had there (docs/log/2026-11-23-one-tile.md). Of
-FP8 it was timed from m 96 on, and taken at m 16, where it took up to 1.3 times what the kernels before did
-(docs/log/2026-11-23-clusters.md)."""
+over 100 us, and lost up to a sixth of the speed that the kernels before had there
+(research/log/2026-11-23-one-tile.md). Of FP8 it was timed from m 96 on, and taken at m 16, where it took up to 1.3
+times what the kernels before did (research/log/2026-11-23-clusters.md)."""
 
 FEW_PROBLEMS = 400
 """Problems below which the trees are not made for each kernel first: an assumption, of what that takes."""
@@ -106,7 +108,7 @@ def _of_pairs(candidates: Sequence[Candidate], problems: Problems, target: Targe
     x = Operands.of(candidates, problems)
     tiles_m = num_tiles(x.rows, x.cta_m, x.cluster_m)
     tiles_n = num_tiles(x.columns, x.tile_n, x.cluster_n)
-    splits = np.array([float(c.split_k) for c in candidates])
+    splits = np.array([float(tiling_of(c).split_k) for c in candidates])
     ctas = tiles_m * tiles_n * splits
     waves = ctas / target.num_sms
     _, slots = cluster_slots(candidates, target)
@@ -138,15 +140,16 @@ def _of_pairs(candidates: Sequence[Candidate], problems: Problems, target: Targe
 
 def _of_candidates(candidates: Sequence[Candidate], operation: Operation, names: Sequence[str]) -> tuple[Array, ...]:
     """Return the features that follow those: of the kernels, and of the operation."""
+    tilings = [tiling_of(c) for c in candidates]
     of_candidate = (
         [names.index(c.family) if c.family in names else -1 for c in candidates],
-        [c.split_k for c in candidates],
-        [_MODES.index(SplitK(c.split_k_mode)) for c in candidates],
-        [names.index(c.schedule) if c.schedule in names else -1 for c in candidates],
-        [c.swap_ab for c in candidates],
-        [c.use_2cta for c in candidates],
-        [c.use_tma_store for c in candidates],
-        [c.num_stages for c in candidates],
+        [c.split_k for c in tilings],
+        [_MODES.index(SplitK(c.split_k_mode)) for c in tilings],
+        [names.index(c.schedule) if c.schedule in names else -1 for c in tilings],
+        [c.swap_ab for c in tilings],
+        [c.use_2cta for c in tilings],
+        [c.use_tma_store for c in tilings],
+        [c.num_stages for c in tilings],
     )
     own = (np.array(values, dtype=np.float64) for values in of_candidate)
     return (*own, np.array(operation.element.code, np.float64), np.array(operation.layout.code, np.float64))
@@ -222,7 +225,7 @@ class TimeModel:
         plain = {x for x in times if not x.epilogue.steps}
         times = {x: rows for x, rows in times.items() if x in plain or plain.isdisjoint((x.plain, *x.plain.twins))}
         known_candidates = {c for rows in times.values() for row in rows.values() for c in row}
-        names = tuple(sorted({name for c in known_candidates for name in (c.family, c.schedule)}))
+        names = tuple(sorted({name for c in known_candidates for name in (c.family, tiling_of(c).schedule)}))
         features, residuals, weights = [], [], []
         for operation in sorted(times):
             rows = times[operation]

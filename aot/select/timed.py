@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from aot.core.candidate import SplitK
+from aot.core.knobs import SplitK
 from aot.core.measurement import PROVENANCE_PREDICTED, Provenance
 from aot.families import family_of
 from aot.space.roofline import roofline

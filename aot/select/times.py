@@ -25,7 +25,7 @@ from aot.space.cost import DEFAULTS, Constants
 from aot.space.shortlist import shortlist
 
 if TYPE_CHECKING:
-    from aot.core.measurement import OperationTimes, Record, Times
+    from aot.core.measurement import OperationTimes, ProductRecord, Times
     from aot.core.shape_set import ShapeSet
     from aot.core.target import Target
     from aot.select.time_model import Model
@@ -37,7 +37,7 @@ _Growing = dict[Operation, dict[Problem, dict[Candidate, float]]]
 """Times while they are filled in."""
 
 
-def measured_times(record: Record) -> OperationTimes:
+def measured_times(record: ProductRecord) -> OperationTimes:
     """Arrange a record's sound measurements by operation and problem: of kernels in their own order of tiles."""
     times: _Growing = {}
     for item in record.measurements:
@@ -47,7 +47,7 @@ def measured_times(record: Record) -> OperationTimes:
     return times
 
 
-def spreads(record: Record) -> OperationTimes:
+def spreads(record: ProductRecord) -> OperationTimes:
     """Return the relative half-distance of the quartiles of a record's sound measurements that had several rounds."""
     found: _Growing = {}
     for item in record.measurements:

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from aot.core.candidate import MIN_SPLITS_OF_TWO_WAVES, Candidate, SplitK
+from aot.core.candidate import MIN_SPLITS_OF_TWO_WAVES, Candidate
 from aot.core.constraints import Rate
 from aot.core.element import ElementType
+from aot.core.feature import Feature
+from aot.core.knobs import SplitK
 from aot.core.operation import Operation
 from aot.core.types import SCALE_BLOCK
-from aot.families import family_of
+from aot.families import family_of, tiling_of
 
 if TYPE_CHECKING:
     from aot.core.problem import Problem
@@ -26,9 +28,6 @@ if TYPE_CHECKING:
 
 NAME = "cost-model-v1"
 """Version of the model, recorded with every predicted row."""
-
-CLOCK_HZ = {"sm_90a": 1.6e9, "sm_110a": 1.575e9}
-"""SM clock under load. Source: 1440 to 1590 MHz read from H200s just after the benchmark; Thor's highest power mode."""
 
 REFERENCE_LAUNCH_US = 2.0
 """The launch time of the target that `ramp_us` was set on (aot/targets/h200.toml)."""
@@ -40,8 +39,8 @@ ROW_BYTES = 128
 SUM_BYTES = 4
 """Bytes of a partial sum: float32."""
 
-PROMOTED_ARCH = "sm_90a"
-"""Where FP8 sums are added up in float32 every 128 of k, unless they are asked to be fast. Source: `Types.is_fast`."""
+PROMOTED_BY = Feature.WGMMA
+"""What FP8 sums are added up in float32 behind, every 128 of k, unless asked to be fast. Source: `Types.is_fast`."""
 
 EXPOSED_PROMOTION = 0.2
 """Share of those additions, on the CUDA cores, that other warps' multiplications do not hide. Source: an assumption.
@@ -51,7 +50,7 @@ to +10% more than with fast ones there (torch 2.11, 2026-11-21, m 16 to 4096), b
 
 @dataclass(frozen=True)
 class Constants:
-    """The model's numbers that no data sheet gives; aot.studies.calibrate fits them to measurements. All are above 0.
+    """The model's numbers that no data sheet gives; aot.space.calibrate fits them to measurements. All are above 0.
 
     The defaults were set by hand on an H200's bf16 tables (tiles 64x16 to 256x208), unless a field says otherwise.
     """
@@ -96,16 +95,17 @@ Column = NDArray[np.float64]
 
 
 def _columns(candidates: Sequence[Candidate], name: str) -> Column:
-    return np.array([float(getattr(candidate, name)) for candidate in candidates])
+    return np.array([float(getattr(tiling_of(candidate), name)) for candidate in candidates])
 
 
 def _is_tail(candidates: Sequence[Candidate]) -> NDArray[np.bool_]:
-    return np.array([candidate.split_k_mode == SplitK.TAIL for candidate in candidates])
+    return np.array([tiling_of(candidate).split_k_mode == SplitK.TAIL for candidate in candidates])
 
 
 def _num_sharing(candidates: Sequence[Candidate]) -> Column:
     """Count the CTAs of a cluster that share the k of a tile."""
-    return np.array([x.split_k if x.split_k_mode == SplitK.CLUSTER else 1 for x in candidates], dtype=np.float64)
+    tilings = map(tiling_of, candidates)
+    return np.array([x.split_k if x.split_k_mode == SplitK.CLUSTER else 1 for x in tilings], dtype=np.float64)
 
 
 def cluster_slots(candidates: Sequence[Candidate], target: Target) -> tuple[Column, Column]:
@@ -270,7 +270,7 @@ def _widens(candidates: Sequence[Candidate], operation: Operation) -> NDArray[np
 
 def _promotion_us(x: Operands, operation: Operation, target: Target) -> Column | float:
     """Return what adding a tile's FP8 sums up in float32 every 128 of k adds to its multiplications."""
-    if not operation.types.is_promoted or target.arch != PROMOTED_ARCH:
+    if not operation.types.is_promoted or PROMOTED_BY not in target.features:
         return 0.0
     additions_per_us = target.fp32_flops_per_s / 2 / target.num_sms / 1e6
     promoted: Column = EXPOSED_PROMOTION * x.cta_m * x.tile_n * np.ceil(x.k / SCALE_BLOCK) / additions_per_us
@@ -291,10 +291,12 @@ def _tile_us(
     flops_per_s = constants.flops_share * peak * shares / target.num_sms
     mma_us = 2e6 * x.cta_m * x.tile_n * x.k / (flops_per_s * efficiency) * best
     mma_us = mma_us + np.where(widens, 0.0, _promotion_us(x, operation, target))
-    l2_bytes_per_us = constants.l2_bytes_a_clock_an_sm * CLOCK_HZ[target.arch] / 1e6
+    l2_bytes_per_us = constants.l2_bytes_a_clock_an_sm * target.clock_hz / 1e6
     loaded = x.cta_m * item.rows / x.cluster_n + x.tile_n * item.columns / x.cluster_m
     store_us = 2 * x.cta_m * x.tile_n * item.stored / l2_bytes_per_us
-    blocking = np.array([x.schedule.startswith("cooperative") or not x.use_tma_store for x in candidates])
+    blocking = np.array(
+        [x.schedule.startswith("cooperative") or not x.use_tma_store for x in map(tiling_of, candidates)]
+    )
     exposed = np.where(blocking, constants.blocking_epilogue, constants.hidden_epilogue)
     # What the CTAs of a cluster send each other is taken to travel as fast as what L2 sends: an assumption.
     exchanged = 1 - 1 / _num_sharing(candidates)
@@ -315,7 +317,7 @@ def _workspace_bytes(candidates: Sequence[Candidate], sizes: Sizes, *, zero: boo
     found = np.zeros((len(sizes), len(candidates)))
     m, n = (x[:, 0].astype(np.int64) for x in (sizes.m, sizes.n))
     for j, candidate in enumerate(candidates):
-        if candidate.split_k > 1:
+        if tiling_of(candidate).split_k > 1:
             workspace = family_of(candidate).workspace(candidate)
             count: Any = workspace.num_zero_bytes if zero else workspace.num_bytes
             # All but the tail's arithmetic takes whole arrays.
@@ -350,7 +352,7 @@ def estimate(
     reaches = np.array([float(family_of(candidate).loads_outside) for candidate in candidates])
     outside_us = reaches * _outside_us(x, waves, ItemBytes.of(candidates, operation), constants)
     compute_us = waves * _tile_us(x, candidates, operation, target, constants) + outside_us
-    modes = [SplitK(candidate.split_k_mode) for candidate in candidates]
+    modes = [SplitK(tiling_of(candidate).split_k_mode) for candidate in candidates]
     # Partial sums are written once and read once, whoever adds them up.
     moved = _operand_bytes(sizes) + 2 * _workspace_bytes(candidates, sizes, zero=False)
     bytes_per_s = constants.bandwidth_share * target.bandwidth_bytes_per_s
@@ -385,7 +387,7 @@ def _split_us(
     """Return what bringing partial sums together adds: clearing the flags and hand-overs, or a second kernel."""
     fixed = []
     for mode, candidate in zip(modes, candidates, strict=True):
-        handovers = candidate.split_k - 1 if mode is SplitK.SERIAL else 1
+        handovers = tiling_of(candidate).split_k - 1 if mode is SplitK.SERIAL else 1
         in_place = target.launch_us + constants.serial_handover_us * handovers
         free = {SplitK.NONE: 0.0, SplitK.CLUSTER: 0.0}
         fixed.append({**free, SplitK.SEPARATE: target.launch_us}.get(mode, in_place))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from aot.core.candidate import Accepted, Candidate, Reason, Rejected, Verdict
 from aot.core.dispatch import LOADS
 from aot.core.errors import CandidateError
+from aot.core.feature import Feature
 from aot.families import families_for, families_of, family_of
 from aot.space.legality import check, unbuilt
 
@@ -73,19 +74,27 @@ def judge(
 
 
 def legal(operation: Operation, target: Target, patterns: Patterns | None = None) -> list[Candidate]:
-    """List the candidates that may be compiled, in the families' order, but for those of unaligned problems alone.
+    """List the candidates that may be compiled for aligned problems, in the families' order.
 
     Raises:
         CandidateError: none is left.
     """
     pairs = judge(operation, target, patterns or Patterns(), only_able=True)
-    found = [
-        x for x, verdict in pairs if isinstance(verdict, Accepted) and not family_of(x).alignment(x).only_unaligned
-    ]
+    found = [x for x, verdict in pairs if isinstance(verdict, Accepted) and is_for_aligned(x, target)]
     if not found:
         hint = f"see `aot space --target {target.name} --explain`"
         raise CandidateError(f"no candidate of {operation.tag} on {target.name} is left; {hint}")
     return found
+
+
+def is_for_aligned(candidate: Candidate, target: Target) -> bool:
+    """Say whether a kernel is to be timed on aligned problems.
+
+    Those of unaligned problems alone are not, where the chip has TMA: what loads by it is faster. Of a chip
+    without, the kernels that load 16 bytes at once are.
+    """
+    asked = family_of(candidate).alignment(candidate)
+    return not asked.only_unaligned or (Feature.TMA not in target.features and asked.loads == LOADS[-1])
 
 
 def unaligned(operation: Operation, target: Target, loads: int, patterns: Patterns | None = None) -> list[Candidate]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aot.core.candidate import Accepted, Candidate, Reason, Rejected, Resources, SplitK, Verdict
-from aot.families import family_of
+from aot.core.candidate import Accepted, Candidate, Reason, Rejected, Resources, Verdict
+from aot.core.knobs import SplitK
+from aot.families import family_of, tiling_of
 
 if TYPE_CHECKING:
     from aot.core.operation import Operation
@@ -46,8 +47,9 @@ def _limits(candidate: Candidate, resources: Resources, target: Target) -> Rejec
             f"{target.arch} takes {target.max_threads_per_block} a block"
         )
         return Rejected(Reason.THREADS, text)
+    tiling = tiling_of(candidate)
     cluster, clusters = (
-        (candidate.cluster_m, candidate.cluster_n),
+        (tiling.cluster_m, tiling.cluster_n),
         (*target.clusters, *family_of(candidate).own_clusters),
     )
     if cluster not in clusters:
@@ -62,15 +64,16 @@ _NO_SPLIT, *_SPLITS = (mode.value for mode in SplitK)
 
 def _split_k(candidate: Candidate) -> Rejected | None:
     """Refuse a split without a mode and a mode without a split: the workspace would not be the kernel's."""
-    is_split = candidate.split_k_mode != _NO_SPLIT
-    is_known = not is_split or candidate.split_k_mode in _SPLITS
-    if is_known and candidate.split_k >= 1 and is_split == (candidate.split_k > 1):
-        needs_none = candidate.split_k_mode == SplitK.CLUSTER
+    tiling = tiling_of(candidate)
+    is_split = tiling.split_k_mode != _NO_SPLIT
+    is_known = not is_split or tiling.split_k_mode in _SPLITS
+    if is_known and tiling.split_k >= 1 and is_split == (tiling.split_k > 1):
+        needs_none = tiling.split_k_mode == SplitK.CLUSTER
         if needs_none and family_of(candidate).workspace(candidate).mode != SplitK.NONE:
             text = f"{candidate.name}: {candidate.family} splits k through a workspace, not within a cluster"
             return Rejected(Reason.COMBINATION, text)
         return None
-    text = f"{candidate.name}: split_k {candidate.split_k} in mode '{candidate.split_k_mode}'"
+    text = f"{candidate.name}: split_k {tiling.split_k} in mode '{tiling.split_k_mode}'"
     return Rejected(Reason.COMBINATION, f"{text}; 1 goes with {_NO_SPLIT}, 2 and more with {', '.join(_SPLITS)}")
 
 
@@ -103,9 +106,11 @@ def check(candidate: Candidate, operation: Operation, target: Target) -> Verdict
         CandidateError: there is no such family.
     """
     family = family_of(candidate)
-    if target.arch not in family.archs:
-        text = f"{candidate.name}: {family.name} is for {', '.join(family.archs)}, {target.name} is {target.arch}"
-        return Rejected(Reason.ARCHITECTURE, text)
+    for needing, needs in ((family.name, family.needs), (operation.tag, operation.types.needs)):
+        lacked = target.lacks(needs)
+        if lacked:
+            text = f"{candidate.name}: {needing} needs {', '.join(lacked)}, which {target.name} ({target.arch}) has not"
+            return Rejected(Reason.FEATURE, text)
     missing = unbuilt(family, operation)
     if missing:
         return _refuse_unbuilt(candidate, operation, family, missing)

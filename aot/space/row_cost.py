@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aot.core.row_operation import RowFunction
+from aot.kinds.rows.operation import RowFunction
 from aot.row_families import row_family_of
 
 if TYPE_CHECKING:
-    from aot.core.row_candidate import RowCandidate, RowKernelKey
-    from aot.core.row_operation import RowProblem
     from aot.core.target import Target
+    from aot.kinds.rows.candidate import RowCandidate, RowKernelKey
+    from aot.kinds.rows.operation import RowProblem
 
 NAME = "row-cost-model-v1"
 """Version of the model, recorded with every predicted row."""

@@ -11,9 +11,9 @@ from aot.row_families import row_families_for, row_family_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aot.core.row_candidate import RowCandidate
-    from aot.core.row_operation import RowOperation
     from aot.core.target import Target
+    from aot.kinds.rows.candidate import RowCandidate
+    from aot.kinds.rows.operation import RowOperation
 
 MAX_REGISTERS = 255
 """Registers that a thread may have. Source: CUDA C++ Programming Guide, technical specifications."""

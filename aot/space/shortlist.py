@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from aot.core.candidate import changed
+from aot.core.knobs import GemmKnobs
 from aot.space.cost import DEFAULTS, Constants, estimate
 
 if TYPE_CHECKING:
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 
 def _kin(candidate: Candidate) -> Candidate:
     """Return what a candidate shares with those that differ from it in cluster and swap only."""
-    return replace(candidate, cluster_m=1, cluster_n=1, swap_ab=False)
+    if not isinstance(candidate.knobs, GemmKnobs):
+        return candidate
+    return changed(candidate, cluster_m=1, cluster_n=1, swap_ab=False)
 
 
 def shortlist(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MAX_TILES = 4
 """Tiles of a cluster up to which a kernel of several widths is as fast as those that it stands for. Source: on an
 H200 15 kernels of four widths took 1.005 times as long in the median of their 60 tiles, that of 4x2 tiles 1.02 to 1.04
-times (docs/log/2026-11-24-widths.md)."""
+times (research/log/2026-11-24-widths.md)."""
 
 
 @cache
@@ -29,9 +29,9 @@ def of_widths(candidate: Candidate, operation: Operation, target: Target) -> tup
 
     None where there is none: the kernel is of another family, or of an operation, or of tiles, that none is built for.
     """
-    if candidate.family != FAMILY.name or candidate.schedule or candidate.num_stages:
+    if candidate.family != FAMILY.name or candidate.gemm.schedule or candidate.gemm.num_stages:
         return None
-    if candidate.cluster_m * candidate.cluster_n > MAX_TILES:
+    if candidate.gemm.cluster_m * candidate.gemm.cluster_n > MAX_TILES:
         return None
     wide, num_narrower = FAMILY.of_widths(candidate)
     return (wide, num_narrower) if isinstance(check(wide, operation, target), Accepted) else None

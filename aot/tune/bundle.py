@@ -21,7 +21,7 @@ from aot.measure.worker_process import LIBRARY_FILE
 if TYPE_CHECKING:
     from aot.measure.tuning_set import TuningSet
 
-RUNNER_PACKAGES = ("core", "search", "measure")
+RUNNER_PACKAGES = ("core", "kinds", "search", "measure")
 """What travels to the device; pyproject.toml states that they import no other package of `aot`."""
 
 RUNNER = ("aot", "run.py")

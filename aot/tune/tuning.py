@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from aot.compile.artifact import Artifact, CompileFailure
-from aot.compile.workplace import Workplace, compile_all, compile_shipped
+from aot.compile.artifact import Artifact, CompileFailure, RowArtifact
+from aot.compile.workplace import Workplace, compile_all, compile_all_rows, compile_shipped
 from aot.core.candidate import Candidate, KernelKey
 from aot.core.dispatch import LOADS, Column, DispatchTable, Grid, Section
-from aot.core.errors import CompileError, DeviceError, ShapeFileError, StoreError, TargetError
-from aot.core.measurement import Record
+from aot.core.element import ElementType
+from aot.core.errors import CandidateError, CompileError, DeviceError, ShapeFileError, StoreError, TargetError
+from aot.core.measurement import AnyRecord
 from aot.core.operands import unaligned_loads
 from aot.core.operation import Operation
 from aot.core.problem import Problem
@@ -20,17 +21,24 @@ from aot.core.shape_set import ShapeSet
 from aot.core.signature import Argument
 from aot.core.target import Target, load_target, target_names
 from aot.core.whole_file import check_output
+from aot.core.work import AnyProblem
 from aot.families import family_of
+from aot.kinds.gemm.kind import GEMM
+from aot.kinds.gemm.tuned import TunedKernel
+from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.tuned import TunedRowKernel
 from aot.measure.options import Options
 from aot.measure.preflight import read_machine
 from aot.measure.runner import run_bundle
-from aot.measure.tuning_set import TunedKernel, TuningSet
+from aot.measure.tuning_set import TuningSet
 from aot.package.build import build_library
 from aot.package.manifest import Library, device_table
+from aot.row_families import row_family_of
 from aot.search.strategy import MODEL
 from aot.select.coverage import untuned
 from aot.select.level import Level, level, levels_apart
-from aot.select.record import from_store, merge, read_record, write_record
+from aot.select.record import from_store, merge, read_products, read_record, write_record
+from aot.select.row_times import is_journal, read_journal
 from aot.select.selector import fallback_key
 from aot.select.time_model import TimeModel
 from aot.select.times import launched_problems, measured_times, unaligned_problems
@@ -40,6 +48,7 @@ from aot.space.cost import DEFAULTS, Constants
 from aot.space.shortlist import shortlist, within
 from aot.tune.bundle import Bundle, make_bundle
 from aot.tune.remote import check_machine
+from aot.tune.row_problems import fallback_table, row_fallbacks, row_tuning_keys
 
 
 @dataclass(frozen=True)
@@ -62,15 +71,22 @@ class TuningRequest:
     learned: TimeModel | None = None
     """If given, each problem is measured with the `per_problem` candidates that this predicts fastest."""
     per_problem: int = 24
+    rows: tuple[RowOperation, ...] = ()
+    """Operations on rows, whose sizes are those of `aot.tune.row_problems`."""
 
 
 def tuning_candidates(request: TuningRequest, target: Target, operation: Operation) -> list[Candidate]:
     """Choose the candidates of one operation to measure."""
-    legal = space.legal(operation, target, request.patterns)
+    problems = launched_problems([operation], request.shapes).get(operation, [])
     unaligned = _unaligned_candidates(request, target, operation)
+    try:
+        legal = space.legal(operation, target, request.patterns)
+    except CandidateError:
+        if not unaligned:
+            raise
+        legal = []  # what --kernels leaves is for problems that are not aligned
     if request.candidates:
         return [x for x in dict.fromkeys((*legal, *unaligned)) if x in set(request.candidates)]
-    problems = launched_problems([operation], request.shapes).get(operation, [])
     if not problems:
         return unaligned
     if len(legal) > request.limit:
@@ -90,15 +106,16 @@ def _unaligned_candidates(request: TuningRequest, target: Target, operation: Ope
     return list(found)
 
 
-def _library(artifacts: Sequence[Artifact], target: Target) -> Library:
-    """Return what a tuning library is built from: every kernel, and a table with no more than a fallback."""
+def _library(artifacts: Sequence[Artifact], rows: Sequence[RowArtifact], target: Target) -> Library:
+    """Return what a tuning library is built from: every kernel, and tables with no more than fallbacks."""
     section = Section(artifacts[0].kernel.operation, (), Grid((1,), (1,), (Column((1,), (0,)),)), 0)
     return Library(
         package="aot-tuning",
         version="0",
         arch=target.arch,
         kernels=tuple(artifact.kernel for artifact in artifacts),
-        tables=(device_table(target, DispatchTable((section,))),),
+        tables=(device_table(target, DispatchTable((section,)), fallback_table(rows, target)),),
+        row_kernels=tuple(artifact.kernel for artifact in rows),
     )
 
 
@@ -115,11 +132,9 @@ def _promising(
     return {candidate: us for us, candidate in ranked}
 
 
-def _suits(candidate: Candidate, loads: int) -> bool:
+def _suits(candidate: Candidate, loads: int, target: Target) -> bool:
     """Say whether a candidate is to be timed on a problem whose section is of `loads` bytes, 0 of an aligned one."""
-    return (
-        space.takes_loads(candidate, loads) if loads else not family_of(candidate).alignment(candidate).only_unaligned
-    )
+    return space.takes_loads(candidate, loads) if loads else space.is_for_aligned(candidate, target)
 
 
 def learn(paths: Sequence[Path], target: Target) -> TimeModel:
@@ -130,7 +145,7 @@ def learn(paths: Sequence[Path], target: Target) -> TimeModel:
     """
     times: dict[Operation, dict[Problem, dict[Candidate, float]]] = {}
     for path in paths:
-        record = from_store(path) if path.suffix == ".sqlite" else read_record(path)
+        record = GEMM.part(from_store(path)) if path.suffix == ".sqlite" else read_products(path)
         if load_target(record.target).arch != target.arch:
             raise StoreError(f"{path} is of {record.target}; expected times of {target.arch}, as {target.name} is")
         for operation, rows in measured_times(record).items():
@@ -141,8 +156,40 @@ def learn(paths: Sequence[Path], target: Target) -> TimeModel:
     return TimeModel.fit(times, target)
 
 
-def tuning_set(request: TuningRequest, artifacts: Sequence[Artifact], target: Target) -> TuningSet:
-    """List kernels, problems, and which kernels each problem is to be measured with."""
+def tuning_set(
+    request: TuningRequest, artifacts: Sequence[Artifact], target: Target, rows: Sequence[RowArtifact] = ()
+) -> TuningSet:
+    """List kernels, in the order of the library's, problems, and which kernels each is to be measured with."""
+    products, on_rows = _products_set(request, artifacts, target), _rows_set(request, rows, target)
+    return replace(
+        products,
+        kernels=(*products.kernels, *on_rows.kernels),
+        problems=(*products.problems, *on_rows.problems),
+        chosen={**products.chosen, **on_rows.chosen},
+        predicted_us={**products.predicted_us, **on_rows.predicted_us},
+    )
+
+
+def _rows_set(request: TuningRequest, artifacts: Sequence[RowArtifact], target: Target) -> TuningSet:
+    """Return the part of operations on rows."""
+    kernels = tuple(
+        TunedRowKernel(
+            x.kernel.key, x.kernel.object_sha256, x.kernel.limits, row_family_of(x.kernel.candidate).is_fallback
+        )
+        for x in artifacts
+    )
+    there = {kernel.key for kernel in kernels}
+    wanted = row_tuning_keys(request.rows, request.patterns, request.ratio, target)
+    predicted: dict[AnyProblem, dict[str, float]] = {
+        problem: {key.name: round(us, 4) for key, us in keys.items() if key in there}
+        for problem, keys in wanted.items()
+    }
+    chosen = {problem: frozenset(times) for problem, times in predicted.items()}
+    return TuningSet(target.name, target.arch, kernels, tuple(predicted), chosen, predicted)
+
+
+def _products_set(request: TuningRequest, artifacts: Sequence[Artifact], target: Target) -> TuningSet:
+    """Return the part of products."""
     kernels = tuple(
         TunedKernel(
             artifact.kernel.key,
@@ -157,8 +204,8 @@ def tuning_set(request: TuningRequest, artifacts: Sequence[Artifact], target: Ta
         for artifact in artifacts
     )
     problems: list[Problem] = []
-    chosen: dict[Problem, frozenset[str]] = {}
-    predicted: dict[Problem, dict[str, float]] = {}
+    chosen: dict[AnyProblem, frozenset[str]] = {}
+    predicted: dict[AnyProblem, dict[str, float]] = {}
     aligned = launched_problems(request.operations, request.shapes)
     unaligned = unaligned_problems(request.operations, request.shapes)
     for operation in dict.fromkeys((*aligned, *unaligned)):
@@ -167,7 +214,7 @@ def tuning_set(request: TuningRequest, artifacts: Sequence[Artifact], target: Ta
         problems += launched
         for problem in launched:
             loads = unaligned_loads(problem)
-            able = [x for x in candidates if _suits(x, loads)]
+            able = [x for x in candidates if _suits(x, loads, target)]
             times = _promising(request, able, problem, target) if able else {}
             predicted[problem] = {KernelKey(operation, x).name: round(us, 4) for x, us in times.items()}
             chosen[problem] = frozenset(predicted[problem])
@@ -183,7 +230,7 @@ def check_problems(request: TuningRequest) -> list[str]:
     asked = sum(len(request.shapes.problems(operation)) for operation in request.operations)
     reasons = untuned(request.operations, request.shapes)
     lines = [f"{count} of {asked} problems are not tuned: {reason}" for reason, count in reasons.items()]
-    if sum(reasons.values()) == asked:
+    if sum(reasons.values()) == asked and not request.rows:
         raise ShapeFileError(
             f"there is nothing to tune: {'; '.join(lines)}; every wheel computes them with its general kernel, which "
             "is not timed; pad the extents, or add problems to --shapes"
@@ -194,12 +241,13 @@ def check_problems(request: TuningRequest) -> list[str]:
 def tuning_library(
     request: TuningRequest, target: Target, out_dir: Path, workplace: Workplace
 ) -> tuple[Path, TuningSet, list[CompileFailure]]:
-    """Compile a tuning's kernels and link them into one library.
+    """Compile a tuning's kernels and link them into one library, which has at least one product.
 
     Raises:
-        CompileError: not one kernel compiled.
+        CompileError: not one kernel of products compiled, or a fallback of operations on rows did not.
     """
-    keys = list(dict.fromkeys(fallback_key(operation, target) for operation in request.operations))
+    products = request.operations or (Operation.of(ElementType.BFLOAT16),)
+    keys = list(dict.fromkeys(fallback_key(operation, target) for operation in products))
     for operation in request.operations:
         keys += [KernelKey(operation, candidate) for candidate in tuning_candidates(request, target, operation)]
     # Kernels of a selection are measured as they ship.
@@ -207,10 +255,31 @@ def tuning_library(
     artifacts, failures = make(keys, target, workplace)
     if not artifacts:
         raise CompileError(f"none of {len(keys)} kernels compiled; the first: {failures[0].name}: {failures[0].reason}")
-    objects = {artifact.kernel.name: artifact.path for artifact in artifacts}
-    library = _library(artifacts, target)
+    rows, lost = _compiled_rows(request, target, workplace)
+    objects = {x.kernel.name: x.path for x in artifacts} | {x.kernel.name: x.path for x in rows}
+    library = _library(artifacts, rows, target)
     path = build_library(library, objects, out_dir, target, verbose=workplace.verbose, progress=workplace.progress)
-    return path, tuning_set(request, artifacts, target), failures
+    return path, tuning_set(request, artifacts, target, rows), [*failures, *lost]
+
+
+def _compiled_rows(
+    request: TuningRequest, target: Target, workplace: Workplace
+) -> tuple[list[RowArtifact], list[CompileFailure]]:
+    """Compile the kernels of operations on rows, their fallbacks first.
+
+    Raises:
+        CompileError: a fallback does not compile.
+    """
+    if not request.rows:
+        return [], []
+    wanted = row_tuning_keys(request.rows, request.patterns, request.ratio, target)
+    fallbacks = row_fallbacks(request.rows, target)
+    keys = list(dict.fromkeys([*fallbacks, *(key for found in wanted.values() for key in found)]))
+    artifacts, failures = compile_all_rows(keys, target, workplace)
+    lost = [failure for failure in failures if failure.name in {key.name for key in fallbacks}]
+    if lost:
+        raise CompileError(f"{lost[0].name} does not compile: {lost[0].reason}")
+    return artifacts, failures
 
 
 def make_tuning_bundle(
@@ -257,7 +326,7 @@ def measure_here(
 class Imported:
     """A record that was written, where, and what each run's times were multiplied with, if they were."""
 
-    record: Record
+    record: AnyRecord
     path: Path
     levels: tuple[Level, ...] = ()
     apart: tuple[Level, ...] = ()
@@ -270,7 +339,7 @@ def import_results(
     """Merge result stores, and the record if it is there, into the record.
 
     Args:
-        results: the stores.
+        results: the stores, or journals of operations on rows as they were until 2026-11-27.
         record: the record to write; by default the one of the stores' target among `records`.
         records: the folder of the targets' records.
         is_levelled: whether the stores' times are first put to the level of the record, or else of the first store.
@@ -280,7 +349,7 @@ def import_results(
             common to be put to one level.
         TargetError: the stores are of a target that there is not.
     """
-    found = [from_store(path) for path in results]
+    found = [read_journal(path) if is_journal(path) else from_store(path) for path in results]
     target = found[0].target
     if target not in target_names():
         known = ", ".join(target_names())

@@ -22,7 +22,7 @@ struct ArgumentValues {
   void* operator[](Argument argument) const { return pointers[static_cast<int32_t>(argument)]; }
 };
 
-// Most columns of the result of an operation on rows: aot.core.row_operation.MAX_COLS.
+// Most columns of the result of an operation on rows: aot.kinds.rows.operation.MAX_COLS.
 constexpr int64_t kMaxCols = int64_t{1} << 30;
 
 // The float32 region that a kernel needs beside its operands: the twin of aot.core.candidate.Workspace.

@@ -1,4 +1,4 @@
-// The row operations that the library has kernels for: the twin of aot.core.row_operation.
+// The row operations that the library has kernels for: the twin of aot.kinds.rows.operation.
 #ifndef AOT_GEMM_ROW_OPERATION_H_
 #define AOT_GEMM_ROW_OPERATION_H_
 

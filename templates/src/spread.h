@@ -2,7 +2,7 @@
 //
 // Behind a kernel whose CTAs fill the SMs, one of which an SM holds two takes up to nearly twice as long on an H200. It is
 // taken that an SM that comes free takes as many CTAs of the next kernel as it has room for, so that others get none; that
-// was not stamped (docs/log/2026-11-24-spread.md). What cures it: shared memory that nobody uses is asked for with the
+// was not stamped (research/log/2026-11-24-spread.md). What cures it: shared memory that nobody uses is asked for with the
 // launch, so much that no SM takes more than an even share.
 #ifndef AOT_GEMM_SPREAD_H_
 #define AOT_GEMM_SPREAD_H_

@@ -11,20 +11,20 @@ from zlib import crc32
 
 import numpy as np
 
-from aot.core.candidate import SplitK
 from aot.core.element import ElementType
-from aot.core.errors import VerificationError
 from aot.core.grouping import Grouping
+from aot.core.knobs import SplitK
 from aot.core.numerics import POISON_BYTE, decode, encode, is_bad, is_integer
 from aot.core.operands import PLAIN, element_of
-from aot.core.row_operation import RowFunction
 from aot.core.signature import Argument
 from aot.core.tile_order import NUM_ORDERS, order_name
-from aot.measure.edge_operands import edge_operands
-from aot.measure.edge_shapes import OF_ONE_TILE, SIZES, TAIL_TILES, EdgeShape, arrangements_of, shape_of
-from aot.measure.group_inputs import POSITIONS
-from aot.measure.inputs import SCALED
-from aot.measure.row_verify import RowCase, _Run, takes_case
+from aot.kinds.gemm.edge_operands import edge_operands
+from aot.kinds.gemm.edge_shapes import OF_ONE_TILE, SIZES, TAIL_TILES, EdgeShape, arrangements_of, shape_of
+from aot.kinds.gemm.group_inputs import POSITIONS
+from aot.kinds.gemm.inputs import SCALED
+from aot.kinds.rows.call import RowCase, row_operands, takes_case
+from aot.kinds.rows.operation import RowFunction
+from aot.kinds.rows.signature import RowArgument
 from aot.measure.verify import EdgeCase
 from tests.device.fixture_file import Content
 
@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     from aot.core.comparison import Comparison
     from aot.core.numerics import Bits
     from aot.core.operands import Matrix
+    from aot.kinds.gemm.tuned import TunedKernel
     from aot.measure.gpu import Gpu, Kernels
-    from aot.measure.row_verify import RowKernels
-    from aot.measure.tuning_set import TunedKernel
     from tests.device.fixture_file import ListedRows
 
 LARGEST_WHOLE = 3
@@ -80,23 +79,30 @@ def _few(shape: EdgeShape) -> EdgeShape:
 def _past_tiles(kernel: TunedKernel) -> tuple[int, int, int]:
     """Return extents that go past a cluster of tiles both ways, or along the columns alone where these are many."""
     candidate = kernel.key.candidate
-    rows, columns = candidate.tile_m * candidate.cluster_m + 24, candidate.tile_n * candidate.cluster_n + 40
+    rows, columns = (
+        candidate.gemm.tile_m * candidate.gemm.cluster_m + 24,
+        candidate.gemm.tile_n * candidate.gemm.cluster_n + 40,
+    )
     if rows * columns > MAX_ELEMENTS:
-        rows = candidate.tile_m - 24
-    m, n = (columns, rows) if candidate.swap_ab else (rows, columns)
+        rows = candidate.gemm.tile_m - 24
+    m, n = (columns, rows) if candidate.gemm.swap_ab else (rows, columns)
     return m, n, 520 if candidate.family in OF_ONE_TILE else 200
 
 
 def _many_tiles(kernel: TunedKernel) -> tuple[int, int, int] | None:
     """Return extents of more tiles than the device has SMs; None where those are large or the kernel has one each."""
     candidate = kernel.key.candidate
-    is_small = candidate.tile_m * candidate.tile_n <= SMALL_TILE
-    if candidate.family not in PERSISTENT or not is_small or candidate.split_k_mode not in (SplitK.NONE, SplitK.TAIL):
+    is_small = candidate.gemm.tile_m * candidate.gemm.tile_n <= SMALL_TILE
+    if (
+        candidate.family not in PERSISTENT
+        or not is_small
+        or candidate.gemm.split_k_mode not in (SplitK.NONE, SplitK.TAIL)
+    ):
         return None
     if kernel.key.operation.grouping is not Grouping.DENSE:
         return None
-    rows, columns = TAIL_TILES[0][0] * candidate.tile_m - 8, TAIL_TILES[0][1] * candidate.tile_n - 8
-    m, n = (columns, rows) if candidate.swap_ab else (rows, columns)
+    rows, columns = TAIL_TILES[0][0] * candidate.gemm.tile_m - 8, TAIL_TILES[0][1] * candidate.gemm.tile_n - 8
+    m, n = (columns, rows) if candidate.gemm.swap_ab else (rows, columns)
     return m, n, 200
 
 
@@ -159,7 +165,11 @@ class RunProduct:
     def __init__(
         self, gpu: Gpu, kernels: Kernels, kernel: TunedKernel, index: int, case: ProductCase, num_guards: int
     ) -> None:
-        draw = exact_operands if case.content is Content.EXACT else edge_operands
+        drawn = exact_operands if case.content is Content.EXACT else edge_operands
+
+        def draw(shape: EdgeShape, rng: np.random.Generator) -> dict[Argument, Bits]:
+            return drawn(shape, shape.matrices(), rng)
+
         name = kernel.key.name
         self.edge = EdgeCase(gpu, kernels, case.shape, _rng(name, case), num_guards, draw)
         try:
@@ -179,17 +189,14 @@ class RunProduct:
                 gpu.fill(workspace, POISON_BYTE, num_bytes)
             kernels.launch(index, bound, workspace, num_bytes, gpu.stream)
             gpu.synchronize()
-            result, num_touched = edge.read()
+            return edge.read()[Argument.D]
         finally:
             if num_bytes and not gpu.is_lost():
                 gpu.free(workspace)
-        if num_touched:
-            raise VerificationError(f"wrote {num_touched} elements outside D on {case}")
-        return result
 
     def compare(self, written: Mapping[str, Bits]) -> Comparison:
         """Hold what was written, here or elsewhere, against the reference."""
-        return self.edge.compare(written["d"])
+        return self.edge.compare({Argument.D: written["d"]})
 
 
 def row_cases(kernel: ListedRows) -> list[RowCase]:
@@ -200,32 +207,31 @@ def row_cases(kernel: ListedRows) -> list[RowCase]:
     def cols(wanted: int) -> int:
         return max(min(wanted, limits.max_cols) // step, 1) * step
 
-    found = [RowCase(3, cols(136), is_full=True, padding=8), RowCase(3, cols(72), is_full=False, padding=8)]
-    found.append(RowCase(1, cols(520), is_full=False))
-    return [x for x in found if takes_case(kernel.operation, limits, x)]
+    operation = kernel.operation
+    found = [RowCase(operation, 3, cols(136), is_full=True, padding=8)]
+    found += [RowCase(operation, 3, cols(72), is_full=False, padding=8)]
+    found.append(RowCase(operation, 1, cols(520), is_full=False))
+    return [x for x in found if takes_case(limits, x)]
 
 
 class RunRows:
     """A case of a kernel of an operation on rows, launched once."""
 
     def __init__(
-        self, gpu: Gpu, kernels: RowKernels, kernel: ListedRows, index: int, case: RowCase, num_guards: int
+        self, gpu: Gpu, kernels: Kernels, kernel: ListedRows, index: int, case: RowCase, num_guards: int
     ) -> None:
-        operation = kernel.operation
-        rng = _rng(kernel.key.name, case)
-        self._run = _Run(gpu, kernels.problem(operation), operation, case, rng, num_guards)
+        self.edge = EdgeCase(gpu, kernels, case, _rng(kernel.key.name, case), num_guards)
         try:
-            self._run.poison()
-            kernels.launch(index, self._run.problem, gpu.stream)
+            self.edge.poison()
+            kernels.launch(index, self.edge.bound, 0, 0, gpu.stream)
             gpu.synchronize()
-            self._found = self._run.read()
+            found = self.edge.read()
         finally:
             if not gpu.is_lost():
-                self._run.free()
-        held = self._run._values
-        self.written = {x.value: bits for x, bits in self._found.items() if x not in held}
-        self.elements = {x.value: self._run._held[x].element for x in self._found if x not in held}
+                self.edge.free()
+        self.written = {x.value: bits.reshape(-1, bits.shape[-1]) for x, bits in found.items()}
+        self.elements = {x.value: placed.element for x, placed in row_operands(case).items() if placed.is_written}
 
     def compare(self, written: Mapping[str, Bits]) -> Comparison:
         """Hold what was written, here or elsewhere, against the reference."""
-        return self._run.compare(self._found | {x: written[x.value] for x in self._found if x.value in written})
+        return self.edge.compare({RowArgument(name): bits[None] for name, bits in written.items()})

@@ -18,11 +18,11 @@ from aot.core.candidate import Candidate, KernelKey
 from aot.core.constraints import Count, Date, Extent, Grammar, KernelName, Label, Positive, Sha256, Text, Version, Word
 from aot.core.json_text import write_json
 from aot.core.operation import Operation
-from aot.core.row_candidate import RowCandidate, RowKernelKey, RowLimits
-from aot.core.row_operation import RowOperation
 from aot.core.strict_json import decode_version, parse_json, read_content
 from aot.core.whole_file import write_whole
-from aot.measure.tuning_set import TunedKernel
+from aot.kinds.gemm.tuned import TunedKernel
+from aot.kinds.rows.candidate import RowCandidate, RowKernelKey, RowLimits
+from aot.kinds.rows.operation import RowOperation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

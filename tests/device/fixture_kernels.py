@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 from zlib import crc32
 
-from aot.core.candidate import Accepted, Candidate, KernelKey, SplitK
+from aot.core.candidate import Accepted, Candidate, KernelKey
+from aot.core.knobs import SplitK
 from aot.core.operation import Operation
-from aot.core.row_candidate import RowKernelKey
-from aot.core.row_operation import RowOperation
 from aot.families import families_of
 from aot.families.sm90_one_tile import FAMILY as ONE_TILE
+from aot.kinds.rows.candidate import RowKernelKey
+from aot.kinds.rows.operation import RowOperation
 from aot.row_families import row_families_for
 from aot.select.selection import read_selection
 from aot.space.legality import check, unbuilt
@@ -112,7 +113,7 @@ def _of_splits(target: Target) -> Iterator[KernelKey]:
     for operation in (Operation.BF16_KK, Operation.FP16_MN):
         for family in families_of(operation, target):
             for mode in (SplitK.SERIAL, SplitK.PARALLEL, SplitK.SEPARATE):
-                found = _first(family, operation, target, lambda x: x.split_k_mode is mode)  # noqa: B023
+                found = _first(family, operation, target, lambda x: x.gemm.split_k_mode is mode)  # noqa: B023
                 yield from [found] if found else []
 
 
@@ -120,8 +121,8 @@ def _of_small_tiles(target: Target) -> Iterator[KernelKey]:
     """Draw kernels with so small tiles that a CTA of a small product takes several."""
 
     def is_small(candidate: Candidate) -> bool:
-        is_whole = candidate.split_k_mode in (SplitK.NONE, SplitK.TAIL)
-        return candidate.tile_m * candidate.tile_n <= SMALL_TILE and is_whole
+        is_whole = candidate.gemm.split_k_mode in (SplitK.NONE, SplitK.TAIL)
+        return candidate.gemm.tile_m * candidate.gemm.tile_n <= SMALL_TILE and is_whole
 
     names = ("sm90_quack", "sm90_partial_tile", "sm90_prefetch_b", "sm90_stream_k", "sm90_block_scale")
     for operation in (Operation.FP16_KK, Operation.E4M3_BF16_KK, Operation.E4M3_BF16_BLOCK_KK):

@@ -23,7 +23,6 @@ from aot.core.constraints import one_line
 from aot.core.errors import AotError, DeviceError
 from aot.measure.device import CudaGpu, read_properties
 from aot.measure.kernel_library import KernelLibrary
-from aot.measure.row_library import RowLibrary
 from tests.device.fixture_cases import ProductCase, RunProduct, RunRows, product_cases, row_cases
 from tests.device.fixture_file import (
     FIXTURE_VERSION,
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from aot.core.numerics import Bits
-    from aot.measure.row_verify import RowCase
+    from aot.kinds.rows.call import RowCase
     from tests.device.fixture_file import KernelList, ListedRows
 
 NUM_GUARDS = 2048
@@ -81,14 +80,12 @@ class Recorder:
     Args:
         gpu: the device.
         listed: the kernels.
-        products: the library's kernels of products.
-        rows: those of operations on rows.
+        kernels: the library's, products first.
     """
 
     gpu: CudaGpu
     listed: KernelList
-    products: KernelLibrary
-    rows: RowLibrary
+    kernels: KernelLibrary
 
     def run(self, place: int) -> RecordedKernel:
         """Run a kernel on its cases, up to the first that fails."""
@@ -97,12 +94,11 @@ class Recorder:
         try:
             if isinstance(kernel, ListedProduct):
                 for case in product_cases(kernel.tuned):
-                    run = RunProduct(self.gpu, self.products, kernel.tuned, place, case, NUM_GUARDS)
+                    run = RunProduct(self.gpu, self.kernels, kernel.tuned, place, case, NUM_GUARDS)
                     found.append(_recorded(run, case))
             else:
-                index = place - len(self.listed.products)
                 for row_case in row_cases(kernel):
-                    run_rows = RunRows(self.gpu, self.rows, kernel, index, row_case, NUM_GUARDS)
+                    run_rows = RunRows(self.gpu, self.kernels, kernel, place, row_case, NUM_GUARDS)
                     found.append(_recorded(run_rows, row_case))
         except AotError as caught:
             error = one_line(str(caught))
@@ -129,11 +125,11 @@ def _open(folder: Path, out: Path) -> tuple[Fixture, Recorder]:
         if fixture.listed != listed:
             raise DeviceError(f"{out} is of other kernels than {folder}; give another --out, or remove it")
     library = folder / LIBRARY_FILE
-    products = KernelLibrary(library)
-    names = [x.key.name for x in listed.products]
-    if list(products.names) != names:
-        raise DeviceError(f"{library} has {len(products.names)} kernels, not those {len(names)} that are listed")
-    return fixture, Recorder(CudaGpu(properties), listed, products, RowLibrary(library))
+    kernels = KernelLibrary(library)
+    names = [x.key.name for x in all_kernels(listed)]
+    if list(kernels.names) != names:
+        raise DeviceError(f"{library} has {len(kernels.names)} kernels, not those {len(names)} that are listed")
+    return fixture, Recorder(CudaGpu(properties), listed, kernels)
 
 
 def _again() -> None:

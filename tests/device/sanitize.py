@@ -27,7 +27,7 @@ if not __package__:
 
 from aot.core.errors import CandidateError, DeviceError
 from aot.space.enumeration import Patterns
-from bench.dispatched import library_of
+from research.bench.dispatched import library_of
 from tests.device.sanitize_cases import ShippedKernel, read_kernels
 from tests.device.sanitize_pool import Pool, Shard
 from tests.device.sanitize_summary import summarise, text_of

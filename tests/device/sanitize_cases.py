@@ -6,16 +6,17 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from aot.core.candidate import Candidate, SplitK
+from aot.core.candidate import Candidate, gemm_candidate
 from aot.core.grouping import Grouping
+from aot.core.knobs import SplitK
 from aot.core.operation import Operation
 from aot.core.problem import Problem
-from aot.core.row_candidate import RowLimits
-from aot.core.row_operation import RowOperation
 from aot.core.signature import Argument
 from aot.core.tile_order import HEURISTIC, NUM_ORDERS, order_name
-from aot.measure.edge_shapes import BATCH, GROUPS, SIZES, EdgeShape, arrangements_of, rounded
-from aot.measure.row_verify import RowCase, row_cases, takes_case
+from aot.kinds.gemm.edge_shapes import BATCH, GROUPS, SIZES, EdgeShape, arrangements_of, rounded
+from aot.kinds.rows.call import RowCase, row_cases
+from aot.kinds.rows.candidate import RowLimits
+from aot.kinds.rows.operation import RowOperation
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,16 +94,16 @@ def read_kernels(manifest: Path) -> list[ShippedKernel]:
 
 def _in_flight(candidate: Candidate, operation: Operation, smem_bytes: int) -> int:
     """Return about how many elements of k a tile's CTAs hold in shared memory at once; rather too many."""
-    row_bytes = (candidate.tile_m + candidate.tile_n) * operation.a.element.num_bytes
-    sharing = candidate.split_k * candidate.cluster_m * candidate.cluster_n
+    row_bytes = (candidate.gemm.tile_m + candidate.gemm.tile_n) * operation.a.element.num_bytes
+    sharing = candidate.gemm.split_k * candidate.gemm.cluster_m * candidate.gemm.cluster_n
     return max(1, smem_bytes // row_bytes) * sharing
 
 
 def _extents(kernel: ShippedKernel, candidate: Candidate, operation: Operation) -> dict[str, tuple[int, int, int]]:
     """Return (m, n, k) of each case of a product, before they are rounded up to what its types need."""
-    rows, columns = candidate.tile_m, candidate.tile_n
-    across, along = rows * candidate.cluster_m, columns * candidate.cluster_n
-    if candidate.swap_ab:
+    rows, columns = candidate.gemm.tile_m, candidate.gemm.tile_n
+    across, along = rows * candidate.gemm.cluster_m, columns * candidate.gemm.cluster_n
+    if candidate.gemm.swap_ab:
         rows, across, along = columns, along, across
     num_tiles = ROUNDS * kernel.facts["num_sms"] + EXTRA_TILES
     if operation.grouping is Grouping.BATCHED:
@@ -122,7 +123,7 @@ def _product_cases(kernel: ShippedKernel) -> list[Case]:
     be constant and without. one: the smallest problem. many: several tiles for each SM, most of them partial.
     """
     operation, fields = Operation(kernel.facts["operation"]), dict(kernel.facts["candidate"])
-    candidate = Candidate(**{**fields, "split_k_mode": SplitK(fields["split_k_mode"])})
+    candidate = gemm_candidate(**{**fields, "split_k_mode": SplitK(fields["split_k_mode"])})
     arrangements, orders = arrangements_of(operation), Argument.TILE_ORDER.value in kernel.facts["signature"]
     groups = {Grouping.DENSE: 1, Grouping.BATCHED: BATCH}.get(operation.grouping, GROUPS)
     found = []
@@ -146,9 +147,8 @@ def _row_cases(kernel: ShippedKernel) -> list[Case]:
     """List the edge cases of a kernel of an operation on rows by their width."""
     operation, limits = RowOperation(kernel.facts["operation"]), RowLimits(**kernel.facts["limits"])
     widths: dict[int, list[RowCase]] = {}
-    for case in row_cases(limits):
-        if takes_case(operation, limits, case):
-            widths.setdefault(case.cols, []).append(case)
+    for case in row_cases(operation, limits):
+        widths.setdefault(case.cols, []).append(case)
     return [
         Case(f"rows of {cols} columns", 0 if i < EARLY_WIDTHS else 1, rows=tuple(cases))
         for i, (cols, cases) in enumerate(sorted(widths.items()))

@@ -16,11 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aot.core.errors import DeviceError, VerificationError
-from aot.core.row_operation import RowOperation
 from aot.measure.device import CudaGpu, read_properties
 from aot.measure.kernel_library import KernelLibrary
-from aot.measure.row_library import RowLibrary
-from aot.measure.row_verify import RowVerifier
 from aot.measure.verify import Verifier
 from tests.device.sanitize_cases import Case, ShippedKernel
 from tests.device.sanitize_control import launch_control
@@ -49,28 +46,23 @@ def in_turns(kernels: list[ShippedKernel]) -> Iterator[tuple[ShippedKernel, Case
 class Runner:
     """Runs cases on a device, with operands that are allocated to the byte."""
 
-    def __init__(self, gpu: Any, products: Any, rows: Any) -> None:
-        rng = np.random.default_rng(0)
-        self._gpu = gpu
-        self._products, self._rows = (
-            Verifier(gpu, products, rng, num_guards=0),
-            RowVerifier(gpu, rows, rng, num_guards=0),
-        )
-        self._num_kernels = len(products.names)
+    def __init__(self, gpu: Any, kernels: Any) -> None:
+        self._gpu, self._names = gpu, list(kernels.names)
+        self._verifier = Verifier(gpu, kernels, np.random.default_rng(0), num_guards=0)
 
     def fault(self, kernel: ShippedKernel, case: Case) -> str:
         """Run a case and say what is wrong with its results; nothing where all is well."""
         try:
+            index = self._names.index(kernel.name)
             if case.shape:
-                index = kernel.index + self._num_kernels * case.order
-                self._products.run_each(case.shape, index, case.promises)
+                self._verifier.run_each(case.shape, index + len(self._names) * case.order, case.promises)
             for rows in case.rows:
-                self._rows.verify_case(RowOperation(kernel.facts["operation"]), kernel.index, rows, num_runs=1)
+                self._verifier.run_once(rows, index)
         except (DeviceError, VerificationError) as error:
             return str(error)
         finally:
             if not self._gpu.is_lost():
-                self._products.close()  # the next case's workspace is to be as large as it needs, and no larger
+                self._verifier.close()  # the next case's workspace is to be as large as it needs, and no larger
         return ""
 
 
@@ -105,7 +97,7 @@ def main() -> int:
     library = Path(plan["library"])
     kernels = [ShippedKernel(**x) for x in plan["kernels"]]
     done = {(digest, case) for digest, case in plan["done"]}
-    return work(gpu, Runner(gpu, KernelLibrary(library), RowLibrary(library)), kernels, done, plan["deadline"])
+    return work(gpu, Runner(gpu, KernelLibrary(library)), kernels, done, plan["deadline"])
 
 
 if __name__ == "__main__":

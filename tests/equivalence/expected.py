@@ -103,7 +103,7 @@ def product_of(kernel, case):
     a = _matrix(case.a, case.m, case.k, layout.a_k_major)
     b = _matrix(case.b, case.n, case.k, layout.b_k_major)
     d = _matrix(case.d, case.m, case.n, row_major=True)
-    operands = (b, a, d.transposed) if kernel.candidate.swap_ab else (a, b, d)
+    operands = (b, a, d.transposed) if kernel.candidate.gemm.swap_ab else (a, b, d)
     return Product(kernel.operation.element.value, *operands)
 
 

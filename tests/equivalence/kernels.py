@@ -49,10 +49,13 @@ def facets(key, *, of_every=EVERY):
     found = {(family, operation.element), (family, operation.layout, operation.epilogue)}
     if of_every:
         return found | {(family, operation), (candidate, operation.layout, operation.epilogue)}
-    swaps = candidate.swap_ab
+    swaps = candidate.gemm.swap_ab
     found |= {(family, name, value) for name, value in vars(candidate).items()}
-    found |= {(family, "split", candidate.split_k, candidate.split_k_mode, swaps), (family, candidate.schedule, swaps)}
-    return found | {(family, "cluster", candidate.cluster_m, candidate.cluster_n, swaps)}
+    found |= {
+        (family, "split", candidate.gemm.split_k, candidate.gemm.split_k_mode, swaps),
+        (family, candidate.gemm.schedule, swaps),
+    }
+    return found | {(family, "cluster", candidate.gemm.cluster_m, candidate.gemm.cluster_n, swaps)}
 
 
 @cache

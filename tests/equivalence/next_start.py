@@ -1,4 +1,4 @@
-"""When a kernel lets the next one start, derived from the rule's description: docs/log/2026-11-24-next-start.md."""
+"""When a kernel lets the next one start, derived from the rule's description: research/log/2026-11-24-next-start.md."""
 
 from __future__ import annotations
 

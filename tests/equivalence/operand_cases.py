@@ -8,18 +8,21 @@ import zlib
 from math import ceil
 
 from aot.core.grouping import Grouping
-from aot.core.row_operation import RowFunction, RowScale
 from aot.core.types import Scale
-from aot.measure.kernel_library import (
+from aot.kinds.rows.operation import RowFunction, RowScale
+from aot.measure.call_structs import (
     B_CONSTANT,
     CURRENT_DEVICE,
     GATE_INTERLEAVED,
+    INTERLEAVED,
     OFFSETS_START,
+    SCALE_GIVEN,
     GroupStrides,
     ProblemStruct,
+    RowsProblemStruct,
+    RowsTensorStruct,
     TensorStruct,
 )
-from aot.measure.row_library import INTERLEAVED, SCALE_GIVEN, RowsProblemStruct, RowsTensorStruct
 
 COUNT = 40
 """Problems for each kernel."""

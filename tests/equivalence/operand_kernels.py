@@ -12,15 +12,15 @@ from functools import cache
 from pathlib import Path
 
 from aot.compile.artifact import Artifact, RowArtifact
-from aot.core.candidate import Candidate, KernelKey
+from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.dispatch import Column, DispatchTable, Grid, Section
 from aot.core.operation import Operation as Op
-from aot.core.row_candidate import RowKernelKey
-from aot.core.row_dispatch import RowColumn, RowSection, RowStep, RowTable
-from aot.core.row_operation import RowOperation as Row
 from aot.core.signature import signature_of
 from aot.core.target import Target, load_target
 from aot.families.simt import FAMILY as FALLBACK
+from aot.kinds.rows.candidate import RowKernelKey
+from aot.kinds.rows.dispatch import RowColumn, RowSection, RowStep, RowTable
+from aot.kinds.rows.operation import RowOperation as Row
 from aot.package.manifest import Manifest, device_table, from_json, to_json
 from aot.row_families import row_families
 from tests.compiling import EVERY, compile_kernels
@@ -30,7 +30,7 @@ from tests.runtime import test_grouped_kernels as groups
 from tests.runtime import test_operand_kernels as operands
 from tests.runtime import test_sm90_split_fp8 as fp8_splits
 
-SKINNY = Candidate("cluster_split_k", 24, 8, 2, schedule="warps4", num_stages=3, swap_ab=True, use_tma_store=False)
+SKINNY = gemm_candidate("cluster_split_k", 24, 8, 2, schedule="warps4", num_stages=3, swap_ab=True, use_tma_store=False)
 SHARED_K = {"use_tma_store": False, "split_k_mode": "cluster"}
 PAIR = {"cluster_m": 2, "use_2cta": True}
 KERNELS = {
@@ -57,11 +57,11 @@ KERNELS = {
         (Op.E4M3_BF16_KK_SWIGLU, operands.sm90(64, 64)),
         (Op.E4M3_BF16_BLOCK_KK, operands.sm90_block(128, 128, "cooperative")),
         (Op.BF16_KK_BATCHED, operands.sm90(128, 64)),
-        (Op.BF16_KN_BATCHED, Candidate("sm90_cluster_split_k", 128, 128, 2, split_k=2, **SHARED_K)),
-        (Op.BF16_MN_BATCHED, Candidate("sm90_cluster_split_k", 64, 64, split_k=4, swap_ab=True, **SHARED_K)),
-        (Op.BF16_KN_BATCHED, Candidate("sm90_one_tile", 128, 128, 4, use_tma_store=False)),
-        (Op.BF16_MN_BATCHED, Candidate("sm90_one_tile", 64, 64, 1, 2, swap_ab=True, use_tma_store=False)),
-        (Op.BF16_KK_RESIDUAL, Candidate("sm90_one_tile", 128, 56, 4, swap_ab=True, use_tma_store=False)),
+        (Op.BF16_KN_BATCHED, gemm_candidate("sm90_cluster_split_k", 128, 128, 2, split_k=2, **SHARED_K)),
+        (Op.BF16_MN_BATCHED, gemm_candidate("sm90_cluster_split_k", 64, 64, split_k=4, swap_ab=True, **SHARED_K)),
+        (Op.BF16_KN_BATCHED, gemm_candidate("sm90_one_tile", 128, 128, 4, use_tma_store=False)),
+        (Op.BF16_MN_BATCHED, gemm_candidate("sm90_one_tile", 64, 64, 1, 2, swap_ab=True, use_tma_store=False)),
+        (Op.BF16_KK_RESIDUAL, gemm_candidate("sm90_one_tile", 128, 56, 4, swap_ab=True, use_tma_store=False)),
         *((x.operation, x.candidate) for x in fp8_splits.LAUNCHED),
         (Op.BF16_KK_GROUPED, groups.sm90(128, 256, "cooperative", cluster_m=2)),
         (Op.E4M3_BF16_KK_GATHERED_SWIGLU, groups.sm90(128, 128, "cooperative")),
@@ -80,17 +80,17 @@ MORE = {
         (Op.BF16_KN_GROUPED, groups.sm100(128, 128)),
     ],
     "h200": [
-        (Op.BF16_KK_RESIDUAL, Candidate("sm90_cluster_split_k", 64, 96, split_k=2, **SHARED_K)),
-        (Op.BF16_KK_RESIDUAL, Candidate("sm90_cluster_split_k", 128, 64, 1, 2, swap_ab=True, use_tma_store=False)),
-        (Op.BF16_KK_SWIGLU, Candidate("sm90_cluster_split_k", 128, 64, 2, split_k=2, **SHARED_K)),
-        (Op.BF16_KK_SWIGLU, Candidate("sm90_one_tile", 128, 64, 1, 4, use_tma_store=False)),
-        (Op.BF16_KK_SWIGLU, Candidate("sm90_one_tile", 128, 112, 4, 1, use_tma_store=False)),
-        (Op.BF16_KK_BATCHED, Candidate("sm90_cluster_split_k", 64, 96, split_k=2, **SHARED_K)),
-        (Op.BF16_KN_BATCHED, Candidate("sm90_cluster_split_k", 64, 128, 1, 2, use_tma_store=False)),
-        (Op.FP16_KK_GELU, Candidate("sm90_cluster_split_k", 192, 64, split_k=4, swap_ab=True, **SHARED_K)),
-        (Op.BF16_KK_SWIGLU, Candidate("sm90_cluster_split_k", 64, 80, split_k=2, swap_ab=True, **SHARED_K)),
-        (Op.BF16_KK_BATCHED, Candidate("sm90_one_tile", 64, 88, use_tma_store=False)),
-        (Op.FP16_KK_GELU, Candidate("sm90_one_tile", 192, 64, 2, swap_ab=True, use_tma_store=False)),
+        (Op.BF16_KK_RESIDUAL, gemm_candidate("sm90_cluster_split_k", 64, 96, split_k=2, **SHARED_K)),
+        (Op.BF16_KK_RESIDUAL, gemm_candidate("sm90_cluster_split_k", 128, 64, 1, 2, swap_ab=True, use_tma_store=False)),
+        (Op.BF16_KK_SWIGLU, gemm_candidate("sm90_cluster_split_k", 128, 64, 2, split_k=2, **SHARED_K)),
+        (Op.BF16_KK_SWIGLU, gemm_candidate("sm90_one_tile", 128, 64, 1, 4, use_tma_store=False)),
+        (Op.BF16_KK_SWIGLU, gemm_candidate("sm90_one_tile", 128, 112, 4, 1, use_tma_store=False)),
+        (Op.BF16_KK_BATCHED, gemm_candidate("sm90_cluster_split_k", 64, 96, split_k=2, **SHARED_K)),
+        (Op.BF16_KN_BATCHED, gemm_candidate("sm90_cluster_split_k", 64, 128, 1, 2, use_tma_store=False)),
+        (Op.FP16_KK_GELU, gemm_candidate("sm90_cluster_split_k", 192, 64, split_k=4, swap_ab=True, **SHARED_K)),
+        (Op.BF16_KK_SWIGLU, gemm_candidate("sm90_cluster_split_k", 64, 80, split_k=2, swap_ab=True, **SHARED_K)),
+        (Op.BF16_KK_BATCHED, gemm_candidate("sm90_one_tile", 64, 88, use_tma_store=False)),
+        (Op.FP16_KK_GELU, gemm_candidate("sm90_one_tile", 192, 64, 2, swap_ab=True, use_tma_store=False)),
     ],
 }
 """Kernels of other layouts and epilogues, and of types and clusters whose operands others of their family have, which

@@ -14,7 +14,7 @@ from math import ceil, prod
 from aot.core.grouping import Grouping
 from aot.core.target import load_target
 from aot.core.types import Scale
-from aot.measure.kernel_library import B_CONSTANT, GATE_INTERLEAVED, OFFSETS_START
+from aot.measure.call_structs import B_CONSTANT, GATE_INTERLEAVED, OFFSETS_START
 from tests.equivalence.descriptor import TensorMap
 from tests.equivalence.expected import LARGE_BYTES
 from tests.equivalence.families.sm100_quack import divisor, num_in_group, schedule, walk
@@ -286,18 +286,21 @@ def _boxes(o):
     What has no equal shares of 8 CTAs of `sm90_one_tile` load whole, in turns.
     """
     candidate, operation = o.kernel.candidate, o.operation
-    pair = 2 if candidate.use_2cta else 1
+    pair = 2 if candidate.gemm.use_2cta else 1
     row = ROW_BYTES // operation.types.a.num_bytes
     layout = operation.layout.a_k_major, operation.layout.b_k_major
-    parts = (candidate.tile_m // pair, candidate.cluster_n), (candidate.tile_n // pair, candidate.cluster_m // pair)
-    for (rows, shared), row_major in zip(parts, layout[::-1] if candidate.swap_ab else layout, strict=True):
+    parts = (
+        (candidate.gemm.tile_m // pair, candidate.gemm.cluster_n),
+        (candidate.gemm.tile_n // pair, candidate.gemm.cluster_m // pair),
+    )
+    for (rows, shared), row_major in zip(parts, layout[::-1] if candidate.gemm.swap_ab else layout, strict=True):
         num_parts = 1 if candidate.family == ONE_TILE and rows % (8 * shared) else shared
         yield (row, rows // num_parts) if row_major else (_row(rows), row // num_parts)
 
 
 def _loads(o):
     """Give the parameters of X and Y."""
-    names = "ba" if o.kernel.candidate.swap_ab else "ab"
+    names = "ba" if o.kernel.candidate.gemm.swap_ab else "ab"
     for name, (inner, outer) in zip(names, _boxes(o), strict=True):
         box = inner, outer
         if name == "a" and o.grouping is Grouping.GATHERED:
@@ -317,7 +320,7 @@ def _loads(o):
 def _stored(o, name):
     """Give the parameters of D or of a residual, which an exchanged kernel sees as their transpose."""
     found, shape = o.descriptor(name)
-    shape = (*shape[1::-1], *shape[2:]) if o.kernel.candidate.swap_ab else shape
+    shape = (*shape[1::-1], *shape[2:]) if o.kernel.candidate.gemm.swap_ab else shape
     return [found, Plain(struct.pack(f"<{len(shape)}i", *shape))]
 
 
@@ -326,19 +329,19 @@ def _vectors(o):
     found = [o.bias()] if o.operation.has_bias else []
     if o.operation.types.scale is Scale.VECTOR:
         scales = [o.factors("scale_a"), o.factors("scale_b")]
-        found = [*(scales[::-1] if o.kernel.candidate.swap_ab else scales), *found]
+        found = [*(scales[::-1] if o.kernel.candidate.gemm.swap_ab else scales), *found]
     return [*found, *o.scale_d()]
 
 
 def _clusters(o):
     """Count the clusters along M and N: of a group's rows as many as groups of any sizes may have."""
     candidate, p = o.kernel.candidate, o.problem
-    rows = candidate.tile_m // (2 if candidate.use_2cta else 1) * candidate.cluster_m
+    rows = candidate.gemm.tile_m // (2 if candidate.gemm.use_2cta else 1) * candidate.gemm.cluster_m
     extents = p.m, o.operation.num_rows_of_b(p.n)
-    height, width = extents[::-1] if candidate.swap_ab else extents
+    height, width = extents[::-1] if candidate.gemm.swap_ab else extents
     if o.grouping.groups_rows:
         height = (height + o.groups * (rows - 1)) // rows * rows
-    return ceil(height / rows), ceil(width / (candidate.tile_n * candidate.cluster_n))
+    return ceil(height / rows), ceil(width / (candidate.gemm.tile_n * candidate.gemm.cluster_n))
 
 
 def _group_schedule(o):
@@ -351,7 +354,7 @@ def _group_schedule(o):
 
 def _ragged(o):
     """Give what loads the last rows of a matrix by smaller boxes: their descriptors, the extents, and the promise."""
-    family, names = o.kernel.candidate.family, "ba" if o.kernel.candidate.swap_ab else "ab"
+    family, names = o.kernel.candidate.family, "ba" if o.kernel.candidate.gemm.swap_ab else "ab"
     if family not in ("sm90_prefetch_b", "sm90_block_scale"):
         return []
     tile = {"sm90_prefetch_b": (4, 1), "sm90_block_scale": (8, 8)}[family]
@@ -368,7 +371,7 @@ def _starts(o, num_clusters, blocks_per_sm=1, *, knows_loads=True):
     if target.arch != "sm_90a":
         return [integer(is_constant), integer(AT_ONCE)]
     in_cluster = prod(cluster(kernel))
-    splits = kernel.candidate.split_k if kernel.candidate.family == "sm90_prefetch_b" else 1
+    splits = kernel.candidate.gemm.split_k if kernel.candidate.family == "sm90_prefetch_b" else 1
     products = max(o.groups, 1) if o.grouping is Grouping.BATCHED else 1
     num_bytes = p.m * p.k * o.operation.types.a.num_bytes
     num_bytes += o.operation.num_rows_of_b(p.n) * p.k * o.operation.types.b.num_bytes
@@ -388,7 +391,9 @@ def _quack(o):
     """Give the parameters of quack's kernels, and of ours that are made of them."""
     is_block = o.operation.types.scale is Scale.BLOCK
     has_gate = o.operation.gate is not None
-    mma = bytes(32 * (2 if o.kernel.candidate.use_2cta else 1)) if "sm100" in o.kernel.candidate.family else bytes(1)
+    mma = (
+        bytes(32 * (2 if o.kernel.candidate.gemm.use_2cta else 1)) if "sm100" in o.kernel.candidate.family else bytes(1)
+    )
     found = [Plain(mma), *_loads(o)]
     found += [] if has_gate else _stored(o, "d")
     found += _stored(o, "residual") if o.operation.has_residual else []
@@ -416,12 +421,12 @@ def _d(o, name="d"):
 def _skinny(o):
     """Give the parameters of our own kernel for few rows."""
     candidate, found = o.kernel.candidate, []
-    for name, rows in (("a", candidate.tile_n), ("b", candidate.tile_m * candidate.cluster_m)):
+    for name, rows in (("a", candidate.gemm.tile_n), ("b", candidate.gemm.tile_m * candidate.gemm.cluster_m)):
         map_, shape = o.descriptor(name, (ROW_BYTES // o.operation.types.a.num_bytes, rows))
         found += [map_, Plain(struct.pack("<2i", *shape))]
     factors = o.factors("scale_a"), o.factors("scale_b")
-    rows = candidate.tile_m * candidate.cluster_m // o.operation.num_rows_of_b(1)
-    num_clusters = ceil(o.problem.m / candidate.tile_n) * ceil(o.problem.n / rows)
+    rows = candidate.gemm.tile_m * candidate.gemm.cluster_m // o.operation.num_rows_of_b(1)
+    num_clusters = ceil(o.problem.m / candidate.gemm.tile_n) * ceil(o.problem.n / rows)
     blocks_per_sm = 2 if 2 * (o.kernel.smem_bytes + SMEM_OF_SYSTEM) <= SMEM_OF_SM else 1
     return [*found, _d(o), *factors, o.bias(), *_starts(o, num_clusters, blocks_per_sm, knows_loads=False)]
 
@@ -475,7 +480,7 @@ def parameters(kernel, problem):
 
 def cluster(kernel):
     """Give the CTAs of a cluster along x, y and z."""
-    along_m, along_n, splits = (getattr(kernel.candidate, x) for x in ("cluster_m", "cluster_n", "split_k"))
+    along_m, along_n, splits = (getattr(kernel.candidate.gemm, x) for x in ("cluster_m", "cluster_n", "split_k"))
     is_along_x = kernel.candidate.family in (SHARED_K, ONE_TILE)
     return (along_m * along_n * splits, 1, 1) if is_along_x else (along_m, along_n, 1)
 
@@ -489,6 +494,6 @@ def grid(kernel, problem):
         return x * width * products, slow, ceil(fast / width)
     if candidate.family == SHARED_K:
         return x * count * products, 1, 1
-    if candidate.schedule == "clc":
+    if candidate.gemm.schedule == "clc":
         return count * x, y, products
     return x, y, min(count * products, kernel.num_sms // (x * y))

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aot.measure.kernel_library import B_CONSTANT, CURRENT_DEVICE, ProblemStruct, TensorStruct
-from aot.measure.row_library import RowsProblemStruct
+from aot.measure.call_structs import B_CONSTANT, CURRENT_DEVICE, ProblemStruct, RowsProblemStruct, TensorStruct
 from aot.package.build import read_templates, write
 from aot.package.render import render_library
 from tests import native

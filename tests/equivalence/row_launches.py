@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 from math import ceil
 
-from aot.core.row_operation import RowFunction, RowScale
-from aot.core.row_signature import RowArgument, RowFlag, row_signature_of
-from aot.measure.row_library import INTERLEAVED, SCALE_GIVEN
+from aot.kinds.rows.operation import RowFunction, RowScale
+from aot.kinds.rows.signature import RowArgument, RowFlag, row_signature_of
+from aot.measure.call_structs import INTERLEAVED, SCALE_GIVEN
 from tests.equivalence.operand_cases import BLOCK
 from tests.equivalence.operand_launches import Plain, integer, tensor
 

@@ -111,11 +111,16 @@ def test_every_candidate_and_layout_of_the_wheel_gets_enough_problems(runs):
     for facet in (
         lambda x: (x.candidate if kernels.EVERY else x.candidate.family, x.operation.layout, x.operation.epilogue),
         lambda x: (x.candidate.family, x.operation if kernels.EVERY else x.operation.element),
-        lambda x: (x.candidate.family, x.candidate.tile_m),
-        lambda x: (x.candidate.family, x.candidate.tile_n),
-        lambda x: (x.candidate.family, x.candidate.cluster_m, x.candidate.cluster_n, x.candidate.swap_ab),
-        lambda x: (x.candidate.family, x.candidate.schedule, x.candidate.swap_ab),
-        lambda x: (x.candidate.family, x.candidate.split_k, x.candidate.split_k_mode),
+        lambda x: (x.candidate.family, x.candidate.gemm.tile_m),
+        lambda x: (x.candidate.family, x.candidate.gemm.tile_n),
+        lambda x: (
+            x.candidate.family,
+            x.candidate.gemm.cluster_m,
+            x.candidate.gemm.cluster_n,
+            x.candidate.gemm.swap_ab,
+        ),
+        lambda x: (x.candidate.family, x.candidate.gemm.schedule, x.candidate.gemm.swap_ab),
+        lambda x: (x.candidate.family, x.candidate.gemm.split_k, x.candidate.gemm.split_k_mode),
     ):
         assert set(map(facet, selected)) == set(map(facet, shipped))
     found = {}

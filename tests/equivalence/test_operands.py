@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from aot.core.target import load_target
-from aot.measure.kernel_library import GATE_INTERLEAVED, OFFSETS_START
+from aot.measure.call_structs import GATE_INTERLEAVED, OFFSETS_START
 from tests.equivalence import descriptor, operand_cases, operand_kernels, operand_launches, programs, row_launches
 from tests.equivalence.launch import DESCRIPTOR_BYTES
 

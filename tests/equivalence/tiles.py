@@ -58,9 +58,9 @@ class Tile:
 
     @staticmethod
     def of(candidate):
-        pair = 2 if candidate.use_2cta else 1
-        cluster = candidate.cluster_m, candidate.cluster_n
-        return Tile(candidate.tile_m // pair, candidate.tile_n, cluster, pair)
+        pair = 2 if candidate.gemm.use_2cta else 1
+        cluster = candidate.gemm.cluster_m, candidate.gemm.cluster_n
+        return Tile(candidate.gemm.tile_m // pair, candidate.gemm.tile_n, cluster, pair)
 
     @property
     def mma(self):

@@ -32,7 +32,6 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
 
 from aot.cli import build as cli_build
-from aot.cli import search as cli_search
 from aot.cli import select as cli_select
 from aot.cli import tune as cli_tune
 from aot.cli.main import COMMANDS, main
@@ -45,23 +44,23 @@ from aot.core.errors import AotError, DeviceError
 from aot.core.measurement import Conditions, Measurement, Record
 from aot.core.operation import Operation
 from aot.core.problem import Problem
-from aot.core.row_candidate import RowKernelKey
 from aot.core.shape_set import shape_set_names
 from aot.core.target import load_target, target_names
 from aot.emulate.kernels import EmulatedSet
+from aot.kinds.gemm.tuned import TunedKernel
+from aot.kinds.rows.candidate import RowKernelKey
 from aot.measure.preflight import Machine
 from aot.measure.store import open_store
-from aot.measure.tuning_set import TunedKernel
 from aot.release.source import Source
 from aot.select import pipeline
 from aot.select.coverage import Coverage
 from aot.select.record import write_record
 from aot.select.selection import SELECTION_VERSION, Selection, write_selection
 from aot.select.selector import fallback_key
+from aot.space import calibrate
 from aot.space import enumeration as space
 from aot.space.cost import DEFAULTS
 from aot.space.enumeration import legal
-from aot.studies import calibrate
 from aot.tune.remote import Link, LinkError
 from tests.golden.manifest import kernel
 from tests.seeds import MISS_LOG
@@ -118,7 +117,7 @@ HOSTILE = (
     *(
         "thor",
         "h200",
-        "orin",
+        "xavier",
         "representative",
         "atlas_heldout",
         "transposed",
@@ -292,21 +291,15 @@ def replaced(folder):
         mock.patch.object(pipeline, "COMMITTED", folder / "selections"),
         mock.patch.object(calibrate, "calibrate", return_value=(DEFAULTS, [])),
         mock.patch.object(calibrate, "cross_validate", return_value=[]),
-        mock.patch.object(cli_search.replay, "curve", return_value=[]),
         mock.patch("aot.space.enumeration.judge", _judged),
         mock.patch("aot.cli.space.judge", _judged),
         *(mock.patch.object(x, "RECORDS", records) for x in (cli_build, cli_select, cli_tune)),
         *(mock.patch(f"aot.cli.{x}.RECORDS", records) for x in ("report", "selection", "wheel")),
         mock.patch("aot.cli.shapes.run_recorded", lambda command, folder: len(command)),
-        mock.patch("aot.studies.census.legal_keys", lambda operations, target, _: [fallback_key(OPERATION, target)]),
-        mock.patch("aot.studies.census.count", _count),
         mock.patch("aot.cli.emulate.legal_keys", lambda operations, target, _: [fallback_key(OPERATION, target)]),
         mock.patch("aot.cli.emulate.compile_emulated", lambda _, target, *__: EmulatedSet(target, (), (), (), folder)),
         mock.patch("aot.cli.emulate.Executor"),
         mock.patch("aot.models.empty.is_installed", return_value=False),
-        mock.patch("aot.cli.prior._checks", return_value=[]),
-        mock.patch.dict("aot.cli.prior.PARTS", {"rule": lambda _: "rule"}),
-        mock.patch.dict("aot.cli.prior.FACTS", {"rule": lambda _: ["rule"]}),
         mock.patch("aot.cli.release.read_source", return_value=Source("a" * 40, datetime(2026, 11, 20, tzinfo=UTC))),
         mock.patch("aot.cli.release.build_toolchain_wheel", return_value=None),
         mock.patch("aot.cli.release.assemble", return_value=None),
@@ -314,9 +307,8 @@ def replaced(folder):
         mock.patch("aot.cli.release.fill", return_value=None),
         mock.patch("aot.cli.completion.place", return_value=folder / "completion"),
     ]
-    for name in ("search", "calibrate"):
-        (record,) = [x for x in main.get_command(None, name).params if x.name == "record"]
-        patches.append(mock.patch.object(record, "default", folder / "r.jsonl.gz"))
+    (record,) = [x for x in main.get_command(None, "calibrate").params if x.name == "record"]
+    patches.append(mock.patch.object(record, "default", folder / "r.jsonl.gz"))
     with contextlib.ExitStack() as stack:
         for patch in patches:
             stack.enter_context(patch)
@@ -347,12 +339,6 @@ def _judged(operation, target, patterns, **_):
     for candidate, verdict in _verdicts(operation, target):
         if patterns.keep(candidate.name):
             yield candidate, verdict
-
-
-def _count(_operations, target, toolchain, _lookup):
-    from aot.studies.census import CENSUS_VERSION, Census
-
-    return Census(CENSUS_VERSION, target.name, target.arch, toolchain, (), ())
 
 
 LADDERS = ("1", "1-256", "2,4,8", "333,500-5000", "1-2147483647")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from aot.core.row_operation import RowFunction, RowOperation
+from aot.kinds.rows.operation import RowFunction, RowOperation
 from tests.runtime.rows import RowLaunch
 
 EXTENTS = (0, 1, 2, 3, 8, 16, 64, 72, 100, 4096)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from aot.core.candidate import Candidate, KernelKey, SplitK, Workspace
+from aot.core.candidate import Candidate, KernelKey, Workspace, gemm_candidate
 from aot.core.dispatch import MAX_STEP_M, Column, DispatchTable, Grid, Ladder, Row, Section
 from aot.core.element import ElementType
 from aot.core.execution import Execution, KernelState
 from aot.core.kernel import Kernel
+from aot.core.knobs import SplitK
 from aot.core.measurement import Conditions
 from aot.core.operation import Layout, Operation
 from aot.families import signature
@@ -18,18 +19,22 @@ from aot.select.selection import HeldOut, Regret
 
 KK = Operation.of(ElementType.BFLOAT16)
 KN = Operation.of(ElementType.BFLOAT16, Layout.KN)
-FALLBACK = Candidate(family="simt", tile_m=16, tile_n=16, use_tma_store=False)
-BIG = Candidate(family="sm90_quack", tile_m=128, tile_n=256, cluster_m=2, schedule="coop")
-SMALL = Candidate(family="sm90_quack", tile_m=64, tile_n=16, schedule="pingpong", swap_ab=True)
-SPLIT = Candidate(family="sm90_prefetch_b", tile_m=64, tile_n=32, schedule="splitk", split_k=4, split_k_mode="serial")
+FALLBACK = gemm_candidate(family="simt", tile_m=16, tile_n=16, use_tma_store=False)
+BIG = gemm_candidate(family="sm90_quack", tile_m=128, tile_n=256, cluster_m=2, schedule="coop")
+SMALL = gemm_candidate(family="sm90_quack", tile_m=64, tile_n=16, schedule="pingpong", swap_ab=True)
+SPLIT = gemm_candidate(
+    family="sm90_prefetch_b", tile_m=64, tile_n=32, schedule="splitk", split_k=4, split_k_mode="serial"
+)
 
 
 def kernel(operation: Operation, candidate: Candidate, num_strides: int = 1, multiples: tuple[int, int] = (1, 1)):
     """Make the manifest's entry of a kernel whose object is as the DSL would name it."""
     name = KernelKey(operation, candidate).name
-    shape = (candidate.tile_m, candidate.tile_n, candidate.cluster_m, candidate.cluster_n)
-    num_clusters = 15 if candidate.split_k_mode == SplitK.TAIL else 1
-    workspace = Workspace(candidate.split_k_mode, candidate.split_k, *shape, candidate.swap_ab, num_clusters)
+    shape = (candidate.gemm.tile_m, candidate.gemm.tile_n, candidate.gemm.cluster_m, candidate.gemm.cluster_n)
+    num_clusters = 15 if candidate.gemm.split_k_mode == SplitK.TAIL else 1
+    workspace = Workspace(
+        candidate.gemm.split_k_mode, candidate.gemm.split_k, *shape, candidate.gemm.swap_ab, num_clusters
+    )
     return Kernel(
         name=name,
         operation=operation,
@@ -44,7 +49,7 @@ def kernel(operation: Operation, candidate: Candidate, num_strides: int = 1, mul
         num_strides=num_strides,
         m_multiple=multiples[0],
         n_multiple=multiples[1],
-        workspace=Workspace() if candidate.split_k_mode in (SplitK.NONE, SplitK.CLUSTER) else workspace,
+        workspace=Workspace() if candidate.gemm.split_k_mode in (SplitK.NONE, SplitK.CLUSTER) else workspace,
         smem_bytes=229376,
         tmem_columns=0,
         num_threads=384,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from aot.core.row_operation import RowOperation
+from aot.kinds.rows.operation import RowOperation
 from aot.package.build import read_templates, write
 from aot.package.file_set import FileSet
 from aot.package.render import render

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from aot.core.candidate import Candidate
+from aot.core.candidate import gemm_candidate
 from aot.core.dispatch import MAX_STEP_M, Column, DispatchTable, Grid, Ladder, Row, Section
 from aot.core.element import ElementType
 from aot.core.operation import Layout, Operation
 from aot.core.tile_order import NUM_ORDERS
-from aot.measure.kernel_library import ProblemStruct, TensorStruct
+from aot.measure.call_structs import ProblemStruct, TensorStruct
 from aot.package.build import read_templates, write
 from aot.package.render import library_name, render, render_library
 from aot.package.toolchain import dlpack_dir
@@ -344,11 +344,11 @@ def random_manifest(seed=1, operations=OPERATIONS):
         kernels.append(kernel(operation, FALLBACK, num_strides=2))
         for tile, swap, family in ((64, False, QUACK), (128, True, OVERLAP), (256, False, QUACK)):
             multiples = (tile, 16) if tile == 256 else (1, 1)
-            candidate = Candidate(family, tile, 32, rng.choice((1, 2)), rng.choice((1, 2)), swap_ab=swap)
+            candidate = gemm_candidate(family, tile, 32, rng.choice((1, 2)), rng.choice((1, 2)), swap_ab=swap)
             kernels.append(kernel(operation, candidate, multiples=multiples))
         for mode in ("serial", "parallel", "separate", "tail"):
             family = OVERLAP if mode == "parallel" else QUACK
-            candidate = Candidate(family, 64, 48, 1, 2, swap_ab=mode == "serial", split_k=3, split_k_mode=mode)
+            candidate = gemm_candidate(family, 64, 48, 1, 2, swap_ab=mode == "serial", split_k=3, split_k_mode=mode)
             kernels.append(kernel(operation, candidate))
         indices = list(range(first + 1, len(kernels)))
         multiples = {i: (kernels[i].m_multiple, kernels[i].n_multiple) for i in indices}
@@ -369,7 +369,7 @@ def with_one_order(manifest):
     kernels = manifest.kernels
 
     def plain(section, index):
-        return index if kernels[index].candidate.split_k == 1 else section.fallback + 1
+        return index if kernels[index].candidate.gemm.split_k == 1 else section.fallback + 1
 
     def row(section, old):
         places = {name: plain(section, getattr(old, name)) for name in ("kernel", "general", "runner_up")}

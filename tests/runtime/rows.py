@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 
 from aot.core.execution import KernelState
-from aot.core.row_candidate import RowCandidate, RowKernelKey, RowLimits
-from aot.core.row_dispatch import RowColumn, RowSection, RowStep, RowTable
-from aot.core.row_kernel import RowKernel
-from aot.core.row_operation import RowOperation
-from aot.core.row_signature import row_signature_of
-from aot.measure.row_library import RowsProblemStruct, RowsSelectionStruct, RowsTensorStruct
+from aot.kinds.rows.candidate import RowCandidate, RowKernelKey, RowLimits
+from aot.kinds.rows.dispatch import RowColumn, RowSection, RowStep, RowTable
+from aot.kinds.rows.kernel import RowKernel
+from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.signature import row_signature_of
+from aot.measure.call_structs import RowsProblemStruct, RowsSelectionStruct, RowsTensorStruct
 from tests.golden.manifest import golden_manifest
 from tests.runtime.structs import GateTensor, Tensor, Vector
 

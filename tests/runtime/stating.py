@@ -8,7 +8,7 @@ from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.signature import Argument, signature_of
 from aot.core.types import SCALE_BLOCK, Scale
-from aot.measure.kernel_library import ProblemStruct, TensorStruct
+from aot.measure.call_structs import ProblemStruct, TensorStruct
 
 DENSE = tuple(x for x in Operation if x.grouping is Grouping.DENSE)
 """The operations of one product."""

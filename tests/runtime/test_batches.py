@@ -12,7 +12,7 @@ import torch
 
 from aot.core.dispatch import Scope
 from aot.core.operation import Operation
-from aot.measure.kernel_library import ProblemStruct, TensorStruct
+from aot.measure.call_structs import ProblemStruct, TensorStruct
 from tests.runtime import host
 from tests.runtime.exchange import Framework
 from tests.runtime.tensors import FLOAT16, UINT8, FakeTensor, install_cupy, install_old_torch
@@ -251,7 +251,7 @@ def test_a_batch_that_is_named_is_computed_product_by_product_where_rows_must_no
     library.c.recorder_reset()
     assert library.launch(stated) == 0, library.error()
     kernels = run(library.fake_launches(), manifest)
-    assert [(x.operation, x.candidate.split_k) for x in kernels] == [(Operation.FP16_KK, 1)] * 7
+    assert [(x.operation, x.candidate.gemm.split_k) for x in kernels] == [(Operation.FP16_KK, 1)] * 7
     np.testing.assert_array_equal(out, np.matmul(*(x.astype(np.float64) for x in (a, b.transpose(0, 2, 1)))))
 
 

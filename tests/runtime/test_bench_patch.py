@@ -14,13 +14,13 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 
 @pytest.fixture
 def bench(module, every_package, calls, monkeypatch):
-    """Give bench.patch over a package whose products torch computes, and a small stack on the CPU."""
-    own = ("bench.patch", "bench.stack", "bench.model", "bench.fp8")
+    """Give research.bench.patch over a package whose products torch computes, and a small stack on the CPU."""
+    own = ("research.bench.patch", "research.bench.stack", "research.bench.model", "research.bench.fp8")
     monkeypatch.setitem(sys.modules, "aot_gemm", every_package)
     monkeypatch.setitem(sys.modules, "aot_gemm.torch", module)
     for name in own:
         monkeypatch.delitem(sys.modules, name, raising=False)
-    import bench.patch as bench
+    import research.bench.patch as bench
 
     sizes = {"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 64}
     monkeypatch.setattr(bench, "Shape", partial(bench.Shape, **sizes, intermediate_size=256))

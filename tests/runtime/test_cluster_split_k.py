@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from aot.core.candidate import Candidate, KernelKey
+from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.package.manifest import from_json, to_json
@@ -30,12 +30,12 @@ from tests.runtime.test_real_kernels import (
 )
 
 PLAIN = {"swap_ab": True, "use_tma_store": False}
-ONE_ROW = Candidate("cluster_split_k", 16, 1, schedule="warps8", num_stages=9, **PLAIN)
-TWO_CTAS = Candidate("cluster_split_k", 24, 8, 2, schedule="warps4", num_stages=3, **PLAIN)
-FOUR_CTAS = Candidate("cluster_split_k", 8, 32, 4, schedule="warps8", num_stages=3, **PLAIN)
+ONE_ROW = gemm_candidate("cluster_split_k", 16, 1, schedule="warps8", num_stages=9, **PLAIN)
+TWO_CTAS = gemm_candidate("cluster_split_k", 24, 8, 2, schedule="warps4", num_stages=3, **PLAIN)
+FOUR_CTAS = gemm_candidate("cluster_split_k", 8, 32, 4, schedule="warps8", num_stages=3, **PLAIN)
 CANDIDATES = (ONE_ROW, TWO_CTAS, FOUR_CTAS)
 M, N, K = 35, 520, 264
-WHOLE = Candidate("cluster_split_k", 64, 64, schedule="warps4", num_stages=3, **PLAIN)
+WHOLE = gemm_candidate("cluster_split_k", 64, 64, schedule="warps4", num_stages=3, **PLAIN)
 SOME = [
     KernelKey(Operation.E4M3_BF16_KK, TWO_CTAS),
     KernelKey(Operation.E4M3_FP32_KK, FOUR_CTAS),
@@ -91,10 +91,10 @@ def stated(**change):
 @pytest.mark.parametrize("candidate", CANDIDATES)
 def test_a_cluster_takes_each_tile(real, built, candidate):
     kernel, record, _ = launch(real, *built, candidate, stated())
-    tiles = -(-N // (candidate.tile_m * candidate.cluster_m)) * -(-M // candidate.tile_n)
-    assert tuple(record.grid) == (tiles * candidate.cluster_m, 1, 1)
+    tiles = -(-N // (candidate.gemm.tile_m * candidate.gemm.cluster_m)) * -(-M // candidate.gemm.tile_n)
+    assert tuple(record.grid) == (tiles * candidate.gemm.cluster_m, 1, 1)
     assert tuple(record.block) == (kernel.num_threads, 1, 1)
-    assert attributes(record).get(CLUSTER, (1, 1, 1)) == (candidate.cluster_m, 1, 1)
+    assert attributes(record).get(CLUSTER, (1, 1, 1)) == (candidate.gemm.cluster_m, 1, 1)
     assert attributes(record)[PROGRAMMATIC][0] == 1
 
 
@@ -109,8 +109,8 @@ def test_boxes_are_rows_of_128_bytes_of_the_tile_and_of_x(real, built, candidate
     _, _, parameters = launch(real, *built, candidate, stated())
     maps = [decode(x[:NUM_BYTES]) for x in parameters if len(x) == DESCRIPTOR_BYTES]
     assert {x.address: (x.extents, x.box, x.swizzle) for x in maps} == {
-        A: ((K, M), (64, candidate.tile_n), 3),
-        B: ((K, N), (64, candidate.tile_m * candidate.cluster_m), 3),
+        A: ((K, M), (64, candidate.gemm.tile_n), 3),
+        B: ((K, N), (64, candidate.gemm.tile_m * candidate.gemm.cluster_m), 3),
     }
 
 
@@ -143,14 +143,14 @@ def boxes(parameters):
 @pytest.mark.parametrize("key", KEYS, ids=lambda x: x.name)
 def test_boxes_are_of_both_halves_of_a_gate_and_of_128_bytes_of_k(finished, entries, key):
     record, parameters = direct.launch(entries, finished[key], direct.arguments(key.operation))
-    rows, columns = key.candidate.tile_m * key.candidate.cluster_m, key.candidate.tile_n
+    rows, columns = key.candidate.gemm.tile_m * key.candidate.gemm.cluster_m, key.candidate.gemm.tile_n
     block_k = 128 // key.operation.b.element.num_bytes
     weight = ((direct.K, direct.N), (block_k, rows), 3)
     if key.operation.gate is not None:
         weight = ((direct.K, 2, direct.N), (block_k, 2, rows // 2), 3)
     assert boxes(parameters) == {direct.A: ((direct.K, direct.M), (block_k, columns), 3), direct.B: weight}
     tiles = -(-key.operation.num_rows_of_b(direct.N) // rows) * -(-direct.M // columns)
-    assert tuple(record.grid) == (tiles * key.candidate.cluster_m, 1, 1)
+    assert tuple(record.grid) == (tiles * key.candidate.gemm.cluster_m, 1, 1)
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda x: x.name)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from aot.core.candidate import Candidate, KernelKey
+from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.signature import Argument
@@ -39,15 +39,15 @@ copy_utils.py, `create_ragged_tensor_for_tma`."""
 
 
 def sm90(tile_m, tile_n, schedule="pingpong", **fields):
-    return Candidate("sm90_grouped", tile_m, tile_n, schedule=schedule, **fields)
+    return gemm_candidate("sm90_grouped", tile_m, tile_n, schedule=schedule, **fields)
 
 
 def block(tile_m, tile_n, schedule="pingpong", **fields):
-    return Candidate("sm90_grouped_block_scale", tile_m, tile_n, schedule=schedule, **fields)
+    return gemm_candidate("sm90_grouped_block_scale", tile_m, tile_n, schedule=schedule, **fields)
 
 
 def sm100(tile_m, tile_n, schedule="clc", **fields):
-    return Candidate("sm100_grouped", tile_m, tile_n, schedule=schedule, **fields)
+    return gemm_candidate("sm100_grouped", tile_m, tile_n, schedule=schedule, **fields)
 
 
 PAIR = {"cluster_m": 2, "use_2cta": True}
@@ -140,21 +140,23 @@ def test_nothing_is_spilled_and_shared_memory_is_what_was_counted(each, library)
 def num_clusters(each):
     """Count the clusters of a launch: for tiles of groups of any sizes, or a wave where they take one after another."""
     candidate, operation = each.kernel.candidate, each.kernel.operation
-    cluster = candidate.cluster_m * candidate.cluster_n
-    rows = candidate.tile_m // (2 if candidate.use_2cta else 1) * candidate.cluster_m
-    columns = -(-operation.num_rows_of_b(N) // (candidate.tile_n * candidate.cluster_n))
+    cluster = candidate.gemm.cluster_m * candidate.gemm.cluster_n
+    rows = candidate.gemm.tile_m // (2 if candidate.gemm.use_2cta else 1) * candidate.gemm.cluster_m
+    columns = -(-operation.num_rows_of_b(N) // (candidate.gemm.tile_n * candidate.gemm.cluster_n))
     most = (ROWS + GROUPS * (rows - 1)) // rows if operation.grouping.groups_rows else -(-ROWS // rows) * GROUPS
-    return most * columns if candidate.schedule == "clc" else min(most * columns, each.target.num_clusters(cluster))
+    return (
+        most * columns if candidate.gemm.schedule == "clc" else min(most * columns, each.target.num_clusters(cluster))
+    )
 
 
 def test_the_launch_is_of_as_many_tiles_as_groups_of_any_sizes_may_have(each, library):
     candidate = each.kernel.candidate
     record, _ = launch(library, each, arguments(each.kernel.operation))
-    cluster = candidate.cluster_m * candidate.cluster_n
+    cluster = candidate.gemm.cluster_m * candidate.gemm.cluster_n
     assert tuple(record.block) == (each.kernel.num_threads, 1, 1)
     assert record.grid[0] * record.grid[1] * record.grid[2] == cluster * num_clusters(each)
     stated = {record.attribute_ids[i]: tuple(record.attribute_values[i]) for i in range(record.num_attributes)}
-    assert stated.get(CLUSTER, (1, 1, 1)) == (candidate.cluster_m, candidate.cluster_n, 1)
+    assert stated.get(CLUSTER, (1, 1, 1)) == (candidate.gemm.cluster_m, candidate.gemm.cluster_n, 1)
     assert stated[PROGRAMMATIC][0] == 1
     assert record.stream == STREAM
 

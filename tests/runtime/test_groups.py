@@ -10,7 +10,7 @@ import pytest
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.types import SCALE_BLOCK, Scale
-from aot.measure.kernel_library import GATE_INTERLEAVED, OFFSETS_START, ProblemStruct, TensorStruct
+from aot.measure.call_structs import GATE_INTERLEAVED, OFFSETS_START, ProblemStruct, TensorStruct
 from tests.runtime import host
 
 GROUPED = tuple(x for x in Operation if x.grouping.has_offsets)
@@ -358,14 +358,14 @@ def test_kernels_of_one_order_are_chosen_as_without_the_flag(ordered_path, one_o
     for m in rows_to_ask(operation):
         usual, *asked = (selected(library, operation, m=m, flags=x) for x in (0, BATCH_INVARIANT, DETERMINISTIC))
         assert asked == [usual, usual]
-        assert one_order.kernels[usual].candidate.split_k == 1
+        assert one_order.kernels[usual].candidate.gemm.split_k == 1
 
 
 def test_a_library_whose_calls_are_all_batch_invariant_computes_groups(one_order, tmp_path):
     library = host.Library(host.compile_library(replace(one_order, batch_invariant=True), tmp_path))
     library.c.recorder_reset()
     launch = launched(library, state(library, Operation.BF16_KK_GROUPED))
-    assert one_order.kernels[launch.kernel].candidate.split_k == 1
+    assert one_order.kernels[launch.kernel].candidate.gemm.split_k == 1
 
 
 def test_a_deterministic_call_takes_no_kernel_that_adds_in_the_order_of_arrival(library):

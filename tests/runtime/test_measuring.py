@@ -17,9 +17,9 @@ from aot.core.operands import GemmCall, Tensor, element_of, operands
 from aot.core.operation import Operation
 from aot.core.signature import Argument, signature_of
 from aot.core.types import Scale
-from aot.measure import edge_shapes as cases
+from aot.kinds.gemm import edge_shapes as cases
 from aot.measure.verify import Verifier
-from bench.dispatched import Dispatched, RefusedError
+from research.bench.dispatched import Dispatched, RefusedError
 from tests.runtime.host import Library
 from tests.runtime.stating import DENSE
 from tests.unit.torch_twin import compute

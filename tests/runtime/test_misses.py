@@ -498,7 +498,7 @@ def test_a_relative_name_is_of_the_directory_at_loading(load, tmp_path, monkeypa
 CHILD = """
 import ctypes, os, sys
 
-from aot.measure.kernel_library import ProblemStruct, TensorStruct
+from aot.measure.call_structs import ProblemStruct, TensorStruct
 
 library = ctypes.CDLL(sys.argv[1])
 

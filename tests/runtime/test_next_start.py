@@ -6,16 +6,17 @@ import struct
 
 import pytest
 
-from aot.core.candidate import Candidate, SplitK
+from aot.core.candidate import gemm_candidate
+from aot.core.knobs import SplitK
 from aot.core.target import load_target
 from tests.equivalence.next_start import AFTER_LOADS, AT_ONCE, UNLESS_EARLY, when
 from tests.runtime.host import Library, compile_library, problem
 from tests.runtime.test_cluster_split_k import compile_beside_others
 from tests.runtime.test_real_kernels import B_CONSTANT, A, B, D, launch
 
-ONE_TILE = Candidate("sm90_one_tile", 64, 64, use_tma_store=False)
-FOUR = Candidate("sm90_cluster_split_k", 64, 64, split_k=4, split_k_mode=SplitK.CLUSTER, use_tma_store=False)
-PERSISTENT = Candidate("sm90_prefetch_b", 64, 48, schedule="cooperative")
+ONE_TILE = gemm_candidate("sm90_one_tile", 64, 64, use_tma_store=False)
+FOUR = gemm_candidate("sm90_cluster_split_k", 64, 64, split_k=4, split_k_mode=SplitK.CLUSTER, use_tma_store=False)
+PERSISTENT = gemm_candidate("sm90_prefetch_b", 64, 48, schedule="cooperative")
 NUM_SMS, HELD_BY_FOURS = 132, 120
 """CTAs that an H200 holds: any, and of clusters of four."""
 
@@ -33,9 +34,9 @@ def real(built, tmp_path_factory):
 
 def told(real, built, candidate, tiles, k, flags):
     """Launch a row of tiles and return when the next kernel may start: the parameter behind that of `prefetch_b`."""
-    stated = problem(8, tiles * candidate.tile_n, k, data=(A, B, D), flags=flags)
+    stated = problem(8, tiles * candidate.gemm.tile_n, k, data=(A, B, D), flags=flags)
     _, _, other = launch(
-        real, *built, candidate, problem(8, tiles * candidate.tile_n, k, data=(A, B, D), flags=1 - flags)
+        real, *built, candidate, problem(8, tiles * candidate.gemm.tile_n, k, data=(A, B, D), flags=1 - flags)
     )
     _, _, parameters = launch(real, *built, candidate, stated)
     size = struct.calcsize("<i")
@@ -51,9 +52,9 @@ def told(real, built, candidate, tiles, k, flags):
 
 def expected(candidate, tiles, k, flags):
     return when(
-        tiles * candidate.split_k,
+        tiles * candidate.gemm.split_k,
         HELD_BY_FOURS if candidate is FOUR else NUM_SMS,
-        2 * k * (8 + tiles * candidate.tile_n),
+        2 * k * (8 + tiles * candidate.gemm.tile_n),
         round(load_target("h200").bandwidth_bytes_per_s / 1e6),
         is_constant=flags != 0,
         is_large_cluster=candidate is FOUR,

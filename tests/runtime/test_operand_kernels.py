@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from aot.core.candidate import Candidate, KernelKey, SplitK
+from aot.core.candidate import KernelKey, gemm_candidate
+from aot.core.knobs import SplitK
 from aot.core.operation import Operation
 from aot.core.signature import Argument
 from aot.core.target import Target, load_target
@@ -32,19 +33,19 @@ CLUSTER, PROGRAMMATIC = 4, 6  # cudaLaunchAttributeID
 
 
 def sm90(tile_m, tile_n, schedule="pingpong", **fields):
-    return Candidate("sm90_quack", tile_m, tile_n, schedule=schedule, **fields)
+    return gemm_candidate("sm90_quack", tile_m, tile_n, schedule=schedule, **fields)
 
 
 def early(tile_m, tile_n, schedule="pingpong", **fields):
-    return Candidate("sm90_prefetch_b", tile_m, tile_n, schedule=schedule, **fields)
+    return gemm_candidate("sm90_prefetch_b", tile_m, tile_n, schedule=schedule, **fields)
 
 
 def sm90_block(tile_m, tile_n, schedule="pingpong", **fields):
-    return Candidate("sm90_block_scale", tile_m, tile_n, schedule=schedule, **fields)
+    return gemm_candidate("sm90_block_scale", tile_m, tile_n, schedule=schedule, **fields)
 
 
 def sm100(tile_m, tile_n, schedule="clc", **fields):
-    return Candidate("sm100_quack", tile_m, tile_n, schedule=schedule, **fields)
+    return gemm_candidate("sm100_quack", tile_m, tile_n, schedule=schedule, **fields)
 
 
 SERIAL = {"split_k": 4, "split_k_mode": SplitK.SERIAL}
@@ -250,14 +251,14 @@ def num_blocks(kernel, target):
     """Count the CTAs of a launch: of all tiles and splits, or of a wave where CTAs take one tile after another."""
     candidate = kernel.candidate
     columns = N if kernel.operation.gate is None else 2 * N
-    extents = (columns, M) if candidate.swap_ab else (M, columns)
-    cluster = candidate.cluster_m * candidate.cluster_n
+    extents = (columns, M) if candidate.gemm.swap_ab else (M, columns)
+    cluster = candidate.gemm.cluster_m * candidate.gemm.cluster_n
     tile = (
-        candidate.tile_m // (2 if candidate.use_2cta else 1) * candidate.cluster_m,
-        candidate.tile_n * candidate.cluster_n,
+        candidate.gemm.tile_m // (2 if candidate.gemm.use_2cta else 1) * candidate.gemm.cluster_m,
+        candidate.gemm.tile_n * candidate.gemm.cluster_n,
     )
-    clusters = -(-extents[0] // tile[0]) * -(-extents[1] // tile[1]) * candidate.split_k
-    return cluster * (clusters if candidate.schedule == "clc" else min(clusters, target.num_clusters(cluster)))
+    clusters = -(-extents[0] // tile[0]) * -(-extents[1] // tile[1]) * candidate.gemm.split_k
+    return cluster * (clusters if candidate.gemm.schedule == "clc" else min(clusters, target.num_clusters(cluster)))
 
 
 @pytest.fixture(params=[KernelKey(*x) for x in KERNELS], ids=lambda x: x.name)
@@ -277,7 +278,7 @@ def test_the_launch_is_of_the_tiles_and_clusters(each, library):
     assert tuple(record.block) == (each.kernel.num_threads, 1, 1)
     assert record.grid[0] * record.grid[1] * record.grid[2] == num_blocks(each.kernel, each.target)
     stated = {record.attribute_ids[i]: tuple(record.attribute_values[i]) for i in range(record.num_attributes)}
-    assert stated.get(CLUSTER, (1, 1, 1)) == (candidate.cluster_m, candidate.cluster_n, 1)
+    assert stated.get(CLUSTER, (1, 1, 1)) == (candidate.gemm.cluster_m, candidate.gemm.cluster_n, 1)
     assert stated[PROGRAMMATIC][0] == 1
     assert record.stream == STREAM
 

@@ -13,7 +13,7 @@ from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.types import SCALE_BLOCK, Scale
-from aot.measure.group_inputs import GroupSizes, draw_ends
+from aot.kinds.gemm.group_inputs import GroupSizes, draw_ends
 from tests.runtime import host
 from tests.runtime.exchange import Framework
 from tests.runtime.tensors import BFLOAT16, E4M3, FLOAT32, INT32, install_old_torch

@@ -71,13 +71,18 @@ def test_tma_kernels_get_addresses_grid_and_cluster(real, manifest, objects, can
     assert tuple(record.block) == (kernel.num_threads, 1, 1)
     assert record.smem_bytes <= kernel.smem_bytes
     assert record.stream == STREAM
-    rows, columns = (N, M) if candidate.swap_ab else (M, N)
-    tiles_m = -(-rows // (candidate.tile_m * candidate.cluster_m)) * candidate.cluster_m
-    tiles_n = -(-columns // (candidate.tile_n * candidate.cluster_n)) * candidate.cluster_n
+    rows, columns = (N, M) if candidate.gemm.swap_ab else (M, N)
+    tiles_m = -(-rows // (candidate.gemm.tile_m * candidate.gemm.cluster_m)) * candidate.gemm.cluster_m
+    tiles_n = -(-columns // (candidate.gemm.tile_n * candidate.gemm.cluster_n)) * candidate.gemm.cluster_n
     num_blocks = record.grid[0] * record.grid[1] * record.grid[2]
-    cluster = candidate.cluster_m, candidate.cluster_n, 1
-    persistent = NUM_SMS // (candidate.cluster_m * candidate.cluster_n) * candidate.cluster_m * candidate.cluster_n
-    assert num_blocks == min(tiles_m * tiles_n * candidate.split_k, persistent)
+    cluster = candidate.gemm.cluster_m, candidate.gemm.cluster_n, 1
+    persistent = (
+        NUM_SMS
+        // (candidate.gemm.cluster_m * candidate.gemm.cluster_n)
+        * candidate.gemm.cluster_m
+        * candidate.gemm.cluster_n
+    )
+    assert num_blocks == min(tiles_m * tiles_n * candidate.gemm.split_k, persistent)
     assert attributes(record).get(CLUSTER, (1, 1, 1)) == cluster
     assert attributes(record).get(PROGRAMMATIC, (0,))[0] == 1
 

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from aot.core.candidate import Candidate, KernelKey
+from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.dispatch import Column, DispatchTable, Grid, Section
 from aot.core.epilogue import Epilogue
 from aot.core.operation import Operation
@@ -26,7 +26,7 @@ INTERLEAVED = 2
 DESCRIPTOR_USED = 64
 """Bytes of a TMA descriptor that mean something; the others are whatever was on the stack."""
 M, N, K = direct.M, direct.N, direct.K
-SKINNY = Candidate("cluster_split_k", 24, 8, 2, schedule="warps4", num_stages=3, swap_ab=True, use_tma_store=False)
+SKINNY = gemm_candidate("cluster_split_k", 24, 8, 2, schedule="warps4", num_stages=3, swap_ab=True, use_tma_store=False)
 KERNELS = [
     *(x for x in direct.KERNELS if x[1].family.startswith("sm90_")),
     (Operation.E4M3_BF16_KK, SKINNY),

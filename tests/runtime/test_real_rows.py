@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from aot.core.row_operation import RowOperation
 from aot.core.target import load_target
+from aot.kinds.rows.operation import RowOperation
 from aot.package.manifest import from_json, to_json
 from aot.select.rows import renumbered_rows, select_rows
 from tests.compiling import compile_kernels

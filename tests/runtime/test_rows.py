@@ -9,19 +9,21 @@ import pytest
 
 from aot.core.dispatch import Tier
 from aot.core.errors import DeviceError
-from aot.core.row_dispatch import look_up_rows
-from aot.core.row_operation import RowOperation, RowProblem
-from aot.core.row_signature import RowFlag
-from aot.measure.row_library import (
+from aot.core.operands import Matrix, Tensor
+from aot.kinds.rows.call import RowCall
+from aot.kinds.rows.dispatch import look_up_rows
+from aot.kinds.rows.operation import RowOperation, RowProblem
+from aot.kinds.rows.reference import RowParameters
+from aot.kinds.rows.signature import RowArgument, RowFlag
+from aot.measure.call_structs import (
     INTERLEAVED,
     ROUND_NORM,
     SCALE_GIVEN,
-    RowLibrary,
     RowsProblemStruct,
     RowsSelectionStruct,
     RowsTensorStruct,
-    tensor_of,
 )
+from aot.measure.kernel_library import KernelLibrary
 from tests.runtime import host
 from tests.runtime.rows import SCALAR, Rows, row_manifest, row_problem
 from tests.struct_layout import layout_of_ctypes, layout_of_header
@@ -340,16 +342,20 @@ def test_memory_of_a_tensor_that_there_is_not_is_not_looked_at(rows):
 
 
 def test_a_library_is_called_by_its_kernels_index(path, manifest):
-    """The class by which `aot verify --device` runs every kernel of a wheel."""
-    kernels, rows = RowLibrary(path), Rows(host.Library(path))
-    stated = kernels.problem(NORM)
-    stated.rows, stated.cols, stated.eps = 3, 1024, 0.5
-    stated.x, stated.y = tensor_of(X, 1024, 1), tensor_of(Y, 1024, 1)
-    kernels.launch(1, stated, 77)
+    """The class by which `aot verify --device` runs every kernel of a wheel; those on rows come behind the products."""
+    kernels, rows = KernelLibrary(path), Rows(host.Library(path))
+    first = len(manifest.kernels)
+    assert kernels.names == tuple(x.name for x in (*manifest.kernels, *manifest.row_kernels))
+
+    def bound(x):
+        packed = Matrix(3, 1024, 1024, 1)
+        tensors = {RowArgument.X: Tensor(x, packed), RowArgument.Y: Tensor(Y, packed)}
+        return kernels.bind(RowCall(RowProblem(NORM, 3, 1024), tensors, RowParameters(0.5)))
+
+    kernels.launch(first + 1, bound(X), 0, 0, 77)
     (got,) = rows.launches()
     assert (got.kernel, got.stream, got.eps, *got.x.shape) == (1, 77, 0.5, 3, 1024)
-    stated.x = tensor_of(X + 2, 1024, 1)
-    with pytest.raises(DeviceError, match=r"row kernel 1: kernel bf16_rms_norm_.* cannot take these operands"):
-        kernels.launch(1, stated, 0)
-    with pytest.raises(DeviceError, match="row kernel 9999: row kernel index is 9999"):
-        kernels.launch(9999, stated, 0)
+    assert kernels.workspace_bytes(first + 1, bound(X)) == 0
+    assert kernels.max_active_clusters(first + 1, bound(X), 0, 0) is None
+    with pytest.raises(DeviceError, match=r"the launch of bf16_rms_norm_.* cannot take these operands"):
+        kernels.launch(first + 1, bound(X + 2), 0, 0, 0)

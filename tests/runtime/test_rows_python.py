@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from aot.core.row_operation import RowOperation
-from aot.core.row_signature import RowFlag
+from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.signature import RowFlag
 from tests.runtime import host
 from tests.runtime.rows import Rows, row_manifest
 from tests.runtime.tensors import BFLOAT16, CPU, E4M3, E5M2, FLOAT16, FLOAT32, FLOAT64, INT8

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from aot.core.dispatch import Tier
-from aot.core.row_dispatch import look_up_rows
-from aot.core.row_operation import RowOperation, RowProblem
+from aot.kinds.rows.dispatch import look_up_rows
+from aot.kinds.rows.operation import RowOperation, RowProblem
 from tests.runtime import host
 from tests.runtime.rows import row_manifest
 

@@ -6,7 +6,8 @@ import struct
 
 import pytest
 
-from aot.core.candidate import Candidate, SplitK
+from aot.core.candidate import gemm_candidate
+from aot.core.knobs import SplitK
 from tests.compiling import EVERY
 from tests.equivalence.descriptor import NUM_BYTES, decode
 from tests.runtime.host import Library, compile_library, problem
@@ -25,21 +26,21 @@ from tests.runtime.test_real_kernels import (
 SHAPE = 3
 """AOT_GEMM_ERROR_SHAPE."""
 PLAIN = {"use_tma_store": False, "split_k_mode": SplitK.CLUSTER}
-PAIR = Candidate("sm90_cluster_split_k", 64, 96, split_k=2, **PLAIN)
-FOUR = Candidate("sm90_cluster_split_k", 128, 144, split_k=4, **PLAIN)
-SWAPPED = Candidate("sm90_cluster_split_k", 128, 64, split_k=4, swap_ab=True, **PLAIN)
-TWO_STEPS = Candidate("sm90_cluster_split_k", 256, 128, split_k=2, num_stages=2, swap_ab=True, **PLAIN)
-SHARED_COLUMNS = Candidate("sm90_cluster_split_k", 128, 64, 2, 1, split_k=2, **PLAIN)
-SHARED_ROWS = Candidate("sm90_cluster_split_k", 128, 96, 1, 2, split_k=2, swap_ab=True, **PLAIN)
-ONE_CTA = Candidate("sm90_cluster_split_k", 192, 80, use_tma_store=False)
-SHARED_ALONE = Candidate("sm90_cluster_split_k", 64, 144, 2, 1, swap_ab=True, use_tma_store=False)
+PAIR = gemm_candidate("sm90_cluster_split_k", 64, 96, split_k=2, **PLAIN)
+FOUR = gemm_candidate("sm90_cluster_split_k", 128, 144, split_k=4, **PLAIN)
+SWAPPED = gemm_candidate("sm90_cluster_split_k", 128, 64, split_k=4, swap_ab=True, **PLAIN)
+TWO_STEPS = gemm_candidate("sm90_cluster_split_k", 256, 128, split_k=2, num_stages=2, swap_ab=True, **PLAIN)
+SHARED_COLUMNS = gemm_candidate("sm90_cluster_split_k", 128, 64, 2, 1, split_k=2, **PLAIN)
+SHARED_ROWS = gemm_candidate("sm90_cluster_split_k", 128, 96, 1, 2, split_k=2, swap_ab=True, **PLAIN)
+ONE_CTA = gemm_candidate("sm90_cluster_split_k", 192, 80, use_tma_store=False)
+SHARED_ALONE = gemm_candidate("sm90_cluster_split_k", 64, 144, 2, 1, swap_ab=True, use_tma_store=False)
 ONE_TILES = (
-    Candidate("sm90_one_tile", 128, 112, swap_ab=True, use_tma_store=False),
-    Candidate("sm90_one_tile", 64, 24, use_tma_store=False),
-    Candidate("sm90_one_tile", 128, 96, 4, 1, use_tma_store=False),
-    Candidate("sm90_one_tile", 64, 104, 4, 1, swap_ab=True, use_tma_store=False),
-    Candidate("sm90_one_tile", 192, 80, 1, 2, swap_ab=True, use_tma_store=False),
-    Candidate("sm90_one_tile", 64, 128, 2, 4, swap_ab=True, use_tma_store=False),
+    gemm_candidate("sm90_one_tile", 128, 112, swap_ab=True, use_tma_store=False),
+    gemm_candidate("sm90_one_tile", 64, 24, use_tma_store=False),
+    gemm_candidate("sm90_one_tile", 128, 96, 4, 1, use_tma_store=False),
+    gemm_candidate("sm90_one_tile", 64, 104, 4, 1, swap_ab=True, use_tma_store=False),
+    gemm_candidate("sm90_one_tile", 192, 80, 1, 2, swap_ab=True, use_tma_store=False),
+    gemm_candidate("sm90_one_tile", 64, 128, 2, 4, swap_ab=True, use_tma_store=False),
 )
 SOME = (PAIR, SWAPPED, TWO_STEPS, SHARED_COLUMNS, SHARED_ROWS, ONE_CTA, *ONE_TILES)
 CANDIDATES = (*SOME, FOUR, SHARED_ALONE) if EVERY else SOME
@@ -58,14 +59,14 @@ def real(built, tmp_path_factory):
 
 def clusters_of(candidate):
     """Count the clusters along a tile's rows, and along its columns."""
-    rows, columns = (N, M) if candidate.swap_ab else (M, N)
-    along_rows = -(-rows // (candidate.tile_m * candidate.cluster_m))
-    return along_rows, -(-columns // (candidate.tile_n * candidate.cluster_n))
+    rows, columns = (N, M) if candidate.gemm.swap_ab else (M, N)
+    along_rows = -(-rows // (candidate.gemm.tile_m * candidate.gemm.cluster_m))
+    return along_rows, -(-columns // (candidate.gemm.tile_n * candidate.gemm.cluster_n))
 
 
 def check_grid(record, candidate, rows, columns):
     """Ask for a cluster for each place of so many rows and columns; `sm90_one_tile` has idle ones in the last group."""
-    num_ctas = candidate.cluster_m * candidate.cluster_n * candidate.split_k
+    num_ctas = candidate.gemm.cluster_m * candidate.gemm.cluster_n * candidate.gemm.split_k
     (x, y, z), count = record.grid, rows * columns * num_ctas
     if candidate.family == "sm90_one_tile":
         assert y in (rows, columns)
@@ -77,7 +78,7 @@ def check_grid(record, candidate, rows, columns):
 @pytest.mark.parametrize("candidate", CANDIDATES)
 def test_a_cluster_takes_each_tile(real, built, candidate):
     kernel, record, _ = launch(real, *built, candidate, stated())
-    num_ctas = candidate.cluster_m * candidate.cluster_n * candidate.split_k
+    num_ctas = candidate.gemm.cluster_m * candidate.gemm.cluster_n * candidate.gemm.split_k
     check_grid(record, candidate, *clusters_of(candidate))
     assert tuple(record.block) == (kernel.num_threads, 1, 1)
     assert attributes(record).get(CLUSTER, (1, 1, 1)) == (num_ctas, 1, 1)
@@ -95,9 +96,9 @@ def test_boxes_are_rows_of_128_bytes_of_a_ctas_part_of_the_tile(real, built, can
     """A part, or all of a side that has no equal parts of 8 for the CTAs that share it."""
     _, _, parameters = launch(real, *built, candidate, stated())
     maps = [decode(x[:NUM_BYTES]) for x in parameters if len(x) == DESCRIPTOR_BYTES]
-    sides = (candidate.tile_m, candidate.cluster_n), (candidate.tile_n, candidate.cluster_m)
+    sides = (candidate.gemm.tile_m, candidate.gemm.cluster_n), (candidate.gemm.tile_n, candidate.gemm.cluster_m)
     parts = [extent if extent % (8 * sharing) else extent // sharing for extent, sharing in sides]
-    rows_a, rows_b = parts[:: -1 if candidate.swap_ab else 1]
+    rows_a, rows_b = parts[:: -1 if candidate.gemm.swap_ab else 1]
     assert {x.address: (x.extents, x.box, x.swizzle) for x in maps} == {
         A: ((K, M), (64, rows_a), 3),
         B: ((K, N), (64, rows_b), 3),

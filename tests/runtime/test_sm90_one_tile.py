@@ -52,7 +52,7 @@ def test_the_device_starts_the_tiles_in_the_order_of_the_launch(real, built, can
     for m, n in SIZES:
         _, record, parameters = launch(real, *built, candidate, problem(m, n, 264, data=(A, B, D)), tile_order=order)
         clusters = count_clusters(candidate, Problem(BF16, m, n, 264))
-        found = list(walk(record, parameters, candidate.cluster_m * candidate.cluster_n))
+        found = list(walk(record, parameters, candidate.gemm.cluster_m * candidate.gemm.cluster_n))
         expected = sequence(order, *clusters)
         # Those without a tile come last: between the others they take places that a wave of few tiles then waits for.
         assert found == [*expected, *[None] * (len(found) - len(expected))]

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from aot.core.candidate import Candidate, KernelKey
+from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.operation import Operation as Op
 from aot.core.target import load_target
 from tests.compiling import EVERY, compile_kernels
@@ -21,11 +21,11 @@ from tests.runtime.test_sm90_cluster_split_k import check_grid
 def key(operation, tile_m, tile_n, split_k=1, **fields):
     mode = "none" if split_k == 1 else "cluster"
     plain = {"split_k": split_k, "split_k_mode": mode, "use_tma_store": False}
-    return KernelKey(operation, Candidate("sm90_cluster_split_k", tile_m, tile_n, **plain, **fields))
+    return KernelKey(operation, gemm_candidate("sm90_cluster_split_k", tile_m, tile_n, **plain, **fields))
 
 
 def alone(operation, tile_m, tile_n, **fields):
-    return KernelKey(operation, Candidate("sm90_one_tile", tile_m, tile_n, use_tma_store=False, **fields))
+    return KernelKey(operation, gemm_candidate("sm90_one_tile", tile_m, tile_n, use_tma_store=False, **fields))
 
 
 LAUNCHED = [
@@ -102,10 +102,10 @@ def test_a_cluster_takes_each_tile(each, library):
     operation, candidate = each.kernel.operation, each.kernel.candidate
     record, _ = direct.launch(library, each, direct.arguments(operation))
     extents = direct.M, operation.num_rows_of_b(direct.N)
-    rows, columns = extents[::-1] if candidate.swap_ab else extents
-    along_rows = -(-rows // (candidate.tile_m * candidate.cluster_m))
-    check_grid(record, candidate, along_rows, -(-columns // (candidate.tile_n * candidate.cluster_n)))
-    num_ctas = candidate.cluster_m * candidate.cluster_n * candidate.split_k
+    rows, columns = extents[::-1] if candidate.gemm.swap_ab else extents
+    along_rows = -(-rows // (candidate.gemm.tile_m * candidate.gemm.cluster_m))
+    check_grid(record, candidate, along_rows, -(-columns // (candidate.gemm.tile_n * candidate.gemm.cluster_n)))
+    num_ctas = candidate.gemm.cluster_m * candidate.gemm.cluster_n * candidate.gemm.split_k
     assert attributes(record).get(CLUSTER, (1, 1, 1)) == (num_ctas, 1, 1)
     assert attributes(record)[PROGRAMMATIC][0] == 1
 
@@ -113,8 +113,8 @@ def test_a_cluster_takes_each_tile(each, library):
 def test_boxes_are_of_128_of_k(each, library):
     operation, candidate = each.kernel.operation, each.kernel.candidate
     _, parameters = direct.launch(library, each, direct.arguments(operation))
-    parts = candidate.tile_m // candidate.cluster_n, candidate.tile_n // candidate.cluster_m
-    rows_a, rows_b = parts[:: -1 if candidate.swap_ab else 1]
+    parts = candidate.gemm.tile_m // candidate.gemm.cluster_n, candidate.gemm.tile_n // candidate.gemm.cluster_m
+    rows_a, rows_b = parts[:: -1 if candidate.gemm.swap_ab else 1]
     weight = ((direct.K, direct.N), (128, rows_b), 3)
     if operation.gate is not None:
         weight = ((direct.K, 2, direct.N), (128, 2, rows_b // 2), 3)

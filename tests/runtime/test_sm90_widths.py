@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from aot.core.candidate import Candidate, KernelKey
+from aot.core.candidate import KernelKey, changed, gemm_candidate
 from aot.core.errors import ManifestError
 from aot.core.problem import Problem
 from aot.core.target import load_target
@@ -28,10 +28,10 @@ from tests.runtime.test_tile_order import SIZES
 
 H200 = load_target("h200")
 WIDEST = (
-    Candidate("sm90_one_tile", 64, 128, 4, 1, use_tma_store=False),
-    Candidate("sm90_one_tile", 128, 96, 1, 2, swap_ab=True, use_tma_store=False),
+    gemm_candidate("sm90_one_tile", 64, 128, 4, 1, use_tma_store=False),
+    gemm_candidate("sm90_one_tile", 128, 96, 1, 2, swap_ab=True, use_tma_store=False),
 )
-CANDIDATES = tuple(replace(x, tile_n=x.tile_n - 8 * i) for x in WIDEST for i in range(4))
+CANDIDATES = tuple(changed(x, tile_n=x.gemm.tile_n - 8 * i) for x in WIDEST for i in range(4))
 
 
 def as_one(artifacts):
@@ -67,19 +67,22 @@ def test_the_device_starts_the_tiles_of_each_width_in_the_order_of_the_launch(re
         _, record, parameters = launch(real, *built, candidate, problem(m, n, 264, data=(A, B, D)), tile_order=order)
         *others, width = parameters
         clusters = count_clusters(candidate, Problem(BF16, m, n, 264))
-        found = [x for x in walk(record, others, candidate.cluster_m * candidate.cluster_n) if x is not None]
+        found = [x for x in walk(record, others, candidate.gemm.cluster_m * candidate.gemm.cluster_n) if x is not None]
         assert tuple(found) == sequence(order, *clusters)
-        assert width == struct.pack("<i", candidate.tile_n)
+        assert width == struct.pack("<i", candidate.gemm.tile_n)
 
 
 @pytest.mark.parametrize("candidate", CANDIDATES)
 def test_the_columns_have_a_box_of_each_width(real, built, candidate):
     _, _, parameters = launch(real, *built, candidate, problem(M, N, K, data=(A, B, D)))
     maps = [decode(x[:NUM_BYTES]) for x in parameters if len(x) == DESCRIPTOR_BYTES]
-    widest = of_widths(candidate, BF16, H200)[0].tile_n
-    rows, columns = (B, A) if candidate.swap_ab else (A, B)
+    widest = of_widths(candidate, BF16, H200)[0].gemm.tile_n
+    rows, columns = (B, A) if candidate.gemm.swap_ab else (A, B)
     sizes = {A: (K, M), B: (K, N)}
-    expected = [(rows, candidate.tile_m // candidate.cluster_n), *((columns, widest - 8 * i) for i in range(4))]
+    expected = [
+        (rows, candidate.gemm.tile_m // candidate.gemm.cluster_n),
+        *((columns, widest - 8 * i) for i in range(4)),
+    ]
     found = sorted((x.address, x.extents, x.box) for x in maps)
     assert found == sorted((address, sizes[address], (64, extent)) for address, extent in expected)
 

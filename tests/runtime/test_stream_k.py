@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from aot.core.candidate import Candidate, KernelKey, tail_splits
+from aot.core.candidate import KernelKey, gemm_candidate, tail_splits
 from aot.core.target import load_target
 from aot.package.manifest import from_json, to_json
 from tests.compiling import compile_kernels
@@ -27,8 +27,8 @@ from tests.runtime.test_real_kernels import (
     launch,
 )
 
-FOUR = Candidate("sm90_stream_k", 128, 128, schedule="cooperative", split_k=4, split_k_mode="tail")
-EIGHT = Candidate("sm90_stream_k", 64, 128, 1, 2, "pingpong", swap_ab=True, split_k=8, split_k_mode="tail")
+FOUR = gemm_candidate("sm90_stream_k", 128, 128, schedule="cooperative", split_k=4, split_k_mode="tail")
+EIGHT = gemm_candidate("sm90_stream_k", 64, 128, 1, 2, "pingpong", swap_ab=True, split_k=8, split_k_mode="tail")
 CANDIDATES = (FOUR, EIGHT)
 SIZES = (
     (8, 8),  # one tile
@@ -59,12 +59,12 @@ def real(built, tmp_path_factory):
 
 def tail_of(candidate, m, n):
     """Give (tiles of whole waves, tiles left over, splits of each), in clusters."""
-    rows, columns = (n, m) if candidate.swap_ab else (m, n)
-    tiles = -(-rows // (candidate.tile_m * candidate.cluster_m)) * -(
-        -columns // (candidate.tile_n * candidate.cluster_n)
+    rows, columns = (n, m) if candidate.gemm.swap_ab else (m, n)
+    tiles = -(-rows // (candidate.gemm.tile_m * candidate.gemm.cluster_m)) * -(
+        -columns // (candidate.gemm.tile_n * candidate.gemm.cluster_n)
     )
-    clusters = 132 // (candidate.cluster_m * candidate.cluster_n)
-    return tiles - tiles % clusters, tiles % clusters, tail_splits(tiles % clusters, clusters, candidate.split_k)
+    clusters = 132 // (candidate.gemm.cluster_m * candidate.gemm.cluster_n)
+    return tiles - tiles % clusters, tiles % clusters, tail_splits(tiles % clusters, clusters, candidate.gemm.split_k)
 
 
 def launch_tail(real, built, candidate, size):
@@ -78,14 +78,14 @@ def launch_tail(real, built, candidate, size):
 def test_the_grid_has_a_cluster_for_each_item_up_to_a_wave(real, built, candidate, size):
     kernel, record, parameters = launch_tail(real, built, candidate, size)
     whole, tail, splits = tail_of(candidate, *size)
-    cluster = candidate.cluster_m * candidate.cluster_n
+    cluster = candidate.gemm.cluster_m * candidate.gemm.cluster_n
     assert tuple(record.grid) == (
-        candidate.cluster_m,
-        candidate.cluster_n,
+        candidate.gemm.cluster_m,
+        candidate.gemm.cluster_n,
         min(whole + tail * splits, 132 // cluster),
     )
     assert tuple(record.block) == (kernel.num_threads, 1, 1)
-    assert attributes(record).get(CLUSTER, (1, 1, 1)) == (candidate.cluster_m, candidate.cluster_n, 1)
+    assert attributes(record).get(CLUSTER, (1, 1, 1)) == (candidate.gemm.cluster_m, candidate.gemm.cluster_n, 1)
     assert attributes(record)[PROGRAMMATIC][0] == 1
     assert {A, B, D} <= set(descriptors(parameters))
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from aot.core.candidate import SplitK
 from aot.core.dispatch import MAX_STEP_M, look_up
+from aot.core.knobs import SplitK
 from aot.core.problem import Problem
 from aot.core.target import load_target
 from aot.package.manifest import ElementBits

@@ -182,13 +182,9 @@ def test_a_graph_of_the_backend_is_joined(backend, calls, caplog, name):
         assert str(reports_of(caplog)[0]) == report
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_graph_as_inductor_takes_it_apart_is_joined(module, calls, name):
-    """Run what Inductor's pass is given, and not what Inductor would make of the rest."""
+def as_inductor(module):
+    """Return a backend that runs what Inductor's pass is given, and not what Inductor would make of the rest."""
     rewrite = import_module(f"{module.__package__}._graph_pass").rewrite
-    model, expected_calls, _ = CASES[name]
-    x = random_tensor(2, 5, HIDDEN)
-    expected = model(x)
 
     def compiler(graph_module, _):
         rewrite(graph_module.graph)
@@ -196,8 +192,16 @@ def test_a_graph_as_inductor_takes_it_apart_is_joined(module, calls, name):
         return make_boxed_func(graph_module.forward)
 
     options = {"fw_compiler": compiler, "inference_compiler": compiler, "decompositions": select_decomp_table()}
+    return aot_autograd(**options)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_graph_as_inductor_takes_it_apart_is_joined(module, calls, name):
+    model, expected_calls, _ = CASES[name]
+    x = random_tensor(2, 5, HIDDEN)
+    expected = model(x)
     calls.clear()
-    check(torch.compile(model, backend=aot_autograd(**options), fullgraph=True)(x), expected)
+    check(torch.compile(model, backend=as_inductor(module), fullgraph=True)(x), expected)
     assert calls == expected_calls
 
 
@@ -275,6 +279,58 @@ def test_many_rows_are_left_to_torch_but_for_gates(backend, calls):
         assert calls == expected
 
 
+@pytest.mark.parametrize("activation", [functional.silu, gelu_tanh])
+def test_a_gate_of_one_weight_of_many_rows_is_an_operation_on_rows(backend, calls, activation):
+    """torch's one product is faster than its two: see `_graph_choice`."""
+    both = linear(2 * WIDE, HIDDEN)
+
+    def model(x):
+        gate, up = both(x).chunk(2, dim=-1)
+        return activation(gate) * up
+
+    name = {functional.silu: "silu_mul"}.get(activation, "gelu_tanh_mul")
+    for rows, expected in ((128, ["gated_linear"]), (129, ["linear", name]), (513, [name])):
+        x = random_tensor(rows, HIDDEN)
+        calls.clear()
+        torch._dynamo.reset()
+        check(torch.compile(model, backend=backend.backend, dynamic=False)(x), model(x))
+        assert calls == expected
+
+
+@pytest.mark.parametrize("rows", [5, 513])
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda y: y.chunk(2, -1)[::-1],
+        lambda y: (y[..., :WIDE], y[..., 1 : WIDE + 1]),
+        lambda y: (y[..., ::2], y[..., 1::2]),
+        lambda y: (y[..., ::2], y[..., WIDE:]),
+    ],
+    ids=["exchanged", "one along", "interleaved", "every second"],
+)
+def test_other_parts_than_the_first_and_the_second_half_are_no_gate(backend, calls, take, rows):
+    both, x = linear(2 * WIDE, HIDDEN), random_tensor(rows, HIDDEN)
+
+    def model(x):
+        gate, up = take(both(x))
+        return functional.silu(gate) * up
+
+    torch._dynamo.reset()
+    check(torch.compile(model, backend=backend.backend, dynamic=False)(x), model(x))
+    assert calls == ["linear"] * (rows == 5)
+
+
+def test_layer_norms_of_many_rows_are_inductors_but_the_backends_own_where_nothing_compiles(module, backend, calls):
+    norm = nn.LayerNorm(HIDDEN, dtype=BF16)
+    for rows, expected in ((512, ["layer_norm"]), (513, [])):
+        x = random_tensor(rows, HIDDEN)
+        for run, found in ((as_inductor(module), expected), (backend.backend, ["layer_norm"])):
+            torch._dynamo.reset()
+            calls.clear()
+            check(torch.compile(norm, backend=run, dynamic=False)(x), norm(x))
+            assert calls == found
+
+
 def test_rows_that_are_left_open_are_served(backend, calls):
     model = Gate()
     compiled = torch.compile(model, backend=backend.backend, dynamic=True)
@@ -335,8 +391,8 @@ def test_a_cache_is_written_where_it_lies(backend, calls):
     def watch(graph_module, inputs, **options):
         compiled = backend.compiled
 
-        def look(inner, **kept):
-            found = compiled(inner, **kept)
+        def look(inner, given, **kept):
+            found = compiled(inner, given, **kept)
             seen.extend(str(node.target) for node in inner.graph.nodes)
             return found
 
@@ -351,6 +407,136 @@ def test_a_cache_is_written_where_it_lies(backend, calls):
         check(model.cache, other.cache)
     assert "aten.index_copy_.default" in seen
     assert "aten.copy_.default" not in seen
+
+
+class Masked(nn.Module):
+    """Layers that each make the mask of their attention, of which one result is given too."""
+
+    def __init__(self, gives=lambda total, mask: total):
+        super().__init__()
+        self.gives = gives
+
+    def forward(self, x):
+        total = x.float()
+        for _ in range(3):
+            place = torch.arange(x.shape[0])
+            seen = place[:, None] >= place[None, :]
+            mask = torch.where(seen, torch.scalar_tensor(0.0), torch.scalar_tensor(-1e9))
+            total = (total @ total.T + mask).softmax(-1) @ total
+        return self.gives(total, mask)
+
+
+def operators_of(backend, model, *inputs):
+    """Compile a model; return its result, and the operators and names that its graph has in the end."""
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        compiled = backend.compiled
+
+        def look(inner, given, **kept):
+            found = compiled(inner, given, **kept)
+            seen.extend(str(node.target) for node in inner.graph.nodes if node.op in ("call_function", "get_attr"))
+            return found
+
+        patch.setattr(backend, "compiled", look)
+        torch._dynamo.reset()
+        run = torch.compile(model, backend=backend.backend, fullgraph=True)
+        results = [run(*inputs), run(*inputs)]
+    return results, seen
+
+
+def test_what_depends_on_no_input_is_computed_when_the_graph_is_compiled(backend):
+    model, x = Masked(), random_tensor(6, 16)
+    results, seen = operators_of(backend, model, x)
+    for result in results:
+        assert torch.equal(result, model(x))
+    assert seen.count("_computed_once_0") == 1
+    assert "_computed_once_1" not in seen
+    assert not [x for x in seen if "arange" in x or "where" in x or "scalar_tensor" in x or ".ge" in x]
+
+
+@pytest.mark.parametrize("gives", [lambda _, mask: mask, lambda total, mask: (total, mask.T[1:])])
+def test_a_result_is_computed_for_each_call(backend, gives):
+    """Its caller may write it."""
+    model, x = Masked(gives), random_tensor(6, 16)
+    results, _ = operators_of(backend, model, x)
+    first, second = (result[1] if isinstance(result, tuple) else result for result in results)
+    before = second.clone()
+    first.fill_(7)
+    assert torch.equal(second, before)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: torch.rand(4) + x,
+        lambda x: torch.empty(4).fill_(3.0) + x,
+        lambda x: torch.zeros(2**22 + 1)[:4] + x,
+    ],
+    ids=["random", "written later", "large"],
+)
+def test_what_differs_from_call_to_call_or_is_large_is_not_kept(backend, make):
+    _, seen = operators_of(backend, lambda x: make(x).sum(), torch.ones(4))
+    assert "_computed_once_0" not in seen
+
+
+class Tower(nn.Module):
+    """A vision tower's beginning and two of its blocks."""
+
+    def __init__(self, *, gives_tokens=False):
+        super().__init__()
+        self.patches = nn.Conv2d(3, HIDDEN, 4, 4, dtype=BF16)
+        self.positions = nn.Parameter(random_tensor(1, 16, HIDDEN))
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(HIDDEN, dtype=BF16), linear(HIDDEN, HIDDEN)) for _ in "ab"
+        )
+        self.norm, self.gives_tokens = nn.LayerNorm(HIDDEN, dtype=BF16), gives_tokens
+
+    def forward(self, pixels):
+        tokens = self.patches(pixels).flatten(2).transpose(1, 2) + self.positions
+        total = tokens
+        for block in self.blocks:
+            total = total + block(total)
+        return (self.norm(total), tokens) if self.gives_tokens else self.norm(total)
+
+
+def test_the_tokens_of_a_vision_tower_are_brought_in_order_once(backend, calls):
+    model, pixels = Tower(), random_tensor(2, 3, 16, 16)
+    assert not (model.patches(pixels).flatten(2).transpose(1, 2) + model.positions).is_contiguous()
+    results, seen = operators_of(backend, model, pixels)
+    check(results[0], model(pixels))
+    assert seen.count("aten.clone.default") == 1
+    assert calls == [*["layer_norm", "linear"] * 2, "layer_norm"] * 2
+
+
+def test_sums_of_heads_whose_rows_lie_in_a_row_are_left(backend, calls):
+    """Those of a rotary embedding are permuted, and kernels of attention read them so."""
+    model, x = Rotary(doubles=False), random_tensor(3, 5, HIDDEN)
+    assert not model(x).is_contiguous()
+    results, seen = operators_of(backend, model, x)
+    check(results[0], model(x))
+    assert "aten.clone.default" not in seen
+
+
+class Views(Tower):
+    """A tower whose tokens are read by a view that the copy would not allow."""
+
+    def forward(self, pixels):
+        tokens = self.patches(pixels).flatten(2).transpose(1, 2) + self.positions
+        return self.norm(tokens), torch.ops.aten.view(tokens.transpose(1, 2), [2, HIDDEN * 16]) + 1
+
+
+def test_a_graph_that_needs_the_strides_is_left(backend, calls):
+    model, pixels = Views(), random_tensor(2, 3, 16, 16)
+    results, seen = operators_of(backend, model, pixels)
+    check(results[0], model(pixels))
+    assert "aten.clone.default" not in seen
+
+
+def test_what_a_graph_gives_keeps_its_strides(backend, calls):
+    model, pixels = Tower(gives_tokens=True), random_tensor(2, 3, 16, 16)
+    results, seen = operators_of(backend, model, pixels)
+    check(results[0], model(pixels))
+    assert "aten.clone.default" not in seen
 
 
 @pytest.mark.parametrize(("doubles", "expected_calls"), [(True, ["rotary"]), (False, [])])

@@ -15,7 +15,7 @@ from torch import nn
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-from bench.architectures import examples
+from research.bench.architectures import examples
 
 NAMES = ("dense language model", "mixture of experts", "vision tower", "diffusion transformer", "speech model")
 FORMATS = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}

@@ -9,7 +9,7 @@ from math import gcd
 
 import pytest
 
-from aot.core.candidate import Candidate
+from aot.core.candidate import gemm_candidate
 from aot.core.dispatch import LOADS, Column, DispatchTable, Grid, Ladder, Scope, Section, Tier, look_up
 from aot.core.operation import Operation
 from aot.core.problem import Problem
@@ -32,7 +32,7 @@ def unaligned_kernels(operation):
     """Make two kernels for operands of each number of bytes: for small and for large m."""
     return [
         replace(
-            kernel(operation, Candidate("mma_sync", tile, 64, schedule=f"a{loads}k1", use_tma_store=False)),
+            kernel(operation, gemm_candidate("mma_sync", tile, 64, schedule=f"a{loads}k1", use_tma_store=False)),
             load_alignment=loads,
             store_alignment=1,
         )

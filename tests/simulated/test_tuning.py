@@ -83,7 +83,8 @@ def test_faults_are_quarantined_with_their_reason_and_no_wheel_has_them(device, 
     for name, reason in reasons.items():
         assert quarantined[name].startswith(reason), quarantined[name]
     assert second not in " ".join(quarantined.values())
-    no_room = f"no room for a cluster: 0 active clusters of {kernels.cluster} on this device"
+    name = tuning.name_of(kernels.clusters)
+    no_room = f"no room for a cluster: 0 active clusters of {name} on this device"
     for problem in tuning.set.problems:
         found = rows(out, problem)
         assert set(found) == set(kernels.candidates)

@@ -3,9 +3,12 @@ from pathlib import Path
 import pytest
 
 import aot
-from aot.select.record import read_record
+from aot.core.candidate import KernelKey
+from aot.core.measurement import Measurement, Record
+from aot.select.record import read_record, write_record
 from aot.select.times import measured_times
 from tests.readings import readings
+from tests.unit.twins import BF16, CONDITIONS
 
 __all__ = ["readings"]
 
@@ -20,6 +23,20 @@ def h200_record():
 def h200_times(h200_record):
     """Give that record's times: {operation: {problem: {candidate: microseconds}}}."""
     return measured_times(h200_record)
+
+
+@pytest.fixture
+def few_record(h200_times, tmp_path, monkeypatch):
+    """Write a record of a few of its problems, thirty kernels each, into a fresh working folder; give its path."""
+    monkeypatch.chdir(tmp_path)
+    problems = [x for x in sorted(h200_times[BF16]) if x.m in (1, 300) and x.n in (4096, 5120)]
+    rows = [
+        Measurement(KernelKey(BF16, candidate), problem, us, us, us, 7, 1e-3)
+        for problem in problems
+        for candidate, us in sorted(h200_times[BF16][problem].items())[:30]
+    ]
+    write_record(Path("few.jsonl.gz"), Record("h200", (CONDITIONS,), tuple(rows)))
+    return "few.jsonl.gz"
 
 
 def pytest_collection_modifyitems(items):

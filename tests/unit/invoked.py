@@ -6,6 +6,7 @@ from click.testing import CliRunner
 
 from aot.cli import main as cli
 from aot.select import table
+from research.studies.__main__ import main as studies
 
 SHAPES = """version = 1
 dtypes = ["bfloat16"]
@@ -36,7 +37,11 @@ def aot(*arguments):
     return CliRunner().invoke(cli.main, [str(x) for x in arguments])
 
 
-def succeed(*arguments):
-    result = aot(*arguments)
+def study(*arguments):
+    return CliRunner().invoke(studies, [str(x) for x in arguments])
+
+
+def succeed(*arguments, run=aot):
+    result = run(*arguments)
     assert (result.exit_code, result.exception) == (0, None), result.output
     return result.stdout

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 from xml.etree import ElementTree as ET
 
-from aot.core.candidate import Candidate, KernelKey
+from aot.core.candidate import KernelKey, changed, gemm_candidate
 from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Row, Section
 from aot.core.measurement import OK, Measurement, Outcome, Record, Status
 from aot.core.target import load_target
@@ -19,10 +19,10 @@ from tests.unit.twins import CONDITIONS as TWIN
 
 THOR = load_target("thor")
 CONDITIONS = replace(TWIN, arch=THOR.arch)
-FALLBACK = Candidate("simt", 64, 64, use_tma_store=False)
-TMA = Candidate("sm100_persistent", 128, 128, schedule="clc")
-DIRECT = replace(TMA, use_tma_store=False)
-WIDE = replace(TMA, tile_n=256)
+FALLBACK = gemm_candidate("simt", 64, 64, use_tma_store=False)
+TMA = gemm_candidate("sm100_persistent", 128, 128, schedule="clc")
+DIRECT = changed(TMA, use_tma_store=False)
+WIDE = changed(TMA, tile_n=256)
 
 
 def row(kernel, runner_up, time_us):
@@ -60,7 +60,7 @@ def items(times):
 
 
 def failure(tile_n, status, m=16):
-    return measurement(replace(TMA, tile_n=tile_n), problem_of(m, 256, 512), 0.0, status)
+    return measurement(changed(TMA, tile_n=tile_n), problem_of(m, 256, 512), 0.0, status)
 
 
 FAILURES = (

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from aot.core.candidate import Candidate
+from aot.core.candidate import gemm_candidate
 from aot.search.strategy import Stop, Task
 from tests.unit.twins import problem_of
 
 CANDIDATES = tuple(
-    Candidate("f", 64 * 2**i, 16 * j, c, 1, "pingpong", swap_ab=swap)
+    gemm_candidate("f", 64 * 2**i, 16 * j, c, 1, "pingpong", swap_ab=swap)
     for i in range(2)
     for j in range(1, 17)
     for c in (1, 2)

@@ -12,7 +12,7 @@ from tests.device.sanitize_cases import ShippedKernel, read_kernels
 from tests.device.sanitize_control import NAME, control_ptx
 from tests.device.sanitize_reports import Stream
 from tests.device.sanitize_summary import summarise
-from tests.unit.measure.test_row_verify import TwinRows, last_element
+from tests.unit.row_twins import row_kernel_of
 from tests.unit.twins import TwinGpu, TwinKernels, kernel_of
 
 CANDIDATE = {
@@ -129,15 +129,14 @@ def said(text):
 @pytest.mark.parametrize("fault", ["", "wrong"])
 def test_a_worker_runs_each_case_turn_by_turn_and_compares(monkeypatch, capsys, tmp_path, fault):
     gpu = TwinGpu()
-    tuned = kernel_of()
-    twins = TwinKernels(gpu, [tuned], faults={tuned.name: (fault, 1)}, workspace=64)
-    rows = TwinRows(last_element if fault else None)
-    kernels = [product(tuned.name), on_rows()]
+    tuned, on_row = kernel_of(), row_kernel_of()
+    twins = TwinKernels(gpu, [tuned, on_row], faults={x.name: (fault, 1) for x in (tuned, on_row)})
+    kernels = [product(tuned.name), on_rows(on_row.name)]
     done = [(kernels[0].digest, kernels[0].cases()[2].name)]
     plan = {"library": "lib.so", "kernels": [vars(x) for x in kernels], "done": done, "deadline": 4e9}
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(plan))
-    for name, value in {"CudaGpu": gpu, "KernelLibrary": twins, "RowLibrary": rows, "read_properties": None}.items():
+    for name, value in {"CudaGpu": gpu, "KernelLibrary": twins, "read_properties": None}.items():
         monkeypatch.setattr(sanitize_worker, name, lambda *_, value=value: value)
     monkeypatch.setattr(sys, "argv", ["worker", str(path)])
     assert sanitize_worker.main() == 0
@@ -154,7 +153,7 @@ def test_a_worker_runs_each_case_turn_by_turn_and_compares(monkeypatch, capsys, 
 def test_a_worker_ends_at_the_deadline_and_where_the_context_is_lost(capsys):
     gpu = TwinGpu()
     kernels = [on_rows()]
-    runner = sanitize_worker.Runner(gpu, TwinKernels(gpu, [kernel_of()]), TwinRows())
+    runner = sanitize_worker.Runner(gpu, TwinKernels(gpu, [kernel_of()]))
     assert sanitize_worker.work(gpu, runner, kernels, set(), 0.0) == 0
     assert said(capsys.readouterr().out) == [{"ended": True}]
     runner.fault = lambda *_: "an illegal address"

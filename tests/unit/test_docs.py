@@ -9,10 +9,11 @@ import click
 import pytest
 
 from aot.cli.main import main
+from research.studies.__main__ import main as studies
 
 ROOT = Path(__file__).parents[2]
-LOG = ROOT / "docs" / "log"
-PAGES = (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "research").glob("*.md")))
+LOG = ROOT / "research" / "log"
+PAGES = (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "research").rglob("*.md")))
 TODAY = [page for page in PAGES if page.parent != LOG and page.name != "CHANGELOG.md"]
 """Pages that say how things are now; the others tell of their date."""
 
@@ -20,7 +21,10 @@ SOURCES = (".py", ".toml", ".cc", ".h", ".j2")
 
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
-NAMED_PATH = re.compile(r"(?:aot|bench|docs|templates|tests)/[\w./*-]*\w[\w./*-]*")
+NAMED_PATH = re.compile(r"(?:aot|docs|research|templates|tests)/[\w./*-]*\w[\w./*-]*")
+
+
+CALL = r"(?:aot|python -m research\.studies) (?=[a-z])"
 
 
 def name(page):
@@ -49,10 +53,11 @@ def spans(page):
 
 
 def commands(page):
-    """Return the calls of `aot` in a page: lines of its code blocks, and inline code."""
+    """Return the calls of `aot` and of studies in a page: lines of its code blocks, and inline code."""
     text = page.read_text(encoding="utf-8")
-    lines = [line for block in FENCE.findall(text) for line in re.findall(r"^(?:\$ )?(aot .*)$", block, re.MULTILINE)]
-    return lines + [span for span in spans(page) if re.match(r"aot [a-z]", span)]
+    line = re.compile(rf"^(?:\$ )?({CALL}.*)$", re.MULTILINE)
+    lines = [call for block in FENCE.findall(text) for call in line.findall(block)]
+    return lines + [span for span in spans(page) if re.match(CALL, span)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -74,9 +79,9 @@ def test_every_file_that_is_named_exists(page):
     assert [path for path in sorted(found) if not any(ROOT.glob(path.rstrip("/")))] == []
 
 
-def options(command):
-    """Return the options that a command of `aot` has; None where there is no such command."""
-    found = main.get_command(click.Context(main), command)
+def options(group, command):
+    """Return the options that a command has; None where there is no such command."""
+    found = group.get_command(click.Context(group), command)
     known = [found, *getattr(found, "commands", {}).values()]
     return found and {"--help"}.union(*([*x.opts, *x.secondary_opts] for each in known for x in each.params))
 
@@ -85,9 +90,10 @@ def options(command):
 def test_every_command_that_is_named_exists_with_its_options(page):
     wrong = []
     for call in commands(page):
-        words = shlex.split(call, comments=True)[1:]
+        group = main if call.startswith("aot ") else studies
+        words = shlex.split(re.sub(CALL, "", call), comments=True)
         used = {word.partition("=")[0] for word in words[1:] if re.match(r"--?[a-z]", word)}
-        known = options(words[0])
+        known = options(group, words[0])
         if known is None or not used <= known:
             wrong.append(call)
     assert wrong == []
@@ -103,7 +109,7 @@ def test_the_readme_draws_the_packages_as_they_are():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     drawn = re.findall(r"^    ([a-z_]+) {2,}\S", text, re.MULTILINE)
     assert len(drawn) == len(set(drawn))
-    assert set(drawn) == {path.parent.name for path in (ROOT / "aot").glob("*/__init__.py")}
+    assert set(drawn) == {path.name for path in (ROOT / "aot").iterdir() if any(path.glob("[!_.]*"))}
 
 
 def test_every_page_of_the_log_is_in_its_index():
@@ -116,10 +122,10 @@ def test_a_page_of_the_log_begins_with_its_date(page):
     assert page.read_text(encoding="utf-8").startswith(f"# {page.name[:10]}: ")
 
 
-@pytest.mark.parametrize("folder", ["aot", "bench", "templates", "tests"])
+@pytest.mark.parametrize("folder", ["aot", "research", "templates", "tests"])
 def test_a_page_that_the_code_names_exists(folder):
     """Sources of constants are pages, so that a page which moves takes what refers to it along."""
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / folder).rglob("*.*") if path.suffix in SOURCES]
-    named = {page for text in texts for page in re.findall(r"\bdocs/[\w/.-]+\.(?:md|json|png)", text)}
+    named = {page for text in texts for page in re.findall(r"\b(?:docs|research/log)/[\w/.-]+\.(?:md|json|png)", text)}
     assert named
     assert [page for page in sorted(named) if not (ROOT / page).exists()] == []

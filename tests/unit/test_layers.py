@@ -54,6 +54,7 @@ def test_the_contracts_of_pyproject_are_kept(monkeypatch, capsys):
         ("cutlass", ("compile.compiler", "families.", "row_families.")),
         ("quack", ("families.",)),
         ("torch", ()),
+        ("research", ()),
         ("subprocess", SUBPROCESS),
         ("sqlite3", ("measure.store",)),
         ("click", ("cli.",)),

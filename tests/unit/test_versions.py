@@ -27,7 +27,6 @@ CONSTANTS = {
     "calibration": "CALIBRATION_VERSION",
     "executions": "EXECUTIONS_VERSION",
     "results of measuring": "SCHEMA_VERSION",
-    "results of row operations": "ROW_RESULTS_VERSION",
     "bundle": "TUNING_SET_VERSION",
 }
 

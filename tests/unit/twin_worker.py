@@ -6,7 +6,7 @@ import secrets
 import sys
 from pathlib import Path
 
-from aot.measure import edge_shapes
+from aot.kinds.gemm import edge_shapes
 from aot.measure.protocol import TimingPlan
 from aot.measure.session import Session, deadline_stop
 from aot.measure.store import open_store

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from aot.core.candidate import Candidate, KernelKey
+from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.element import ElementType
 from aot.core.errors import DeviceError
 from aot.core.grouping import Grouping
@@ -22,9 +22,11 @@ from aot.core.problem import Problem
 from aot.core.reference import is_16_bit_product
 from aot.core.signature import Argument
 from aot.core.tile_order import order_name
-from aot.measure.baselines import baseline_of
+from aot.kinds.gemm.tuned import TunedKernel
+from aot.kinds.rows.call import RowCall
+from aot.kinds.trials import trial_of
 from aot.measure.gpu import OutOfMemoryError
-from aot.measure.tuning_set import TunedKernel
+from tests.unit.row_twins import compute_rows, spoil
 
 BF16 = Operation.of(ElementType.BFLOAT16)
 CONDITIONS = Conditions("Twin", "sm_90a", 4, "1.0", 1000, 2000, "100 W", "2026-11-20", "p1")
@@ -35,7 +37,9 @@ SEPARATOR = "separator"
 
 def kernel_of(tile_m=128, tile_n=128, *, sha="ab", operation=BF16, family="twin", **more):
     fields = {name: more.pop(name) for name in ("m_multiple", "n_multiple", "is_fallback") if name in more}
-    return TunedKernel(KernelKey(operation, Candidate(family, tile_m, tile_n, **more)), sha.ljust(64, "0"), **fields)
+    return TunedKernel(
+        KernelKey(operation, gemm_candidate(family, tile_m, tile_n, **more)), sha.ljust(64, "0"), **fields
+    )
 
 
 def problem_of(m: int, n: int, k: int, operation: Operation = BF16) -> Problem:
@@ -150,19 +154,19 @@ class TwinKernels:
         return tuple(kernel.name for kernel in self.kernels)
 
     def baseline(self, operation):
-        return baseline_of(operation)
+        return trial_of(operation).baseline(operation)
 
     def bind(self, call, *, b_is_constant=False):
         self.promised.append(b_is_constant)
         return call
 
     def workspace_bytes(self, kernel, bound):
-        if self._fault(self._name(kernel), bound.problem.m) == "refused":
+        if self._fault(self._name(kernel), rows_of(bound)) == "refused":
             raise DeviceError("at most 8 GiB can be addressed")
         return self.workspace
 
     def max_active_clusters(self, kernel, bound, workspace, workspace_bytes):
-        return 0 if self._fault(self._name(kernel), bound.problem.m) == "clusters" else None
+        return 0 if self._fault(self._name(kernel), rows_of(bound)) == "clusters" else None
 
     def _name(self, kernel):
         """Name a kernel; one whose tiles are taken in another order, with that behind it."""
@@ -181,9 +185,9 @@ class TwinKernels:
         if self.gpu.capturing is not None:
             self.gpu.capturing.append((name, us))
             return
-        self.launches.append((name, bound.d))
+        self.launches.append((name, next(iter(bound.tensors.values())).address if is_on_rows(bound) else bound.d))
         self.gpu.clock_us += us
-        fault = self._fault(name, bound.problem.m)
+        fault = self._fault(name, rows_of(bound))
         if fault in ("error", "lost"):
             self.gpu.lost = fault == "lost"
             raise DeviceError("launch refused")
@@ -206,6 +210,10 @@ class TwinKernels:
         return encode(operation.d, total.astype(np.float32))
 
     def _compute(self, call, fault):
+        if is_on_rows(call):
+            compute_rows(call)
+            spoil(call, fault, len(self.launches))
+            return
         for group in range(call.tensors[Argument.D].matrix.num_groups):
             self._compute_group(call, fault, group)
 
@@ -225,6 +233,14 @@ class TwinKernels:
             memory(call.d - dtype.num_bytes, 1, dtype)[0] = 0
         if fault == "padding" and stride > call.problem.n and call.problem.m > 1:
             memory(call.d + dtype.num_bytes * call.problem.n, 1, dtype)[0] = 0
+
+
+def is_on_rows(call):
+    return isinstance(call, RowCall)
+
+
+def rows_of(call):
+    return call.problem.rows if is_on_rows(call) else call.problem.m
 
 
 def matrix_bits(dtype, tensor, group=0):

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import pytest
 
+from aot.compile.legal_keys import legal_keys
 from aot.compile.workplace import Workplace
 from aot.core.operation import Operation
-from aot.core.row_operation import RowOperation
 from aot.core.target import load_target
 from aot.emulate.build import emulated_target
 from aot.emulate.execute import ExecutionOptions, Executor
 from aot.emulate.kernels import compile_emulated
 from aot.emulate.schedule import Mode, Schedule
 from aot.families import families, families_for, families_of
-from aot.studies.census import legal_keys
+from aot.kinds.rows.operation import RowOperation
 
 SCHEDULES = tuple(Schedule(mode, 1) for mode in (Mode.RANDOM, Mode.HOLD_PRODUCTS, Mode.BEHIND_ITSELF))
 INSTRUCTIONS = 8_000

@@ -105,7 +105,7 @@ def _end_operations(cta: Cta, where: str) -> None:
         for operation in [*warp.bulk_open, *(x for group in groups for x in group), *warp.copies]:
             if operation.kind in ("tma.store.read", "cp.async") and not operation.bit & waited:
                 machine.report(FindingKind.EXIT, where, f"{operation.agent.who} was not waited for")
-            machine.complete(operation)
+            machine.operations.complete(operation)
 
 
 @form("trap")

@@ -73,7 +73,7 @@ def _issue(
         shared.content[places] = data
         machine.bytes_moved["cp.async"] += sum(counts)
 
-    operation = machine.operation("cp.async", warp, where, complete, is_async_proxy=False)
+    operation = machine.operations.make("cp.async", warp, where, complete, is_async_proxy=False)
     contents = []
     for source, count in zip(sources, counts, strict=True):
         if count:
@@ -82,7 +82,7 @@ def _issue(
     shared.shadow.write(operation.agent, (offsets[:, None] // WORD + np.arange(size // WORD)).reshape(-1))
     shared.content[places] = FILL  # it may be written from now on
     warp.copies.append(operation)
-    machine.post(operation)
+    machine.operations.post(operation)
 
 
 @form("cp.async.commit_group")
@@ -107,7 +107,7 @@ def wait(program: Program, instruction: Instruction) -> Step:
             warp.copies = []
         while len(warp.copy_groups) > max(left, 0):
             for operation in warp.copy_groups.popleft():
-                warp.machine.complete(operation)
+                warp.machine.operations.complete(operation)
                 warp.knowledge.join_done(operation.bit)
 
     return run
@@ -138,9 +138,11 @@ def arrive(program: Program, instruction: Instruction) -> Step:
 
             def complete(barrier: Mbarrier = barrier, num_lanes: int = num_lanes) -> None:
                 for x in copies:
-                    machine.complete(x)
+                    machine.operations.complete(x)
                 barrier.arrive(num_lanes, done=done)
 
-            machine.post(machine.operation("cp.async.arrive", warp, where, complete, is_async_proxy=False))
+            machine.operations.post(
+                machine.operations.make("cp.async.arrive", warp, where, complete, is_async_proxy=False)
+            )
 
     return run

@@ -65,11 +65,11 @@ def _issue(warp: Warp, to: int, bar: int, where: str, *, to_all: bool) -> None:
             cta.shared.content[offset : offset + RESPONSE_BYTES] = response.view(np.uint8)
             found.complete(RESPONSE_BYTES, operation.bit)
 
-    operation = machine.operation("clc", warp, where, complete)
+    operation = machine.operations.make("clc", warp, where, complete)
     for cta, offset in zip(targets, offsets, strict=True):
         cta.shared.shadow.write(operation.agent, slice(offset // 4, (offset + RESPONSE_BYTES) // 4))
         cta.shared.content[offset : offset + RESPONSE_BYTES] = FILL
-    machine.post(operation)
+    machine.operations.post(operation)
 
 
 @form("clusterlaunchcontrol.query_cancel.is_canceled.pred.b128")

@@ -14,6 +14,7 @@ from aot.emulate.forms import YIELD, form
 from aot.emulate.memory import FILL, PARAMETER_WINDOW, RANK_SHIFT, SHARED_WINDOW, WORD
 from aot.emulate.types import BYTES, SIGNED, UNSIGNED, raw_dtype
 from aot.emulate.units._accesses import is_strong, learn, note_poll, space_of, tell
+from aot.emulate.units.barrier import check_initialised
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -273,6 +274,7 @@ def _send(warp: Warp, places: Value, bar: int, data: Bytes, where: str) -> None:
     if cluster.cta_of(bar, where) is not cta:
         text = f"{where}: stores to CTA {cta.rank} of the cluster, and tells mbarrier {bar:#x} of another"
         raise Fault(FaultKind.BARRIER, text)
+    check_initialised(warp, cta.mbarrier(bar, where), where, is_async=True)
     shared = cta.shared
     offsets = shared.offsets(places, size, where)
 
@@ -281,11 +283,11 @@ def _send(warp: Warp, places: Value, bar: int, data: Bytes, where: str) -> None:
         target.shared.content[offsets[:, None] + np.arange(size)] = data
         cluster.cta_of(bar, where).mbarrier(bar, where).complete(data.size, operation.bit)
 
-    operation = machine.operation("st.async", warp, where, complete, is_async_proxy=True)
+    operation = machine.operations.make("st.async", warp, where, complete, is_async_proxy=True)
     operation.agent.generic = True
     shared.shadow.write(operation.agent, (offsets[:, None] // WORD + np.arange(size // WORD)).reshape(-1))
     shared.content[offsets[:, None] + np.arange(size)] = FILL  # it may be written from now on
-    machine.post(operation)
+    machine.operations.post(operation)
 
 
 @form("prefetch.global.{L1,L2,L2::evict_last,L2::evict_normal}", "prefetch{,.param,.const}.tensormap", "prefetchu.L1")

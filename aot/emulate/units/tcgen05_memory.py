@@ -3,10 +3,10 @@
 Source: PTX ISA, "Tensorcore 5th Generation Family Instructions": tcgen05.alloc, tcgen05.dealloc,
 tcgen05.relinquish_alloc_permit, tcgen05.ld, tcgen05.st, tcgen05.cp, tcgen05.wait.
 
-tcgen05.ld and tcgen05.st are complete when they are issued, and tcgen05.wait has nothing to do. The letter has them
-asynchronous; in machine code the registers are waited for before their use, so that kernels that lack the wait are
-right on the chips that are known. With .cta_group::2 a warp of each CTA of the pair allocates and frees together with
-the other.
+tcgen05.ld and tcgen05.st move their bits when they are issued. They might do so at any time up to tcgen05.wait: the
+clocks find who uses the same columns without being ordered behind the wait (aot/emulate/tensor_loads.py).
+
+With .cta_group::2 a warp of each CTA of the pair allocates and frees together with the other.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from aot.emulate.cta import Cta
     from aot.emulate.forms import Step
+    from aot.emulate.order import Agent
     from aot.emulate.program import Program
     from aot.emulate.ptx import Instruction
     from aot.emulate.warp import Warp
@@ -221,8 +222,9 @@ def _shape(instruction: Instruction) -> tuple[LoadShape, int]:
     return _SHAPES[parts[4]], int(parts[5][1:])
 
 
-def _access(warp: Warp, address: int, shape: LoadShape, repeat: int, where: str, *, is_write: bool) -> _Access:
+def _access(warp: Warp, address: int, shape: LoadShape, repeat: int, agent: Agent, *, is_write: bool) -> _Access:
     """Check what a warp accesses, and note it. Source: PTX ISA, tcgen05.ld, "Access restrictions"."""
+    where = agent.where
     tensor, cells = warp.cta.tensor_memory, register_cells(shape, repeat)
     lane, column = split_address(address)
     low = LANES_A_WARP * (warp.index % 4)
@@ -232,9 +234,9 @@ def _access(warp: Warp, address: int, shape: LoadShape, repeat: int, where: str,
     tensor.check_allocated(column, cells.num_columns, where)
     ordered = tensor.cells(lane, shape.num_lanes, column, cells.num_columns)
     if is_write:
-        tensor.shadow.write(warp.at(where), ordered)
+        tensor.shadow.write(agent, ordered)
     else:
-        tensor.shadow.read(warp.at(where), ordered)
+        tensor.shadow.read(agent, ordered)
     return _Access(lane + cells.lanes, column + cells.columns)
 
 
@@ -248,7 +250,9 @@ def load(program: Program, instruction: Instruction) -> Step:
 
     def run(warp: Warp) -> None:
         at = _full_and_uniform(warp, address(warp), where)
-        access = _access(warp, at, shape, repeat, where, is_write=False)
+        agent = warp.machine.operations.agent("tcgen05.ld", warp, where)
+        access = _access(warp, at, shape, repeat, agent, is_write=False)
+        warp.tensor_loads.load(agent.bit, to)
         found = warp.cta.tensor_memory.words[access.lanes, access.columns]
         for i, slot in enumerate(to):
             warp.put(slot, found[i])
@@ -267,7 +271,9 @@ def store(program: Program, instruction: Instruction) -> Step:
 
     def run(warp: Warp) -> None:
         at = _full_and_uniform(warp, address(warp), where)
-        access = _access(warp, at, shape, repeat, where, is_write=True)
+        agent = warp.machine.operations.agent("tcgen05.st", warp, where)
+        access = _access(warp, at, shape, repeat, agent, is_write=True)
+        warp.tensor_loads.stores |= agent.bit
         words = np.stack([warp.registers[x] for x in sources])
         warp.cta.tensor_memory.words[access.lanes, access.columns] = words
         warp.machine.bytes_moved["tcgen05.st"] += words.nbytes
@@ -277,8 +283,14 @@ def store(program: Program, instruction: Instruction) -> Step:
 
 @form("tcgen05.wait::{ld,st}.sync.aligned")
 def wait(program: Program, instruction: Instruction) -> Step:
-    """Nothing to do: loads and stores are complete when they are issued."""
-    return lambda _: None
+    """Let the warp know its loads, or its stores, to be complete."""
+    is_load = "::ld" in instruction.opcode
+
+    def run(warp: Warp) -> None:
+        loads = warp.tensor_loads
+        warp.knowledge.join_done(loads.end_loads() if is_load else loads.end_stores())
+
+    return run
 
 
 COPY_ROWS, COPY_BYTES, COPY_COLUMNS = 32, 16, 4

@@ -53,7 +53,7 @@ def ctas_of_group(warp: Warp, group: int, where: str) -> list[Cta]:
 
 def make_ordered(warp: Warp, kind: str, where: str, run: Callable[[], None]) -> Operation:
     """Make an operation that knows those that the warp issued before to be complete, as it comes behind them."""
-    operation = warp.machine.operation(kind, warp, where, run)
+    operation = warp.machine.operations.make(kind, warp, where, run)
     operation.agent.knowledge.join_done(warp.tensor_done)
     warp.tensor_done |= operation.bit
     return operation
@@ -61,7 +61,7 @@ def make_ordered(warp: Warp, kind: str, where: str, run: Callable[[], None]) -> 
 
 def enqueue(warp: Warp, operation: Operation) -> None:
     """Let an operation complete behind those that the warp issued before."""
-    warp.machine.enqueue(warp, operation)
+    warp.machine.operations.enqueue(warp, operation)
 
 
 @form("tcgen05.commit.cta_group::{1,2}.mbarrier::arrive::one{,.shared::cluster}{,.multicast::cluster}.b64")
@@ -94,10 +94,10 @@ def _issue(warp: Warp, bar: int, targets: list[Cta], where: str) -> None:
         for cta in targets:
             cta.mbarrier(bar, where).arrive(1, done=done)
 
-    enqueue(warp, warp.machine.operation("tcgen05.commit", warp, where, complete))
+    enqueue(warp, warp.machine.operations.make("tcgen05.commit", warp, where, complete))
 
 
 @form("tcgen05.fence::{before,after}_thread_sync")
 def fence(program: Program, instruction: Instruction) -> Step:
-    """Nothing to do: operations are ordered by the barriers that they arrive at, and loads and stores when issued."""
+    """Nothing to do: barriers order the operations that arrive at them, and tcgen05.wait loads and stores."""
     return lambda _: None

@@ -222,10 +222,10 @@ def _issue_load(warp: Warp, load: _Load) -> None:
         machine.bytes_moved[LOAD] += load.num_bytes
         load.barrier.complete(load.num_bytes, operation.bit)
 
-    operation = machine.operation(LOAD, warp, load.where, complete, lane=load.lane)
+    operation = machine.operations.make(LOAD, warp, load.where, complete, lane=load.lane)
     shared.shadow.write(operation.agent, load.box.cells)
     _chunks(shared.content)[load.box.chunks] = FILL  # the copy may write from now on
-    machine.post(operation)
+    machine.operations.post(operation)
 
 
 def _chunks(content: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -286,18 +286,18 @@ def _issue_store(warp: Warp, where: str, lane: int, tensor_map: TensorMap, rows:
         data.append(_chunks(shared.content)[box.chunks].reshape(-1, tensor_map.row_bytes))
 
     def write() -> None:
-        machine.complete(reading)
+        machine.operations.complete(reading)
         if rows.starts.size:
             part = slice(rows.first_byte, rows.first_byte + rows.num_bytes)
             machine.memory.write(writing.agent, rows.starts, np.ascontiguousarray(data[0][rows.indices, part]))
         machine.bytes_moved[WRITE] += CHUNK_BYTES * box.chunks.size
 
-    reading = machine.operation(READ, warp, where, read, lane=lane)
-    writing = machine.operation(WRITE, warp, where, write, lane=lane)
+    reading = machine.operations.make(READ, warp, where, read, lane=lane)
+    writing = machine.operations.make(WRITE, warp, where, write, lane=lane)
     shared.shadow.read(reading.agent, box.cells, box.bits)
     warp.bulk_open += [reading, writing]
-    machine.post(reading)
-    machine.post(writing)
+    machine.operations.post(reading)
+    machine.operations.post(writing)
 
 
 @form("cp.async.bulk.commit_group")
@@ -343,5 +343,5 @@ def _finish_writes(warp: Warp, group: BulkGroup, lane: int) -> None:
 
 def _finish(warp: Warp, operations: list[Operation]) -> None:
     for operation in operations:
-        warp.machine.complete(operation)
+        warp.machine.operations.complete(operation)
         warp.knowledge.join_done(operation.bit)

@@ -271,7 +271,7 @@ def _issue(warp: Warp, found: _Form, a: int | None, b: int, *, accumulates: bool
         if group.is_complete:
             group.queue.wake()
 
-    operation = machine.operation("wgmma", warp, found.where, complete)
+    operation = machine.operations.make("wgmma", warp, found.where, complete)
     for places in reads:
         check_inside(cta, places)
         cta.shared.shadow.read(operation.agent, places.cells, places.bits)
@@ -279,7 +279,7 @@ def _issue(warp: Warp, found: _Form, a: int | None, b: int, *, accumulates: bool
     group.done |= operation.bit
     group.registers.add(found.registers)
     warp.untouchable |= found.registers
-    machine.enqueue(warp, operation)
+    machine.operations.enqueue(warp, operation)
 
 
 def _a_in_registers(warp: Warp, found: _Form) -> NDArray[np.float64]:

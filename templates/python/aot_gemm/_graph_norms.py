@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from operator import getitem
 from typing import Any
 
@@ -14,16 +15,29 @@ from ._graph_match import aten, is_conversion, same_shape, value_of
 from ._graph_nodes import OPERATORS, clean, put, put_item, replace
 
 
-def replace_norms(graph: Graph) -> dict[str, int]:
-    """Replace the norms of a graph; return how many there were, by what was joined."""
+def replace_norms(graph: Graph, *, most_layer_rows: int | None = None) -> dict[str, int]:
+    """Replace the norms of a graph; return how many there were, by what was joined.
+
+    Args:
+        graph: what is rewritten in place.
+        most_layer_rows: rows above which layer norms are left as they are; None where there is no limit.
+    """
     counts = {"norm": 0, "sum and norm": 0}
     for read in (norm_of, bare_norm_of):
         for node in list(graph.nodes):
             norm = None if node.op != "call_function" else read(node)
-            if norm is not None and _is_alone(node, norm) and has_rows(norm.name, value_of(norm.x)):
+            if norm is None or not _is_alone(node, norm) or not has_rows(norm.name, value_of(norm.x)):
+                continue
+            if norm.name != "layer_norm" or not _has_more_rows(norm.x, most_layer_rows):
                 counts["sum and norm" if _replace(node, norm) else "norm"] += 1
         clean(graph)
     return {name: count for name, count in counts.items() if count}
+
+
+def _has_more_rows(x: Node, most: int | None) -> bool:
+    """Say whether a tensor has more rows than so many; one whose rows are left open is taken to have few."""
+    rows = math.prod(value_of(x).shape[:-1])
+    return most is not None and isinstance(rows, int) and rows > most
 
 
 def _is_alone(node: Node, norm: Norm) -> bool:

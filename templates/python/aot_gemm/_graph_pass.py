@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import Graph
 
+from ._graph_choice import MOST_ROWS_OF_LAYER_NORMS
+from ._graph_gates import replace_gates
 from ._graph_norms import join_quantisation, replace_norms
 from ._graph_products import replace_products
 from ._graph_rotary import replace_rotary
@@ -26,15 +28,15 @@ class GraphReport:
     """What a pass has replaced, and how often: by what was joined."""
 
     counts: dict[str, int] = field(default_factory=dict)
-    """Of `product`, `activation`, `sum`, `gate`, `groups`, `norm`, `sum and norm`, `norm and quantisation` and
-    `rotary`."""
+    """Of `product`, `activation`, `sum`, `gate`, `groups`, `norm`, `sum and norm`, `norm and quantisation`,
+    `gate of rows` and `rotary`."""
 
     def __str__(self) -> str:
         """Say it in a line."""
         return ", ".join(f"{count} x {name}" for name, count in sorted(self.counts.items())) or "nothing"
 
 
-def rewrite(graph: Graph, *, joins_rotary: bool = False) -> GraphReport:
+def rewrite(graph: Graph, *, joins_rows: bool = False) -> GraphReport:
     """Have the package compute the products and norms of a graph; it stays as it is where that is not served.
 
     What is replaced is logged, at the level INFO of the logger that has the package's name. Nothing is replaced while
@@ -42,17 +44,19 @@ def rewrite(graph: Graph, *, joins_rotary: bool = False) -> GraphReport:
 
     Args:
         graph: what is rewritten in place.
-        joins_rotary: whether rotary embeddings are replaced too, as where no compiler takes the graph from here.
+        joins_rows: whether rotary embeddings, and gates of a product that is torch's, are replaced too, as where no
+            compiler takes the graph from here.
     """
     if torch.are_deterministic_algorithms_enabled():
         return GraphReport()
-    counts = replace_norms(graph)
-    counts |= replace_rotary(graph) if joins_rotary else {}
+    counts = replace_norms(graph, most_layer_rows=None if joins_rows else MOST_ROWS_OF_LAYER_NORMS)
+    counts |= replace_rotary(graph) if joins_rows else {}
     quantised = join_quantisation(graph)
     if quantised:
         counts["norm and quantisation"] = quantised
     for name, count in replace_products(graph).items():
         counts[name] = counts.get(name, 0) + count
+    counts |= replace_gates(graph) if joins_rows else {}
     graph.lint()
     report = GraphReport(counts)
     _LOGGER.info("graph: %s", report)

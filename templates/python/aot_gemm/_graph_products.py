@@ -11,7 +11,7 @@ from . import _torch_modules, errors
 from ._extras import GATES
 from ._graph_choice import is_chosen
 from ._graph_expressions import activation_of
-from ._graph_match import MUL, aten, is_used_by, same_shape, value_of
+from ._graph_match import MUL, aten, is_used_by, same_extent, same_shape, value_of
 from ._graph_nodes import (
     OPERATORS,
     GraphProduct,
@@ -63,7 +63,7 @@ def _join_two(node: Node, name: str, gate: Node, line: Any) -> bool:
         return False
     if not (is_used_by(one.root, node) and is_used_by(other.root, node)):
         return False
-    if not (is_chosen(one, activation=name, gated=True) and _is_like(node, one)):
+    if not (is_chosen(one, activation=name, gated=True, num_weights=2) and _is_like(node, one)):
         return False
     operands = one.x, one.weight, other.weight
     replace(node, put_product(node, one, OPERATORS.gated_linear.parts, operands, activation=name))
@@ -72,10 +72,8 @@ def _join_two(node: Node, name: str, gate: Node, line: Any) -> bool:
 
 def _join_halves(node: Node, name: str, gate: Node, line: Any) -> bool:
     """Replace a gate of one weight whose result is split in two."""
-    first, second = _half_of(gate), _half_of(line)
-    if first is None or second is None or first[0] is not second[0] or (first[1], second[1]) != (0, 1):
-        return False
-    product = product_of(first[0])
+    both = halves_of(gate, line)
+    product = product_of(both)
     if product is None or product.shape is not None or not is_used_by(product.root, node):
         return False
     if not is_chosen(product, columns=value_of(node).shape[-1], activation=name, gated=True):
@@ -83,6 +81,14 @@ def _join_halves(node: Node, name: str, gate: Node, line: Any) -> bool:
     operands = product.x, product.weight, product.bias
     replace(node, put_product(node, product, OPERATORS.gated_linear.default, operands, activation=name))
     return True
+
+
+def halves_of(first: Any, second: Any) -> Node | None:
+    """Return what two nodes are the first and the second half of along the last dimension; None where of nothing."""
+    one, other = _half_of(first), _half_of(second)
+    if one is None or other is None or one[0] is not other[0] or (one[1], other[1]) != (0, 1):
+        return None
+    return one[0]
 
 
 def _half_of(node: Any) -> tuple[Node, int] | None:
@@ -93,9 +99,9 @@ def _half_of(node: Any) -> tuple[Node, int] | None:
     if node.target is getitem and node.args[0].target in _SPLITS:
         split, place = node.args
         source, dim = split.args[0], split.args[2] if len(split.args) > 2 else split.kwargs.get("dim", 0)
-    elif node.target is aten.slice.Tensor and len(node.args) >= 4:
-        source, dim, place = node.args[:3]
-        place = 1 if place == value_of(node).shape[-1] else place
+    elif node.target is aten.slice.Tensor and len(node.args) == 4 and not node.kwargs:  # without a step
+        source, dim, start = node.args[:3]
+        place = 0 if start == 0 else 1 if same_extent(start, value_of(node).shape[-1]) else None
     else:
         return None
     whole = value_of(source)

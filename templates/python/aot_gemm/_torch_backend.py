@@ -1,7 +1,8 @@
 """The backend of torch.compile that needs neither Triton nor a C compiler where it runs.
 
 AOTAutograd traces the model, `rewrite` has this package compute its products and norms, and what is left is torch's own
-kernels, called one after the other. With mode="reduce-overhead" they are captured in CUDA graphs.
+kernels, called one after the other: what depends on no input once, when the graph is compiled. With
+mode="reduce-overhead" they are captured in CUDA graphs.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 
 from . import errors
+from ._graph_constants import compute_once
 from ._graph_inplace import write_in_place
+from ._graph_layout import order_sums
 from ._graph_match import aten
 from ._graph_pass import rewrite
 from ._graph_replay import Replayed
@@ -45,7 +48,8 @@ def backend(module: Any, inputs: Any, *, mode: str | None = None, options: dict[
     does_replay = mode == "reduce-overhead"
 
     def compile_inference(graph_module: Any, example_inputs: Any) -> Any:
-        return make_boxed_func(compiled(graph_module, does_replay=does_replay and _are_on_gpu(example_inputs)))
+        can_replay = does_replay and _are_on_gpu(example_inputs)
+        return make_boxed_func(compiled(graph_module, example_inputs, does_replay=can_replay))
 
     compiler = aot_autograd(
         fw_compiler=lambda graph_module, _: make_boxed_func(graph_module.forward),
@@ -55,9 +59,17 @@ def backend(module: Any, inputs: Any, *, mode: str | None = None, options: dict[
     return compiler(module, inputs)
 
 
-def compiled(graph_module: Any, *, does_replay: bool) -> Any:
-    """Rewrite a functional graph for inference in place, and return what computes it."""
-    rewrite(graph_module.graph, joins_rotary=True)
+def compiled(graph_module: Any, inputs: Any, *, does_replay: bool) -> Any:
+    """Rewrite a functional graph for inference in place, and return what computes it.
+
+    Args:
+        graph_module: the graph.
+        inputs: the fake tensors that it was traced with.
+        does_replay: whether it is captured in CUDA graphs.
+    """
+    order_sums(graph_module, inputs)
+    compute_once(graph_module)
+    rewrite(graph_module.graph, joins_rows=True)
     write_in_place(graph_module.graph)
     graph_module.recompile()
     if not does_replay:

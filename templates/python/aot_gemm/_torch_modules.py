@@ -24,7 +24,7 @@ ALIGNMENT = 16
 FASTER = 8
 """Bytes that rows of x and weight are to begin at multiples of. Source: an H200, 125 products that no selection saw, by
 kernels for what is not aligned: of 8 bytes 1.36 times as fast as torch.mm and none slower, of 4 1.01 times with five
-below 0.90, of 2 0.78 times (docs/log/2026-11-27-unaligned.md of the toolchain)."""
+below 0.90, of 2 0.78 times (research/log/2026-11-27-unaligned.md of the toolchain)."""
 ROWS = (1, 16, 256, 4096)
 """Numbers of rows that a weight is to be served at."""
 REFUSALS = (

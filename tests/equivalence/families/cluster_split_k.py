@@ -19,13 +19,17 @@ def launch(kernel, case, num_sms):
     # It computes the transpose, so that X is the weight; its descriptors come in the problem's order.
     product = product_of(kernel, case)
     weight, rows_of_x, d = product.x, product.y, product.z.transposed
-    cluster, rows, columns = candidate.cluster_m, candidate.tile_m * candidate.cluster_m, candidate.tile_n
+    cluster, rows, columns = (
+        candidate.gemm.cluster_m,
+        candidate.gemm.tile_m * candidate.gemm.cluster_m,
+        candidate.gemm.tile_n,
+    )
     # Every problem is stated with a constant B, which holds for the kernel's B where the two are not exchanged.
     is_stated = case.n == 1 or case.d.strides[1] == 1
     num_tiles = ceil(d.rows / columns) * ceil(d.columns / rows)
     return Expected(
         (num_tiles * cluster, 1, 1),
-        (32 * WARPS[candidate.schedule], 1, 1),
+        (32 * WARPS[candidate.gemm.schedule], 1, 1),
         case.stream,
         attributes(cluster=(cluster, 1), programmatic=1),
         (

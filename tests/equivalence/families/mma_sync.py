@@ -23,12 +23,12 @@ WARPS = {
 def launch(kernel, case, num_sms):
     del num_sms
     candidate, product = kernel.candidate, product_of(kernel, case)
-    along_k = int(candidate.schedule.partition("k")[2])
-    tiles = ceil(product.z.rows / candidate.tile_m) * ceil(product.z.columns / candidate.tile_n)
+    along_k = int(candidate.gemm.schedule.partition("k")[2])
+    tiles = ceil(product.z.rows / candidate.gemm.tile_m) * ceil(product.z.columns / candidate.gemm.tile_n)
     operands = (product.x, product.y, product.z)
     return Expected(
         (tiles, 1, 1),
-        (32 * WARPS.get((candidate.tile_m, candidate.tile_n, along_k), 8), 1, 1),
+        (32 * WARPS.get((candidate.gemm.tile_m, candidate.gemm.tile_n, along_k), 8), 1, 1),
         case.stream,
         attributes(programmatic=1),
         tuple(struct.pack("<Q2iq", x.address, x.rows, x.columns, x.leading) for x in operands),

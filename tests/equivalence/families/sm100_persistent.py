@@ -21,7 +21,7 @@ def launch(kernel, case, num_sms):
     product, tile = product_of(kernel, case), Tile.of(kernel.candidate)
     clusters, (cluster_m, cluster_n) = tile.clusters(product.z), tile.cluster
     schedule = ints(*tile.tiles(product.z))
-    if kernel.candidate.schedule == "clc":
+    if kernel.candidate.gemm.schedule == "clc":
         grid = clusters[0] * cluster_m, clusters[1] * cluster_n, 1
     else:
         schedule = (*schedule, *(_divisor(x) for x in clusters))
@@ -29,7 +29,7 @@ def launch(kernel, case, num_sms):
     # The schedule comes twice: once for clusters of another size, which these kernels do not use.
     return Expected(
         grid,
-        (THREADS[kernel.candidate.schedule], 1, 1),
+        (THREADS[kernel.candidate.gemm.schedule], 1, 1),
         case.stream,
         attributes(cluster=tile.cluster),
         (tile.mma, *tile.load_parameters(product), *tile.store_parameters(product), *schedule, *schedule),

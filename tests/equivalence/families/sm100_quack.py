@@ -50,7 +50,7 @@ def launch(kernel, case, num_sms):
     product, tile = product_of(kernel, case), Tile.of(kernel.candidate)
     clusters, (cluster_m, cluster_n) = tile.clusters(product.z), tile.cluster
     num_clusters = clusters[0] * clusters[1]
-    if kernel.candidate.schedule == "clc":
+    if kernel.candidate.gemm.schedule == "clc":
         grid = num_clusters * cluster_m, cluster_n, 1
     else:
         grid = cluster_m, cluster_n, min(num_clusters, num_sms // (cluster_m * cluster_n))

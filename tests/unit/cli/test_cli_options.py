@@ -4,7 +4,7 @@ from click.testing import CliRunner
 
 from aot.cli.options import MAX_HELDOUT_REGRET, REGRETS, options, regrets_text
 from aot.core.errors import OutputError, StoreError
-from aot.core.named_operations import HELP
+from aot.kinds.named_operations import HELP
 from tests.unit.invoked import aot
 
 INFINITE = (float("inf"), float("inf"))
@@ -162,27 +162,13 @@ def workplace(tmp_path, monkeypatch):
             for option in ("--dtype float16", "--layout kn", "--epilogue bias")
         ),
         ("select --target h200 --operations bf16_kk --epilogue bias", "--epilogue means nothing with --operations"),
-        ("prior --operations bf16_kk --part points", "--part means nothing with --operations; leave it out, or use it"),
         ("build --selection s.json --operations bf16_kk", "--operations means nothing with --selection; leave it out"),
         ("build --target h200 --shapes x", f"--shapes means nothing {COMMITTED}; leave it out, or use it {DATA}"),
         ("explain 1 1 1 --target h200 --operations fp8", "--operations names e4m3_bf16_kk, e4m3_bf16_block_kk, "),
         ("space --list --explain", "--explain means nothing with --list; leave it out, or use it without --list"),
-        ("census --count-only --sample 3", "--sample means nothing with --count-only; leave it out, or use it without"),
-        ("census --count-only --jobs 1", "--jobs means nothing with --count-only; leave it out"),
         ("smem --stages 2", "--stages means nothing without --tile; leave it out, or use it with --tile"),
         ("smem --two-cta", "--two-cta means nothing without --tile"),
         ("smem --dtype bf16", "--dtype means nothing without --tile"),
-        *(
-            (
-                f"search --live r.sqlite {x}",
-                f"{x.split()[0]} means nothing with --live; leave it out, or use it without",
-            )
-            for x in ("--record r", "--dtype float16", "--strategy model", "--budget 5", "--seeds 2", "--every 2")
-        ),
-        (
-            "search --strategy exhaustive --budget 5",
-            "--budget means nothing with --strategy exhaustive alone; leave it",
-        ),
     ],
 )
 def test_an_option_that_means_nothing_is_refused(arguments, message):
@@ -209,9 +195,6 @@ def test_the_scores_need_two_folds():
         ["select", "-o"],
         ["report", "-o"],
         ["calibrate", "-o"],
-        ["search", "-o"],
-        ["census", "-o"],
-        ["census", "--markdown"],
         ["import", "r.sqlite", "--record"],
         ["tune", "--on", "ssh://x", "--record"],
     ],
@@ -242,7 +225,7 @@ def test_a_folder_for_outputs_is_tried_before_anything_is_done(workplace, monkey
 @pytest.mark.slow
 def test_a_default_output_is_tried_too(workplace):
     (workplace / "build").write_text("")
-    for arguments in (["select", "--predicted"], ["tune", "--target", "thor"], ["report"], ["search"]):
+    for arguments in (["select", "--predicted"], ["tune", "--target", "thor"], ["report"]):
         result = aot(*arguments)
         assert result.exit_code == OutputError.exit_code, result.output
         assert result.stderr.startswith("aot: error: cannot write build/")
@@ -257,7 +240,7 @@ def test_a_folder_that_is_no_bundle_is_refused_before_anything_is_compiled(workp
     )
 
 
-@pytest.mark.parametrize("command", ["compile", "tune", "select", "build", "space", "census", "prior", "explain 1 1 1"])
+@pytest.mark.parametrize("command", ["compile", "tune", "select", "build", "space", "explain 1 1 1"])
 def test_every_command_says_the_same_of_operations_and_refuses_what_is_none(command):
     words = command.split()
     assert " ".join(HELP.split()) in " ".join(aot(words[0], "-h").stdout.split())

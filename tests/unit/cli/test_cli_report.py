@@ -9,9 +9,10 @@ from click.testing import CliRunner
 from aot.cli import main as cli
 from aot.cli import report as cli_report
 from aot.core.errors import SelectionError, StoreError
+from aot.report import searches
 from aot.select.record import write_record
 from aot.select.selection import write_selection
-from aot.studies.replay import CurvePoint, write_curves
+from research.studies.replay import CurvePoint, write_curves
 from tests.unit.reported import CURVE, RECORD, SELECTION
 
 
@@ -54,5 +55,5 @@ def test_the_command_names_what_is_wrong(workplace):
 
 
 def test_searches_that_are_not_there_are_an_error(tmp_path):
-    with pytest.raises(StoreError, match=r"cannot read the searches .*none.json: .*; run `aot search` again"):
-        cli_report.read_searches(tmp_path / "none.json", "thor")
+    with pytest.raises(StoreError, match=r"cannot read the searches .*none.json: .*; make it again"):
+        searches.read_searches(tmp_path / "none.json", "thor")

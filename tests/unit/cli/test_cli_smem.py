@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from aot.cli import main as cli
 from aot.cli.smem import TILES
 from aot.core.errors import CandidateError, TargetError
-from aot.studies import smem
+from aot.space import smem
 
 PAGE = Path(__file__).parents[3] / "docs" / "smem.md"
 QUOTED = re.findall(r"^```console\n\$ aot (.*)\n((?:.*\n)*?)```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)

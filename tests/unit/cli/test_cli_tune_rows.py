@@ -1,12 +1,14 @@
-"""`aot tune --rows` and the import of what it measures, as they are called."""
+"""`aot tune` of operations on rows, as it is called: like that of products, alone or beside them."""
 
 import pytest
 
 from aot.core import errors
-from aot.measure.row_results import open_row_results
+from aot.core.operation import Operation
+from aot.kinds.rows.operation import RowOperation
 from aot.tune.bundle import Bundle
 from tests.unit.invoked import aot, succeed
-from tests.unit.tune.test_row_tuning import BOTH, results
+
+BOTH = (RowOperation.BF16_RMS_NORM, RowOperation.BF16_ROTARY)
 
 
 @pytest.fixture(autouse=True)
@@ -16,77 +18,75 @@ def workplace(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def bundles(monkeypatch):
+def requests(monkeypatch):
     """Make no bundle; return the requests."""
     asked = []
 
     def make(request, target, directory, workplace):
-        asked.append((request, target.name, str(directory), workplace.jobs))
-        directory.mkdir(parents=True)
+        asked.append(request)
         return Bundle(directory, 3 << 20), []
 
-    monkeypatch.setattr("aot.cli.tune_rows.make_row_bundle", make)
+    monkeypatch.setattr("aot.cli.tune.make_tuning_bundle", make)
     return asked
 
 
-def test_a_bundle_of_row_operations_is_made_and_says_how_it_is_run(bundles):
-    words = ["--target", "h200", "--kernels", "row_looped_*", "--prune", "1.5", "--jobs", "2", "--bundle", "b"]
-    text = succeed("tune", "--rows", "bf16_rms_norm,bf16_rotary", *words)
-    ((request, *rest),) = bundles
-    assert (request.operations, request.patterns.includes, request.ratio) == (BOTH.operations, ("row_looped_*",), 1.5)
-    assert rest == ["h200", "b", 2]
-    assert text == "b: 3.0 MiB\non the device: python b/run.py --out rows.jsonl\n"
+def test_rows_alone_are_tuned_without_problems_of_products(requests):
+    words = ["--target", "h200", "--kernels", "row_looped_*", "--prune", "1.5", "--bundle", "b"]
+    text = succeed("tune", "--operations", "bf16_rms_norm,bf16_rotary", *words)
+    (request,) = requests
+    assert (request.rows, request.operations) == (BOTH, ())
+    assert (request.patterns.includes, request.ratio) == (("row_looped_*",), 1.5)
+    assert text == "b: 3.0 MiB\non the device: python b/run.py --out results.sqlite\n"
 
 
-def test_without_a_bundle_this_machine_measures(bundles, monkeypatch):
-    measured = []
-    monkeypatch.setattr("aot.cli.tune_rows.check_this_machine", lambda target, say: say(f"a {target.name}"))
-    monkeypatch.setattr("aot.cli.tune_rows.measure_here", lambda *words: measured.append(words) or 0)
-    result = aot("tune", "--rows", "bf16_rms_norm", "--target", "h200", "--budget-seconds", "5")
-    assert (result.exit_code, result.stderr) == (0, "a h200\n")
-    ((directory, out, budget),) = measured
-    assert (str(directory), str(out), budget) == ("build/tuning/h200/rows", f"{directory}/results.jsonl", 5.0)
-    assert result.stdout.endswith(f"measured into {out}; next: aot import {out}\n")
-    monkeypatch.setattr("aot.cli.tune_rows.measure_here", lambda *words: 130)
-    directory.rmdir()
-    assert aot("tune", "--rows", "bf16_rms_norm", "--target", "h200").exit_code == 130
+def test_rows_may_be_named_beside_products(requests):
+    succeed("tune", "--target", "h200", "--operations", "bf16_kk,bf16_rms_norm", "--limit", "3", "--bundle", "b")
+    (request,) = requests
+    assert (request.rows, request.operations, request.limit) == (BOTH[:1], (Operation.BF16_KK,), 3)
+
+
+def test_rows_are_measured_here_and_by_ssh_as_products_are(requests, monkeypatch, workplace):
+    measured, remote = [], []
+    monkeypatch.setattr("aot.cli.tune.check_this_machine", lambda target, say: None)
+    monkeypatch.setattr("aot.cli.tune.measure_here", lambda *words, **_: measured.append(words[:3]) or 0)
+    text = succeed("tune", "--operations", "bf16_rms_norm", "--target", "h200", "--budget-seconds", "5")
+    results = "build/tuning/h200/results.sqlite"
+    assert [(str(x), str(y), z) for x, y, z in measured] == [("build/tuning/h200", results, 5.0)]
+    assert text.endswith(f"measured into {results}; next: aot import {results}\n")
+
+    class Remote:
+        def __init__(self, url, *rest, **_):
+            remote.append(url)
+
+        def inspect(self, scratch):
+            """Find the device as it should be."""
+
+        def measure(self, bundle, words, path, show):
+            remote.append((words, str(path)))
+            return 75
+
+    monkeypatch.setattr("aot.cli.tune.RemoteTuning", Remote)
+    words = ["tune", "--operations", "bf16_rms_norm", "--target", "h200", "--on", "ssh://a@b", "--no-reference"]
+    assert aot(*words).exit_code == 75
+    assert remote == ["ssh://a@b", (["--no-reference"], results)]
 
 
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--shapes", "x"], "--shapes means nothing with --rows; leave it out, or use it without --rows"),
-        (["--on", "ssh://x"], "--on means nothing with --rows; leave it out, or use it without --rows"),
-        (["--dtype", "bfloat16"], "--dtype means nothing with --rows"),
-        (["--no-reference"], "--no-reference means nothing with --rows"),
+        (["--shapes", "representative"], "--shapes means nothing for bf16_rms_norm; leave it out, or name products"),
+        (["--limit", "3"], "--limit means nothing for bf16_rms_norm"),
+        (["--selection", "s.json"], "a selection has kernels of products alone; leave --selection out"),
+        (["--dtype", "bfloat16"], "--dtype means nothing with --operations"),
     ],
 )
-def test_options_of_products_are_refused(bundles, words, text):
-    result = aot("tune", "--rows", "bf16_rms_norm", *words)
-    assert (result.exit_code, bundles) == (2, [])
+def test_options_of_products_are_refused(requests, words, text):
+    result = aot("tune", "--operations", "bf16_rms_norm", *words)
+    assert (result.exit_code, requests) == (2, [])
     assert text in result.stderr
 
 
-def test_what_names_no_row_operation_is_refused(bundles):
-    result = aot("tune", "--rows", "bf16_kk")
+def test_what_names_no_operation_is_refused():
+    result = aot("tune", "--operations", "bf16_norm")
     assert result.exit_code == errors.OperationError.exit_code
-    assert "--rows 'bf16_kk' names products alone; write for example" in result.stderr
-
-
-def test_results_are_imported_into_a_record(workplace):
-    results(workplace / "rows.jsonl", 5.0)
-    result = aot("import", "rows.jsonl", "--record", "mine.jsonl.gz")
-    assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("Twin, 1 times\nbf16_rms_norm: 1 sizes\n")
-    assert (workplace / "mine.jsonl.gz").exists()
-    assert '"times": 1' in succeed("import", "rows.jsonl", "--record", "mine.jsonl.gz", "--json")
-
-
-def test_results_of_rows_are_neither_levelled_nor_mixed_with_those_of_products(workplace):
-    results(workplace / "rows.jsonl", 5.0)
-    (workplace / "other.sqlite").write_bytes(b"SQLite format 3")
-    assert "--level means nothing for operations on rows" in aot("import", "rows.jsonl", "--level").stderr
-    text = aot("import", "rows.jsonl", "other.sqlite").stderr
-    assert "rows.jsonl is of operations on rows, others are of products; import them apart" in text
-    with open_row_results(workplace / "rows.jsonl") as found:
-        assert len(found.runs) == 1
+    assert "no operation is called 'bf16_norm'" in result.stderr

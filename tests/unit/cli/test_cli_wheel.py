@@ -188,7 +188,7 @@ def test_the_slow_kernel_is_warned_of(road):
         ([*WORDS, "--budget-seconds", "3"], 2, "--budget-seconds means nothing without --on"),
         (["wheel", "--config", "none.json"], 3, "none.json: No such file or directory"),
         (["wheel", "--shapes", "none.toml"], 3, "none.toml: No such file or directory"),
-        ([*WORDS[:-1], "orin"], 4, "no target 'orin'"),
+        ([*WORDS[:-1], "xavier"], 4, "no target 'xavier'"),
         ([*WORDS, "--package", "class"], 11, "--package 'class' is a keyword of Python"),
     ],
 )

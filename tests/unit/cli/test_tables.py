@@ -24,7 +24,9 @@ def test_targets():
     assert lines[2].split() == [
         *("thor", "sm_110a", "20", "232,448", "512", "32", "273", "258", "516", "516", "129", "8.06"),
         *("aarch64-unknown-linux-gnu", "manylinux_2_28_aarch64"),
+        *("cp_async", "mma_sync", "fp8", "dependent_launch", "tma", "clusters", "tcgen05", "block_scale"),
     ]
+    assert tables.targets_table([load_target("a100")]).splitlines()[2].split()[8] == "-"
 
 
 MISSES = parse_shape_set(

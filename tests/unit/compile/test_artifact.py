@@ -1,13 +1,14 @@
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 
 from aot.compile.artifact import StoredResult, read_result
+from aot.core.json_text import plain_json
 from aot.core.strict_json import DecodeError
 from tests.golden.manifest import golden_manifest
 
-KERNEL = json.loads(json.dumps(asdict(golden_manifest().kernels[3])))
+KERNEL = plain_json(golden_manifest().kernels[3])
 
 
 def written(path, value):

@@ -19,10 +19,10 @@ import pytest
 from aot.compile import compiler as compile_module
 from aot.compile.artifact import CompileFailure
 from aot.compile.compiler import SCRATCH, ArtifactStore, compile_kernels, compile_one
-from aot.compile.kinds import FAMILIES, RESULT_NAME, entry_of, family_sources, sources_of
+from aot.compile.kinds import FAMILIES, RESULT_NAME, entry_of, family_sources, sources_changed, sources_of
 from aot.compile.object_file import cubin_sm, cubins, inspect
 from aot.core import scratch
-from aot.core.candidate import Candidate, KernelKey
+from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.errors import CompileError, ResourceError
 from aot.core.target import load_target
 from tests.compiling import EVERY
@@ -349,6 +349,31 @@ def test_a_failure_on_a_full_disk_is_not_believed(tmp_path, monkeypatch):
     assert not (tmp_path / "store").exists()
 
 
+def test_nothing_is_kept_of_a_kernel_whose_sources_changed_meanwhile(tmp_path, monkeypatch):
+    monkeypatch.setattr(compile_module, "_export", raised(CompileError("the module has two halves")))
+    monkeypatch.setattr(compile_module, "sources_changed", lambda key: key == SMALL)
+    monkeypatch.setattr(compile_module.Pool, "run", run_here)
+    with pytest.raises(CompileError) as caught:
+        compile_kernels([SMALL], H200, tmp_path, progress=False)
+    assert str(caught.value) == (
+        f"compiling stopped: the sources of {SMALL.candidate.family} changed while {SMALL.name} was compiled; "
+        "run again: what was compiled before is kept"
+    )
+    assert ArtifactStore(tmp_path).get(SMALL, H200) is None
+
+
+def test_sources_are_read_again_to_see_a_change(tmp_path, monkeypatch):
+    for path in FAMILIES.glob("*.py"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    before = family_sources(SMALL.candidate.family)
+    monkeypatch.setattr(family_sources.__wrapped__, "__defaults__", (tmp_path,))
+    assert not sources_changed(SMALL)
+    with (tmp_path / f"{SMALL.candidate.family}.py").open("a") as file:
+        file.write("# changed\n")
+    assert sources_changed(SMALL)
+    assert family_sources(SMALL.candidate.family) == before
+
+
 def test_what_the_machine_lacks_stops_the_command(tmp_path, monkeypatch):
     monkeypatch.setattr(
         compile_module, "compile_one", lambda *_, **__: compile_module._Outcome(machine="k: No space left on device")
@@ -367,7 +392,7 @@ def run_here(pool, tasks):
 
 
 def test_an_illegal_kernel_is_not_tried(tmp_path):
-    key = KernelKey(BF16, Candidate("sm90_quack", 128, 256, schedule="pingpong"))
+    key = KernelKey(BF16, gemm_candidate("sm90_quack", 128, 256, schedule="pingpong"))
     message = (
         "bf16_kk_sm90_quack_128x256_c1x1_pingpong is not legal on h200: pingpong takes tile_n in steps of 16 up to 208"
     )

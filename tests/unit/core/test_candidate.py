@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from aot.core.candidate import Candidate, KernelKey, SplitK, Workspace, tail_splits
+from aot.core.candidate import Candidate, KernelKey, Workspace, gemm_candidate, tail_splits
+from aot.core.knobs import SplitK
 from aot.core.strict_json import DecodeError, decode
 from tests.unit.twins import BF16
 
@@ -10,10 +11,10 @@ from tests.unit.twins import BF16
 @pytest.mark.parametrize(
     ("candidate", "name"),
     [
-        (Candidate("f", 128, 256), "f_128x256_c1x1"),
-        (Candidate("f", 64, 16, 2, 4, "pingpong", swap_ab=True), "f_64x16_c2x4_pingpong_swap"),
+        (gemm_candidate("f", 128, 256), "f_128x256_c1x1"),
+        (gemm_candidate("f", 64, 16, 2, 4, "pingpong", swap_ab=True), "f_64x16_c2x4_pingpong_swap"),
         (
-            Candidate("f", 64, 16, 1, 1, "clc", 7, True, True, False, 4, "serial"),
+            gemm_candidate("f", 64, 16, 1, 1, "clc", 7, True, True, False, 4, "serial"),
             "f_64x16_c1x1_clc_st7_2cta_direct_serial4_swap",
         ),
     ],
@@ -24,13 +25,13 @@ def test_names_say_what_differs_from_the_default(candidate, name):
 
 
 def test_json_round_trip():
-    candidate = Candidate("f", 64, 16, 2, 4, "clc", 7, True, True, False, 4, "serial")
+    candidate = gemm_candidate("f", 64, 16, 2, 4, "clc", 7, True, True, False, 4, "serial")
     values = json.loads(json.dumps(candidate.as_json()))
     assert decode(Candidate, values) == candidate
-    assert decode(Candidate, values).split_k_mode is SplitK.SERIAL
+    assert decode(Candidate, values).gemm.split_k_mode is SplitK.SERIAL
 
 
-GOOD = json.loads(json.dumps(Candidate("f", 64, 16).as_json()))
+GOOD = json.loads(json.dumps(gemm_candidate("f", 64, 16).as_json()))
 
 
 @pytest.mark.parametrize(

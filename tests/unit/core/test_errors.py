@@ -20,6 +20,7 @@ CODES = {
     "OutputError": 15,
     "ResourceError": 16,
     "CoverageError": 17,
+    "FamilyError": 19,
     "OperationError": 18,
 }
 """Users' scripts rely on them: a code is never given to another error. 2 is click's, for usage."""

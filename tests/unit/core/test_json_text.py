@@ -1,10 +1,10 @@
 """JSON as it is written."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from aot.core.constraints import Word
-from aot.core.json_text import write_json
+from aot.core.json_text import plain_json, write_json
 from aot.core.operation import Operation
 
 
@@ -22,4 +22,4 @@ def test_what_is_written_is_sorted_has_a_line_for_each_entry_and_is_read_again()
     assert text == (
         '{\n"kinds":[\n"bf16_kk"\n],\n"names":{"a":2.0,"b":1.5},\n"nothing":[],\n"rows":[\n[1,2],\n[3]\n]\n}\n'
     )
-    assert json.loads(text) == json.loads(json.dumps(asdict(value)))
+    assert json.loads(text) == plain_json(value)

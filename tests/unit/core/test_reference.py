@@ -10,7 +10,8 @@ from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.reference import needed, reference, sum_error
 from aot.core.signature import Argument
-from aot.measure.inputs import deviation, draw, draw_scales
+from aot.kinds.gemm.inputs import draw_scales
+from aot.kinds.inputs import deviation, draw
 from tests.unit.torch_twin import compute
 
 A, B = Argument.A, Argument.B

@@ -1,10 +1,11 @@
-from aot.core.candidate import Candidate, KernelKey, SplitK
+from aot.core.candidate import KernelKey, gemm_candidate
+from aot.core.knobs import SplitK
 from aot.core.operation import Operation
 from aot.families import signature
 
 
 def words(operation, **parts):
-    candidate = Candidate(**{"family": "sm90_quack", "tile_m": 64, "tile_n": 16, "schedule": "pingpong", **parts})
+    candidate = gemm_candidate(**{"family": "sm90_quack", "tile_m": 64, "tile_n": 16, "schedule": "pingpong", **parts})
     return " ".join(signature(KernelKey(operation, candidate)))
 
 

@@ -13,12 +13,12 @@ from aot.core.candidate import KernelKey
 from aot.core.errors import AotError
 from aot.core.numerics import decode, is_integer, unit_roundoff
 from aot.core.reference import is_16_bit_product, sum_error
-from aot.core.row_candidate import RowKernelKey
 from aot.emulate.code import DeviceCode
 from aot.emulate.faults import Fault
 from aot.emulate.gpu import EmulatedGpu
-from aot.emulate.host import EmulatedKernels, EmulatedRows
+from aot.emulate.host import EmulatedKernels
 from aot.emulate.schedule import Mode, Schedule
+from aot.kinds.rows.candidate import RowKernelKey
 from tests.compiling import compile_kernels
 from tests.device.fixture_cases import ProductCase, RunProduct, RunRows, product_cases, row_cases
 from tests.device.fixture_file import Content, ListedProduct, checksum, read_fixture
@@ -82,7 +82,7 @@ def _too_far(run, case, ours, theirs):
     operation = case.shape.problem.operation
     if not is_16_bit_product(operation):
         return ""  # verify's bound is that of the sum's order, and of the rounding, there
-    parts = [x.check._exact for x in run.edge._parts]
+    parts = [x.check._exact for x in run.edge.compare.parts]
     rms = np.sqrt(np.mean(np.concatenate([x.ravel() for x in parts]) ** 2))
     left, right = decode(operation.d, ours), decode(operation.d, theirs)
     spacing = 2 * unit_roundoff(operation.d) * np.maximum(np.abs(left), np.abs(right))
@@ -112,11 +112,9 @@ class Interpreter:
         self.gpu = EmulatedGpu(target.l2_bytes)
         self._codes = {x.kernel.name: DeviceCode.of(x) for x in (*products, *rows)}
         self._ptx = {x.kernel.name: x.kernel.ptx_sha256 for x in (*products, *rows)}
-        self._products = EmulatedKernels(
-            kernels.library, [self._codes[x.kernel.name] for x in products], self.gpu, target
-        )
-        self._rows = EmulatedRows(kernels.library, [self._codes[x.kernel.name] for x in rows], self.gpu, target)
-        self._places = {x.kernel.name: i for found in (products, rows) for i, x in enumerate(found)}
+        names = [x.kernel.name for x in (*products, *rows)]
+        self._kernels = EmulatedKernels(kernels.library, [self._codes[x] for x in names], self.gpu, target)
+        self._places = {name: i for i, name in enumerate(names)}
 
     @staticmethod
     def _products(chosen, target):
@@ -141,8 +139,8 @@ class Interpreter:
         self.gpu.use((schedule,))
         place = self._places[kernel.key.name]
         if isinstance(kernel, ListedProduct):
-            return RunProduct(self.gpu, self._products, kernel.tuned, place, case, 0)
-        return RunRows(self.gpu, self._rows, kernel, place, case, 0)
+            return RunProduct(self.gpu, self._kernels, kernel.tuned, place, case, 0)
+        return RunRows(self.gpu, self._kernels, kernel, place, case, 0)
 
     def is_known(self, kernel, case):
         """Say whether PTX alone says what a case's bits are."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import struct
 from fractions import Fraction
+
+INTEGERS = ("s16", "u16", "s32", "u32", "s64", "u64")
 
 
 def width(kind: str) -> int:
@@ -36,6 +39,12 @@ def integer_edges(kind: str) -> list[int]:
     size = width(kind)
     top = 1 << (size - 1)
     return [0, 1, 2, 3, 7, 31, 100, top - 1, top, top + 1, 2 * top - 1, 2 * top - 2, 0x5A5A5A5A5A5A5A5A & (2 * top - 1)]
+
+
+def pairs(kind: str) -> tuple[list[int], list[int]]:
+    """Return each edge of an integer type with each, as two columns of raw bits."""
+    found = list(itertools.product(integer_edges(kind), repeat=2))
+    return [x for x, _ in found], [y for _, y in found]
 
 
 # Floating point: bits of fraction, bits of exponent.

@@ -7,7 +7,7 @@ import re
 from tests.unit.emulate.snippets import REGISTER_OF
 
 UNITS = ("atomics", "barrier", "control", "convert", "copies", "floating", "integer", "launch_control", "load_store",
-         "thread_barrier")  # fmt: skip
+         "moves", "thread_barrier")  # fmt: skip
 """The modules of aot/emulate/units whose forms are known here."""
 RULES = [
     (r"bra.*", "LABEL"),

@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from aot.core.candidate import Candidate, KernelKey
+from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.operation import Operation
-from aot.core.row_candidate import RowKernelKey
-from aot.core.row_operation import RowOperation
 from aot.emulate.execute import ExecutionOptions, Executor, schedule_name
 from aot.emulate.kernels import tuned_kernel
 from aot.emulate.schedule import Mode, Schedule
-from aot.measure.edge_shapes import edge_shapes
-from aot.measure.row_verify import row_cases, takes_case
+from aot.kinds.gemm.edge_shapes import edge_shapes
+from aot.kinds.rows.call import row_cases
+from aot.kinds.rows.candidate import RowKernelKey
+from aot.kinds.rows.operation import RowOperation
 from aot.select.selector import fallback_key
 from aot.space.row_legality import row_fallback
 from tests.compiling import EVERY
@@ -24,6 +24,8 @@ from tests.unit.twins import BF16
 pytestmark = pytest.mark.slow
 NORM = RowOperation("bf16_rms_norm")
 TWO = (Schedule(Mode.RANDOM, 3), Schedule(Mode.LAZY, 3))
+SMALL = (17, 24, 40)
+"""A problem of the general kernel's that is one tile, and several blocks of k."""
 FEW = 12_000
 """Warp instructions that the smallest cases of a general kernel take."""
 
@@ -67,7 +69,7 @@ def test_rows_are_executed_on_their_own_cases(general):
     found = Executor(general, ExecutionOptions(TWO, max_instructions=50_000)).execute(general.names[1])
     assert found.is_right, found
     limits = general.rows[0].kernel.limits
-    expected = [x for x in row_cases(limits) if takes_case(NORM, limits, x)]
+    expected = list(row_cases(NORM, limits))
     assert sorted([*(x.case for x in found.cases), *found.left_out]) == sorted(map(str, expected))
     assert len(found.cases) > 5
     (case,) = Executor(general, ExecutionOptions(TWO, (5, 72))).execute(general.names[1]).cases
@@ -106,14 +108,14 @@ def once(pattern, replacement):
 @pytest.mark.parametrize(
     ("pattern", "replacement", "fault"),
     [
-        (r"fma\.rn\.f32\s+(\S+), (\S+), \S+, \S+;", r"mov.b32 \1, \2;", "wrong result on bf16_kk m40 n136 k200"),
+        (r"fma\.rn\.f32\s+(\S+), (\S+), \S+, \S+;", r"mov.b32 \1, \2;", "wrong result on bf16_kk m17 n24 k40"),
         (r"st\.global\.b16\s+\[(%rd\d+)\]", r"st.global.b16 [\1+1048576]", "address outside of an allocation: line"),
         (r"bar\.sync\s+0;", "trap;", "trap"),
     ],
     ids=["arithmetic", "address", "trap"],
 )
 def test_what_is_wrong_is_told(general, tmp_path, pattern, replacement, fault):
-    found = on_problem(with_ptx(general, once(pattern, replacement), tmp_path), (40, 136, 200))
+    found = on_problem(with_ptx(general, once(pattern, replacement), tmp_path), SMALL)
     (case,) = found.cases
     assert fault in case.fault
     assert (found.is_right, found.num_right, found.num_faults) == (False, 0, 1)
@@ -121,7 +123,7 @@ def test_what_is_wrong_is_told(general, tmp_path, pattern, replacement, fault):
 
 
 def test_a_barrier_that_is_taken_out_is_found(general, tmp_path):
-    found = on_problem(with_ptx(general, lambda x: re.sub(r"bar\.sync\s+0;", "", x), tmp_path), (40, 136, 200), TWO[:1])
+    found = on_problem(with_ptx(general, lambda x: re.sub(r"bar\.sync\s+0;", "", x), tmp_path), SMALL, TWO[:1])
     kinds = {x.kind for case in found.cases for x in case.findings if x.is_fault}
     assert "read that is not ordered behind the write" in kinds
     assert found.num_faults >= 1
@@ -129,7 +131,7 @@ def test_a_barrier_that_is_taken_out_is_found(general, tmp_path):
 
 def test_an_instruction_that_is_not_known_is_named(general, tmp_path):
     edited = with_ptx(general, once(r"bar\.sync\s+0;", "brev.b32 %r1, %r1;\nnosuch.b32 %r1;"), tmp_path)
-    found = on_problem(edited, (40, 136, 200))
+    found = on_problem(edited, SMALL)
     assert (found.is_right, found.cases, found.num_faults) == (False, (), 1)
     assert "the interpreter does not know" in found.error
 
@@ -139,9 +141,9 @@ def test_a_failure_of_the_interpreter_is_not_the_kernels(general, monkeypatch):
         raise ZeroDivisionError("no such lane")
 
     monkeypatch.setattr("aot.emulate.machine.Machine.run", failing)
-    found = on_problem(general, (40, 136, 200))
+    found = on_problem(general, SMALL)
     assert re.match(
-        r"the interpreter failed on bf16_kk m40 n136 k200, .*: ZeroDivisionError: no such lane, in failing of "
+        r"the interpreter failed on bf16_kk m17 n24 k40, .*: ZeroDivisionError: no such lane, in failing of "
         r"test_execute.py, line \d+; please report it",
         found.error,
     )
@@ -176,7 +178,7 @@ def test_what_is_read_before_the_wait_without_a_promise_is_a_fault(early, tmp_pa
 
 
 def test_a_clearing_kernel_may_let_the_product_behind_it_start(tmp_path):
-    candidate = Candidate("sm90_stream_k", 64, 112, 1, 2, "pingpong", split_k=2, split_k_mode="tail")
+    candidate = gemm_candidate("sm90_stream_k", 64, 112, 1, 2, "pingpong", split_k=2, split_k_mode="tail")
     kernels = emulated_set([KernelKey(BF16, candidate)], "h200", tmp_path)
     (case,) = on_problem(kernels, (65, 264, 200), TWO[:1]).cases
     assert case.is_right, case
@@ -187,7 +189,7 @@ def test_groups_are_executed_with_poison_behind_every_extent(operation, tmp_path
     """Groups of k 99 with NaN behind it: gathered copies of 16 bytes were wrong here, and on an H100, 2026-11-26."""
     from aot.space.enumeration import legal
 
-    candidate = next(x for x in legal(operation, target_of("h200")) if x.tile_m * x.tile_n <= 128 * 64)
+    candidate = next(x for x in legal(operation, target_of("h200")) if x.gemm.tile_m * x.gemm.tile_n <= 128 * 64)
     kernels = emulated_set([KernelKey(operation, candidate)], "h200", tmp_path)
     tuned = tuned_kernel(kernels.products[0])
     ragged = [x for x in edge_shapes(tuned) if x.stride_multiple > 1]

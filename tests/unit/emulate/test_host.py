@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from aot.core.candidate import Candidate, KernelKey
+from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.errors import DeviceError
-from aot.core.operands import GemmCall, Tensor, operands
+from aot.core.operands import GemmCall, Matrix, Tensor, operands
 from aot.core.problem import Problem
-from aot.core.row_candidate import RowKernelKey
-from aot.core.row_operation import RowOperation
 from aot.emulate.code import DeviceCode
 from aot.emulate.gpu import Clear, EmulatedGpu, KernelLaunch
-from aot.emulate.host import EmulatedKernels, EmulatedRows
-from aot.measure.row_library import tensor_of
+from aot.emulate.host import EmulatedKernels
+from aot.kinds.rows.call import RowCall
+from aot.kinds.rows.candidate import RowKernelKey
+from aot.kinds.rows.operation import RowOperation, RowProblem
+from aot.kinds.rows.signature import RowArgument
 from aot.select.selector import fallback_key
 from aot.space.row_legality import row_fallback
 from tests.emulated import emulated_set, target_of
@@ -24,7 +25,7 @@ from tests.unit.twins import BF16
 
 pytestmark = pytest.mark.slow
 NORM = RowOperation("bf16_rms_norm")
-SPLIT = KernelKey(BF16, Candidate("sm100_quack", 128, 128, split_k=2, split_k_mode="serial", schedule="static"))
+SPLIT = KernelKey(BF16, gemm_candidate("sm100_quack", 128, 128, split_k=2, split_k_mode="serial", schedule="static"))
 
 
 class Device(EmulatedGpu):
@@ -46,9 +47,9 @@ def kernels(tmp_path_factory):
 
 
 def products(kernels, target=None, folder=None):
-    """Load the products; into a folder where the library is to ask anew what the device is."""
+    """Load the kernels; into a folder where the library is to ask anew what the device is."""
     gpu = Device()
-    codes = [DeviceCode.of(x) for x in kernels.products]
+    codes = [DeviceCode.of(x) for x in (*kernels.products, *kernels.rows)]
     path = kernels.library if folder is None else Path(shutil.copy(kernels.library, folder))
     return gpu, EmulatedKernels(path, codes, gpu, target or kernels.target)
 
@@ -62,7 +63,7 @@ def bound_call(gpu, found, m, n, k):
 
 def test_a_launch_has_its_grid_and_each_parameter(kernels):
     gpu, found = products(kernels)
-    assert found.names == tuple(x.kernel.name for x in kernels.products)
+    assert found.names == tuple(x.kernel.name for x in (*kernels.products, *kernels.rows))
     bound, tensors = bound_call(gpu, found, 70, 130, 40)
     assert found.workspace_bytes(0, bound) == 0
     assert found.max_active_clusters(0, bound, 0, 0) is None
@@ -116,13 +117,10 @@ def test_another_device_than_the_kernels_are_for_is_refused(kernels, tmp_path):
 
 
 def test_rows_are_launched_likewise(kernels):
-    gpu = Device()
-    found = EmulatedRows(kernels.library, [DeviceCode.of(x) for x in kernels.rows], gpu, kernels.target)
-    problem = found.problem(NORM)
-    problem.rows, problem.cols, problem.eps = 3, 64, 1e-5
-    x, y = gpu.alloc(3 * 128), gpu.alloc(3 * 128)
-    problem.x, problem.y = tensor_of(x, 64, 1), tensor_of(y, 64, 1)
-    found.launch(0, problem, gpu.stream)
+    gpu, found = products(kernels)
+    tensors = {x: Tensor(gpu.alloc(3 * 128), Matrix(3, 64, 64, 1)) for x in (RowArgument.X, RowArgument.Y)}
+    bound = found.bind(RowCall(RowProblem(NORM, 3, 64), tensors))
+    found.launch(len(kernels.products), bound, 0, 0, gpu.stream)
     (asked,) = gpu.asked
     assert asked.launch.is_programmatic
     assert asked.launch.grid[0] * asked.launch.block[0] >= 3

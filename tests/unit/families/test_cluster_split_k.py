@@ -1,8 +1,6 @@
-from dataclasses import replace
-
 import pytest
 
-from aot.core.candidate import Accepted, Reason, Rejected, Workspace
+from aot.core.candidate import Accepted, Reason, Rejected, Workspace, changed
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.operation import Layout, Operation
@@ -22,8 +20,8 @@ TILE = named(NAME, "h200")
 
 
 def test_a_cluster_multiplies_the_rows_that_its_ctas_store():
-    assert Tile(48, 8, 2, 8, 4).share == TILE.tile_m == 24
-    assert (TILE.tile_n, TILE.cluster_m, TILE.num_stages) == (8, 2, 4)
+    assert Tile(48, 8, 2, 8, 4).share == TILE.gemm.tile_m == 24
+    assert (TILE.gemm.tile_n, TILE.gemm.cluster_m, TILE.gemm.num_stages) == (8, 2, 4)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +68,7 @@ def test_a_bias_has_its_place_where_more_steps_follow(name, smem_bytes, operatio
 
 
 def test_a_gate_takes_rows_by_pairs_and_counts_those_of_both_halves():
-    odd = replace(TILE, tile_m=3, cluster_m=16)
+    odd = changed(TILE, tile_m=3, cluster_m=16)
     message = "swiglu takes rows of the weight by pairs, got a share of 3"
     assert FAMILY.check(odd, Operation.BF16_KK_SWIGLU, H200) == Rejected(Reason.TILE, message)
     assert FAMILY.check(odd, Operation.BF16_KK_RESIDUAL, H200) is None
@@ -82,7 +80,11 @@ def test_a_gate_takes_rows_by_pairs_and_counts_those_of_both_halves():
 @pytest.mark.parametrize("operation", [BF16, FP8, Operation.BF16_KK_SWIGLU])
 @pytest.mark.parametrize("rows", [16, 32, 48])
 def test_stages_fill_an_sm_with_one_cta_and_with_two(rows, operation):
-    candidates = [x for x in FAMILY.candidates(operation, H200) if (x.tile_m, x.tile_n, x.cluster_m) == (rows, 8, 1)]
+    candidates = [
+        x
+        for x in FAMILY.candidates(operation, H200)
+        if (x.gemm.tile_m, x.gemm.tile_n, x.gemm.cluster_m) == (rows, 8, 1)
+    ]
     one, two = (FAMILY.resources(x, operation, H200) for x in candidates)
     assert one.smem_bytes <= H200.smem_bytes_per_block < one.smem_bytes + one.stage_bytes
     half = H200.smem_bytes_per_sm // 2 - 1024
@@ -115,8 +117,8 @@ def test_every_candidate_is_legal_and_has_room_for_its_sums_and_registers(target
     assert len(found) == count
     assert all(isinstance(check(x, operation, load_target(target)), Accepted) for x in found)
     for candidate in found:
-        rows, columns = candidate.tile_m * candidate.cluster_m, -(-candidate.tile_n // 8) * 8
-        assert (rows + 4) * columns * 4 <= candidate.num_stages * rows * 128
+        rows, columns = candidate.gemm.tile_m * candidate.gemm.cluster_m, -(-candidate.gemm.tile_n // 8) * 8
+        assert (rows + 4) * columns * 4 <= candidate.gemm.num_stages * rows * 128
         assert rows * columns <= 4096
 
 
@@ -156,7 +158,7 @@ def test_every_candidate_is_legal_and_has_room_for_its_sums_and_registers(target
     ],
 )
 def test_what_the_kernel_does_not_have_is_refused(change, why, message):
-    assert reason(replace(TILE, **change), "h200") == (why, message)
+    assert reason(changed(TILE, **change), "h200") == (why, message)
 
 
 def test_both_operands_must_be_contiguous_along_k():

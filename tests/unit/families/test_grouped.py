@@ -2,7 +2,6 @@
 
 import inspect
 import re
-from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -11,7 +10,7 @@ from quack.gemm_sm100 import GemmSm100
 from quack.tile_scheduler import TileScheduler, VarlenMTileScheduler
 from quack.varlen_utils import VarlenManager
 
-from aot.core.candidate import Accepted, Reason, Rejected, Workspace
+from aot.core.candidate import Accepted, Reason, Rejected, Workspace, changed
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.target import load_target
@@ -120,11 +119,11 @@ def test_resources_are_those_of_the_compiled_kernels(
             Reason.COMBINATION,
             "grouped rows are the kernel's rows; take no swap",
         ),
-        (SM100, "h200", GROUPED, {}, Reason.ARCHITECTURE, None),
+        (SM100, "h200", GROUPED, {}, Reason.FEATURE, None),
     ],
 )
 def test_what_a_kernel_of_groups_cannot_do_is_refused(candidate, target, operation, change, why, message):
-    found = reason(replace(candidate, **change), target, operation)
+    found = reason(changed(candidate, **change), target, operation)
     assert found[0] is why
     assert message is None or found[1] == message
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from aot.core.candidate import Candidate, KernelKey
+from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.operation import Operation
 from aot.core.target import load_target
 from tests.compiling import compile_kernels
@@ -12,16 +12,16 @@ from tests.compiling import compile_kernels
 pytestmark = pytest.mark.slow
 
 H200 = load_target("h200")
-WIDE = Candidate("sm90_grouped", 128, 128, schedule="cooperative")
+WIDE = gemm_candidate("sm90_grouped", 128, 128, schedule="cooperative")
 GATHERED = [
-    KernelKey(Operation.BF16_KK_GATHERED, Candidate("sm90_grouped", 128, 192, schedule="pingpong")),
+    KernelKey(Operation.BF16_KK_GATHERED, gemm_candidate("sm90_grouped", 128, 192, schedule="pingpong")),
     KernelKey(Operation.E4M3_BF16_KK_GATHERED_SWIGLU, WIDE),
     KernelKey(
         Operation.E4M3_BF16_BLOCK_KK_GATHERED_SWIGLU,
-        Candidate("sm90_grouped_block_scale", 64, 128, schedule="pingpong"),
+        gemm_candidate("sm90_grouped_block_scale", 64, 128, schedule="pingpong"),
     ),
 ]
-ADJACENT = KernelKey(Operation.BF16_KK_GROUPED, Candidate("sm90_grouped", 64, 128, schedule="pingpong"))
+ADJACENT = KernelKey(Operation.BF16_KK_GROUPED, gemm_candidate("sm90_grouped", 64, 128, schedule="pingpong"))
 COPY = re.compile(r"cp\.async\.c[ag]\.shared\.global \[[^]]*\], \[[^]]*\], (\d+)(?:, (%r\d+))?;")
 STEPS = re.compile(r"mbarrier\.try_wait|fence\.proxy\.async\.shared::cta|wgmma\.mma_async")
 WAIT, FENCE, MULTIPLY = "mbarrier.try_wait", "fence.proxy.async.shared::cta", "wgmma.mma_async"

@@ -1,21 +1,23 @@
 """The family for operands of any alignment: its space, its limits, what it asks for."""
 
-from dataclasses import replace
-
 import pytest
 
-from aot.core.candidate import Accepted, Alignment, Candidate, Reason, Rejected
+from aot.core.candidate import Accepted, Alignment, KernelKey, Reason, Rejected, changed, gemm_candidate
 from aot.core.epilogue import Epilogue
+from aot.core.knobs import SplitK
 from aot.core.operation import Layout, Operation
 from aot.core.target import load_target
+from aot.families._mma_sync_loads import SEGMENT, Side
 from aot.families._mma_sync_tile import MMA_K, MMA_M, MMA_N, PAD, WARPS, Tile
-from aot.families.mma_sync import FAMILY, tile_of
-from aot.space.enumeration import takes_loads, unaligned
+from aot.families.mma_sync import FAMILY, MAX_SPLIT_TILE, tile_of
+from aot.space.enumeration import legal, takes_loads, unaligned
 from aot.space.legality import check
+from tests.compiling import compile_kernels
 
 H200 = load_target("h200")
 THOR = load_target("thor")
-TILE = Candidate("mma_sync", 64, 64, schedule="a8k2", use_tma_store=False)
+A100 = load_target("a100")
+TILE = gemm_candidate("mma_sync", 64, 64, schedule="a8k2", use_tma_store=False)
 
 OPERATIONS = [x for x in Operation if x.types in FAMILY.types and x.grouping in FAMILY.groupings]
 
@@ -26,11 +28,15 @@ def test_takes_every_layout_and_epilogue_of_16_bits():
     assert all(isinstance(check(TILE, x, target), Accepted) for x in OPERATIONS for target in (H200, THOR))
 
 
-@pytest.mark.parametrize("target", ["h200", "thor"])
-def test_every_candidate_is_legal_and_fits_the_instructions(target):
+@pytest.mark.parametrize(("target", "splits"), [("h200", {1, 2, 4, 8}), ("thor", {1, 2})])
+def test_every_candidate_is_legal_and_fits_the_instructions(target, splits):
     device = load_target(target)
     found = list(FAMILY.candidates(Operation.BF16_KK, device))
-    assert len(found) == 4 * sum(len({x[2] for x in warps}) for warps in WARPS.values())
+    assert {x.gemm.split_k for x in found} == splits
+    assert {x.gemm.split_k for x in found if x.gemm.tile_m * x.gemm.tile_n > MAX_SPLIT_TILE} == {1}
+    assert len(found) == 4 * sum(
+        len({x[2] for x in warps}) * (len(splits) if m * n <= MAX_SPLIT_TILE else 1) for (m, n), warps in WARPS.items()
+    )
     for candidate in found:
         assert isinstance(check(candidate, Operation.BF16_KK, device), Accepted), candidate.name
         tile = tile_of(candidate, Operation.BF16_KK)
@@ -39,9 +45,26 @@ def test_every_candidate_is_legal_and_fits_the_instructions(target):
         assert tile.num_accumulators <= 128
 
 
+def test_of_a_chip_without_tma_aligned_problems_take_those_of_16_bytes():
+    found = legal(Operation.BF16_KK, A100)
+    assert {x.family for x in found} == {"mma_sync"}
+    assert {FAMILY.alignment(x).loads for x in found} == {16}
+    assert len(found) == sum(len({x[2] for x in warps}) for warps in WARPS.values())
+    assert "mma_sync" not in {x.family for x in legal(Operation.BF16_KK, H200)}
+
+
+@pytest.mark.slow
+def test_waits_for_the_kernel_in_front_where_the_chip_can_start_it_early():
+    key = KernelKey(Operation.BF16_KK, TILE)
+    (early,), (plain,) = compile_kernels([key], H200), compile_kernels([key], A100)
+    assert early.ptx_path.read_text().count("griddepcontrol") == 2
+    assert "griddepcontrol" not in plain.ptx_path.read_text()
+    assert ".target sm_80" in plain.ptx_path.read_text()
+
+
 @pytest.mark.parametrize(("schedule", "loads"), [("a16k1", 16), ("a8k2", 8), ("a4k1", 4), ("a2k2", 2)])
 def test_asks_for_what_its_loads_take_and_nothing_of_d(schedule, loads):
-    candidate = replace(TILE, schedule=schedule)
+    candidate = changed(TILE, schedule=schedule)
     assert FAMILY.alignment(candidate) == Alignment(loads, 1, only_unaligned=True)
     assert [takes_loads(candidate, x) for x in (2, 4, 8, 16)] == [x >= loads for x in (2, 4, 8, 16)]
 
@@ -60,14 +83,37 @@ def test_sections_are_searched_with_loads_as_wide_as_they_give_and_with_shifted_
         ({"tile_n": 48}, Reason.TILE, "64x48 with 2 warps along k is no tile"),
         ({"swap_ab": True}, Reason.COMBINATION, "computes a tile in a CTA"),
         ({"cluster_m": 2}, Reason.COMBINATION, "computes a tile in a CTA"),
+        ({"split_k": 2}, Reason.COMBINATION, "in 2, 4 or 8 of a cluster that share k"),
+        ({"split_k": 3, "split_k_mode": SplitK.CLUSTER}, Reason.COMBINATION, "in 2, 4 or 8 of a cluster"),
         ({"num_stages": 3}, Reason.COMBINATION, "with as many stages as pay"),
     ],
 )
 def test_other_candidates_are_refused_by_name(change, why, message):
-    found = FAMILY.check(replace(TILE, **change), Operation.BF16_KK, H200)
+    found = FAMILY.check(changed(TILE, **change), Operation.BF16_KK, H200)
     assert isinstance(found, Rejected)
     assert found.reason is why
     assert message in found.message
+
+
+def test_clusters_that_a_target_is_not_known_to_hold_are_refused():
+    four = changed(TILE, split_k=4, split_k_mode=SplitK.CLUSTER)
+    assert FAMILY.check(four, Operation.BF16_KK, H200) is None
+    found = FAMILY.check(four, Operation.BF16_KK, THOR)
+    assert found == Rejected(
+        Reason.CLUSTER, "4 CTAs share k; thor has no clusters of as many that are known to fill it"
+    )
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda x: x.tag)
+def test_threads_share_the_rows_of_every_part_evenly(operation):
+    """Each thread's pieces then lie in one column, and at most one of a thread can lie in front of an operand."""
+    for candidate in FAMILY.candidates(operation, H200):
+        tile = tile_of(candidate, operation)
+        for extent, is_k_major in ((tile.rows, tile.a_is_k_major), (tile.columns, tile.b_is_k_major)):
+            side = Side(extent, tile.block_k, is_k_major, tile.loads, tile.num_threads)
+            assert side.per_row * side.piece == side.row_length
+            assert side.step_rows * side.per_row == tile.num_threads
+            assert side.step_rows >= SEGMENT or not side.is_shifted
 
 
 @pytest.mark.parametrize("block", [32, 64, 128])

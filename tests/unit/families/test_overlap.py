@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bench import overlap
+from research.bench import overlap
 
 TIMES = {
     "wheel": [10.0, 11.0, 12.0],

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from aot.core.candidate import Accepted, Reason
+from aot.core.candidate import Accepted, Reason, changed
 from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.families import families
@@ -141,7 +141,7 @@ def test_resources_with_a_bias_are_those_of_the_compiled_kernels(name, smem_byte
     ],
 )
 def test_what_cannot_be_built_is_refused(change, why, message):
-    assert reason(replace(TILE, **change), "h200") == (why, message)
+    assert reason(changed(TILE, **change), "h200") == (why, message)
 
 
 def test_quacks_own_kernel_keeps_its_steps():
@@ -156,4 +156,4 @@ def test_every_ragged_tile_is_legal_without_a_split_only():
     device = load_target("h200")
     for candidate in families()["sm90_prefetch_b"].candidates(BF16, device):
         if has_ragged_tile(candidate) and isinstance(check(candidate, BF16, device), Accepted):
-            assert candidate.split_k == 1, candidate.name
+            assert candidate.gemm.split_k == 1, candidate.name

@@ -1,8 +1,6 @@
-from dataclasses import replace
-
 import pytest
 
-from aot.core.candidate import Accepted, KernelKey, Reason, Workspace
+from aot.core.candidate import Accepted, KernelKey, Reason, Workspace, changed
 from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.families.simt import FAMILY
@@ -34,7 +32,7 @@ def test_resources_are_padded_tiles_of_32_bits(operation, num_tiles):
 
 
 def test_any_other_candidate_is_refused():
-    other = replace(named(NAME, "thor"), tile_m=128)
+    other = changed(named(NAME, "thor"), tile_m=128)
     assert reason(other, "thor") == (Reason.COMBINATION, "simt has one candidate, 64x64")
 
 

@@ -1,8 +1,6 @@
-from dataclasses import replace
-
 import pytest
 
-from aot.core.candidate import Reason
+from aot.core.candidate import Reason, changed
 from aot.families.sm100_persistent import FAMILY
 from tests.unit.accepted import named, reason, resources
 
@@ -39,7 +37,7 @@ def test_the_direct_store_frees_the_epilogue_buffers():
     ],
 )
 def test_what_the_kernel_does_not_have_is_refused(change, why, message):
-    assert reason(replace(TILE, **change), "thor") == (why, message)
+    assert reason(changed(TILE, **change), "thor") == (why, message)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
-from dataclasses import replace
-
 import pytest
 
-from aot.core.candidate import Reason, Workspace
+from aot.core.candidate import Reason, Workspace, changed
 from aot.core.operation import Operation
 from aot.families.sm100_quack import FAMILY
 from tests.unit.accepted import named, reason, resources
@@ -34,13 +32,13 @@ def test_resources_are_those_of_the_compiled_kernels(name, smem_bytes, stages, t
     ],
 )
 def test_tiles_are_the_mmas(tile_m, use_2cta, message):
-    candidate = replace(named("sm100_quack_128x128_c2x1_clc_2cta", "thor"), tile_m=tile_m, use_2cta=use_2cta)
+    candidate = changed(named("sm100_quack_128x128_c2x1_clc_2cta", "thor"), tile_m=tile_m, use_2cta=use_2cta)
     assert reason(candidate, "thor") == (Reason.TILE, message)
 
 
 def test_two_ctas_are_taken_where_the_tile_allows():
     names = ["128x64_c2x1_clc_2cta", "256x64_c2x1_static_2cta", "64x64_c2x1_clc", "128x64_c1x2_clc"]
-    assert [named(f"sm100_quack_{x}", "thor").use_2cta for x in names] == [True, True, False, False]
+    assert [named(f"sm100_quack_{x}", "thor").gemm.use_2cta for x in names] == [True, True, False, False]
 
 
 def test_a_workspace_region_is_one_ctas():

@@ -1,8 +1,6 @@
-from dataclasses import replace
-
 import pytest
 
-from aot.core.candidate import Reason, Workspace
+from aot.core.candidate import Reason, Workspace, changed
 from aot.core.element import ElementType
 from aot.core.operation import Layout, Operation
 from aot.families.sm100_tgv import FAMILY
@@ -29,7 +27,7 @@ def test_resources(tile_n, stages):
     ],
 )
 def test_what_the_operator_does_not_have_is_refused(change, why, message):
-    assert reason(replace(TILE, **change), "thor") == (why, message)
+    assert reason(changed(TILE, **change), "thor") == (why, message)
 
 
 def test_both_operands_must_be_contiguous_along_k():

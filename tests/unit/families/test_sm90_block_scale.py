@@ -1,9 +1,8 @@
-from dataclasses import replace
 from itertools import product
 
 import pytest
 
-from aot.core.candidate import Accepted, Reason, Workspace
+from aot.core.candidate import Accepted, Reason, Workspace, changed
 from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.families.sm90_block_scale import FAMILY
@@ -59,13 +58,13 @@ def test_resources_are_those_of_the_compiled_kernels(name, smem_bytes, stages, t
     ],
 )
 def test_what_the_kernel_cannot_do_is_refused(change, why, message):
-    assert reason(replace(TILE, **change), "h200", BLOCK) == (why, message)
+    assert reason(changed(TILE, **change), "h200", BLOCK) == (why, message)
 
 
 def test_a_tile_has_one_block_of_factors_or_two():
     """With a third block the kernel would multiply by another's factor: no legal tile begins so that it has one."""
     h200 = load_target("h200")
-    tiles = {x.tile_n for x in FAMILY.candidates(BLOCK, h200) if isinstance(check(x, BLOCK, h200), Accepted)}
+    tiles = {x.gemm.tile_n for x in FAMILY.candidates(BLOCK, h200) if isinstance(check(x, BLOCK, h200), Accepted)}
     assert tiles == set(range(8, 129, 8))
     for tile_n, i in product(tiles, range(128)):
         first, last = i * tile_n // 128, ((i + 1) * tile_n - 1) // 128

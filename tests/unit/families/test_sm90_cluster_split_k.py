@@ -1,8 +1,6 @@
-from dataclasses import replace
-
 import pytest
 
-from aot.core.candidate import Accepted, Alignment, Reason, Workspace
+from aot.core.candidate import Accepted, Alignment, Reason, Workspace, changed
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
@@ -52,7 +50,7 @@ def test_stages_fill_the_shared_memory():
         if isinstance(check(candidate, BF16, H200), Accepted):
             used = FAMILY.resources(candidate, BF16, H200)
             assert used.smem_bytes <= H200.smem_bytes_per_block < used.smem_bytes + used.stage_bytes + 16
-            fewer = FAMILY.resources(replace(candidate, num_stages=2), BF16, H200)
+            fewer = FAMILY.resources(changed(candidate, num_stages=2), BF16, H200)
             assert (fewer.num_stages, used.smem_bytes - fewer.smem_bytes) == (
                 2,
                 (used.num_stages - 2) * (used.stage_bytes + 16),
@@ -66,7 +64,7 @@ def test_stages_fill_the_shared_memory():
 def test_each_cta_stores_whole_groups_of_columns(columns, cluster, shares):
     tile = Tile(64, columns, cluster, 1, 2)
     assert [min(tile.share, tile.num_groups - tile.share * x) for x in range(cluster)] == shares
-    legal = check(replace(TILE, tile_n=columns, split_k=cluster), BF16, H200)
+    legal = check(changed(TILE, tile_n=columns, split_k=cluster), BF16, H200)
     assert isinstance(legal, Accepted) == (0 not in shares)
 
 
@@ -76,7 +74,7 @@ def test_registers_of_all_threads_fit_an_sm():
     assert len(found) == 1666
     for candidate in found:
         threads = FAMILY.resources(candidate, BF16, H200).num_threads
-        accumulators = candidate.tile_m * candidate.tile_n // (threads - 64)
+        accumulators = candidate.gemm.tile_m * candidate.gemm.tile_n // (threads - 64)
         assert accumulators + 16 <= min(65536 // threads, 255)
 
 
@@ -123,11 +121,11 @@ def test_registers_of_all_threads_fit_an_sm():
     ],
 )
 def test_what_the_kernel_does_not_have_is_refused(change, why, message):
-    assert reason(replace(TILE, **change), "h200") == (why, message)
+    assert reason(changed(TILE, **change), "h200") == (why, message)
 
 
 def test_stages_that_do_not_fit_are_refused():
-    assert reason(replace(TILE, num_stages=7), "h200")[0] is Reason.SMEM
+    assert reason(changed(TILE, num_stages=7), "h200")[0] is Reason.SMEM
 
 
 @pytest.mark.parametrize(
@@ -145,7 +143,7 @@ def test_an_operand_may_be_contiguous_along_its_side_of_the_tile(layout, change,
     (operation,) = [
         x for x in Operation if (x.dense or x) is Operation.of(ElementType.FLOAT16, layout) and x.grouping is grouping
     ]
-    assert isinstance(check(replace(TILE, **change), operation, H200), Accepted)
+    assert isinstance(check(changed(TILE, **change), operation, H200), Accepted)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +157,7 @@ def test_an_operand_may_be_contiguous_along_its_side_of_the_tile(layout, change,
 def test_its_side_is_then_a_multiple_of_64(layout, change, tile):
     operation = Operation.of(ElementType.FLOAT16, layout)
     message = f"an operand that is not contiguous along k takes a side of a multiple of 64, got {tile}"
-    assert reason(replace(TILE, **change), "h200", operation) == (Reason.LAYOUT, message)
+    assert reason(changed(TILE, **change), "h200", operation) == (Reason.LAYOUT, message)
 
 
 def test_multiples_of_64_are_asked_only_of_what_is_not_contiguous_along_k():
@@ -167,8 +165,8 @@ def test_multiples_of_64_are_asked_only_of_what_is_not_contiguous_along_k():
     legal = {x for x in FAMILY.candidates(BF16, H200) if isinstance(check(x, BF16, H200), Accepted)}
     operation = Operation.of(ElementType.BFLOAT16, Layout.KN)
     found = {x for x in FAMILY.candidates(operation, H200) if isinstance(check(x, operation, H200), Accepted)}
-    assert found == {x for x in legal if (x.tile_m if x.swap_ab else x.tile_n) % 64 == 0}
-    assert {x.swap_ab for x in found} == {False, True}
+    assert found == {x for x in legal if (x.gemm.tile_m if x.gemm.swap_ab else x.gemm.tile_n) % 64 == 0}
+    assert {x.gemm.swap_ab for x in found} == {False, True}
     assert found != legal
 
 
@@ -190,9 +188,9 @@ def test_an_epilogue_takes_registers_of_the_sums(epilogue):
     own = {192: 80, 320: 64, 448: 40}
     for candidate in found:
         threads = FAMILY.resources(candidate, operation, H200).num_threads
-        sums = candidate.tile_m * candidate.tile_n // (threads - 64)
+        sums = candidate.gemm.tile_m * candidate.gemm.tile_n // (threads - 64)
         assert sums <= most[threads]
-        assert sums / candidate.split_k <= own[threads]
+        assert sums / candidate.gemm.split_k <= own[threads]
 
 
 @pytest.mark.parametrize(
@@ -208,7 +206,7 @@ def test_an_epilogue_takes_registers_of_the_sums(epilogue):
     ],
 )
 def test_tiles_of_too_many_sums_for_an_epilogue_are_refused(change, message):
-    candidate = replace(TILE, **change)
+    candidate = changed(TILE, **change)
     assert isinstance(check(candidate, Operation.BF16_KK_BIAS, H200), Accepted)
     if message is None:
         assert isinstance(check(candidate, Operation.BF16_KK_RESIDUAL, H200), Accepted)
@@ -220,14 +218,14 @@ def test_tiles_of_too_many_sums_for_an_epilogue_are_refused(change, message):
     ("schedule", "expected"), [("", Alignment(16, 16)), (ELEMENTS, Alignment(16, 1, only_unaligned=True))]
 )
 def test_kernels_that_store_elements_take_any_rows_of_d(schedule, expected):
-    candidate = replace(TILE, schedule=schedule)
+    candidate = changed(TILE, schedule=schedule)
     assert isinstance(check(candidate, BF16, H200), Accepted)
     assert FAMILY.alignment(candidate) == expected
 
 
 def test_kernels_that_store_elements_multiply_16_bits():
     text = "kernels of the schedule elements take operands of 16 bits, got e4m3_bf16"
-    assert reason(replace(TILE, schedule=ELEMENTS), "h200", Operation.E4M3_BF16_KK) == (Reason.TYPES, text)
+    assert reason(changed(TILE, schedule=ELEMENTS), "h200", Operation.E4M3_BF16_KK) == (Reason.TYPES, text)
 
 
 FP8 = [x for x in Operation if x.types in FAMILY.types and x.types.a.bits == 8 and x.grouping is Grouping.DENSE]
@@ -267,13 +265,13 @@ def test_promoted_sums_take_twice_the_registers():
     most = {192: 96, 320: 80, 448: 56}
     for candidate in fast:
         threads = FAMILY.resources(candidate, Operation.E4M3_BF16_KK, H200).num_threads
-        sums = candidate.tile_m * candidate.tile_n // (threads - 64)
+        sums = candidate.gemm.tile_m * candidate.gemm.tile_n // (threads - 64)
         assert (candidate in promoted) == (sums <= most[threads])
 
 
 def test_a_tile_of_too_many_promoted_sums_is_refused():
     message = "128x176 needs 176 registers a thread, twice its sums since they are promoted every 128 of k; 160 fit"
-    candidate = replace(TILE, tile_n=176, split_k=4)
+    candidate = changed(TILE, tile_n=176, split_k=4)
     assert reason(candidate, "h200", Operation.E4M3_BF16_KK) == (Reason.REGISTERS, message)
     assert isinstance(check(candidate, Operation.E4M3_BF16_FAST_KK, H200), Accepted)
 
@@ -291,20 +289,20 @@ def test_a_tile_of_too_many_promoted_sums_is_refused():
 )
 def test_a_residual_leaves_promoted_sums_fewer_registers(change, held, fit):
     mode = "cluster" if change["split_k"] > 1 else "none"
-    candidate = replace(TILE, **change, split_k_mode=mode)
+    candidate = changed(TILE, **change, split_k_mode=mode)
     assert isinstance(check(candidate, Operation.E4M3_BF16_KK_GELU, H200), Accepted)
     if held is None:
         assert isinstance(check(candidate, Operation.E4M3_BF16_KK_RESIDUAL, H200), Accepted)
         return
     message = (
-        f"{candidate.tile_m}x{candidate.tile_n} needs {held} registers a thread for promoted sums and those that it "
-        f"finishes; {fit} fit beside a residual; take a smaller tile, or split k over more CTAs"
+        f"{candidate.gemm.tile_m}x{candidate.gemm.tile_n} needs {held} registers a thread for promoted sums and "
+        f"those that it finishes; {fit} fit beside a residual; take a smaller tile, or split k over more CTAs"
     )
     assert reason(candidate, "h200", Operation.E4M3_BF16_KK_RESIDUAL) == (Reason.REGISTERS, message)
 
 
 def test_a_gate_counts_rows_of_both_halves():
     """64 rows of B are 32 of the 4096 columns of D, so that there are 3 by 128 tiles."""
-    candidate = replace(TILE, tile_m=64, tile_n=64)
+    candidate = changed(TILE, tile_m=64, tile_n=64)
     (count,) = Operands.of([candidate], [Problem(Operation.BF16_KK_SWIGLU, 192, 4096, 4096)]).num_ctas().ravel()
     assert count == 3 * 128

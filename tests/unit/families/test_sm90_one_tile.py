@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from aot.core.candidate import Accepted, Candidate, Reason, Workspace
+from aot.core.candidate import Accepted, Reason, Workspace, changed, gemm_candidate
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.operation import Layout, Operation
@@ -40,7 +40,7 @@ def test_it_has_at_least_the_stages_of_the_kernel_that_keeps_room_for_sums():
         if all(isinstance(check(x, BF16, H200), Accepted) for x in (candidate, twin)):
             ours, other = (x.resources(y, BF16, H200).num_stages for x, y in ((FAMILY, candidate), (SPLIT, twin)))
             assert ours >= other
-            if candidate.tile_m * candidate.tile_n >= 128 * 112:
+            if candidate.gemm.tile_m * candidate.gemm.tile_n >= 128 * 112:
                 assert ours > other
 
 
@@ -48,7 +48,7 @@ def test_the_stages_have_room_for_the_tile_that_is_laid_over_them():
     for candidate in FAMILY.candidates(BF16, H200):
         if isinstance(check(candidate, BF16, H200), Accepted):
             used = FAMILY.resources(candidate, BF16, H200)
-            assert used.num_stages * used.stage_bytes >= 4 * candidate.tile_m * candidate.tile_n
+            assert used.num_stages * used.stage_bytes >= 4 * candidate.gemm.tile_m * candidate.gemm.tile_n
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_the_stages_have_room_for_the_tile_that_is_laid_over_them():
     ],
 )
 def test_what_the_kernel_does_not_have_is_refused(change, why, message):
-    assert reason(replace(TILE, **change), "h200") == (why, message)
+    assert reason(changed(TILE, **change), "h200") == (why, message)
 
 
 @pytest.mark.parametrize(
@@ -103,10 +103,10 @@ def test_ctas_share_the_operand_of_their_row_and_that_of_their_column(cluster):
 def test_clusters_of_two_sides_are_this_familys_alone():
     for family in families_for(H200):
         assert family.own_clusters == (((2, 2), (4, 2), (2, 4)) if family is FAMILY else ())
-    wide = replace(TILE, cluster_n=2)
+    wide = changed(TILE, cluster_n=2)
     assert isinstance(check(wide, BF16, H200), Accepted)
-    assert reason(replace(wide, cluster_n=8), "h200")[0] is Reason.CLUSTER
-    other = Candidate("sm90_quack", 128, 128, 2, 2, "pingpong", use_tma_store=True)
+    assert reason(changed(wide, cluster_n=8), "h200")[0] is Reason.CLUSTER
+    other = gemm_candidate("sm90_quack", 128, 128, 2, 2, "pingpong", use_tma_store=True)
     assert reason(other, "h200")[0] is Reason.CLUSTER
 
 

@@ -1,9 +1,8 @@
-from dataclasses import replace
 from itertools import product
 
 import pytest
 
-from aot.core.candidate import Reason, Workspace
+from aot.core.candidate import Reason, Workspace, changed
 from aot.core.element import ElementType
 from aot.core.operation import Layout, Operation
 from aot.core.target import load_target
@@ -18,7 +17,7 @@ TILE = named("sm90_partial_tile_128x128_c1x1_pingpong", "h200")
 
 def test_clusters_of_several_rows_and_columns_are_refused():
     """Where partial tiles are not shared, a stage of such a cluster counts as free too early: docs/safety.md."""
-    square = replace(TILE, cluster_m=2, cluster_n=2)
+    square = changed(TILE, cluster_m=2, cluster_n=2)
     verdict = FAMILY.check(square, BF16, load_target("h200"))
     assert verdict.reason is Reason.COMBINATION
     assert verdict.message.endswith("; got a cluster of 2x2, expected 1 x n or n x 1")
@@ -30,7 +29,7 @@ def test_no_hopper_target_has_clusters_of_several_rows_and_columns():
     """One hung, which is not explained, and none was soaked (docs/safety.md): so quack has none."""
     quack = named("sm90_quack_128x128_c1x1_pingpong", "h200")
     for target, shape in product(("h200", "h100"), ((2, 2), (4, 2), (2, 4))):
-        square = replace(quack, cluster_m=shape[0], cluster_n=shape[1])
+        square = changed(quack, cluster_m=shape[0], cluster_n=shape[1])
         assert reason(square, target)[0] is Reason.CLUSTER
 
 
@@ -52,7 +51,7 @@ def test_boxes_of_a_partial_tile(tile, rows):
 
 
 def test_boxes_are_whole_swizzle_atoms_that_tma_takes():
-    tiles = {x for candidate in _every_tile() for x in (candidate.tile_m, candidate.tile_n)}
+    tiles = {x for candidate in _every_tile() for x in (candidate.gemm.tile_m, candidate.gemm.tile_n)}
     assert all(box_rows(tile) for tile in tiles)
     assert all(rows % 8 == 0 and rows <= min(tile - 1, 256) for tile in tiles for rows in box_rows(tile))
 
@@ -88,10 +87,10 @@ def test_other_layouts_than_kk_are_refused(layout):
 
 def test_what_quack_cannot_build_is_refused():
     message = "pingpong takes tile_n in steps of 8 up to 208 at tile_m 128, got 224"
-    assert reason(replace(TILE, tile_n=224), "h200") == (Reason.TILE, message)
+    assert reason(changed(TILE, tile_n=224), "h200") == (Reason.TILE, message)
 
 
 def test_workspace_and_multiples_are_quacks():
-    split = replace(TILE, cluster_m=2, swap_ab=True, split_k=4, split_k_mode="serial")
+    split = changed(TILE, cluster_m=2, swap_ab=True, split_k=4, split_k_mode="serial")
     assert FAMILY.workspace(split) == QUACK.workspace(split) == Workspace("serial", 4, 128, 128, 2, 1, True)
-    assert FAMILY.multiples(replace(split, split_k_mode="separate")) == (1, 4)
+    assert FAMILY.multiples(changed(split, split_k_mode="separate")) == (1, 4)

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from aot.core.candidate import Accepted, Reason, Rejected
+from aot.core.candidate import Accepted, Reason, Rejected, changed
 from aot.core.element import ElementType
 from aot.core.operation import Layout, Operation
 from aot.core.target import load_target
@@ -64,7 +64,7 @@ def test_resources_with_an_epilogue_are_those_of_the_compiled_kernels(operation,
 
 
 def test_workspace_and_multiples_are_those_of_the_bounded_family():
-    split = replace(TILE, cluster_m=2, swap_ab=True, split_k=4, split_k_mode="separate")
+    split = changed(TILE, cluster_m=2, swap_ab=True, split_k=4, split_k_mode="separate")
     assert FAMILY.workspace(split) == BOUNDED.workspace(bounded(split))
     assert FAMILY.multiples(split) == BOUNDED.multiples(bounded(split)) == (1, 4)
 

@@ -1,8 +1,6 @@
-from dataclasses import replace
-
 import pytest
 
-from aot.core.candidate import Accepted, Reason, Workspace
+from aot.core.candidate import Accepted, Reason, Workspace, changed
 from aot.core.epilogue import Epilogue
 from aot.core.operation import Operation
 from aot.core.target import load_target
@@ -141,7 +139,7 @@ COMBINATIONS = [
 
 @pytest.mark.parametrize(("operation", "change", "why", "message"), COMBINATIONS)
 def test_what_does_not_go_with_an_epilogue_is_refused(operation, change, why, message):
-    assert reason(replace(TILE, **change), "h200", operation) == (why, message)
+    assert reason(changed(TILE, **change), "h200", operation) == (why, message)
 
 
 @pytest.mark.parametrize("operation", [Operation.BF16_KK_BIAS, Operation.BF16_KK])
@@ -200,11 +198,11 @@ def test_what_derives_from_this_family_keeps_its_own_operations():
     ],
 )
 def test_what_quack_cannot_build_is_refused(change, why, message):
-    assert reason(replace(TILE, **change), "h200") == (why, message)
+    assert reason(changed(TILE, **change), "h200") == (why, message)
 
 
 def test_workspace_is_the_kernels_own_tiling():
-    split = replace(TILE, cluster_m=2, swap_ab=True, split_k=4, split_k_mode="serial")
+    split = changed(TILE, cluster_m=2, swap_ab=True, split_k=4, split_k_mode="serial")
     assert FAMILY.workspace(split) == Workspace("serial", 4, 128, 128, 2, 1, True)
     assert FAMILY.workspace(TILE) == Workspace()
 
@@ -213,4 +211,4 @@ def test_workspace_is_the_kernels_own_tiling():
     ("mode", "split_k", "multiples"), [("none", 1, (1, 1)), ("serial", 2, (1, 1)), ("separate", 2, (1, 4))]
 )
 def test_only_the_separate_reduction_asks_for_a_multiple(mode, split_k, multiples):
-    assert FAMILY.multiples(replace(TILE, split_k=split_k, split_k_mode=mode)) == multiples
+    assert FAMILY.multiples(changed(TILE, split_k=split_k, split_k_mode=mode)) == multiples

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from quack.tile_scheduler import TileScheduler
 
-from aot.core.candidate import Candidate, Reason, Workspace, tail_splits
+from aot.core.candidate import Reason, Workspace, changed, gemm_candidate, tail_splits
 from aot.core.element import ElementType
 from aot.core.operation import Layout, Operation
 from aot.core.target import load_target
@@ -24,7 +24,7 @@ from tests.unit.accepted import named, reason, resources
 from tests.unit.twins import BF16
 
 H200 = load_target("h200")
-TILE = Candidate("sm90_stream_k", 128, 128, schedule="pingpong", split_k=4, split_k_mode="tail")
+TILE = gemm_candidate("sm90_stream_k", 128, 128, schedule="pingpong", split_k=4, split_k_mode="tail")
 
 
 class Divisor:
@@ -115,7 +115,7 @@ def test_a_split_tail_is_worked_on_sooner_and_waits_for_lower_items_only(num_til
 
 
 def test_the_regions_of_splits_are_apart_and_inside_the_workspace():
-    candidate = replace(TILE, cluster_m=2)
+    candidate = changed(TILE, cluster_m=2)
     workspace = FAMILY.workspace(candidate)
     m, n = 128 * 2 * 10, 128 * 8  # 80 clusters, of which 14 are left over: 4 splits
     scheduler, taken = Scheduler(66, 4), []
@@ -129,10 +129,10 @@ def test_the_regions_of_splits_are_apart_and_inside_the_workspace():
 
 def test_the_space_has_clusters_that_wait_and_a_tail_of_each_number_of_splits():
     found = list(FAMILY.candidates(BF16, H200))
-    assert {(x.cluster_m, x.cluster_n) for x in found} == {(1, 1), (2, 1), (1, 2)}
-    assert {(x.split_k_mode, x.split_k) for x in found} == {("tail", 2), ("tail", 4), ("tail", 8)}
-    tiles = {(x.schedule, x.tile_m, x.tile_n) for x in found}
-    assert tiles == {(x.schedule, x.tile_m, x.tile_n) for x in PARTIAL_TILE.candidates(BF16, H200)}
+    assert {(x.gemm.cluster_m, x.gemm.cluster_n) for x in found} == {(1, 1), (2, 1), (1, 2)}
+    assert {(x.gemm.split_k_mode, x.gemm.split_k) for x in found} == {("tail", 2), ("tail", 4), ("tail", 8)}
+    tiles = {(x.gemm.schedule, x.gemm.tile_m, x.gemm.tile_n) for x in found}
+    assert tiles == {(x.gemm.schedule, x.gemm.tile_m, x.gemm.tile_n) for x in PARTIAL_TILE.candidates(BF16, H200)}
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_the_space_has_clusters_that_wait_and_a_tail_of_each_number_of_splits():
     ],
 )
 def test_what_cannot_be_built_is_refused(change, why, message):
-    assert reason(replace(TILE, **change), "h200") == (why, message)
+    assert reason(changed(TILE, **change), "h200") == (why, message)
 
 
 def test_another_number_of_sms_is_refused():
@@ -193,7 +193,7 @@ def test_no_other_family_of_hopper_splits_a_tail(family):
 
 def test_thors_kernels_split_no_tail():
     tile = named("sm100_quack_128x256_c1x1_static", "thor")
-    found = reason(replace(tile, split_k=2, split_k_mode="tail"), "thor")
+    found = reason(changed(tile, split_k=2, split_k_mode="tail"), "thor")
     assert found == (Reason.COMBINATION, "the kernel has no tail split-K")
 
 
@@ -213,7 +213,7 @@ def test_resources_are_those_of_the_same_tile_without_splits(name, smem_bytes, s
 
 
 def test_workspace_and_multiples():
-    candidate = replace(TILE, cluster_m=2, swap_ab=True)
+    candidate = changed(TILE, cluster_m=2, swap_ab=True)
     assert FAMILY.workspace(candidate) == Workspace("tail", 4, 128, 128, 2, 1, True, 66)
     assert FAMILY.workspace(TILE).num_clusters == 132
     assert FAMILY.multiples(candidate) == (1, 1)

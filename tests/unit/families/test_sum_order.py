@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aot.core.candidate import Candidate
+from aot.core.candidate import gemm_candidate
 from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.families import families, family_of
@@ -12,7 +12,7 @@ from aot.space.enumeration import fallback, has_tuned_kernels, legal
 
 
 def order(family, **parts):
-    candidate = Candidate(**{"family": family, "tile_m": 64, "tile_n": 64, "schedule": "pingpong", **parts})
+    candidate = gemm_candidate(**{"family": family, "tile_m": 64, "tile_n": 64, "schedule": "pingpong", **parts})
     return family_of(candidate).sum_order(candidate)
 
 

@@ -5,7 +5,9 @@ from aot.core.element import ElementType
 from aot.core.numerics import decode, encode
 from aot.core.operation import Operation
 from aot.core.signature import Argument
-from aot.measure.inputs import SCALE_D, RandomPool, RandomPools, deviation, draw, draw_scales
+from aot.kinds.gemm.inputs import SCALE_D, content_of, draw_scales
+from aot.kinds.inputs import deviation, draw
+from aot.measure.inputs import RandomPool, RandomPools
 from tests.unit.twins import TwinGpu, memory
 
 TYPES = (
@@ -61,14 +63,19 @@ def test_factors_differ_over_eight_octaves():
 
 def test_each_operand_has_a_pool_of_its_kind():
     pools, operation = RandomPools(TwinGpu(), np.random.default_rng(9), 1 << 12), Operation.INT8_BF16_KK
-    a, scale_a, bias = (pools.of(operation, x) for x in (Argument.A, Argument.SCALE_A, Argument.BIAS))
-    assert pools.of(operation, Argument.B) is a
-    assert pools.of(Operation.INT8_INT32_KK, Argument.A) is a
-    assert pools.of(operation, Argument.SCALE_B) is scale_a
-    assert pools.of(Operation.E4M3_BF16_KK, Argument.SCALE_B) is not scale_a
+
+    def pool(operation, argument):
+        return pools.of(content_of(operation, argument))
+
+    a, scale_a, bias = (pool(operation, x) for x in (Argument.A, Argument.SCALE_A, Argument.BIAS))
+    assert pool(operation, Argument.B) is a
+    assert pool(Operation.INT8_INT32_KK, Argument.A) is a
+    assert pool(operation, Argument.SCALE_B) is scale_a
+    assert pool(Operation.E4M3_BF16_KK, Argument.SCALE_B) is not scale_a
+    assert content_of(Operation.BF16_KK_GROUPED, Argument.OFFSETS) is None
     assert [x.source.dtype.itemsize for x in (a, scale_a, bias)] == [1, 4, 2]
     # An int8 sum of 65536 products, scaled on both sides, is a float16 number.
     largest = decode(ElementType.FLOAT32, scale_a.source).max() ** 2 * deviation(ElementType.INT8) ** 2
     assert 6 * np.sqrt(65536) * largest < 65504
-    scale_d = pools.of(Operation.E4M3_E4M3_KK, Argument.SCALE_D).source
+    scale_d = pool(Operation.E4M3_E4M3_KK, Argument.SCALE_D).source
     assert set(scale_d.tolist()) == set(encode(ElementType.FLOAT32, np.float32([SCALE_D])).tolist())

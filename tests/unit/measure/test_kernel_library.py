@@ -8,9 +8,22 @@ import pytest
 
 from aot.core.element import ElementType
 from aot.core.errors import DeviceError
-from aot.core.operands import Arrangement, GemmCall, Tensor, operands
+from aot.core.operands import Arrangement, GemmCall, Matrix, Tensor, operands
 from aot.core.operation import Layout, Operation
-from aot.measure.kernel_library import KernelLibrary, ProblemStruct, TensorStruct, operation_of
+from aot.kinds.rows.call import RowCall
+from aot.kinds.rows.operation import RowOperation, RowProblem
+from aot.kinds.rows.reference import RowParameters
+from aot.kinds.rows.signature import RowArgument
+from aot.measure.call_structs import (
+    INTERLEAVED,
+    ROUND_NORM,
+    SCALE_GIVEN,
+    ProblemStruct,
+    RowsProblemStruct,
+    TensorStruct,
+    rows_struct,
+)
+from aot.measure.kernel_library import KernelLibrary, operation_of
 from tests.struct_layout import INCLUDE, layout_of_ctypes, layout_of_header
 from tests.unit.twins import problem_of
 
@@ -28,6 +41,18 @@ int32_t aot_gemm_operation(const char* tag) {
          strcmp(tag, "bf16_residual") == 0 ? 75 : strcmp(tag, "e4m3_bf16_swiglu") == 0 ? 76 : -2;
 }
 const char* aot_gemm_kernel_name(int32_t i) { return i == 0 ? "first" : i == 1 ? "second" : 0; }
+int32_t aot_rows_num_kernels(void) { return 1; }
+const char* aot_rows_kernel_name(int32_t i) { return i == 0 ? "third" : 0; }
+int32_t aot_rows_operation(const char* tag) { return strcmp(tag, "bf16_rms_norm") == 0 ? 90 : -2; }
+static aot_rows_problem_t last_rows;
+static int32_t last_rows_kernel;
+aot_gemm_status_t aot_rows_launch_kernel(int32_t kernel, const aot_rows_problem_t* p, void* s) {
+  if (p->cols % 2) return AOT_GEMM_ERROR_SHAPE;
+  last_rows = *p; last_rows_kernel = kernel; last_stream = s;
+  return AOT_GEMM_OK;
+}
+const aot_rows_problem_t* twin_last_rows(void) { return &last_rows; }
+int32_t twin_last_rows_kernel(void) { return last_rows_kernel; }
 const char* aot_gemm_last_error(void) { return "k is odd"; }
 const char* aot_gemm_arch(void) { return "sm_90a"; }
 aot_gemm_status_t aot_gemm_kernel_workspace_bytes(int32_t kernel, const aot_gemm_problem_t* p, size_t* n) {
@@ -75,7 +100,7 @@ def call_of(problem, arrangement=Arrangement(), is_interleaved=False):  # noqa: 
 
 def test_library_tells_its_kernels(path):
     library = KernelLibrary(path)
-    assert (library.names, library.arch) == (("first", "second"), "sm_90a")
+    assert (library.names, library.arch) == (("first", "second", "third"), "sm_90a")
 
 
 @pytest.mark.parametrize("struct", [ProblemStruct, TensorStruct])
@@ -99,7 +124,7 @@ def test_every_value_arrives(path):
     assert last.flags == twin.twin_b_constant()
     twin.twin_has.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
     assert (twin.twin_has(4096, 100, 1 << 45), twin.twin_order()) == (1, 0)
-    library.launch(1 + 2 * 5, bound, 4096, 99, 1 << 45)
+    library.launch(1 + 3 * 5, bound, 4096, 99, 1 << 45)
     assert (twin.twin_has(4096, 100, 1 << 45), twin.twin_order()) == (1, 5)
     library.launch(0, library.bind(call_of(problem)), 4096, 99, 1 << 45)
     assert last.flags == 0
@@ -198,3 +223,36 @@ def test_file_that_is_no_library_is_refused(tmp_path):
 @pytest.mark.parametrize("operation", list(Operation))
 def test_a_kernels_name_begins_with_its_operation(operation):
     assert operation_of(f"{operation.tag}_sm90_quack_64x16_c1x1_pingpong") is operation
+
+
+def test_a_call_on_rows_arrives(path):
+    library, twin = KernelLibrary(path), ctypes.CDLL(str(path))
+    twin.twin_last_rows.restype = ctypes.POINTER(RowsProblemStruct)
+    problem = RowProblem(RowOperation.BF16_RMS_NORM, 3, 8)
+    tensors = {
+        RowArgument.X: Tensor(1 << 40, Matrix(3, 8, 16, 1)),
+        RowArgument.WEIGHT: Tensor(2 << 40, Matrix(1, 8, 8, 1)),
+    }
+    parameters = RowParameters(0.5, 1.0, is_interleaved=True, rounds_norm=True)
+    bound = library.bind(RowCall(problem, tensors, parameters, scale_is_given=True))
+    library.launch(2, bound, 0, 0, 77)
+    last = twin.twin_last_rows().contents
+    assert (last.struct_bytes, last.operation, last.device) == (ctypes.sizeof(RowsProblemStruct), 90, -1)
+    assert (last.rows, last.cols, last.eps, last.weight_offset) == (3, 8, 0.5, 1.0)
+    assert last.flags == INTERLEAVED | ROUND_NORM | SCALE_GIVEN
+    assert (last.x.data, list(last.x.strides), last.weight.data, last.y.data) == (1 << 40, [16, 1, 0], 2 << 40, None)
+    assert twin.twin_last_rows_kernel() == 0
+    odd = library.bind(RowCall(RowProblem(RowOperation.BF16_RMS_NORM, 3, 7), tensors))
+    with pytest.raises(DeviceError, match="the launch of third gave status 3: k is odd"):
+        library.launch(2, odd, 0, 0, 77)
+    with pytest.raises(DeviceError, match="the operation bf16_rotary: k is odd"):
+        library.bind(RowCall(RowProblem(RowOperation.BF16_ROTARY, 6, 8), tensors))
+
+
+def test_heads_of_tokens_arrive(path):
+    whole, angles = Matrix(3, 8, 12, 1, 2, 40), Matrix(2, 2, 4, 1)
+    tensors = {x: Tensor((i + 1) << 40, whole) for i, x in enumerate((RowArgument.X, RowArgument.Y))}
+    tensors |= {x: Tensor((i + 3) << 40, angles) for i, x in enumerate((RowArgument.COS, RowArgument.SIN))}
+    bound = rows_struct(RowCall(RowProblem(RowOperation.BF16_ROTARY, 6, 8), tensors), 5)
+    assert (bound.rows, bound.heads, bound.cols, bound.positions, bound.rotary_dim) == (2, 3, 8, 2, 4)
+    assert [list(getattr(bound, x).strides) for x in ("x", "y", "cos", "sin")] == [[40, 12, 1]] * 2 + [[4, 1, 0]] * 2

@@ -101,4 +101,4 @@ def test_a_set_has_all_operands_aligned_and_apart():
     ],
 )
 def test_a_bias_is_timed_where_it_stands_before_an_activation(operation, has_bias):
-    assert (Argument.BIAS in operand_set(problem_of(8, 16, 16, operation)).matrices) == has_bias
+    assert (Argument.BIAS in operand_set(problem_of(8, 16, 16, operation)).placed) == has_bias

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from aot.measure import edge_shapes
+from aot.kinds.gemm import edge_shapes
 from aot.measure.protocol import TimingPlan
 from aot.measure.session import Session, StoppedError
 from aot.measure.store import open_store

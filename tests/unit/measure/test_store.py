@@ -5,13 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from aot.core.candidate import Candidate, KernelKey
+from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.errors import StoreError
 from aot.core.measurement import OK, LibraryTime, Measurement, Outcome, Status
 from aot.core.operation import Operation
+from aot.kinds.gemm.tuned import TunedKernel
+from aot.kinds.rows.operation import RowProblem
 from aot.measure.store import copy_store, open_store, read_store
 from aot.measure.store_sql import InFlight
-from aot.measure.tuning_set import TunedKernel
+from tests.unit.row_twins import NORM, row_kernel_of
 from tests.unit.twins import CONDITIONS, kernel_of, problem_of
 
 KERNEL, PROBLEM = kernel_of(64), problem_of(1, 64, 64)
@@ -114,14 +116,33 @@ def test_damaged_foreign_and_newer_files_are_refused(tmp_path):
     with open_store(newer):
         pass
     with sqlite3.connect(newer) as connection:
-        connection.execute("PRAGMA user_version = 8")
+        connection.execute("PRAGMA user_version = 9")
     connection.close()
-    with pytest.raises(StoreError, match="schema version 8, this aot reads 7"), open_store(newer):
+    with pytest.raises(StoreError, match="schema version 9, this aot reads 8"), open_store(newer):
         pass
+
+
+def as_version_7(path):
+    """Make a file of today one of version 7, whose rows have the operation and the sizes of products themselves."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP INDEX by_problem")
+        for table in ("measurements", "finished", "reference_times", "searches", "library_times"):
+            connection.execute(f"ALTER TABLE {table} ADD COLUMN operation TEXT NOT NULL DEFAULT ''")
+            of_row = f"FROM problems WHERE problems.id = {table}.problem"
+            connection.execute(f"UPDATE {table} SET operation = (SELECT operation {of_row})")
+            for axis in ("m", "n", "k", "num_groups"):
+                connection.execute(f"ALTER TABLE {table} ADD COLUMN {axis} INTEGER NOT NULL DEFAULT 1")
+                connection.execute(f"UPDATE {table} SET {axis} = (SELECT json_extract(sizes, '$.{axis}') {of_row})")
+            connection.execute(f"ALTER TABLE {table} DROP COLUMN problem")
+        connection.execute("CREATE INDEX by_problem ON measurements (operation, m, n, k, kernel)")
+        connection.execute("DROP TABLE problems")
+        connection.execute("PRAGMA user_version = 7")
+    connection.close()
 
 
 def as_version_5(path):
     """Make a file of today one of version 5, which does not say how many products or groups there are."""
+    as_version_7(path)
     with sqlite3.connect(path) as connection:
         for table in ("measurements", "finished", "reference_times", "searches", "library_times"):
             connection.execute(f"ALTER TABLE {table} DROP COLUMN num_groups")
@@ -162,6 +183,68 @@ def as_version_3(path):
     connection.close()
 
 
+def everything(path):
+    """Return all that a store says of its problems."""
+    with open_store(path) as store:
+        kernels = {number: kernel for number, (kernel, _) in store._kernels().items()}
+        times = {(i, p): store.reference_times(i, p) for i in kernels for p in store.finished()}
+        ends = {p: store.searches(p) for p in store.finished()}
+        return store.measurements(), store.finished(), times, ends, store.library_times(), store.voided(), kernels
+
+
+def test_a_store_of_version_7_keeps_all_that_it_has_of_products_and_takes_other_kinds(tmp_path):
+    """Until version 8 a problem was m, n, k and a number of groups, in each row."""
+    path, batch = tmp_path / "r", replace(problem_of(16, 64, 64, Operation.BF16_KK_BATCHED), num_groups=12)
+    batched = kernel_of(64, operation=Operation.BF16_KK_BATCHED)
+    with open_store(path) as store:
+        run = store.add_run("h200", 1, CONDITIONS)
+        for kernel, problem, us in (
+            (KERNEL, PROBLEM, 10.0),
+            (KERNEL, problem_of(2, 64, 64), 11.0),
+            (batched, batch, 12.0),
+        ):
+            number = store.kernel_id(kernel)
+            store.add_measurement(run, number, measured(us, kernel=kernel, problem=problem))
+            store.add_reference_time(run, number, problem, us)
+            store.add_library_time(run, LibraryTime("torch 2", problem, us, us, us, 7))
+            store.add_search(run, problem, "model", 3, 4, "no other can win", us)
+            store.finish(run, problem)
+        store.void(run, PROBLEM, "throttled")
+        store.add_measurement(run, store.kernel_id(KERNEL), measured(9.0, 7))
+    before = everything(path)
+    assert len(before[0]) == 3
+    as_version_7(path)
+    with read_store(path) as store:
+        assert store.measurements() == before[0]
+    assert everything(path) == before
+    rows, norm = row_kernel_of(), RowProblem(NORM, 16, 4096)
+    with open_store(path) as store:
+        number = store.kernel_id(rows)
+        store.add_measurement(run, number, measured(3.0, 7, kernel=rows, problem=norm))
+        store.finish(run, norm)
+        assert store.latest(norm) == {number: measured(3.0, 7, kernel=rows, problem=norm)}
+        assert store.is_finished(norm)
+    with sqlite3.connect(path) as connection:
+        sizes = [x for (x,) in connection.execute("SELECT sizes FROM problems ORDER BY id")]
+    connection.close()
+    assert sizes[0] == '{"k":64,"m":1,"n":64,"num_groups":1}'
+    assert '{"cols":4096,"rows":16}' in sizes
+
+
+def test_a_problem_that_is_none_is_refused_with_its_place(tmp_path):
+    path = tmp_path / "r"
+    fill(path, 1, 10.0)
+    for sizes, message in (
+        ("{", r"problem\[1\]\.sizes: not JSON"),
+        ('{"m":1}', r"problem\[1\]\.sizes: Problem needs the key k"),
+    ):
+        with sqlite3.connect(path) as connection:
+            connection.execute("UPDATE problems SET sizes = ?", (sizes,))
+        connection.close()
+        with pytest.raises(StoreError, match=message), open_store(path) as store:
+            store.measurements()
+
+
 def test_a_store_of_version_4_takes_times_of_separators_and_libraries(tmp_path):
     path, problem = tmp_path / "r", problem_of(16, 64, 64)
     with open_store(path) as store:
@@ -180,7 +263,7 @@ def test_a_store_of_version_4_takes_times_of_separators_and_libraries(tmp_path):
 
 def test_store_of_version_3_is_read_on(tmp_path):
     path = tmp_path / "r"
-    kernel = TunedKernel(KernelKey(Operation.FP16_MN, Candidate("sm90_prefetch_b", 64, 16)), "0" * 64)
+    kernel = TunedKernel(KernelKey(Operation.FP16_MN, gemm_candidate("sm90_prefetch_b", 64, 16)), "0" * 64)
     problem = problem_of(16, 64, 64, Operation.FP16_MN)
     with open_store(path) as store:
         run = store.add_run("h200", 1, CONDITIONS)

@@ -16,9 +16,11 @@ from aot.core.operands import GemmCall, Tensor, element_of, operands
 from aot.core.operation import Operation
 from aot.core.reference import needed, reference
 from aot.core.signature import Argument
-from aot.measure.baselines import Agreement, baseline_of
+from aot.kinds.gemm.baselines import Agreement, baseline_of
+from aot.kinds.gemm.inputs import SCALED, draw_scales
+from aot.kinds.inputs import deviation, draw
 from aot.measure.bench import Operands, ProblemBench, Workspace
-from aot.measure.inputs import SCALED, RandomPools, deviation, draw, draw_scales
+from aot.measure.inputs import RandomPools
 from aot.measure.library_times import LibraryBench
 from aot.measure.protocol import TimingPlan, num_sets, set_bytes
 from aot.measure.torch_library import TorchLibrary, load_torch

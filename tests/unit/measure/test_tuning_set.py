@@ -92,16 +92,16 @@ def test_predictions_are_carried(tmp_path):
     [
         (lambda text: text[:50], "cannot read"),
         (
-            lambda text: text.replace('"version": 3', '"version": 1'),
-            "version: expected 3, got 1; make the bundle again",
+            lambda text: text.replace('"version": 4', '"version": 1'),
+            "version: expected 4, got 1; make the bundle again",
         ),
         (
             lambda text: text.replace("object_sha256", "digest"),
-            "kernels[0].digest: there is no such key in Kernel; it has name, operation, ",
+            "kernels[0].kernel.digest: there is no such key in TunedKernel; it has key, object_sha256, ",
         ),
         (
             lambda text: text.replace('"bf16_kk"', '"float8"'),
-            f"kernels[0].operation: expected one of {', '.join(Operation)}, got 'float8'",
+            f"kernels[0].kernel.key.operation: expected one of {', '.join(Operation)}, got 'float8'",
         ),
     ],
 )
@@ -117,12 +117,35 @@ def test_damaged_sets_are_refused(tmp_path, edit, message):
 @pytest.mark.parametrize(
     ("name", "place", "value", "message"),
     [
-        ("kernels.json", ("version",), True, "version: expected 3, got True"),
+        ("kernels.json", ("version",), True, "version: expected 4, got True"),
         ("kernels.json", ("target",), "../../evil", "target: expected the name of a target, such as h200, got"),
-        ("kernels.json", ("kernels", 0, "candidate"), [1, 2], "kernels[0].candidate: expected an object of Candidate"),
-        ("kernels.json", ("kernels", 0, "m_multiple"), 0, "kernels[0].m_multiple: expected a whole number from 1"),
-        ("kernels.json", ("kernels", 1, "name"), "bf16_kk_x_1x1", "bf16_kk_x_1x1 is not the name of one kernel"),
-        ("problems.json", ("problems", 0, "m"), -3, "problems[0].m: expected a whole number from 1 to 2147483647, got"),
+        (
+            "kernels.json",
+            ("kernels", 0, "kernel", "key", "candidate"),
+            [1, 2],
+            "kernels[0].kernel.key.candidate: expected an object of Candidate",
+        ),
+        (
+            "kernels.json",
+            ("kernels", 0, "kernel", "m_multiple"),
+            0,
+            "kernels[0].kernel.m_multiple: expected a whole number from 1",
+        ),
+        ("kernels.json", ("kernels", 0, "kind"), "attention", "kernels[0].kind: expected one of gemm, rows, got"),
+        (
+            "kernels.json",
+            ("kernels", 1, "name"),
+            "bf16_kk_x_1x1",
+            "kernels[1].name: expected the name of its kernel, fp16_mk_",
+        ),
+        (
+            "problems.json",
+            ("problems", 0, "sizes", "m"),
+            -3,
+            "problems[0].sizes.m: expected a whole number from 1 to 2",
+        ),
+        ("problems.json", ("problems", 0, "sizes"), {"m": 1}, "problems[0].sizes: Problem needs the key k"),
+        ("problems.json", ("problems", 0, "operation"), "x", "problems[0].operation: expected the tag of an operation"),
         ("problems.json", ("problems", 0, "kernels"), [3], "problems.json names kernel 3 of 3"),
         ("problems.json", ("problems", 0, "predicted_us"), [[4, 1.0]], "problems.json names kernel 4 of 3"),
         ("problems.json", ("problems", 0, "predicted_us"), [[0, -1.0]], "predicted_us[0][1]: expected a number from 0"),

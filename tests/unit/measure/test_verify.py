@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,8 +9,8 @@ from aot.core.numerics import poison
 from aot.core.operands import element_of, is_aligned
 from aot.core.operation import Layout, Operation
 from aot.core.signature import Argument
-from aot.measure import edge_shapes as cases
-from aot.measure.edge_shapes import edge_shapes
+from aot.kinds.gemm import edge_shapes as cases
+from aot.kinds.gemm.edge_shapes import edge_shapes
 from aot.measure.verify import EdgeCase, Verifier
 from tests.unit.twins import ALL_LAYOUTS, BATCHES, TwinGpu, TwinKernels, kernel_of, memory
 
@@ -55,9 +57,9 @@ def test_a_wrong_product_of_a_batch_is_found():
     [
         ("wrong", "wrong result on bf16_kk m1 n8 k8, strides padded by 0: relative error"),
         ("unwritten", "wrong result on bf16_kk m2 n136 k64, strides padded by 8: 136 of 272 elements are not finite"),
-        ("unstable", "two runs differ in 1 of 8 elements on bf16_kk m1 n8 k8"),
-        ("guards", "wrote 1 elements outside D on bf16_kk m1 n8 k8"),
-        ("padding", "wrote 1 elements outside D on bf16_kk m2 n136 k64"),
+        ("unstable", "two runs differ in 1 of 8 elements of d on bf16_kk m1 n8 k8"),
+        ("guards", "wrote 1 elements outside d on bf16_kk m1 n8 k8"),
+        ("padding", "wrote 1 elements outside d on bf16_kk m2 n136 k64"),
     ],
 )
 def test_faults_are_found(fault, message):
@@ -128,6 +130,37 @@ def test_all_stages_of_long_rings_are_used_again(operation, fields, is_long):
     block_k = 128 // operation.a.element.num_bytes
     assert (longest > 2 * 22 * block_k * 4, longest % block_k > 0) == (is_long, True)
     assert edge_shapes(kernel_of(operation=operation, **fields))[0].problem.m == 1
+
+
+@pytest.mark.parametrize("operation", ALL_LAYOUTS, ids=lambda operation: operation.tag)
+@pytest.mark.parametrize("loads", [2, 4, 8, 16])
+def test_poison_lies_behind_every_extent_of_unaligned_operands(operation, loads):
+    """A kernel that reads behind m, n or k there multiplies poison, or meets the guards where the operand ends."""
+    kernel = replace(kernel_of(operation=operation), load_alignment=loads, store_alignment=1)
+    unaligned = [x for x in edge_shapes(kernel) if x.stores_anywhere]
+    assert len(unaligned) == len(cases.FALLBACK_SHAPES)
+    gpu, dtype = TwinGpu(), operation.a.element
+    kernels = TwinKernels(gpu, [kernel])
+    num_poisoned = 0
+    for shape in unaligned:
+        case = EdgeCase(gpu, kernels, shape, np.random.default_rng(3), num_guards=256)
+        for argument, is_k_major in ((Argument.A, operation.a.is_k_major), (Argument.B, operation.b.is_k_major)):
+            tensor = case.bound.tensors[argument]
+            matrix = tensor.matrix
+            run, num_runs = (matrix.num_columns, matrix.num_rows)[:: 1 if is_k_major else -1]
+            stride = max(matrix.row_stride, matrix.column_stride)
+            assert (tensor.address % 16 == 0) == (loads == 16)
+            assert tensor.address % loads == stride * dtype.num_bytes % loads == 0
+            behind = [memory(tensor.address + dtype.num_bytes * (i * stride + run), stride - run, dtype)
+                      for i in range(num_runs)]  # fmt: skip
+            behind.append(memory(tensor.address + dtype.num_bytes * ((num_runs - 1) * stride + run), 256, dtype))
+            assert all((x == poison(dtype)).all() for x in behind)
+            num_poisoned += stride > run
+        d = case.bound.tensors[Argument.D].matrix
+        assert d.row_stride > d.num_columns
+        assert d.row_stride % 2 == 1
+        case.free()
+    assert num_poisoned >= 2 * (len(unaligned) - 2)
 
 
 def test_fallback_runs_unaligned_in_every_layout():

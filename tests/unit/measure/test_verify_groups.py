@@ -9,9 +9,9 @@ from aot.core.numerics import poison
 from aot.core.operands import element_of, operands
 from aot.core.operation import Operation
 from aot.core.signature import Argument
-from aot.measure import edge_shapes as cases
-from aot.measure.edge_operands import edge_operands
-from aot.measure.group_inputs import GroupSizes, draw_ends
+from aot.kinds.gemm import edge_shapes as cases
+from aot.kinds.gemm.edge_operands import edge_operands
+from aot.kinds.gemm.group_inputs import GroupSizes, draw_ends
 from aot.measure.verify import Verifier
 from tests.unit.group_twins import GroupKernels
 from tests.unit.twins import TwinGpu, kernel_of

@@ -10,7 +10,7 @@ from aot.core.numerics import decode, encode
 from aot.core.operands import is_aligned
 from aot.core.operation import Operation
 from aot.core.signature import Argument
-from aot.measure import edge_shapes as cases
+from aot.kinds.gemm import edge_shapes as cases
 from aot.measure.verify import Verifier
 from tests.unit.torch_twin import compute
 from tests.unit.twins import TwinGpu, TwinKernels, kernel_of

@@ -5,8 +5,8 @@ import pytest
 from aot.core.errors import DeviceError, StoreError
 from aot.core.measurement import LibraryTime, Outcome, Status
 from aot.core.operation import Operation
-from aot.measure import edge_shapes
-from aot.measure.baselines import baseline_of
+from aot.kinds.gemm import edge_shapes
+from aot.kinds.gemm.baselines import baseline_of
 from aot.measure.gpu import ContextLostError
 from aot.measure.protocol import TimingPlan, num_sets, set_bytes
 from aot.measure.session import Session, StoppedError, deadline_stop
@@ -240,7 +240,7 @@ def test_kernel_without_room_for_a_cluster_is_not_tried_and_not_blamed(tmp_path)
     rig = Rig(tmp_path / "r", faults={NAMES[0]: ("clusters", 0)})
     rig.run()
     for problem in PROBLEMS:
-        status = Status(Outcome.CLUSTERS, "0 active clusters of 1x1 on this device")
+        status = Status(Outcome.CLUSTERS, f"0 active clusters of {NAMES[0]} on this device")
         assert rig.rows(problem)[NAMES[0]].status == status
         assert rig.rows(problem)[NAMES[1]].num_rounds == 7
     assert rig.quarantined() == {}

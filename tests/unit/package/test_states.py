@@ -9,8 +9,8 @@ import pytest
 from aot.core.candidate import KernelKey
 from aot.core.execution import Execution, KernelState
 from aot.core.problem import Problem
-from aot.core.row_dispatch import RowColumn, RowSection, RowStep, RowTable
-from aot.core.row_operation import RowOperation
+from aot.kinds.rows.dispatch import RowColumn, RowSection, RowStep, RowTable
+from aot.kinds.rows.operation import RowOperation
 from aot.package.states import (
     execution_text,
     executions_of,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aot.compile.artifact import Artifact, CompileFailure
-from aot.core.candidate import Candidate, KernelKey
+from aot.core.candidate import KernelKey, changed, gemm_candidate
 from aot.core.dispatch import Ladder, Row
 from aot.core.target import load_target
 from aot.package import tried as module
@@ -85,9 +85,9 @@ def test_a_record_is_compared_with_the_ptx_in_the_store(monkeypatch, predicted, 
 
 
 def test_a_kernel_that_shares_an_object_is_looked_for_by_it(monkeypatch, predicted):
-    tile = Candidate("sm90_one_tile", 64, 128, 4, 1, use_tma_store=False)
-    keys = [KernelKey(KK, x) for x in (tile, replace(tile, tile_n=104))]
+    tile = gemm_candidate("sm90_one_tile", 64, 128, 4, 1, use_tma_store=False)
+    keys = [KernelKey(KK, x) for x in (tile, changed(tile, tile_n=104))]
     asked = stored(monkeypatch, None)
     chosen = replace(predicted, kernels=(*predicted.kernels, *keys))
     assert tried(keys[1], chosen, {}, H200, Path("x")) == ABSENT
-    assert asked == [KernelKey(KK, replace(tile, schedule="widths"))]
+    assert asked == [KernelKey(KK, changed(tile, schedule="widths"))]

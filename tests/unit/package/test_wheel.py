@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aot.compile.artifact import Artifact
-from aot.core.candidate import Candidate, KernelKey
+from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.dispatch import Column, Grid, Ladder, Row
 from aot.core.errors import ManifestError, PackageError
 from aot.core.operation import Operation
@@ -174,7 +174,7 @@ def test_groups_of_one_order_make_a_batch_invariant_wheel(tmp_path, monkeypatch)
 def test_kernels_of_one_object_are_built_for_one_target():
     """Else a library would have two objects of one name: here the H100 has a width of its own, and so has the H200."""
     narrow, wide, other = (
-        KernelKey(BF16, Candidate("sm90_one_tile", 64, tile_n, use_tma_store=False)) for tile_n in (104, 128, 160)
+        KernelKey(BF16, gemm_candidate("sm90_one_tile", 64, tile_n, use_tma_store=False)) for tile_n in (104, 128, 160)
     )
     built = shared_kernels([source(H100, narrow, other), source(H200, wide, other)])
     assert [built[key].name for key in (narrow, wide, other)] == ["h100", "h100", "h100"]

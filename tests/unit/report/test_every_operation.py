@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from aot.cli import selection_tables
-from aot.core.candidate import Candidate, KernelKey
+from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Row, Section
-from aot.core.named_operations import named_operations
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.target import load_target
+from aot.kinds.named_operations import named_operations
 from aot.report import facts as facts_module
 from aot.report.facts import facts_of
 from aot.report.page import page
@@ -28,7 +28,7 @@ from tests.unit.selections import SELECTION
 H200 = load_target("h200")
 PLAIN = named("sm90_quack_128x128_c1x1_pingpong", "h200")
 OTHER = named("sm90_quack_64x64_c1x1_pingpong", "h200")
-FALLBACK = Candidate("simt", 64, 64, use_tma_store=False)
+FALLBACK = gemm_candidate("simt", 64, 64, use_tma_store=False)
 SIZES = (16, 4096, 4096)
 
 

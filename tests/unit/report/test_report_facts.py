@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from aot.core.candidate import changed
 from aot.core.dispatch import Tier
 from aot.core.errors import SelectionError
 from aot.report.facts import facts_of, unchosen
@@ -38,7 +39,7 @@ def test_failures_are_joined_by_their_outcome():
         ("workspace too small", 2, 1),
         ("quarantined: <wrong> & unsafe", 1, 1),
     ]
-    assert found[0].example == f"{replace(TMA, tile_n=32).name} on m16 n256 k512: {FAILURES[0].status}"
+    assert found[0].example == f"{changed(TMA, tile_n=32).name} on m16 n256 k512: {FAILURES[0].status}"
 
 
 def test_a_record_that_is_not_the_selections_is_refused():

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from aot.core.candidate import changed
 from aot.core.dispatch import Column, Grid
 from aot.report import maps as report_maps
 from aot.report.parts import NUM_COLOURS
@@ -104,7 +105,7 @@ def test_ladders_name_their_kernels_and_their_open_end():
 
 def test_more_kernels_than_colours_share_one():
     (x,) = measured_facts().operations
-    names = tuple(replace(x.kernels[1], candidate=replace(TMA, tile_n=8 * (i + 1))) for i in range(12))
+    names = tuple(replace(x.kernels[1], candidate=changed(TMA, tile_n=8 * (i + 1))) for i in range(12))
     cells = tuple(replace(x.cells[0], kernel=i, problem=problem_of(16 + i, 256, 512)) for i in range(12))
     figure = report_maps.chosen(replace(x, cells=cells, kernels=names))
     assert len(drawn(figure, report_maps.OTHER)) == 12 - NUM_COLOURS

@@ -7,7 +7,7 @@ import pytest
 
 from aot.core.element import ElementType
 from aot.core.numerics import encode
-from aot.core.row_quantization import CORRECTED_SCALES, LEAST_QUOTIENT, MOST_QUOTIENT
+from aot.kinds.rows.quantization import CORRECTED_SCALES, LEAST_QUOTIENT, MOST_QUOTIENT
 from tests import native
 
 SIGNIFICAND = {"bfloat16": 8, "float16": 11}

@@ -6,10 +6,10 @@ import pytest
 
 from aot.compile.object_file import inspect
 from aot.core.element import ElementType
-from aot.core.row_candidate import RowKernelKey
-from aot.core.row_operation import RowFunction, RowOperation
-from aot.core.row_signature import RowArgument, row_signature_of
 from aot.core.target import load_target
+from aot.kinds.rows.candidate import RowKernelKey
+from aot.kinds.rows.operation import RowFunction, RowOperation
+from aot.kinds.rows.signature import RowArgument, row_signature_of
 from aot.row_families import row_families, row_family_of
 from tests import native
 from tests.compiling import compile_kernels

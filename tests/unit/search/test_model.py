@@ -18,7 +18,7 @@ def test_where_the_model_is_right_the_first_is_the_best_and_the_rest_is_left():
 
 def test_measurements_correct_the_order():
     # Swapped candidates take half of what the model says, which it cannot know.
-    times = [us * (0.5 if x.swap_ab else 1) for x, us in zip(CANDIDATES, task().predicted_us, strict=True)]
+    times = [us * (0.5 if x.gemm.swap_ab else 1) for x, us in zip(CANDIDATES, task().predicted_us, strict=True)]
     order, _ = run(Model(), task(), times)
     best = min(range(len(times)), key=times.__getitem__)
     assert best in order[:4]

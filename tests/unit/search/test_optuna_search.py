@@ -2,10 +2,12 @@ import sys
 
 import pytest
 
+from aot.core.candidate import Candidate
 from aot.core.errors import DependencyError
+from aot.core.knobs import PlainKnobs
 from aot.search.optuna_search import NUM_FIRST, PATIENCE, Bayesian, Evolutionary
 from aot.search.strategies import strategy_of
-from aot.search.strategy import EVOLUTIONARY
+from aot.search.strategy import EVOLUTIONARY, Task
 from tests.unit.searches import ended, run, task
 
 
@@ -26,10 +28,17 @@ def test_a_seed_gives_one_order(kind):
 
 def test_evolution_prefers_what_did_well():
     # Candidates that are swapped take half: after the first generations most of what is tried is swapped.
-    times = [us * (0.5 if x.swap_ab else 1) for x, us in zip(task().candidates, task().predicted_us, strict=True)]
+    times = [us * (0.5 if x.gemm.swap_ab else 1) for x, us in zip(task().candidates, task().predicted_us, strict=True)]
     order, _ = run(Evolutionary(1), task(), times)
     later = order[3 * NUM_FIRST :]
-    assert sum(task().candidates[i].swap_ab for i in later) > 0.55 * len(later)
+    assert sum(task().candidates[i].gemm.swap_ab for i in later) > 0.55 * len(later)
+
+
+def test_knobs_of_a_familys_own_are_chosen_beside_the_others():
+    own = tuple(Candidate("own", PlainKnobs((("columns", x), ("order", y)))) for x in range(1, 9) for y in ("a", "b"))
+    mixed = (*task().candidates[:16], *own)
+    order, _ = ended(Evolutionary(1).search(Task(task().problem, mixed, (10.0,) * len(mixed))), None)
+    assert sorted(order) == list(range(len(mixed)))
 
 
 def test_candidates_that_fail_are_no_obstacle():

@@ -1,20 +1,22 @@
 import numpy as np
 import pytest
 
-from aot.core.candidate import Candidate
+from aot.core.candidate import Candidate, gemm_candidate
 from aot.core.element import ElementType
+from aot.core.knobs import PlainKnobs
 from aot.core.operation import Operation
+from aot.kinds.gemm.kind import GEMM
 from aot.search.residuals import Coordinates, Observed, Prior, nearest, posterior
 from tests.unit.twins import BF16, problem_of
 
 PRIOR = Prior()
-CANDIDATES = [Candidate("f", 64 * 2**i, 64 * 2**j) for i in range(3) for j in range(3)]
+CANDIDATES = [gemm_candidate("f", 64 * 2**i, 64 * 2**j) for i in range(3) for j in range(3)]
 PROBLEM = problem_of(256, 4096, 4096)
 
 
 @pytest.fixture
 def coordinates():
-    return Coordinates(PRIOR)
+    return Coordinates(PRIOR, GEMM)
 
 
 def observed(coordinates, problem, errors):
@@ -49,6 +51,14 @@ def test_order_of_observations_does_not_matter(coordinates):
     assert means[0] == pytest.approx(means[1])
 
 
+def test_knobs_of_a_familys_own_have_neighbours_too(coordinates):
+    others = [Candidate("own", PlainKnobs((("columns", x), ("order", "rows")))) for x in (1, 3, 63)]
+    points = coordinates.points([*CANDIDATES, *others])
+    found = posterior(PRIOR, coordinates.place(PROBLEM), points, [])
+    found.observe(9, 0.2)
+    assert 0 < max(found.mean[:9]) < found.mean[11] < found.mean[10] < found.mean[9]
+
+
 def test_near_problems_say_more_than_far_ones(coordinates):
     def mean(m):
         memory = [observed(coordinates, problem_of(m, 4096, 4096), [-0.3, 0.3])]
@@ -71,7 +81,7 @@ def test_a_posterior_is_what_observing_all_at_once_gives(coordinates):
 
 
 def test_kinds_and_operations_are_apart(coordinates):
-    one, other = coordinates.points([Candidate("f", 64, 64), Candidate("g", 64, 64)]).kinds
+    one, other = coordinates.points([gemm_candidate("f", 64, 64), gemm_candidate("g", 64, 64)]).kinds
     assert (one != other).sum() == 1
     place = coordinates.place(PROBLEM)
     fp16 = coordinates.place(problem_of(256, 4096, 4096, Operation.of(ElementType.FLOAT16)))

@@ -1,12 +1,14 @@
 import pytest
 
-from aot.core.candidate import Candidate
+from aot.core.candidate import gemm_candidate
 from aot.search.strategies import strategy_of
 from aot.search.strategy import ALL_MEASURED, NAMES, Exhaustive, Limited, Task
 from tests.unit.searches import ended
 from tests.unit.twins import problem_of
 
-TASK = Task(problem_of(16, 64, 64), tuple(Candidate("twin", 16 * (i + 1), 64) for i in range(4)), (4.0, 3.0, 2.0, 1.0))
+TASK = Task(
+    problem_of(16, 64, 64), tuple(gemm_candidate("twin", 16 * (i + 1), 64) for i in range(4)), (4.0, 3.0, 2.0, 1.0)
+)
 
 
 def test_exhaustive_measures_all_in_the_given_order():

@@ -1,8 +1,6 @@
-from dataclasses import replace
-
 import pytest
 
-from aot.core.candidate import KernelKey
+from aot.core.candidate import KernelKey, changed
 from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Row, Section
 from aot.core.element import ElementType
 from aot.core.operation import Layout, Operation
@@ -56,12 +54,12 @@ def test_a_single_column_is_measured_where_the_exchanged_row_is():
 
 
 def test_a_row_whose_kernel_needs_whole_tiles_is_measured_only_where_they_are_whole():
-    direct = next(x for x in (KERNELS[1].candidate, replace(PLAIN, use_tma_store=False)) if not x.use_tma_store)
+    direct = next(x for x in (KERNELS[1].candidate, changed(PLAIN, use_tma_store=False)) if not x.gemm.use_tma_store)
     row = Row(2, 1, 2.0, "measured", 1, 2.0)
     table = DispatchTable((Section(BF16, (Ladder(4096, 4096, (16,), (row,)),), GRID, 0),))
     assert answer(table, (*MULTIPLES, (128, 128)), problem_of(16, 4096, 4096)) == Answer("predicted")
     assert answer(table, (*MULTIPLES, (16, 128)), problem_of(16, 4096, 4096)) == Answer("measured")
-    assert direct.tile_m == 128
+    assert direct.gemm.tile_m == 128
 
 
 def test_counts_and_their_line():

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from aot.core.candidate import changed
 from aot.core.dispatch import DispatchTable
 from aot.core.element import ElementType
 from aot.core.errors import SelectionError
@@ -13,7 +14,7 @@ from tests.unit.twins import ALL_LAYOUTS, BF16, problem_of
 
 THOR = load_target("thor")
 BIGGER = "  bigger tiles of the family, all else equal"
-WIDE = replace(TMA, tile_n=256)
+WIDE = changed(TMA, tile_n=256)
 
 
 def lines_of(m, n, k, timed=None, selection=SELECTION):

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from aot.compile.artifact import Artifact
-from aot.core.candidate import KernelKey
+from aot.core.candidate import KernelKey, changed
 from aot.core.epilogue import Epilogue
 from aot.core.errors import CandidateError, SelectionError, StoreError
 from aot.core.measurement import OK, Measurement, Outcome, Record, Status
@@ -123,7 +123,7 @@ def test_what_is_held_out_is_scored_on_and_else_selected_by(record_path):
 
 
 def test_what_the_space_refuses_is_not_selected_though_it_was_measured(record_path):
-    refused = replace(PLAIN, cluster_m=2, cluster_n=2)
+    refused = changed(PLAIN, cluster_m=2, cluster_n=2)
     fastest = tuple(measured(refused, m, 1.0) for m in (1, 4096))
     write_record(record_path, replace(RECORD, measurements=(*RECORD.measurements, *fastest)))
     assert {key.candidate for key in select(record_path).kernels[1:]} == {PLAIN, SMALL}

@@ -1,27 +1,15 @@
-from dataclasses import replace
-
 import pytest
 
 from aot.core.dispatch import Tier
-from aot.core.errors import SelectionError, StoreError
-from aot.core.row_candidate import RowCandidate, RowKernelKey
-from aot.core.row_dispatch import look_up_rows, row_table_fault
-from aot.core.row_operation import MAX_COLS, RowOperation, RowProblem
+from aot.core.errors import SelectionError
 from aot.core.target import load_target
+from aot.kinds.rows.candidate import RowKernelKey
+from aot.kinds.rows.dispatch import look_up_rows, row_table_fault
+from aot.kinds.rows.operation import MAX_COLS, RowOperation, RowProblem
 from aot.row_families import row_family_of
-from aot.select.row_record import (
-    RowRecord,
-    RowRecordHead,
-    RowTime,
-    committed_row_record,
-    parse_row_record,
-    read_row_record,
-    write_row_record,
-)
 from aot.select.rows import COL_EDGES, MAX_KERNELS, ROW_EDGES, renumbered_rows, select_rows
 from aot.space.row_cost import row_time_us
 from aot.space.row_legality import legal_rows, row_fallback
-from tests.golden.manifest import golden_manifest
 
 H200 = load_target("h200")
 NORM = RowOperation.BF16_RMS_NORM
@@ -131,54 +119,3 @@ def test_a_table_is_renumbered_over_the_kernels_of_a_wheel():
     for old, new in zip(selection.table.sections[0].columns, table.sections[0].columns, strict=True):
         assert [100 - step.kernel for step in old.steps] == [step.kernel for step in new.steps]
     assert table.sections[0].fallback == 100
-
-
-CONDITIONS = golden_manifest().tables[0].conditions[0]
-RECORD = RowRecord(
-    RowRecordHead(1, "h200", CONDITIONS),
-    (
-        RowTime(NORM, RowCandidate("row_registers", 128, 1, 8, 4), 16, 4096, 3.5),
-        RowTime(NORM, RowCandidate("row_registers", 128, 1, 8, 4), 16, 4096, 3.25),
-        RowTime(NORM, RowCandidate("row_registers", 256, 1, 8, 2), 16, 4096, 4.0),
-    ),
-)
-
-
-@pytest.mark.parametrize("name", ["h200.jsonl", "h200.jsonl.gz"])
-def test_a_record_is_read_as_it_was_written(tmp_path, name):
-    path = tmp_path / name
-    write_row_record(path, RECORD)
-    assert read_row_record(path) == RECORD
-    times = read_row_record(path).by_operation[NORM][16, 4096]
-    assert sorted(times.values()) == [3.25, 4.0]
-    assert committed_row_record(H200, tmp_path) == (path if name.endswith("gz") else None)
-
-
-@pytest.mark.parametrize(
-    ("damage", "text"),
-    [
-        (lambda lines: [], "line 1: "),
-        (
-            lambda lines: [lines[0].replace(b'"row_record_version": 1', b'"row_record_version": 9'), *lines[1:]],
-            "line 1",
-        ),
-        (lambda lines: [*lines[:2], lines[2].replace(b"3.25", b"0")], "line 3: median_us: expected a number above 0"),
-        (lambda lines: [*lines[:3], b"{"], "line 4: "),
-    ],
-)
-def test_a_damaged_record_is_refused_with_the_line(tmp_path, damage, text):
-    write_row_record(tmp_path / "r.jsonl", RECORD)
-    lines = (tmp_path / "r.jsonl").read_bytes().splitlines()
-    with pytest.raises(StoreError, match=text):
-        parse_row_record(b"\n".join(damage(lines)), "r.jsonl")
-
-
-def test_a_record_that_could_not_be_read_is_not_written(tmp_path):
-    with pytest.raises(StoreError, match="the record for"):
-        write_row_record(tmp_path / "r.jsonl", replace(RECORD, times=(replace(RECORD.times[0], rows=0),)))
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_missing_record_is_said(tmp_path):
-    with pytest.raises(StoreError, match="cannot read the record"):
-        read_row_record(tmp_path / "none.jsonl")

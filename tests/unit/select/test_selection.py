@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 
-from aot.core.candidate import Candidate
+from aot.core.candidate import gemm_candidate
 from aot.core.dispatch import Column, DispatchTable, Grid
 from aot.core.errors import SelectionError
 from aot.core.operation import Operation
@@ -193,7 +193,9 @@ def test_damage_is_named_with_its_place(tmp_path, place, value, message):
 
 def test_kernels_take_what_their_family_says(tmp_path):
     keys = list(SELECTION.kernels)
-    keys[2] = replace(keys[2], candidate=Candidate("sm100_persistent", 128, 64, schedule="clc", use_tma_store=False))
+    keys[2] = replace(
+        keys[2], candidate=gemm_candidate("sm100_persistent", 128, 64, schedule="clc", use_tma_store=False)
+    )
     direct = replace(SELECTION, kernels=tuple(keys))
     with pytest.raises(SelectionError, match="column 0: its kernel 2 takes only multiples of 128 in m and 64 in n"):
         write_selection(tmp_path / "s.json", direct)

@@ -1,5 +1,4 @@
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +8,7 @@ from aot.core.dispatch import Column, Grid
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.errors import SelectionError
+from aot.core.json_text import json_line
 from aot.core.measurement import PROVENANCE_MEASURED, Record
 from aot.core.operation import Layout, Operation
 from aot.core.shape_set import load_shape_set
@@ -538,7 +538,7 @@ def test_what_only_the_fallback_computes_has_a_table_of_it_alone(tmp_path):
     assert not only_fallback(found.table.section(BF16))
     assert found.coverage.general == {"no tuned kernel of fp32_kk can be built for the device": 1}
     assert not [x for x in found.regrets if x.operation == FP32]
-    assert parse_selection(json.dumps(asdict(found)).encode(), "x") == found
+    assert parse_selection(json_line(found).encode(), "x") == found
 
 
 def test_kernels_that_cannot_be_built_for_an_operation_are_refused(believe, monkeypatch):

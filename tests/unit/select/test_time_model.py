@@ -93,9 +93,9 @@ def test_what_is_near_the_best_weighs_more():
 @pytest.mark.parametrize(
     ("correction", "off"),
     [
-        (lambda _p, c: {"pingpong": 1.3, "cooperative": 0.8}[c.schedule], 0.01),
+        (lambda _p, c: {"pingpong": 1.3, "cooperative": 0.8}[c.gemm.schedule], 0.01),
         (lambda p, _c: 1.4 if p.m <= 64 else 0.9, 0.01),
-        (lambda _p, c: 1.25 if c.swap_ab else 1.0, 0.01),
+        (lambda _p, c: 1.25 if c.gemm.swap_ab else 1.0, 0.01),
     ],
     ids=["of a schedule", "of few rows", "of exchanged operands"],
 )
@@ -197,7 +197,7 @@ def test_a_family_timed_at_some_m_is_taken_to_be_slower_at_others(
 
 
 def test_all_trees_are_asked_of_what_is_near_a_problems_best(few_trees, monkeypatch):
-    times = planted(lambda p, c: 1.0 + (p.m % 7 + c.tile_m % 5) / 10)
+    times = planted(lambda p, c: 1.0 + (p.m % 7 + c.gemm.tile_m % 5) / 10)
     model = TimeModel.fit({BF16: times}, H200)
     whole = model.times_us(CANDIDATES, OTHERS)
     monkeypatch.setattr(module, "FEW_PROBLEMS", 0)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from aot.core.candidate import tail_splits
+from aot.core.candidate import changed, tail_splits
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.target import load_target
@@ -54,7 +54,7 @@ def test_swap_exchanges_m_and_n():
 
 
 def test_clusters_round_tiles_up_and_leave_odd_sms_idle():
-    pair = replace(SQUARE, cluster_m=2)
+    pair = changed(SQUARE, cluster_m=2)
     assert waves(pair, 128, 128 * 66) == 1
     assert waves(pair, 128, 128 * 67) == 2
     assert waves(pair, 256, 128 * 66, replace(H200, num_sms=133)) == 1
@@ -68,13 +68,13 @@ def test_two_ctas_share_a_tile():
 
 
 def test_each_split_has_its_tile():
-    split = replace(SQUARE, split_k=4, split_k_mode="serial")
+    split = changed(SQUARE, split_k=4, split_k_mode="serial")
     assert waves(split, 128, 128 * 33) == 1
     assert waves(split, 128, 128 * 34) == 2
 
 
 def test_only_the_tiles_that_fill_no_whole_wave_are_split():
-    tail = replace(SQUARE, family="sm90_stream_k", split_k=4, split_k_mode="tail")
+    tail = changed(SQUARE, family="sm90_stream_k", split_k=4, split_k_mode="tail")
     for tiles, expected in (
         (33, 1 / 4),
         (34, 1 / 3),
@@ -86,13 +86,13 @@ def test_only_the_tiles_that_fill_no_whole_wave_are_split():
         (165, 5 / 4),
     ):
         assert waves(tail, 128, 128 * tiles) == pytest.approx(expected), tiles
-    assert waves(replace(tail, split_k=2), 128, 128 * 67) == 1
-    assert waves(replace(tail, cluster_n=2), 128, 128 * 2 * 67) == pytest.approx(1 + 1 / 4)
+    assert waves(changed(tail, split_k=2), 128, 128 * 67) == 1
+    assert waves(changed(tail, cluster_n=2), 128, 128 * 2 * 67) == pytest.approx(1 + 1 / 4)
 
 
 @given(st.integers(1, 2000), st.sampled_from([(1, 1), (2, 1)]), st.sampled_from([2, 4, 8]))
 def test_a_tail_is_split_as_the_kernel_does(tiles, cluster, split_k):
-    tail = replace(SQUARE, family="sm90_stream_k", cluster_m=cluster[0], split_k=split_k, split_k_mode="tail")
+    tail = changed(SQUARE, family="sm90_stream_k", cluster_m=cluster[0], split_k=split_k, split_k_mode="tail")
     num_clusters, left = 132 // cluster[0], tiles % (132 // cluster[0])
     splits = tail_splits(left, num_clusters, split_k)
     expected = tiles // num_clusters + -(-left * splits // num_clusters) / splits
@@ -100,8 +100,8 @@ def test_a_tail_is_split_as_the_kernel_does(tiles, cluster, split_k):
 
 
 def test_a_tail_that_is_not_split_costs_what_no_split_costs():
-    tail = replace(SQUARE, family="sm90_stream_k", split_k=4, split_k_mode="tail")
-    plain = replace(SQUARE, family="sm90_partial_tile")
+    tail = changed(SQUARE, family="sm90_stream_k", split_k=4, split_k_mode="tail")
+    plain = changed(SQUARE, family="sm90_partial_tile")
     whole, split = problem_of(128, 128 * 132, 4096), problem_of(128, 128 * 33, 4096)
     assert predict(tail, whole) == predict(plain, whole)
     assert predict(tail, split).overhead_us > predict(plain, split).overhead_us
@@ -134,7 +134,7 @@ def test_split_k_adds_what_it_takes_to_sum():
     problem = problem_of(16, 4096, 4096)
 
     def overhead_us(split_k, mode):
-        return predict(replace(SQUARE, split_k=split_k, split_k_mode=mode), problem).overhead_us
+        return predict(changed(SQUARE, split_k=split_k, split_k_mode=mode), problem).overhead_us
 
     plain = overhead_us(1, "none")
     assert overhead_us(2, "separate") == pytest.approx(plain + H200.launch_us)
@@ -147,7 +147,7 @@ def test_split_k_adds_what_it_takes_to_sum():
 
 
 def test_split_k_pays_where_tiles_are_few_and_k_is_long():
-    split = replace(SQUARE, split_k=8, split_k_mode="serial")
+    split = changed(SQUARE, split_k=8, split_k_mode="serial")
     few, many = problem_of(128, 512, 16384), problem_of(128, 128 * 132, 4096)
     assert predict(split, few).total_us < predict(SQUARE, few).total_us
     assert predict(split, many).total_us > predict(SQUARE, many).total_us

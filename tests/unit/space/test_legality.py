@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from aot.core.candidate import Accepted, Candidate, Reason, Rejected, Resources, SplitK
+from aot.core.candidate import Accepted, Reason, Rejected, Resources, changed, gemm_candidate
 from aot.core.errors import CandidateError
+from aot.core.knobs import SplitK
 from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.families._quack_smem import bias_bytes
@@ -16,16 +17,16 @@ from tests.unit.twins import BF16
 CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
 THOR, H200 = replace(load_target("thor"), clusters=CLUSTERS), load_target("h200")
 SMALL = replace(THOR, name="small", smem_bytes_per_block=99 * 1024)
-TGV = Candidate("sm100_tgv", 64, 16, num_stages=11, swap_ab=True, use_tma_store=False)
-TWO_CTA = Candidate("sm100_persistent", 256, 256, 2, 1, "static", use_2cta=True)
-ONE_CTA = Candidate("sm100_persistent", 128, 128, schedule="clc")
+TGV = gemm_candidate("sm100_tgv", 64, 16, num_stages=11, swap_ab=True, use_tma_store=False)
+TWO_CTA = gemm_candidate("sm100_persistent", 256, 256, 2, 1, "static", use_2cta=True)
+ONE_CTA = gemm_candidate("sm100_persistent", 128, 128, schedule="clc")
 
 
 @pytest.mark.parametrize(
     ("candidate", "target", "message"),
     [
         (
-            replace(TGV, num_stages=12),
+            changed(TGV, num_stages=12),
             THOR,
             (
                 "sm100_tgv_64x16_c1x1_st12_direct_swap needs 246,784 bytes of shared memory with 12 stages of 20,480; "
@@ -33,7 +34,7 @@ ONE_CTA = Candidate("sm100_persistent", 128, 128, schedule="clc")
             ),
         ),
         (
-            replace(TWO_CTA, num_stages=9),
+            changed(TWO_CTA, num_stages=9),
             THOR,
             (
                 "sm100_persistent_256x256_c2x1_static_st9_2cta needs 312,320 bytes of shared memory with 9 stages of "
@@ -41,7 +42,7 @@ ONE_CTA = Candidate("sm100_persistent", 128, 128, schedule="clc")
             ),
         ),
         (
-            replace(ONE_CTA, tile_n=256, num_stages=3),
+            changed(ONE_CTA, tile_n=256, num_stages=3),
             SMALL,
             (
                 "sm100_persistent_128x256_c1x1_clc_st3 needs 164,864 bytes of shared memory with 3 stages of 49,152; "
@@ -68,7 +69,7 @@ def test_what_the_message_says_fits_does_fit():
 
 
 def test_a_kernel_that_fills_the_block_takes_no_number_of_stages():
-    verdict = check(replace(TWO_CTA, num_stages=6), BF16, THOR)
+    verdict = check(changed(TWO_CTA, num_stages=6), BF16, THOR)
     assert verdict == Rejected(Reason.COMBINATION, "num_stages is 6; the kernel fills the block, give 0")
 
 
@@ -80,14 +81,14 @@ def test_a_device_with_less_shared_memory_takes_fewer():
 
     assert counts(THOR) == {
         "cluster_split_k": (120, 0),
-        "mma_sync": (116, 0),
+        "mma_sync": (292, 0),
         "sm100_persistent": (1152, 0),
         "sm100_quack": (3360, 0),
         "sm100_tgv": (12, 3),
     }
     assert counts(SMALL) == {
         "cluster_split_k": (92, 0),
-        "mma_sync": (104, 12),
+        "mma_sync": (276, 16),
         "sm100_persistent": (1104, 288),
         "sm100_quack": (3048, 888),
         "sm100_tgv": (3, 12),
@@ -113,7 +114,7 @@ def test_a_device_with_less_shared_memory_takes_fewer():
             "sm100_persistent_128x128_c1x1_clc needs 224 threads; sm_110a takes 128 a block",
         ),
         (
-            replace(ONE_CTA, cluster_n=8),
+            changed(ONE_CTA, cluster_n=8),
             THOR,
             Reason.CLUSTER,
             "sm100_persistent_128x128_c1x8_clc: cluster 1x8 is not one of thor's: 1x1, 2x1, 1x2, 2x2, 4x1, 1x4",
@@ -121,17 +122,17 @@ def test_a_device_with_less_shared_memory_takes_fewer():
         (
             ONE_CTA,
             H200,
-            Reason.ARCHITECTURE,
-            "sm100_persistent_128x128_c1x1_clc: sm100_persistent is for sm_110a, h200 is sm_90a",
+            Reason.FEATURE,
+            "sm100_persistent_128x128_c1x1_clc: sm100_persistent needs tcgen05, which h200 (sm_90a) has not",
         ),
         (
-            Candidate("sm90_quack", 128, 128, schedule="pingpong"),
+            gemm_candidate("sm90_quack", 128, 128, schedule="pingpong"),
             THOR,
-            Reason.ARCHITECTURE,
-            "sm90_quack_128x128_c1x1_pingpong: sm90_quack is for sm_90a, thor is sm_110a",
+            Reason.FEATURE,
+            "sm90_quack_128x128_c1x1_pingpong: sm90_quack needs wgmma, which thor (sm_110a) has not",
         ),
         (
-            Candidate("sm90_quack", 128, 128, schedule="pingpong", split_k_mode="serial"),
+            gemm_candidate("sm90_quack", 128, 128, schedule="pingpong", split_k_mode="serial"),
             H200,
             Reason.COMBINATION,
             (
@@ -147,14 +148,14 @@ def test_other_limits_are_given_with_both_figures(candidate, target, reason, mes
 
 @pytest.mark.parametrize("name", ["sm90_quack", "sm90_partial_tile", "sm90_prefetch_b"])
 def test_a_family_that_splits_k_through_a_workspace_does_not_within_a_cluster(name):
-    candidate = Candidate(name, 128, 128, schedule="pingpong", split_k=2, split_k_mode=SplitK.CLUSTER)
+    candidate = gemm_candidate(name, 128, 128, schedule="pingpong", split_k=2, split_k_mode=SplitK.CLUSTER)
     text = f"{candidate.name}: {name} splits k through a workspace, not within a cluster"
     assert check(candidate, BF16, H200) == Rejected(Reason.COMBINATION, text)
 
 
 @pytest.mark.parametrize(("split_k", "mode"), [(2, "none"), (0, "none"), (-2, "serial"), (2, "atomic")])
 def test_splits_and_modes_go_together(split_k, mode):
-    candidate = Candidate("sm90_quack", 128, 128, schedule="pingpong", split_k=split_k, split_k_mode=mode)
+    candidate = gemm_candidate("sm90_quack", 128, 128, schedule="pingpong", split_k=split_k, split_k_mode=mode)
     verdict = check(candidate, BF16, H200)
     assert isinstance(verdict, Rejected)
     assert verdict.reason is Reason.COMBINATION
@@ -164,7 +165,7 @@ def test_an_unknown_family_is_an_error():
     with pytest.raises(
         CandidateError, match=r"no kernel family 'sm80'; there are: cluster_split_k, mma_sync, simt, sm100_"
     ):
-        check(Candidate("sm80", 128, 128), BF16, THOR)
+        check(gemm_candidate("sm80", 128, 128), BF16, THOR)
 
 
 def test_a_family_builds_the_epilogues_that_it_says():
@@ -173,17 +174,19 @@ def test_a_family_builds_the_epilogues_that_it_says():
         Reason.EPILOGUE, f"{TGV.name}: sm100_tgv builds the epilogues none, bf16_kk_bias needs bias"
     )
     for name, target in (("sm90_quack", H200), ("sm90_partial_tile", H200), ("sm90_prefetch_b", H200)):
-        assert isinstance(check(Candidate(name, 64, 16, schedule="pingpong"), Operation.BF16_KK_BIAS, target), Accepted)
+        assert isinstance(
+            check(gemm_candidate(name, 64, 16, schedule="pingpong"), Operation.BF16_KK_BIAS, target), Accepted
+        )
 
 
 @pytest.mark.parametrize(
     ("candidate", "target", "num_bytes"),
     [
-        (Candidate("sm90_quack", 128, 208, schedule="pingpong"), H200, 416),
-        (Candidate("sm90_quack", 128, 208, schedule="pingpong", swap_ab=True), H200, 256),
-        (Candidate("sm90_quack", 128, 208, schedule="pingpong", split_k=2, split_k_mode=SplitK.SEPARATE), H200, 0),
-        (Candidate("sm100_quack", 128, 256, schedule="clc"), THOR, 512),
-        (Candidate("sm100_quack", 256, 256, 2, 1, "clc", use_2cta=True, swap_ab=True), THOR, 256),
+        (gemm_candidate("sm90_quack", 128, 208, schedule="pingpong"), H200, 416),
+        (gemm_candidate("sm90_quack", 128, 208, schedule="pingpong", swap_ab=True), H200, 256),
+        (gemm_candidate("sm90_quack", 128, 208, schedule="pingpong", split_k=2, split_k_mode=SplitK.SEPARATE), H200, 0),
+        (gemm_candidate("sm100_quack", 128, 256, schedule="clc"), THOR, 512),
+        (gemm_candidate("sm100_quack", 256, 256, 2, 1, "clc", use_2cta=True, swap_ab=True), THOR, 256),
     ],
 )
 def test_a_bias_takes_shared_memory_for_one_tile(candidate, target, num_bytes):
@@ -200,7 +203,7 @@ def test_a_bias_takes_shared_memory_for_one_tile(candidate, target, num_bytes):
 
 
 def shape_rows(candidate):
-    return candidate.tile_m // (2 if candidate.use_2cta else 1)
+    return candidate.gemm.tile_m // (2 if candidate.gemm.use_2cta else 1)
 
 
 def test_a_family_builds_the_types_that_it_says():

@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aot.core.row_candidate import RowCandidate, RowKernelKey
-from aot.core.row_operation import RowOperation, RowProblem
 from aot.core.target import load_target
+from aot.kinds.rows.candidate import RowCandidate, RowKernelKey
+from aot.kinds.rows.operation import RowOperation, RowProblem
 from aot.space.row_cost import row_time_us
 
 H200, THOR = load_target("h200"), load_target("thor")

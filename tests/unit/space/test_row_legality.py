@@ -4,9 +4,9 @@ import pytest
 
 from aot.core.candidate import Accepted, Reason, Rejected
 from aot.core.errors import CandidateError
-from aot.core.row_candidate import RowCandidate, RowLimits
-from aot.core.row_operation import RowFunction, RowOperation
 from aot.core.target import load_target
+from aot.kinds.rows.candidate import RowCandidate, RowLimits
+from aot.kinds.rows.operation import RowFunction, RowOperation
 from aot.row_families import row_families, row_families_for, row_family_of
 from aot.space.row_legality import check_row, judge_rows, legal_rows, row_fallback
 

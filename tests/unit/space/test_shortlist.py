@@ -26,8 +26,8 @@ def test_the_best_of_each_problem_comes_first_with_its_kin(candidates):
     assert len(candidates) == 15
     wide, narrow = 10, 5
     chosen = shortlist(candidates, [SMALL, BIG], H200, 24)
-    assert {x.tile_n for x in chosen[:wide]} == {16}
-    assert {x.tile_n for x in chosen[wide:]} == {192}
+    assert {x.gemm.tile_n for x in chosen[:wide]} == {16}
+    assert {x.gemm.tile_n for x in chosen[wide:]} == {192}
     assert len(chosen[wide:]) == narrow
     assert order(candidates, SMALL)[0][0] in chosen[:wide]
 

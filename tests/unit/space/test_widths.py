@@ -1,8 +1,6 @@
-from dataclasses import replace
-
 import pytest
 
-from aot.core.candidate import Accepted, Candidate, KernelKey, Reason
+from aot.core.candidate import Accepted, KernelKey, Reason, changed, gemm_candidate
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.operation import Layout, Operation
@@ -16,8 +14,8 @@ from tests.unit.accepted import reason
 from tests.unit.twins import BF16
 
 H200 = load_target("h200")
-TILE = Candidate("sm90_one_tile", 64, 112, 4, 1, swap_ab=True, use_tma_store=False)
-WIDE = replace(TILE, tile_n=128, schedule="widths")
+TILE = gemm_candidate("sm90_one_tile", 64, 112, 4, 1, swap_ab=True, use_tma_store=False)
+WIDE = changed(TILE, tile_n=128, schedule="widths")
 
 
 def operation_of(tag):
@@ -28,7 +26,7 @@ def operation_of(tag):
     ("tile_n", "widest", "num_narrower"), [(128, 128, 0), (104, 128, 3), (136, 160, 3), (16, 32, 2)]
 )
 def test_a_width_is_one_of_four_up_to_a_multiple_of_32(tile_n, widest, num_narrower):
-    assert of_widths(replace(TILE, tile_n=tile_n), BF16, H200) == (replace(WIDE, tile_n=widest), num_narrower)
+    assert of_widths(changed(TILE, tile_n=tile_n), BF16, H200) == (changed(WIDE, tile_n=widest), num_narrower)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +44,7 @@ def test_a_width_is_one_of_four_up_to_a_multiple_of_32(tile_n, widest, num_narro
     ],
 )
 def test_what_no_kernel_of_several_widths_computes_is_alone(change, operation):
-    assert of_widths(replace(TILE, **change), operation, H200) is None
+    assert of_widths(changed(TILE, **change), operation, H200) is None
 
 
 @pytest.mark.parametrize("epilogue", [Epilogue.NONE, Epilogue.BIAS])
@@ -58,26 +56,31 @@ def test_a_bias_is_added_in_several_widths(epilogue):
 @pytest.mark.parametrize(("change", "got"), [({"tile_n": 120}, "64x120"), ({"tile_m": 256, "tile_n": 64}, "256x64")])
 def test_a_tile_of_several_widths_is_a_multiple_of_32(change, got):
     text = "a tile of several widths has 64, 128, 192 rows, and columns in steps of 32"
-    assert reason(replace(WIDE, **change), "h200") == (Reason.TILE, f"{text}, got {got}")
+    assert reason(changed(WIDE, **change), "h200") == (Reason.TILE, f"{text}, got {got}")
 
 
 def test_kernels_of_several_widths_are_in_no_search():
-    assert not [x for x in legal(BF16, H200, Patterns.parse("sm90_one_tile*")) if x.schedule == WIDTHS]
+    assert not [x for x in legal(BF16, H200, Patterns.parse("sm90_one_tile*")) if x.gemm.schedule == WIDTHS]
 
 
 def test_several_widths_take_what_the_widest_takes():
     assert isinstance(check(WIDE, BF16, H200), Accepted)
-    single = replace(WIDE, schedule="")
+    single = changed(WIDE, schedule="")
     one, several = (family_of(x).resources(x, BF16, H200) for x in (single, WIDE))
     assert one == several
 
 
 def test_kernels_share_where_two_are_of_one():
     def key(tile_n, operation=BF16, **change):
-        return KernelKey(operation, replace(TILE, tile_n=tile_n, **change))
+        return KernelKey(operation, changed(TILE, tile_n=tile_n, **change))
 
     fp16 = Operation.of(ElementType.FLOAT16, Layout.KK)
-    alone = [key(136), key(112, cluster_m=2), key(112, fp16), KernelKey(BF16, Candidate("sm90_quack", 128, 128, 2, 1))]
+    alone = [
+        key(136),
+        key(112, cluster_m=2),
+        key(112, fp16),
+        KernelKey(BF16, gemm_candidate("sm90_quack", 128, 128, 2, 1)),
+    ]
     together = [key(128), key(112), key(104)]
     wide = KernelKey(BF16, WIDE)
     found = shared([*alone, *together], H200)

@@ -6,13 +6,13 @@ import pytest
 
 from aot.compile.artifact import Artifact, CompileFailure
 from aot.core.candidate import KernelKey
-from aot.core.errors import CompileError, StoreError
+from aot.core.errors import CandidateError, CompileError, StoreError
 from aot.core.measurement import Measurement, Outcome, Record, Status
 from aot.core.operation import Operation
 from aot.core.shape_set import parse_shape_set
 from aot.core.target import load_target
+from aot.kinds.gemm.tuned import TunedKernel
 from aot.measure.store import open_store
-from aot.measure.tuning_set import TunedKernel
 from aot.package.distribution import wheel_version
 from aot.package.wheel import TableSource, make_wheel, manifest_of
 from aot.select import selector
@@ -75,6 +75,17 @@ def test_what_is_not_aligned_is_tuned_with_kernels_that_take_it():
     found = tuning_set(replace(request_of(), shapes=shapes), [artifact(PLAIN)], H200)
     assert found.problems == (problem_of(16, 64, 64), problem_of(16, 63, 65))
     assert [len(found.chosen[x]) for x in found.problems] == [1, 0]
+
+
+def test_patterns_may_leave_kernels_of_unaligned_problems_alone():
+    text = 'version = 1\ndtypes = ["bfloat16"]\nlayouts = ["kk"]\nm = [16]\n[[model]]\nname = "x"\nweights = ['
+    mixed = parse_shape_set(text + '{ name = "odd", n = 63, k = 65 }, { name = "even", n = 64, k = 64 }]\n', "x")
+    request = request_of(patterns="mma_sync_16x16_*_a2k8_direct")
+    assert [x.name for x in tuning_candidates(replace(request, shapes=mixed), H200, BF16)] == [
+        "mma_sync_16x16_c1x1_a2k8_direct"
+    ]
+    with pytest.raises(CandidateError, match="no candidate of bf16_kk on h200 is left"):
+        tuning_candidates(request, H200, BF16)
 
 
 @pytest.mark.slow

@@ -352,6 +352,21 @@ def test_a_message_that_is_not_waited_for_is_seen_in_every_schedule():
         assert outcome.kinds & {FindingKind.READ_BEFORE_WRITE, FindingKind.WRITE_BEFORE_READ}, outcome.texts
 
 
+@pytest.mark.parametrize("taken_out", ["barrier.cluster.wait;", "@%p1 fence.mbarrier_init.release.cluster;"])
+def test_a_message_to_a_barrier_whose_initialisation_is_not_known_is_seen_in_every_schedule(taken_out):
+    """A mutant of cluster_split_k showed that only those were seen that came before the initialisation, 2026-11-27."""
+    body = SEND.format(vector="", kind="b32", size=4, data="%r9", bytes=128, wait=WAIT)
+    with_wait = body.replace(taken_out, "", 1)
+    if "wait" in taken_out:  # behind the messages, as the second arrival needs it
+        with_wait = with_wait.replace("st.global.u32", "barrier.cluster.wait; st.global.u32")
+    for schedule in SCHEDULES:
+        outcome = run(with_wait, np.zeros(64, np.uint32), grid=2, cluster=2, schedule=schedule)
+        if outcome.fault:
+            assert "no mbarrier is initialised" in str(outcome.fault)
+            continue
+        assert FindingKind.BARRIER_INIT in outcome.kinds, outcome.texts
+
+
 def test_messages_of_fewer_bytes_than_expected_hang():
     body = SEND.format(vector="", kind="b32", size=4, data="%r9", bytes=132, wait=WAIT)
     outcome = run(body, np.zeros(64, np.uint32), grid=2, cluster=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from aot.emulate.faults import FaultKind, FindingKind
 from aot.emulate.schedule import Mode, Schedule
@@ -12,7 +13,10 @@ from tests.unit.emulate.units.tensor_products import (
     COMMIT,
     FREE,
     LOAD,
+    STORE,
     WAIT,
+    A,
+    B,
     begin,
     multiply,
     run_products,
@@ -61,3 +65,51 @@ def test_one_cta_of_a_pair_cannot_allocate_alone():
     body += "@%p2 bra SKIP;\ntcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [%r1], 32;\nSKIP:\n"
     found = run(body, np.zeros(4, np.uint32), header=HEADER, smem=1024, grid=2, cluster=2)
     assert found.fault.kind in {FaultKind.EXITED, FaultKind.DEADLOCK}
+
+
+WAIT_FOR_LOADS = "tcgen05.wait::ld.sync.aligned;\n"
+LAZY_LOAD = LOAD.replace(WAIT_FOR_LOADS, "")
+PRODUCT = begin() + multiply() + COMMIT + WAIT
+COPIES = "".join(f"mov.b64 %rd{22 + i}, {{%r{14 + 2 * i}, %r{15 + 2 * i}}};\n" for i in range(8))
+OFF = "setp.ne.u32 %p6, %r0, %r0;\n@%p6 add.u32 %r12, %r14, 1;\n"
+"""An instruction that uses a register of the load in no lane."""
+
+
+def test_a_load_is_over_where_it_was_waited_for():
+    found = run_products(PRODUCT + LOAD + FREE + STORE)
+    assert found.kinds == set()
+    assert np.array_equal(found.arrays[1].T, A @ B.T)
+
+
+@pytest.mark.parametrize("between", ["", COPIES, OFF], ids=["nothing", "copies", "predicated off"])
+def test_a_load_that_is_not_waited_for_may_still_be_under_way(between):
+    """Copies of registers are none in machine code, so that nothing there waits for the load either."""
+    found = run_products(PRODUCT + LAZY_LOAD + between + FREE + STORE)
+    assert FindingKind.WRITE_BEFORE_READ in found.kinds
+    assert "by tcgen05.ld" in " ".join(found.texts)
+
+
+@pytest.mark.parametrize("copies", ["", COPIES], ids=["itself", "a copy"])
+def test_a_use_of_what_was_loaded_waits_for_it_against_the_letter(copies):
+    use = "st.global.b64 [%rd1], %rd22;\n" if copies else "st.global.b32 [%rd1], %r14;\n"
+    found = run_products(PRODUCT + LAZY_LOAD + copies + use + FREE)
+    assert {x for x in found.kinds if x.is_fault} <= {FindingKind.WRITE_BEFORE_WRITE}  # all threads store to one place
+    assert "uses a register of a tcgen05.ld before tcgen05.wait::ld" in " ".join(found.texts)
+
+
+def test_a_use_ends_its_own_load_only():
+    """The second load's registers are another's: it is still under way."""
+    second = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r12}, [%r7];\n"
+    found = run_products(PRODUCT + LAZY_LOAD + second + STORE + FREE)
+    assert FindingKind.WRITE_BEFORE_READ in found.kinds
+    used = run_products(PRODUCT + LAZY_LOAD + second + STORE + "add.u32 %r13, %r12, 1;\n" + FREE)
+    assert used.kinds == {FindingKind.LETTER}
+
+
+def test_a_store_is_there_behind_its_wait():
+    store = "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r7], {%r14};\n"
+    again = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r12}, [%r7];\n" + WAIT_FOR_LOADS
+    waits = "tcgen05.wait::st.sync.aligned;\n"
+    assert run_products(PRODUCT + LOAD + store + waits + again + FREE).kinds == set()
+    found = run_products(PRODUCT + LOAD + store + WAIT_FOR_LOADS + again + waits + FREE)
+    assert found.kinds == {FindingKind.READ_BEFORE_WRITE}

@@ -1,0 +1,1 @@
+"""Products of matrices, one, a batch of them or groups."""

@@ -1,0 +1,101 @@
+"""The float64 reference of groups: a part of D for each group that has one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aot.core.comparison import Check, Comparison, worst
+from aot.core.grouping import Grouping
+from aot.core.numerics import decode, poison
+from aot.core.operands import element_of
+from aot.core.reference import needed, reference
+from aot.core.signature import Argument
+from aot.kinds.gemm.group_inputs import POSITIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from aot.core.numerics import Bits
+    from aot.core.operands import Indices
+    from aot.core.problem import Problem
+    from aot.kinds.gemm.edge_shapes import EdgeShape
+
+    Operands = Mapping[Argument, Bits]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of D that one reference is for: some rows of one matrix of D's stack."""
+
+    matrix: int
+    rows: slice
+    check: Check
+
+
+def _rows_of_group(shape: EdgeShape, bits: Operands, group: int, rows: Indices) -> dict[Argument, NDArray[np.float64]]:
+    """Return the operands of a group of rows; those that are not A's are zeros, and so are their factors."""
+    operation = shape.problem.operation
+    height = bits[Argument.A].shape[1]
+    is_there = (rows >= 0) & (rows < height)
+    columns = np.arange(shape.problem.n, dtype=np.int64)
+    indices = needed(shape.problem, np.where(is_there, rows, 0), columns, shape.arrangement)
+    values = {
+        x: decode(element_of(operation, x), y[min(group, len(y) - 1)][np.ix_(*indices[x])])
+        for x, y in bits.items()
+        if x not in POSITIONS
+    }
+    for argument in {Argument.A, Argument.SCALE_A} & values.keys():
+        values[argument] = values[argument] * is_there[:, None]
+    return values
+
+
+def _depth_of_group(problem: Problem, bits: Operands, taken: slice) -> dict[Argument, NDArray[np.float64]]:
+    """Return the operands of a group of k."""
+    return {x: decode(element_of(problem.operation, x), bits[x][0][:, taken]) for x in (Argument.A, Argument.B)}
+
+
+def positions_of(bits: Operands, argument: Argument) -> Indices:
+    """Return offsets, or an index, from their bits (1, count, 1)."""
+    return np.ascontiguousarray(bits[argument][0, :, 0]).view(np.int32).astype(np.int64)
+
+
+def parts_of(shape: EdgeShape, bits: Operands) -> list[Part]:
+    """Compute the references of all groups that D has a part of; empty groups of rows have none.
+
+    Args:
+        shape: the case.
+        bits: the operands but D, each (group, row, column).
+    """
+    operation = shape.problem.operation
+    starts = np.append(0, positions_of(bits, Argument.OFFSETS))
+    index = positions_of(bits, Argument.INDEX) if operation.grouping is Grouping.GATHERED else None
+    parts = []
+    for group, (start, end) in enumerate(zip(starts.tolist(), starts[1:].tolist(), strict=False)):
+        taken = slice(start, end)
+        if operation.grouping is Grouping.K_GROUPED:
+            values = _depth_of_group(shape.problem, bits, taken)
+            parts.append(Part(group, slice(None), Check(operation, reference(operation, values))))
+        elif end > start:
+            rows = np.arange(start, end, dtype=np.int64) if index is None else index[taken]
+            values = _rows_of_group(shape, bits, group, rows)
+            parts.append(Part(0, taken, Check(operation, reference(operation, values))))
+    return parts
+
+
+def compare_parts(problem: Problem, parts: list[Part], result: Bits) -> Comparison:
+    """Hold D's bits (matrix, m, n) against the references; what is in no part must not have been written."""
+    outcomes = [part.check.compare(result[part.matrix][part.rows]) for part in parts]
+    is_free = np.ones(result.shape[:2], np.bool_)
+    for part in parts:
+        is_free[part.matrix, part.rows] = False
+    written = is_free & (result != poison(problem.operation.d)).any(-1)
+    if written.any():
+        row = int(np.argwhere(written)[0][1])
+        fault = f"{int(written.sum())} rows of no group were written, the first is row {row}"
+        outcomes.append(Comparison(1.0, fault, np.inf))
+    return worst(outcomes)

@@ -1,0 +1,77 @@
+"""What the operands of products hold beside random elements: factors, and those of D."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aot.core.element import ElementType
+from aot.core.numerics import encode
+from aot.core.operands import element_of
+from aot.core.signature import Argument
+from aot.kinds.gemm.group_inputs import POSITIONS
+from aot.kinds.inputs import Elements, deviation
+
+if TYPE_CHECKING:
+    from aot.core.numerics import Bits
+    from aot.core.operation import Operation
+    from aot.kinds.inputs import Content
+
+SCALE_ELEMENTS = 1 << 16
+"""Random scale factors made: as many as the rows of a large operand."""
+
+SCALE_EXPONENT = 4.0
+"""Scale factors lie between 2^-4 and 2^4, so that one of another row changes an element by half of it in the mean."""
+
+TIMED_SCALE = 2.0**-4
+"""What the factors of an operand are multiplied by where kernels are timed: sums of k = 2^16 still fit float16."""
+
+SCALE_D = 1.25
+"""The factor of D: not 1, which a kernel could leave away."""
+
+NUM_EQUAL = 8
+"""Elements of the pool that it comes from, which are all the same."""
+
+SCALED = {Argument.SCALE_A: Argument.A, Argument.SCALE_B: Argument.B}
+"""The operands that have factors, by the argument of those."""
+
+
+def draw_scales(rng: np.random.Generator, shape: int | tuple[int, ...], factor: float) -> Bits:
+    """Draw float32 scale factors, each another, within SCALE_EXPONENT; all times a factor."""
+    exponents = rng.uniform(-SCALE_EXPONENT, SCALE_EXPONENT, shape)
+    return encode(ElementType.FLOAT32, (factor * np.exp2(exponents)).astype(np.float32))
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Factors of operands of a type; satisfies `aot.kinds.inputs.Content`."""
+
+    scaled: ElementType
+    element: ElementType = ElementType.FLOAT32
+
+    def draw(self, rng: np.random.Generator, num_elements: int) -> Bits:
+        """Draw them."""
+        return draw_scales(rng, min(SCALE_ELEMENTS, num_elements), TIMED_SCALE / deviation(self.scaled))
+
+
+@dataclass(frozen=True)
+class FactorOfD:
+    """The factor of D; satisfies `aot.kinds.inputs.Content`."""
+
+    element: ElementType = ElementType.FLOAT32
+
+    def draw(self, rng: np.random.Generator, num_elements: int) -> Bits:
+        """Return it, several times."""
+        del rng, num_elements
+        return encode(self.element, np.full(NUM_EQUAL, SCALE_D, np.float32))
+
+
+def content_of(operation: Operation, argument: Argument) -> Content | None:
+    """Return what an operand but D holds where kernels are timed; None of offsets and of an index."""
+    if argument in POSITIONS:
+        return None
+    if argument in SCALED:
+        return Factors(element_of(operation, SCALED[argument]))
+    return FactorOfD() if argument is Argument.SCALE_D else Elements(element_of(operation, argument))

@@ -1,0 +1,43 @@
+"""The record of the kind `gemm`: products of matrices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aot.core.candidate import Candidate, KernelKey
+from aot.core.operation import KIND, Operation
+from aot.core.problem import Problem
+from aot.kinds.gemm.tuned import TunedKernel
+from aot.kinds.kind import Axis, Features, Kind, Use
+
+if TYPE_CHECKING:
+    from aot.core.knobs import Value
+    from aot.core.work import AnyOperation
+
+
+class Gemm(Kind[Problem, KernelKey]):
+    """D (m, n) = epilogue(A (m, k) @ B (n, k)^T), of one product, a batch or groups."""
+
+    name = KIND
+    axes = (Axis("m", Use.LADDER), Axis("n", Use.KEY), Axis("k", Use.KEY), Axis("num_groups", Use.COUNT, 1))
+    operations = tuple(Operation)
+    problem_type = Problem
+    key_type = KernelKey
+    candidate_type = Candidate
+    features = Features(
+        ("tile_m", "tile_n", "cluster_m", "cluster_n", "split_k"),
+        ("family", "schedule", "swap_ab", "use_2cta", "use_tma_store", "split_k_mode"),
+        (("num_stages", 4.0),),
+    )
+    tuned_type = TunedKernel
+
+    def values(self, candidate: Candidate) -> dict[str, Value]:
+        """Return the family and its knobs, whichever they are."""
+        return {"family": candidate.family, **dict(candidate.knobs.items())}
+
+    def imputed_from(self, operation: AnyOperation) -> tuple[Operation, ...]:
+        """Return the operations of equal sizes and rates, and those without the epilogue."""
+        return next(x for x in Operation if x == operation).equivalents
+
+
+GEMM = Gemm()

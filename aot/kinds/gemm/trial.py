@@ -1,0 +1,140 @@
+"""How kernels of products are tried."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aot.core.comparison import Check as ProductCheck
+from aot.core.numerics import decode
+from aot.core.operands import PLAIN, Arrangement, GemmCall, Tensor, element_of, operands
+from aot.core.reference import needed, reference
+from aot.core.signature import Argument
+from aot.kinds.gemm.baselines import baseline_of
+from aot.kinds.gemm.edge_groups import Part, compare_parts, parts_of
+from aot.kinds.gemm.edge_operands import edge_operands
+from aot.kinds.gemm.edge_shapes import EdgeShape, edge_shapes
+from aot.kinds.gemm.inputs import content_of
+from aot.kinds.gemm.timed import ProductSample, timed_arrangement, timed_positions
+from aot.kinds.trial import Placed, Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from aot.core.comparison import Comparison
+    from aot.core.numerics import Bits
+    from aot.core.operation import Operation
+    from aot.core.problem import Problem
+    from aot.kinds.gemm.baselines import Baseline
+    from aot.kinds.gemm.tuned import TunedKernel
+    from aot.kinds.inputs import Content, Tiling
+    from aot.kinds.trial import Check, SampleLimits
+
+APART = 1 << 40
+"""Bytes between operands that are stated and never read: more than any device has, so that no case overlaps."""
+
+
+def _parts(case: EdgeShape, bits: Mapping[Argument, Bits]) -> list[Part]:
+    """Compute the references of a case: one, or one for each product or group."""
+    operation, problem = case.problem.operation, case.problem
+    if operation.grouping.has_offsets:
+        return parts_of(case, bits)
+    rows, columns = (np.arange(x, dtype=np.int64) for x in (problem.m, problem.n))
+    indices = needed(problem, rows, columns, case.arrangement)
+    parts = []
+    for group in range(case.matrices()[Argument.D].num_groups):
+        of_group = {x: y[min(group, len(y) - 1)][np.ix_(*indices[x])] for x, y in bits.items()}
+        values = {x: decode(element_of(operation, x), y) for x, y in of_group.items()}
+        parts.append(Part(group, slice(None), ProductCheck(operation, reference(operation, values))))
+    return parts
+
+
+def made_up(problem: Problem) -> dict[Argument, Tensor]:
+    """Return packed operands that are stated and never read: at addresses that are aligned, and APART."""
+    return {x: Tensor((i + 1) * APART, y) for i, (x, y) in enumerate(operands(problem, 0, PLAIN).items())}
+
+
+@dataclass(frozen=True)
+class ProductReference:
+    """The float64 reference of a case: D, or its parts."""
+
+    problem: Problem
+    parts: list[Part]
+
+    def __call__(self, written: Mapping[Argument, Bits]) -> Comparison:
+        """Hold D's bits (group, m, n) against it; return the first product that is wrong, or the worst."""
+        return compare_parts(self.problem, self.parts, written[Argument.D])
+
+
+class GemmTrial(Trial):
+    """How products are verified and timed."""
+
+    def edge_cases(self, kernel: TunedKernel) -> Sequence[EdgeShape]:
+        """List extents at and past tiles' edges, and what a caller may choose besides."""
+        return edge_shapes(kernel)
+
+    def operands(self, case: EdgeShape) -> Mapping[Argument, Placed]:
+        """Return A, B, D and what else there is."""
+        operation = case.problem.operation
+        return {
+            x: Placed(element_of(operation, x), matrix, case.offset_of(x), is_written=x is Argument.D)
+            for x, matrix in case.matrices().items()
+        }
+
+    def draw(self, case: EdgeShape, rng: np.random.Generator) -> dict[Argument, Bits]:
+        """Draw the operands of a case but D."""
+        return edge_operands(case, case.matrices(), rng)
+
+    def check(self, case: EdgeShape, bits: Mapping[Argument, Bits]) -> Check:
+        """Compute D in float64."""
+        return ProductReference(case.problem, _parts(case, bits))
+
+    def call(self, case: EdgeShape, tensors: Mapping[Argument, Tensor]) -> GemmCall:
+        """Return the call of a case."""
+        is_interleaved = case.arrangement.is_interleaved and case.problem.operation.gate is not None
+        return GemmCall(case.problem, tensors, is_interleaved)
+
+    def timed(self, problem: Problem) -> Mapping[Argument, Placed]:
+        """Return packed operands: with a bias where there is one before an activation, and with all factors."""
+        operation = problem.operation
+        placed = operands(problem, 0, timed_arrangement(operation))
+        return {x: Placed(element_of(operation, x), y, is_written=x is Argument.D) for x, y in placed.items()}
+
+    def content(self, operation: Operation, argument: Argument) -> Content | None:
+        """Return random elements or factors; None of offsets and of an index."""
+        return content_of(operation, argument)
+
+    def positions(self, problem: Problem, number: int, rng: np.random.Generator) -> Mapping[Argument, Bits]:
+        """Draw where groups end, and which rows are gathered."""
+        return timed_positions(problem, number, rng)
+
+    def arrangement(self, operation: Operation) -> Arrangement:
+        """Return which optional operands there are."""
+        return timed_arrangement(operation)
+
+    def timed_call(self, problem: Problem, addresses: Mapping[Argument, int], arrangement: Arrangement) -> GemmCall:
+        """Return the call of a timed problem."""
+        placed = operands(problem, 0, arrangement)
+        return GemmCall(problem, {x: Tensor(addresses[x], matrix) for x, matrix in placed.items()})
+
+    def sample(
+        self,
+        problem: Problem,
+        tilings: Mapping[Argument, Tiling],
+        limits: SampleLimits,
+        rng: np.random.Generator,
+        arrangement: Arrangement,
+    ) -> ProductSample:
+        """Choose rows of D, and columns of them."""
+        return ProductSample(problem, tilings, arrangement, limits, rng)
+
+    def cluster_call(self, kernel: TunedKernel) -> GemmCall | None:
+        """Return the call of a packed problem with operands at aligned addresses, far apart."""
+        *_, shared = (x for x in edge_shapes(kernel) if not x.is_own)
+        return GemmCall(shared.problem, made_up(shared.problem))
+
+    def baseline(self, operation: Operation) -> Baseline | None:
+        """Return torch's product, with a call for each step behind it."""
+        return baseline_of(operation)

@@ -1,0 +1,158 @@
+"""How operations are asked for by name: tags, patterns of tags, and presets that stand for several of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from aot.core.epilogue import Epilogue
+from aot.core.errors import OperationError
+from aot.core.operation import Operation
+from aot.kinds.rows.operation import RowOperation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DEFAULT_PRESET = "default"
+"""What a wheel has where nobody says which operations it is to have: bf16 and fp16, plain and with a bias."""
+
+PRESETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        DEFAULT_PRESET: ("[bf][fp]16_??", "[bf][fp]16_kk_bias"),
+        "llama": (
+            *(f"[bf][fp]16_kk{x}" for x in ("", "_residual", "_swiglu")),
+            *(f"[bf][fp]16_{x}" for x in ("rms_norm", "silu_mul", "rotary")),
+        ),
+        "vision": (
+            *(f"[bf][fp]16_kk{x}" for x in ("_bias", "_gelu", "_gelu_tanh", "_residual")),
+            "[bf][fp]16_layer_norm",
+        ),
+        "diffusion": (
+            *(f"[bf][fp]16_kk{x}" for x in ("", "_bias", "_gelu_tanh", "_silu", "_residual")),
+            *(f"[bf][fp]16_{x}" for x in ("layer_norm", "rms_norm", "rotary", "gelu_tanh_mul")),
+        ),
+        "fp8": (
+            *(f"e4m3_bf16{x}" for x in ("_kk", "_kk_gelu_tanh", "_kk_silu", "_kk_swiglu", "_block_kk")),
+            *(f"bf16_e4m3_{x}" for x in ("rms_norm", "layer_norm", "silu_mul", "quantize", "block_quantize")),
+        ),
+        "int8": ("int8_*",),
+        "attention": ("[bf][fp]16_??_batched",),
+        "moe": tuple(f"[bf][fp]16_kk_{x}" for x in ("grouped", "grouped_swiglu", "gathered", "gathered_swiglu")),
+        "rows": tuple(RowOperation),
+    }
+)
+"""Patterns of tags by the name of a preset; `[bf][fp]16` is `bf16` or `fp16`.
+
+Source: the architectures. Llama and Mistral have no biases, SwiGLU, and a residual after attention and feed-forward.
+Vision transformers and speech encoders (ViT, DINOv2, SigLIP, Whisper) have biases throughout and GELU, SigLIP its tanh
+form. Diffusion transformers (DiT, Stable Diffusion 3, FLUX) have GELU's tanh form, and SiLU in front of the modulation.
+Of what stands between products, Llama has RMSNorm, SwiGLU and a rotary embedding; vision transformers LayerNorm;
+diffusion transformers LayerNorm, and RMSNorm and a rotary embedding of queries and keys.
+Attention without a kernel of its own multiplies a batch of heads; a mixture of experts (Mixtral, Qwen3) groups rows.
+"""
+
+HELP = (
+    "Operations by tag, with commas between: tags, patterns as a shell's (e4m3_bf16_*), or presets "
+    f"({', '.join(PRESETS)}); a leading - excludes. See docs/operations.md."
+)
+"""What every command says of its option --operations."""
+
+
+@dataclass(frozen=True)
+class NamedOperations:
+    """What a text names of the two catalogues, each in its order."""
+
+    products: tuple[Operation, ...]
+    rows: tuple[RowOperation, ...]
+
+
+def _matching(word: str) -> set[Operation | RowOperation]:
+    """List what a tag, a pattern or a preset names.
+
+    Raises:
+        OperationError: it names nothing.
+    """
+    patterns = PRESETS.get(word, (word,))
+    found = {x for x in (*Operation, *RowOperation) if any(fnmatchcase(x.tag, pattern) for pattern in patterns)}
+    if found:
+        return found
+    near = get_close_matches(word, [*PRESETS, *(x.tag for x in (*Operation, *RowOperation))], n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else "docs/operations.md lists them"
+    raise OperationError(f"no operation is called {word!r}, and no preset; {hint}")
+
+
+def all_named_operations(text: str) -> NamedOperations:
+    """List the products and the row operations that a text names.
+
+    Args:
+        text: tags, patterns and presets with commas between. What a word with a leading `-` names is left out; where
+            all words have one, of both catalogues.
+
+    Raises:
+        OperationError: a word is empty or names nothing, or none is left.
+    """
+    words = [word.strip() for word in text.split(",")]
+    if any(word in ("", "-") for word in words):
+        raise OperationError(f"an empty name in {text!r}; write for example 'bf16_kk,bf16_kk_silu' or 'llama,-fp16_*'")
+    includes = [word for word in words if not word.startswith("-")]
+    kept = set().union(*map(_matching, includes)) if includes else {*Operation, *RowOperation}
+    kept -= {x for word in words if word.startswith("-") for x in _matching(word[1:])}
+    if not kept:
+        raise OperationError(f"{text!r} leaves no operation; exclude less")
+    return NamedOperations(tuple(x for x in Operation if x in kept), tuple(x for x in RowOperation if x in kept))
+
+
+def named_operations(text: str) -> tuple[Operation, ...]:
+    """List the products that a text names; of the row operations of a preset or a pattern nothing is said.
+
+    Raises:
+        OperationError: as `all_named_operations`, or it names row operations alone.
+    """
+    found = all_named_operations(text)
+    if found.products:
+        return found.products
+    tags = ", ".join(x.tag for x in found.rows)
+    raise OperationError(
+        f"{text!r} names operations on rows alone ({tags}); expected a product too: write default,{text}"
+    )
+
+
+def _epilogues(text: str) -> list[Epilogue]:
+    """Return the epilogues that a text names, with commas between.
+
+    Raises:
+        OperationError: there is no such epilogue.
+    """
+    known = [x for x in Epilogue if x is not Epilogue.NONE]
+    words = [word.strip() for word in text.split(",")]
+    strange = next((word for word in words if word not in known), None)
+    if strange is not None:
+        raise OperationError(f"no epilogue is called {strange!r}; expected of {', '.join(known)}, with commas between")
+    return [Epilogue(word) for word in words]
+
+
+def with_epilogues(named: NamedOperations, text: str) -> NamedOperations:
+    """Add operations like the ones named, of the same types, layout and grouping, with other epilogues.
+
+    Args:
+        named: the operations; those on rows stay as they are.
+        text: epilogues with commas between, as in a tag.
+
+    Raises:
+        OperationError: there is no such epilogue, or no operation like those with it.
+    """
+    like = {(x.types, x.layout, x.grouping) for x in named.products}
+    kept = set(named.products)
+    for epilogue in _epilogues(text):
+        found = {x for x in Operation if x.epilogue is epilogue and (x.types, x.layout, x.grouping) in like}
+        if not found:
+            tags = ", ".join(x.tag for x in Operation if x.epilogue is epilogue)
+            raise OperationError(
+                f"no operation is like {', '.join(x.tag for x in named.products)} with the epilogue {epilogue.value}; "
+                f"there are {tags}"
+            )
+        kept |= found
+    return NamedOperations(tuple(x for x in Operation if x in kept), named.rows)

@@ -1,0 +1,55 @@
+"""The kinds that there are, and what is found in all of them: operations by tag, problems and kernels in files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, TypeAlias
+
+from aot.core.constraints import Form, Label
+from aot.core.strict_json import DecodeError, shown
+from aot.core.work import AnyKey, AnyOperation, AnyProblem
+from aot.kinds.gemm.kind import GEMM
+from aot.kinds.kind import Kind
+from aot.kinds.rows.kind import ROWS
+
+AnyKind: TypeAlias = Kind[AnyProblem, AnyKey]
+
+KINDS: Mapping[str, AnyKind] = MappingProxyType({kind.name: kind for kind in (GEMM, ROWS)})
+"""By name, in the order of lists of operations of all kinds."""
+
+OPERATIONS: Mapping[str, AnyOperation] = MappingProxyType(
+    {x.tag: x for kind in KINDS.values() for x in kind.operations}
+)
+"""The operations of all kinds, by tag."""
+
+
+def kind_of(operation: AnyOperation) -> AnyKind:
+    """Return an operation's kind."""
+    return KINDS[operation.kind]
+
+
+def kind_named(name: str) -> str:
+    """Return the name of a kind, as a file holds it.
+
+    Raises:
+        DecodeError: it is none.
+    """
+    if name in KINDS:
+        return name
+    raise DecodeError(f"expected one of {', '.join(KINDS)}, got {shown(name)}")
+
+
+def read_operation(tag: str) -> AnyOperation:
+    """Return the operation of a tag that a file holds.
+
+    Raises:
+        DecodeError: there is none.
+    """
+    if tag in OPERATIONS:
+        return OPERATIONS[tag]
+    raise DecodeError(f"expected the tag of an operation, such as {next(iter(OPERATIONS))}, got {shown(tag)}")
+
+
+Catalogued: TypeAlias = Annotated[AnyOperation, Form(Label, read_operation)]
+"""An operation of any kind, as a field of a file."""

@@ -1,0 +1,1 @@
+"""Operations on rows: norms, gates, rotary embeddings and quantisation, which stand between products."""

@@ -1,0 +1,237 @@
+"""A call of an operation on rows, and the cases that its kernels are verified on: their operands and references."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aot.core.element import ElementType
+from aot.core.numerics import decode, encode
+from aot.core.operands import Matrix, Tensor
+from aot.kinds.rows.comparison import Written, compare_rows
+from aot.kinds.rows.operation import RowFunction, RowOperation, RowProblem, RowScale
+from aot.kinds.rows.reference import RowParameters, row_reference
+from aot.kinds.rows.signature import RowArgument
+from aot.kinds.trial import Placed
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from aot.core.comparison import Comparison
+    from aot.core.numerics import Bits
+    from aot.kinds.rows.candidate import RowLimits
+    from aot.kinds.rows.reference import Rows
+    from aot.kinds.trial import Check
+
+MAX_CASE_COLS = 20000
+"""Columns of the widest case: more than registers of a CTA hold."""
+HEADS = 3
+"""Of a token, in cases of a rotary embedding."""
+TIMED_HEADS = (32, 8, 1)
+"""Of a token, where rotary embeddings are timed: the first that divides the rows. Source: an assumption."""
+WRITTEN = (RowArgument.Y, RowArgument.RESIDUAL_OUT)
+"""The arguments that a kernel always writes; a scale it writes unless one is given."""
+
+
+@dataclass(frozen=True)
+class RowCall:
+    """One call of the C API: its tensors on the device; sizes and strides are in elements."""
+
+    problem: RowProblem
+    tensors: Mapping[RowArgument, Tensor]
+    """Of those that there are. X and Y of a rotary embedding are a stack, a matrix of heads for each token."""
+    parameters: RowParameters = field(default_factory=RowParameters)
+    scale_is_given: bool = False
+
+
+@dataclass(frozen=True)
+class RowCase:
+    """One case: sizes, what there is beside X, and how far rows lie apart beyond their columns."""
+
+    operation: RowOperation = field(repr=False)
+    rows: int
+    """Of a rotary embedding, tokens."""
+    cols: int
+    is_full: bool
+    """Whether there are all operands that may be there, a given scale among them, and pairs side by side."""
+    padding: int = 0
+    is_own: bool = field(default=True, repr=False)
+    """Whether it is one kernel's alone: most ask for other widths than the next."""
+
+    @property
+    def is_rotary(self) -> bool:
+        """Say whether the operation rotates heads."""
+        return self.operation.function is RowFunction.ROTARY
+
+    @property
+    def problem(self) -> RowProblem:
+        """Return what is computed."""
+        return RowProblem(self.operation, self.rows * (HEADS if self.is_rotary else 1), self.cols)
+
+    @property
+    def gives_scale(self) -> bool:
+        """Say whether scales are given."""
+        return self.is_full and self.operation.scale is RowScale.ROW
+
+    @property
+    def parameters(self) -> RowParameters:
+        """Return the numbers of the call, as float32 has them, and how pairs lie."""
+        is_rms = self.operation.function is RowFunction.RMS_NORM
+        return RowParameters(
+            float(np.float32(1e-5)),
+            float(self.is_full and is_rms),
+            is_interleaved=self.is_full and (self.operation.is_pair or self.is_rotary),
+            rounds_norm=self.is_full and is_rms and self.rows > 1,
+        )
+
+
+def row_cases(operation: RowOperation, limits: RowLimits) -> Iterator[RowCase]:
+    """List the cases of a kernel: few and many rows, narrow, odd and wide ones, as far as it takes them."""
+    step = limits.cols_multiple
+    widths = {
+        step,
+        3 * step,
+        16 * step,
+        min(limits.max_cols, 1000 // step * step),
+        min(limits.max_cols, MAX_CASE_COLS // 8 * 8),
+    }
+    for cols in sorted(widths):
+        for rows in (1, 37):
+            for is_full in (False, True):
+                case = RowCase(operation, rows, cols, is_full, 8 * (rows > 1))
+                if takes_case(limits, case):
+                    yield case
+
+
+def takes_case(limits: RowLimits, case: RowCase) -> bool:
+    """Say whether a kernel takes a case: half of a quarter of a head must be whole vectors."""
+    return not case.is_rotary or case.cols % (4 * limits.cols_multiple) == 0
+
+
+def _heads(rows: int, heads: int, cols: int, stride: int) -> Matrix:
+    """Return X or Y of a rotary embedding: a matrix of heads for each token."""
+    return Matrix(heads, cols, stride, 1, rows, heads * stride)
+
+
+def _rows(rows: int, cols: int, padding: int = 0) -> Matrix:
+    return Matrix(rows, cols, cols + padding, 1)
+
+
+def row_operands(case: RowCase) -> dict[RowArgument, Placed]:
+    """Return the operands of a case; `padding` lies behind each row, and behind each head."""
+    operation, rows, cols, padding = case.operation, case.rows, case.cols, case.padding
+    x, y = operation.x, operation.y
+    if case.is_rotary:
+        step = cols // 2 if case.is_full or cols % 4 else cols // 4
+        whole, angles = _heads(rows, HEADS, cols, cols + padding), _rows(rows, step, padding)
+        found = {RowArgument.X: whole, RowArgument.Y: whole, RowArgument.COS: angles, RowArgument.SIN: angles}
+        return {argument: Placed(x, matrix, 0, argument in WRITTEN) for argument, matrix in found.items()}
+    found = {
+        RowArgument.X: _rows(rows, operation.num_columns_of_x(cols), padding),
+        RowArgument.Y: _rows(rows, cols, padding),
+    }
+    if operation.is_norm and case.is_full:
+        found |= dict.fromkeys((RowArgument.RESIDUAL, RowArgument.RESIDUAL_OUT), _rows(rows, cols, padding))
+        found[RowArgument.WEIGHT] = _rows(1, cols)
+        if operation.has_bias:
+            found[RowArgument.BIAS] = _rows(1, cols)
+    placed = {
+        argument: Placed(y if argument is RowArgument.Y else x, matrix, 0, argument in WRITTEN)
+        for argument, matrix in found.items()
+    }
+    if operation.is_quantized:
+        scales = _rows(*operation.shape_of_scales(rows, cols))
+        placed[RowArgument.SCALE] = Placed(ElementType.FLOAT32, scales, 0, not case.gives_scale)
+    return placed
+
+
+def timed_heads(problem: RowProblem) -> int:
+    """Return the heads of a token in a timed problem; 1 of what is no rotary embedding."""
+    is_rotary = problem.operation.function is RowFunction.ROTARY
+    return next(x for x in TIMED_HEADS if problem.rows % x == 0) if is_rotary else 1
+
+
+def timed_operands(problem: RowProblem) -> dict[RowArgument, Placed]:
+    """Return the packed operands that kernels are timed with: a norm's weight and bias, and scales that are found.
+
+    Rows of a rotary embedding are heads of tokens, and whole heads are rotated.
+    """
+    operation, rows, cols = problem.operation, problem.rows, problem.cols
+    x, y = operation.x, operation.y
+    if operation.function is RowFunction.ROTARY:
+        heads = timed_heads(problem)
+        whole, angles = _heads(rows // heads, heads, cols, cols), _rows(rows // heads, cols // 2)
+        found = {RowArgument.X: whole, RowArgument.Y: whole, RowArgument.COS: angles, RowArgument.SIN: angles}
+        return {argument: Placed(x, matrix, 0, argument in WRITTEN) for argument, matrix in found.items()}
+    placed = {
+        RowArgument.X: Placed(x, _rows(rows, operation.num_columns_of_x(cols))),
+        RowArgument.Y: Placed(y, _rows(rows, cols), 0, is_written=True),
+    }
+    if operation.is_norm:
+        placed[RowArgument.WEIGHT] = Placed(x, _rows(1, cols))
+    if operation.has_bias:
+        placed[RowArgument.BIAS] = Placed(x, _rows(1, cols))
+    if operation.is_quantized:
+        scales = _rows(*operation.shape_of_scales(rows, cols))
+        placed[RowArgument.SCALE] = Placed(ElementType.FLOAT32, scales, 0, is_written=True)
+    return placed
+
+
+def draw_rows(case: RowCase, rng: np.random.Generator) -> dict[RowArgument, Bits]:
+    """Draw the operands of a case that are read, each (group, row, column), in the arguments' order of `row_operands`.
+
+    Scales that are given lie above 0.1.
+    """
+    found: dict[RowArgument, Bits] = {}
+    for argument, placed in row_operands(case).items():
+        if not placed.is_written:
+            matrix = placed.matrix
+            values = rng.standard_normal((matrix.num_groups, matrix.num_rows, matrix.num_columns), np.float32)
+            if argument is RowArgument.SCALE:
+                values = (np.abs(values) + 0.1).astype(np.float32)
+            found[argument] = encode(placed.element, values)
+    return found
+
+
+def _flat(bits: Bits) -> Bits:
+    """Return an operand (group, row, column) as rows: of a rotary embedding one for each head of each token."""
+    return bits.reshape(-1, bits.shape[-1])
+
+
+class RowReference:
+    """The float64 reference of a case, computed once.
+
+    Args:
+        operation: what is computed.
+        values: rows of the operands that are read, as `row_reference` takes them.
+        parameters: the numbers of the call.
+    """
+
+    def __init__(self, operation: RowOperation, values: Rows, parameters: RowParameters) -> None:
+        self._operation, self._expected = operation, row_reference(operation, values, parameters)
+
+    def compare(self, written: Mapping[RowArgument, Bits], given: Bits | None = None) -> Comparison:
+        """Hold what a kernel wrote against it; `given` are scales that it did not write, or that are not looked at."""
+        scales, residual_out = written.get(RowArgument.SCALE, given), written.get(RowArgument.RESIDUAL_OUT)
+        found = Written(
+            _flat(written[RowArgument.Y]),
+            None if scales is None else np.ascontiguousarray(_flat(scales)).view(np.float32),
+            None if residual_out is None else _flat(residual_out),
+        )
+        return compare_rows(self._operation, found, self._expected, scales_are_given=given is not None)
+
+
+def check_of(case: RowCase, bits: Mapping[RowArgument, Bits]) -> Check:
+    """Compute the reference of a case from its operands that are read."""
+    placed, given = row_operands(case), bits.get(RowArgument.SCALE)
+    values: dict[RowArgument, NDArray[np.float64]] = {}
+    for argument, read in bits.items():
+        if argument is not RowArgument.SCALE:
+            rows = decode(placed[argument].element, _flat(read))
+            is_shared = argument in (RowArgument.COS, RowArgument.SIN)  # by the heads of a token
+            values[argument] = np.repeat(rows, HEADS, 0) if is_shared else rows
+    reference = RowReference(case.operation, values, case.parameters)
+    return lambda written: reference.compare(written, given)

@@ -1,0 +1,37 @@
+"""The record of the kind `rows`: operations that make each row of Y of a row of X."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from aot.kinds.kind import Axis, Features, Kind, Use
+from aot.kinds.rows.candidate import RowCandidate, RowKernelKey
+from aot.kinds.rows.operation import KIND, RowOperation, RowProblem
+from aot.kinds.rows.tuned import TunedRowKernel
+
+if TYPE_CHECKING:
+    from aot.core.work import AnyOperation
+
+
+class RowsKind(Kind[RowProblem, RowKernelKey]):
+    """Norms, gates, rotary embeddings and quantisation."""
+
+    name = KIND
+    axes = (Axis("rows", Use.LADDER), Axis("cols", Use.KEY))
+    operations = tuple(RowOperation)
+    problem_type = RowProblem
+    key_type = RowKernelKey
+    candidate_type = RowCandidate
+    features = Features(("threads_per_row", "rows_per_cta", "vector_elements", "vectors_per_thread"), ("family",))
+    tuned_type = TunedRowKernel
+
+    def values(self, candidate: RowCandidate) -> dict[str, Any]:
+        """Return the fields."""
+        return candidate.as_json()
+
+    def imputed_from(self, operation: AnyOperation) -> tuple[RowOperation, ...]:
+        """Return the operations that differ in X's element type alone, whose elements are as wide."""
+        return next(x for x in RowOperation if x == operation).twins
+
+
+ROWS = RowsKind()

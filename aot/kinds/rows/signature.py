@@ -1,0 +1,88 @@
+"""The arguments of a row kernel's C entry: the family builds it from them, the manifest holds them, the runtime obeys.
+
+Which tensors a call has is told by flags alone: of one that it does not have the kernel reads nothing, and its pointer
+may be null.
+"""
+
+from __future__ import annotations
+
+from enum import IntFlag
+from typing import TYPE_CHECKING
+
+from aot.core.constraints import Word
+from aot.kinds.rows.operation import RowFunction
+
+if TYPE_CHECKING:
+    from aot.kinds.rows.operation import RowOperation
+
+
+class RowArgument(Word):
+    """One argument. Their order in a signature is that of these lines.
+
+    X, RESIDUAL, Y, RESIDUAL_OUT, COS and SIN are passed with as many strides as the kernel says: all, or all but the
+    last, which is then 1. All strides are int64, in elements; all extents are int32.
+    """
+
+    X = "x"
+    """Tensor (rows, cols), of a pair (rows, 2 cols), of a rotary embedding (tokens, heads, dim)."""
+    RESIDUAL = "residual"
+    """Tensor (rows, cols) of X's type, which is added to X."""
+    WEIGHT = "weight"
+    """Contiguous vector (cols) of X's type."""
+    BIAS = "bias"
+    """Contiguous vector (cols) of X's type."""
+    COS = "cos"
+    """Tensor (positions, rotary dim / 2) of X's type; token i has the row i % positions."""
+    SIN = "sin"
+    """The same of the sines."""
+    Y = "y"
+    """Tensor (rows, cols), of a rotary embedding (tokens, heads, dim). It may be X itself, but for pairs."""
+    RESIDUAL_OUT = "residual_out"
+    """Tensor (rows, cols) of X's type: X + RESIDUAL, rounded. It may be RESIDUAL itself, or X."""
+    SCALE = "scale"
+    """Float32 tensor (rows, 1), of blocks (rows, blocks), of a tensor (1, 1), always of two strides: written, or read
+    where it is given; then strides of 0 let one scale serve all."""
+    EPS = "eps"
+    """float32."""
+    WEIGHT_OFFSET = "weight_offset"
+    """float32, which is added to the weight."""
+    FLAGS = "flags"
+    """int32: `RowFlag`."""
+    STREAM = "stream"
+    """CUstream."""
+
+
+class RowFlag(IntFlag):
+    """Bits of the argument FLAGS. Those that an operation has no use for are ignored."""
+
+    HAS_RESIDUAL = 1
+    HAS_WEIGHT = 2
+    HAS_BIAS = 4
+    HAS_RESIDUAL_OUT = 8
+    """X + RESIDUAL is to be written, which takes a residual."""
+    SCALE_IS_GIVEN = 16
+    """SCALE is read, and not computed; of rows alone."""
+    IS_INTERLEAVED = 32
+    """The elements of a pair, or those that are rotated together, lie side by side, and not in two halves."""
+    ROUNDS_NORM = 64
+    """A normalised row is rounded to X's type before it is multiplied with the weight; of an RMS norm."""
+
+
+RowSignature = tuple[RowArgument, ...]
+
+
+def row_signature_of(operation: RowOperation) -> RowSignature:
+    """Return the signature of an operation's kernels, which all have the same."""
+    is_rotary = operation.function is RowFunction.ROTARY
+    is_there = {
+        RowArgument.RESIDUAL: operation.is_norm,
+        RowArgument.WEIGHT: operation.is_norm,
+        RowArgument.BIAS: operation.has_bias,
+        RowArgument.COS: is_rotary,
+        RowArgument.SIN: is_rotary,
+        RowArgument.RESIDUAL_OUT: operation.is_norm,
+        RowArgument.SCALE: operation.is_quantized,
+        RowArgument.EPS: operation.is_norm,
+        RowArgument.WEIGHT_OFFSET: operation.function is RowFunction.RMS_NORM,
+    }
+    return tuple(argument for argument in RowArgument if is_there.get(argument, True))

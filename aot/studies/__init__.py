@@ -1,1 +1,0 @@
-"""What no build needs: the census, the SMEM calculator, the replay of searches, the calibration."""

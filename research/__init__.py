@@ -1,0 +1,1 @@
+"""What no build needs: studies, benches and logs."""

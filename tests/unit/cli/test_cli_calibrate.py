@@ -1,0 +1,42 @@
+"""The command `aot calibrate`, as users meet it."""
+
+import json
+from dataclasses import asdict, fields
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from aot.cli import main as cli
+from aot.space.calibration import read_calibration
+from aot.space.cost import DEFAULTS
+from tests.unit.invoked import succeed
+
+
+def aot(*arguments):
+    return CliRunner().invoke(cli.main, [str(x) for x in arguments])
+
+
+def test_a_record_without_the_type_is_refused(few_record):
+    result = aot("calibrate", "--record", few_record, "--dtype", "float16")
+    assert result.exit_code == 9
+    assert "few.jsonl.gz has no times of float16; give another --record or --dtype" in result.output
+
+
+def test_calibrate_prints_scores_and_writes_a_calibration(few_record):
+    result = aot("calibrate", "--record", few_record, "--count", "12", "--folds", "2", "-o", "c.toml")
+    assert (result.exit_code, result.exception) == (0, None), result.output
+    assert "set by hand, fitted" in result.stdout
+    assert "each fitted to 12 times of other weights than it is scored on" in result.stdout
+    found = read_calibration(Path("c.toml"), "h200")
+    assert found.source == "aot calibrate: 12 times of the record few"
+    assert found.constants != DEFAULTS
+    text = aot("tune", "--target", "thor", "--calibration", "c.toml", "--bundle", "b").output
+    assert "c.toml is for h200, not for thor; give another --calibration" in text
+
+
+def test_calibrate_prints_its_constants_for_programs(few_record):
+    found = json.loads(succeed("calibrate", "--record", few_record, "--count", "12", "--folds", "0", "--json"))
+    assert (found["target"], found["scores"]) == ("h200", [])
+    assert found["before"].keys() == found["after"].keys() == {x.name for x in fields(DEFAULTS)}
+    assert found["before"] == asdict(DEFAULTS)
+    assert found["after"] != found["before"]

@@ -1,0 +1,153 @@
+"""Kernels of `mma_sync` in the interpreter: poison behind every extent, and buffers that end where an operand ends.
+
+The kernels take operands of any alignment, and mask what lies behind m, n and k themselves, where others leave that to
+TMA. So each layout, each number of bytes that a load brings and each epilogue meets problems that end inside of a load,
+inside of a tile and at its edge, in rows that are longer than their extent and begin at any element.
+"""
+
+import re
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from aot.core.candidate import KernelKey, gemm_candidate
+from aot.core.epilogue import Epilogue
+from aot.core.errors import VerificationError
+from aot.core.grouping import Grouping
+from aot.core.operation import Layout, Operation
+from aot.core.problem import Problem
+from aot.core.signature import Argument
+from aot.core.types import BF16, FP16
+from aot.emulate.code import DeviceCode
+from aot.emulate.faults import Fault
+from aot.emulate.gpu import EmulatedGpu
+from aot.emulate.host import EmulatedKernels
+from aot.emulate.schedule import Mode, Schedule
+from aot.kinds.gemm.edge_shapes import EdgeShape
+from aot.measure.verify import Verifier
+from tests.compiling import EVERY
+from tests.emulated import emulated_set
+
+pytestmark = pytest.mark.slow
+LOADS = (16, 8, 4, 2)
+"""Bytes."""
+WHOLE = (16, 16, 64)
+"""A tile of 16 x 16 by a block of k: nothing is masked."""
+EXTENTS = ((1, 1, 1), WHOLE, (17, 15, 33), (31, 33, 70), (5, 2, 63))
+"""(m, n, k) below, at and past the edges of that."""
+SCHEDULES = (Schedule(Mode.RANDOM, 1), Schedule(Mode.LAZY, 1))
+OPERATIONS = [x for x in Operation if x.types in (BF16, FP16) and x.grouping is Grouping.DENSE]
+
+
+def of(operation, loads):
+    return KernelKey(operation, gemm_candidate("mma_sync", 16, 16, schedule=f"a{loads}k4", use_tma_store=False))
+
+
+FEW = (
+    of(Operation.BF16_KK_SWIGLU, 16),
+    of(Operation.FP16_KN, 8),
+    of(Operation.BF16_MK, 4),
+    of(Operation.FP16_MN, 2),
+)
+"""Each number of bytes, layout and type once, and an epilogue of two halves."""
+
+
+def every():
+    """List each layout with each number of bytes, and each epilogue with one of them; all of both types."""
+    plain = [x for x in OPERATIONS if x.epilogue is Epilogue.NONE]
+    others = [x for x in OPERATIONS if x.epilogue is not Epilogue.NONE]
+    return [
+        *(of(*x) for x in product(plain, LOADS)),
+        *(of(x, LOADS[i % len(LOADS)]) for i, x in enumerate(others)),
+    ]
+
+
+KEYS = every() if EVERY else FEW
+
+
+def shapes(key):
+    """List the cases of a kernel: rows padded by a few loads, from an address that is no more aligned than it asks."""
+    loads = int(re.match(r"a(\d+)k", key.candidate.gemm.schedule)[1])
+    step = loads // 2
+    return [
+        EdgeShape(
+            Problem(key.operation, m, n, k),
+            padding=(1 + i % 3) * step,
+            offset=step if loads < 16 else 0,
+            stride_multiple=step,
+            stores_anywhere=True,
+        )
+        for i, (m, n, k) in enumerate(EXTENTS)
+    ]
+
+
+class Kernels:
+    """The kernels in an interpreter."""
+
+    def __init__(self, folder):
+        self._set = emulated_set(KEYS, "thor", folder)
+        self._names = [x.kernel.name for x in self._set.products]
+
+    def run(self, key, shape, edit=lambda text: text):
+        """Run a kernel whose PTX is edited on a case under each schedule; return what is wrong besides."""
+        gpu = EmulatedGpu(self._set.target.l2_bytes, SCHEDULES)
+        codes = [DeviceCode.of(x) for x in self._set.products]
+        index = self._names.index(key.name)
+        codes[index] = replace(codes[index], text=edit(codes[index].text))
+        kernels = EmulatedKernels(self._set.library, codes, gpu, self._set.target)
+        verifier = Verifier(gpu, kernels, np.random.default_rng(2), num_guards=0)
+        verifier.run_each(shape, index, (False,) * len(SCHEDULES), is_reproducible=True)
+        assert len(gpu.executions) == len(SCHEDULES)
+        return [x for execution in gpu.executions for x in execution.report.findings if x.kind.is_fault]
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory):
+    return Kernels(tmp_path_factory.mktemp("mma_sync"))
+
+
+def test_all_that_there_is_is_among_them():
+    keys = every()
+    assert {(x.operation.layout, x.operation.types) for x in keys} == set(product(Layout, (BF16, FP16)))
+    assert {(x.operation.epilogue, x.operation.types) for x in keys} >= set(product(Epilogue, (BF16, FP16)))
+    plain = [x for x in keys if x.operation.epilogue is Epilogue.NONE]
+    assert len(plain) == len(set(Layout)) * 2 * len(LOADS)
+    assert {x.candidate.gemm.schedule for x in FEW} == {f"a{loads}k4" for loads in LOADS}
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda x: x.name)
+def test_rows_are_longer_than_their_extents(key):
+    for shape in shapes(key):
+        matrices = shape.matrices()
+        for argument, is_row_major in (
+            (Argument.A, key.operation.a.is_k_major),
+            (Argument.B, key.operation.b.is_k_major),
+        ):
+            matrix = matrices[argument]
+            run = matrix.num_columns if is_row_major else matrix.num_rows
+            assert max(matrix.row_stride, matrix.column_stride) > run
+        assert matrices[Argument.D].row_stride > shape.problem.n
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda x: x.name)
+def test_nothing_behind_an_extent_is_used(kernels, key):
+    for shape in shapes(key):
+        assert kernels.run(key, shape) == [], shape
+
+
+def whole_pieces(text):
+    """Let each copy bring all of its bytes, wherever the operand ends."""
+    found, count = re.subn(r"(cp\.async\.c[ag]\.shared\.global [^;]*, \d+), %r\d+;", r"\1;", text)
+    assert count
+    return found
+
+
+@pytest.mark.parametrize("key", FEW, ids=lambda x: x.name)
+def test_a_kernel_that_masks_nothing_is_found_on_every_problem_that_ends_inside_of_a_load(kernels, key):
+    """The proof can fail: what lies behind is poison, or no memory at all."""
+    for shape in shapes(key):
+        if (shape.problem.m, shape.problem.n, shape.problem.k) != WHOLE:
+            with pytest.raises((Fault, VerificationError), match=r"address outside of an allocation|not finite"):
+                kernels.run(key, shape, whole_pieces)

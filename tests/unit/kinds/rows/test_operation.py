@@ -1,0 +1,95 @@
+import pytest
+
+from aot.core.element import ElementType
+from aot.kinds.rows.operation import RowFunction, RowOperation, RowProblem, RowScale
+
+
+@pytest.mark.parametrize("operation", RowOperation)
+def test_a_tag_says_types_scales_and_function(operation):
+    types = [operation.x.tag] + ([operation.y.tag] if operation.y is not operation.x else [])
+    scale = [operation.scale.value] if operation.scale in (RowScale.BLOCK, RowScale.TENSOR) else []
+    assert operation.tag == "_".join([*types, *scale, operation.function.value])
+    assert RowOperation(operation.tag) is operation
+    assert operation.is_quantized == (operation.y.bits == 8)
+
+
+def test_the_catalogue_is_ordered_and_every_line_is_its_own():
+    lines = {(x.x, x.y, x.function, x.scale) for x in RowOperation}
+    assert len(lines) == len(RowOperation) == 25
+    assert [x.position for x in RowOperation] == list(range(25))
+
+
+def test_an_unknown_tag_is_refused_at_once():
+    with pytest.raises(ValueError, match="'bf16_kk' is not a valid RowOperation"):
+        RowOperation("bf16_kk")
+
+
+@pytest.mark.parametrize(
+    ("tag", "twins", "reduces"),
+    [
+        ("bf16_rms_norm", ("fp16_rms_norm",), True),
+        ("bf16_e4m3_rms_norm", ("fp16_e4m3_rms_norm",), True),
+        ("bf16_silu_mul", ("fp16_silu_mul",), False),
+        ("bf16_e4m3_silu_mul", (), True),
+        ("fp16_rotary", ("bf16_rotary",), False),
+        ("bf16_int8_quantize", (), True),
+        ("bf16_e4m3_block_quantize", (), False),
+        ("bf16_e5m2_quantize", ("fp16_e5m2_quantize",), True),
+        ("fp16_e4m3_tensor_quantize", ("bf16_e4m3_tensor_quantize",), False),
+        ("bf16_int8_tensor_quantize", (), False),
+    ],
+)
+def test_twins_differ_in_the_type_of_x_alone(tag, twins, reduces):
+    operation = RowOperation(tag)
+    assert (operation.twins, operation.reduces_rows) == (twins, reduces)
+
+
+@pytest.mark.parametrize(
+    ("tag", "num_bytes"),
+    [
+        ("bf16_rms_norm", 2 * 12 * 2 + 4 * 2),
+        ("bf16_layer_norm", 2 * 12 * 2 + 2 * 4 * 2),
+        ("bf16_e4m3_rms_norm", 12 * 3 + 4 * 2 + 3 * 4),
+        ("bf16_silu_mul", 3 * 12 * 2),
+        ("bf16_e4m3_block_quantize", 12 * 3 + 3 * 4),
+        ("fp16_e5m2_tensor_quantize", 12 * 3 + 4),
+        ("fp16_rotary", 2 * 12 * 2),
+    ],
+)
+def test_bytes_are_what_is_read_and_written_once(tag, num_bytes):
+    assert RowProblem(RowOperation(tag), 3, 4).num_bytes == num_bytes
+
+
+def test_a_residual_is_read_and_its_sum_is_written():
+    operation = RowOperation.BF16_RMS_NORM
+    assert operation.num_bytes(3, 4, has_residual=True) - operation.num_bytes(3, 4) == 2 * 12 * 2
+
+
+def test_blocks_have_a_scale_each_and_the_last_may_be_narrower():
+    assert RowOperation.BF16_E4M3_BLOCK_QUANTIZE.num_scales(3, 129) == 6
+    assert RowOperation.BF16_E4M3_QUANTIZE.num_scales(3, 129) == 3
+    assert RowOperation.BF16_ROTARY.num_scales(3, 129) == 0
+
+
+def test_a_pair_reads_twice_as_many_columns():
+    assert [x for x in RowOperation if x.num_columns_of_x(5) == 10] == [
+        x for x in RowOperation if x.function in (RowFunction.SILU_MUL, RowFunction.GELU_TANH_MUL)
+    ]
+    assert RowProblem(RowOperation.FP16_SILU_MUL, 3, 5).name == "fp16_silu_mul rows 3 cols 5"
+    assert RowOperation.BF16_E4M3_SILU_MUL.y is ElementType.E4M3
+
+
+@pytest.mark.parametrize(
+    ("tag", "shape", "num_launches"),
+    [
+        ("bf16_e4m3_quantize", (3, 1), 1),
+        ("bf16_e4m3_block_quantize", (3, 2), 1),
+        ("bf16_e4m3_tensor_quantize", (1, 1), 3),
+    ],
+)
+def test_scales_are_of_rows_of_blocks_or_one(tag, shape, num_launches):
+    operation = RowOperation(tag)
+    assert operation.shape_of_scales(3, 130) == shape
+    assert operation.num_scales(3, 130) == shape[0] * shape[1]
+    assert operation.num_launches == num_launches
+    assert RowOperation.BF16_RMS_NORM.num_scales(3, 130) == 0

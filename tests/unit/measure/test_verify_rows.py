@@ -1,0 +1,66 @@
+"""Kernels of operations on rows are verified by the loop that verifies products."""
+
+import numpy as np
+import pytest
+
+from aot.core.errors import VerificationError
+from aot.kinds.rows.call import HEADS, row_cases
+from aot.kinds.rows.candidate import RowLimits
+from aot.kinds.rows.operation import RowOperation
+from aot.measure.verify import Verifier
+from tests.unit.row_twins import NORM, QUANTIZE, VECTORS, row_kernel_of
+from tests.unit.twins import TwinGpu, TwinKernels
+
+
+def verify(kernel, fault="", seed=1):
+    gpu = TwinGpu()
+    kernels = TwinKernels(gpu, [kernel], faults={kernel.name: (fault, 0)})
+    verifier = Verifier(gpu, kernels, np.random.default_rng(seed))
+    try:
+        return verifier.verify(kernel, 0), kernels
+    finally:
+        verifier.close()
+        assert gpu.num_allocations == 0
+
+
+@pytest.mark.parametrize("operation", list(RowOperation))
+@pytest.mark.parametrize("limits", [VECTORS, RowLimits()], ids=["vectors", "scalar"])
+def test_a_right_kernel_is_found_right(operation, limits):
+    error, kernels = verify(row_kernel_of(operation, limits=limits))
+    cases = list(row_cases(operation, limits))
+    assert (error, len(kernels.launches)) == (0.0, 2 * len(cases))
+    assert len(cases) >= 4
+
+
+def test_cases_are_those_that_the_kernel_takes():
+    cases = list(row_cases(NORM, VECTORS))
+    assert all(VECTORS.takes(case.cols) for case in cases)
+    assert {case.rows for case in cases} == {1, 37}
+    assert max(case.cols for case in cases) == 1024
+    assert max(case.cols for case in row_cases(NORM, RowLimits())) == 20000
+    rotary = list(row_cases(RowOperation.BF16_ROTARY, VECTORS))
+    assert all(x.cols % 32 == 0 for x in rotary)
+    assert {x.problem.rows for x in rotary} == {HEADS, 37 * HEADS}
+    assert HEADS > 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        ("wrong", "wrong result on RowCase.*: y: 1 of"),
+        ("unwritten", "wrong result on RowCase"),
+        ("guards", "wrote 1 elements outside y on bf16_rms_norm rows 1 cols 8"),
+        ("padding", "wrote 1 elements outside y on bf16_rms_norm rows 37 cols 8"),
+        ("reads x", "wrote x, which it is to read, on bf16_rms_norm"),
+        ("residual", "residual_out: 1 of"),
+        ("unstable", "two runs differ in 1 of 8 elements of y on RowCase"),
+    ],
+)
+def test_a_wrong_kernel_is_found_out(fault, text):
+    with pytest.raises(VerificationError, match=text):
+        verify(row_kernel_of(), fault, seed=4)
+
+
+def test_a_wrong_scale_is_found_out():
+    with pytest.raises(VerificationError, match="scales: 1 of"):
+        verify(row_kernel_of(QUANTIZE), "scales")

@@ -1,0 +1,143 @@
+"""The study `prior`, and its page and the short one: what they say is what it prints."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from aot.core.shape_set import load_shape_set
+from aot.core.target import load_target, target_names
+from research.studies import hand_rule, prior
+from research.studies.prior_command import PARTS, SHOWN
+from tests.unit.invoked import study, succeed
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "prior.md").read_text(encoding="utf-8")
+STUDY = (ROOT / "research" / "studies" / "prior.md").read_text(encoding="utf-8")
+QUOTED = re.findall(r"^```console\n\$ python -m research\.studies (.*)\n((?:.*\n)*?)```$", STUDY, re.MULTILINE)
+
+
+@cache
+def printed(part):
+    """Give what the page's command prints, which is run once for all tests."""
+    return succeed("prior", "--target", "thor", "--part", part, run=study)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_the_study_quotes_what_is_printed(part):
+    assert dict(QUOTED)[f"prior --target thor --part {part}"] == printed(part)
+
+
+def test_the_study_quotes_each_part_once():
+    assert len(QUOTED) == len(PARTS)
+
+
+def test_without_a_part_all_are_printed():
+    assert succeed("prior", run=study) == "\n".join(printed(part) for part in PARTS)
+
+
+def rows_of(text, heading):
+    """Give the cells of the table under a heading: those of its lines, by the columns' widths."""
+    lines = text.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith(heading))
+    spans = [match.span() for match in re.finditer("-+", lines[start + 2])]
+    body = lines[start + 3 :]
+    end = next((i for i, line in enumerate(body) if not line), len(body))
+    return [[line[first : last if last < len(line) else None].strip() for first, last in spans] for line in body[:end]]
+
+
+def test_the_points_are_those_published_beside_the_models():
+    rows = rows_of(printed("points"), "Published times")
+    found, target = prior.load_published("thor"), load_target("thor")
+    checks = [x for source in found.source for x in prior.check_source(source, target, found.clock)]
+    assert len(rows) == len(checks) == sum(len(source.point) for source in found.source)
+    for row, x in zip(rows, checks, strict=True):
+        assert row[:2] == [x.source, x.problem.name]
+        figures = [x.cublas_us, x.best_us, x.roofline_us, x.predicted_us, x.slow_us]
+        assert [float(row[i]) for i in (2, 3, 4, 5, 7)] == pytest.approx(figures, abs=0.051)
+        assert [float(row[i]) for i in (6, 8)] == pytest.approx([x.ratio, x.slow_ratio], abs=0.0051)
+        assert row[9] == ("-" if x.best_us <= x.predicted_us else f"{100 * x.explained:.0f}%")
+    assert {row[9] == "-" for row in rows} == {True, False}
+
+
+def test_the_summary_is_of_the_points():
+    points = rows_of(printed("points"), "Published times")
+    lines = printed("summary").split("TIRx-kernels: ")[0] + "\n"
+    summary = rows_of(lines, "Published best")
+    assert sum(int(row[2]) for row in summary) == len(points)
+    for source in {row[0] for row in summary}:
+        of_source = [row for row in summary if row[0] == source]
+        ratios = [float(row[6]) for row in points if row[0] == source]
+        assert min(float(row[4]) for row in of_source) == min(ratios)
+        assert max(float(row[5]) for row in of_source) == max(ratios)
+        assert all(float(row[4]) <= float(row[3]) <= float(row[5]) for row in of_source)
+
+
+def test_the_rule_is_compared_on_every_weight_of_the_set():
+    weights = {(weight.n, weight.k) for model in load_shape_set("representative").models for weight in model.weights}
+    assert set(SHOWN) <= weights
+    text = printed("rule")
+    assert text.startswith(f"The hand rule on the {len(weights)} weights of `representative`, fp16, ")
+    found = hand_rule.compare_weights(sorted(weights), load_target("thor"))
+    rows = rows_of(text, "The hand rule")
+    assert [int(row[0]) for row in rows] == list(hand_rule.ROWS)
+    for row in rows:
+        of_row = [x for x in found if x.problem.m == int(row[0])]
+        assert row[2] == f"{sum(x.agrees for x in of_row)} of {len(weights)}"
+        assert float(row[4]) == pytest.approx(max(x.loss for x in of_row), abs=0.0051)
+        assert int(row[6]) == max(x.rank for x in of_row)
+    assert text.count("\n4096 x 4096 ") == text.count("\n2560 x 2048 ") == len(hand_rule.ROWS)
+
+
+def test_a_tile_that_is_not_in_the_space_is_said_to_be_so(monkeypatch):
+    monkeypatch.setattr(hand_rule, "SMALL", hand_rule.Tile(64, 128, 4, 4, use_2cta=False))
+    rows = rows_of(succeed("prior", "--part", "rule", run=study), "The hand rule")
+    assert [row[0] for row in rows if row[3] == "not in the space"] == ["1", "16", "64", "80"]
+
+
+def test_the_pages_sentences_are_true():
+    target, found = load_target("thor"), prior.load_published("thor")
+    checks = {
+        (x.source, x.problem.operation.tag, x.problem.m): x
+        for source in found.source[:2]
+        for x in prior.check_source(source, target, found.clock)
+    }
+    tirx, torch = (checks[x, "bf16_kk", 4096] for x in ("TIRx-kernels", "torch-performance"))
+    assert f"bf16 4096^3: predicted {tirx.predicted_us:.0f} us. Published: {tirx.best_us:.0f} us at best" in PAGE
+    assert f"and {tirx.cublas_us:.0f} us by cuBLAS (TIRx-kernels), {torch.best_us:.0f} us by cuBLAS" in PAGE
+    assert f"The model is {torch.ratio:.1f} to {tirx.ratio:.1f} times too good." in PAGE
+    assert f"{tirx.slow_us:.0f} us: still {torch.slow_ratio:.1f} to {tirx.slow_ratio:.1f} times." in PAGE
+    assert f"explains {100 * tirx.explained:.0f}% of what is missing to TIRx-kernels' best" in PAGE
+    assert f"best, {100 * torch.explained:.0f}% of the other" in PAGE
+    large = [x.ratio for (_, _, m), x in checks.items() if m >= 8192]
+    assert f"8192^3 and larger: {min(large):.1f} to {max(large):.1f} times too good" in PAGE
+    apxinf = prior.Spread.of(x.ratio for x in prior.check_source(found.source[3], target, found.clock))
+    assert f"(ApxInf): {apxinf.mean:.2f} times too good, {apxinf.least:.2f} to {apxinf.most:.2f}" in PAGE
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (
+            "h200",
+            "aot: error: no published times of 'h200' to hold the prior against; there are of: thor; give --target",
+        ),
+        (
+            "xavier",
+            f"aot: error: no target 'xavier'; there are: {', '.join(target_names())}; see `aot targets`",
+        ),
+    ],
+)
+def test_another_target_is_refused(target, message):
+    result = study("prior", "--target", target)
+    assert (result.exit_code, result.stdout, result.stderr) == (4, "", f"{message}\n")
+
+
+def test_the_help_says_what_is_predicted_and_published():
+    text = succeed("prior", "--help", run=study)
+    assert "another assumption, not a fit" in " ".join(text.split())
+    assert list(PARTS) == ["assumptions", "summary", "points", "rule"]
+    assert all(part in text for part in PARTS)

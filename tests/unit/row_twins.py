@@ -1,0 +1,84 @@
+"""Operations on rows on host memory, by their reference; what a fault spoils of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from aot.core.element import ElementType
+from aot.core.numerics import decode, encode
+from aot.kinds.rows.candidate import RowCandidate, RowKernelKey, RowLimits
+from aot.kinds.rows.operation import RowFunction, RowOperation
+from aot.kinds.rows.reference import expected_scales, row_reference, scaled
+from aot.kinds.rows.signature import RowArgument
+from aot.kinds.rows.tuned import TunedRowKernel
+
+VECTORS = RowLimits(16, 8, 1024)
+NORM, QUANTIZE, ROTARY = RowOperation.BF16_RMS_NORM, RowOperation.BF16_E4M3_QUANTIZE, RowOperation.BF16_ROTARY
+
+
+def row_kernel_of(operation=NORM, threads=1, sha="ab", *, limits=VECTORS, is_fallback=False):
+    key = RowKernelKey(operation, RowCandidate("row_registers", threads, 1, 8, 1))
+    return TunedRowKernel(key, sha.ljust(64, "0"), limits, is_fallback)
+
+
+def element_of(operation, argument):
+    return {RowArgument.Y: operation.y, RowArgument.SCALE: ElementType.FLOAT32}.get(argument, operation.x)
+
+
+def rows_of(call, argument):
+    """Return an operand in memory as rows, of a rotary embedding one for each head of each token."""
+    from tests.unit.twins import memory
+
+    tensor, element = call.tensors[argument], element_of(call.problem.operation, argument)
+    matrix, size = tensor.matrix, element.num_bytes
+    flat = memory(tensor.address, matrix.num_elements, element)
+    shape = (matrix.num_groups, matrix.num_rows, matrix.num_columns)
+    strides = tuple(size * x for x in (matrix.group_stride, matrix.row_stride, matrix.column_stride))
+    return np.lib.stride_tricks.as_strided(flat, shape, strides)
+
+
+def compute_rows(call):
+    """Compute a call of a right kernel."""
+    op, read = call.problem.operation, {}
+    for argument in call.tensors:
+        if argument not in (RowArgument.Y, RowArgument.SCALE, RowArgument.RESIDUAL_OUT):
+            bits = rows_of(call, argument)
+            read[argument] = decode(op.x, bits.reshape(-1, bits.shape[-1]))
+    if op.function is RowFunction.ROTARY:
+        heads = call.tensors[RowArgument.X].matrix.num_rows
+        read |= {x: np.repeat(read[x], heads, 0) for x in (RowArgument.COS, RowArgument.SIN)}
+    expected = row_reference(op, read, call.parameters)
+    y = expected.values
+    if op.is_quantized:
+        scales = rows_of(call, RowArgument.SCALE)[0].view(np.float32)
+        if not call.scale_is_given:
+            scales[:] = expected_scales(op, y).values
+        y = scaled(op, y, scales.astype(np.float64))
+    out = rows_of(call, RowArgument.Y)
+    out[:] = encode(op.y, y.values.astype(np.float32)).reshape(out.shape)
+    if RowArgument.RESIDUAL_OUT in call.tensors:
+        rows_of(call, RowArgument.RESIDUAL_OUT)[0][:] = encode(op.x, expected.residual_out.astype(np.float32))
+
+
+def spoil(call, fault, num_launches):
+    """Let a right result be a faulty kernel's."""
+    from tests.unit.twins import memory
+
+    op, y = call.problem.operation, call.tensors[RowArgument.Y]
+    out = rows_of(call, RowArgument.Y)
+    if fault == "wrong":
+        out[-1, -1, -1] ^= 0x40
+    if fault == "unstable":
+        out[0, 0, 0] ^= out.dtype.type(1 - num_launches & 1)
+    if fault == "unwritten":
+        out[0, 0] = 0xFFFF if op.y.bits == 16 else 0xFF
+    if fault == "guards":
+        memory(y.address - op.y.num_bytes, 1, op.y)[:] = 7
+    if fault == "padding" and y.matrix.num_rows > 1:
+        memory(y.address + op.y.size_of(y.matrix.num_columns), 1, op.y)[:] = 7
+    if fault == "reads x":
+        memory(call.tensors[RowArgument.X].address, 1, op.x)[:] ^= 1
+    if fault == "residual" and RowArgument.RESIDUAL_OUT in call.tensors:
+        rows_of(call, RowArgument.RESIDUAL_OUT)[0, 0, 0] ^= 1
+    if fault == "scales" and not call.scale_is_given:
+        rows_of(call, RowArgument.SCALE)[0, :1, :1].view(np.float32)[:] *= np.float32(1.01)
