@@ -169,7 +169,7 @@ class RowChoice:
 
 
 def look_up_rows(section: RowSection, problem: RowProblem, limits: Sequence[RowLimits], alignment: int) -> RowChoice:
-    """Choose the kernel for a problem: the reference for `choose` in templates/src/dispatch.cc, where rows are m.
+    """Choose the kernel for a problem: the reference for `choose_rows` in templates/src/dispatch.cc.
 
     Args:
         section: the table of the problem's operation.
