@@ -16,6 +16,7 @@ from aot.core.operation import Operation
 from aot.core.progress import waiting
 from aot.core.shape_set import ShapeSet, load_shape_set
 from aot.core.target import Target, load_target
+from aot.kinds.rows.operation import RowOperation
 from aot.select import pipeline
 from aot.select.joined import joined, operations_of, restricted
 from aot.select.narrowed import narrowed
@@ -28,7 +29,8 @@ from aot.space.calibration import constants_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from aot.kinds.rows.operation import RowOperation
+    from aot.core.work import AnyOperation
+
 
 NAMED = "with --selection"
 RECORDED = "with --record and without --selection"
@@ -268,13 +270,14 @@ def _shipped(
     return parts, [x for x in others if x not in adopted]
 
 
-def rows_with(operations: Sequence[RowOperation], device: Target) -> RowSelection:
-    """Select row kernels by the target's committed records, or by the cost model where it has none of an operation."""
-    times = row_times(operations, pipeline.records_of(device, RECORDS))
-    predicted = [x.tag for x in operations if x not in times]
+def rows_with(operations: Sequence[AnyOperation], device: Target) -> RowSelection:
+    """Select kernels of operations on rows by the target's committed records, else by the cost model."""
+    asked = [x for x in operations if isinstance(x, RowOperation)]
+    times = row_times(asked, pipeline.records_of(device, RECORDS))
+    predicted = [x.tag for x in asked if x not in times]
     if predicted:
         click.echo(f"{', '.join(predicted)}: by the cost model", err=True)
-    return select_rows(operations, device, times)
+    return select_rows(asked, device, times)
 
 
 def _as_siblings(

@@ -7,17 +7,19 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from aot.compile.artifact import Artifact, RowArtifact
+from aot.compile.artifact import Artifact
 from aot.compile.compiler import toolchain_versions
-from aot.compile.workplace import Workplace, compile_all_rows, compile_shipped
+from aot.compile.workplace import Workplace, compile_all, compile_shipped
 from aot.core.candidate import KernelKey
 from aot.core.errors import CompileError, PackageError
 from aot.core.execution import Execution, committed_executions
 from aot.core.grouping import Grouping
+from aot.core.kernel import Kernel
 from aot.core.measurement import PROVENANCE_PREDICTED, OperationTimes
 from aot.core.target import Target
 from aot.families import family_of
 from aot.kinds.rows.candidate import RowKernelKey
+from aot.kinds.rows.kernel import RowKernel
 from aot.package.build import build_wheel
 from aot.package.distribution import wheel_version as version_of
 from aot.package.manifest import MANIFEST_VERSION, ElementBits, Manifest, WheelTable, device_table
@@ -110,10 +112,10 @@ def _measured_rows(sources: Sequence[TableSource]) -> set[RowKernelKey]:
 
 def manifest_of(
     sources: Sequence[TableSource],
-    artifacts: Sequence[Artifact],
+    artifacts: Sequence[Artifact[Kernel]],
     package: str,
     wheel_version: str,
-    row_artifacts: Sequence[RowArtifact] = (),
+    row_artifacts: Sequence[Artifact[RowKernel]] = (),
     *,
     batch_invariant: bool = False,
     executions: Sequence[Execution] = (),
@@ -186,10 +188,10 @@ def check_one_host(targets: Sequence[Target]) -> None:
         raise PackageError(f"the target {max(names, key=names.count)} is given twice; expected each once")
 
 
-def _compiled(sources: Sequence[TableSource], workplace: Workplace) -> list[Artifact]:
+def _compiled(sources: Sequence[TableSource], workplace: Workplace) -> list[Artifact[Kernel]]:
     """Compile the kernels of all selections, in the order of `shared_kernels`."""
     kernels = shared_kernels(sources)
-    found: dict[KernelKey, Artifact] = {}
+    found: dict[KernelKey, Artifact[Kernel]] = {}
     for target in dict.fromkeys(kernels.values()):
         keys = [key for key, built_for in kernels.items() if built_for == target]
         artifacts, failures = compile_shipped(keys, target, workplace)
@@ -201,10 +203,10 @@ def _compiled(sources: Sequence[TableSource], workplace: Workplace) -> list[Arti
     return [found[key] for key in kernels]
 
 
-def _compiled_rows(sources: Sequence[TableSource], workplace: Workplace) -> list[RowArtifact]:
+def _compiled_rows(sources: Sequence[TableSource], workplace: Workplace) -> list[Artifact[RowKernel]]:
     """Compile the row kernels of all selections, each once: nothing of a device but its architecture is in them."""
     keys = dict.fromkeys(key for source in sources if source.rows for key in source.rows.kernels)
-    artifacts, failures = compile_all_rows(list(keys), sources[0].target, workplace)
+    artifacts, failures = compile_all(list(keys), sources[0].target, workplace)
     if failures:
         first = failures[0]
         text = f"{len(failures)} selected row kernels do not compile; the first: {first.name}: {first.reason}"

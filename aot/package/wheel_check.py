@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from aot.compile.object_file import ELF_MAGIC, cubin_sm, cubins
 from aot.core.errors import AotError, DeviceError, PackageError, VerificationError
 from aot.core.target import load_target
-from aot.families import family_of
+from aot.families import any_family_of, family_of
 from aot.kinds.gemm.tuned import TunedKernel
 from aot.kinds.rows.tuned import TunedRowKernel
 from aot.package.manifest import Manifest, from_json
@@ -22,7 +22,6 @@ from aot.package.render import capability, library_name
 from aot.package.states import states_text
 from aot.package.wheel_archive import read_wheel
 from aot.package.wheel_file import inspect_wheel
-from aot.row_families import row_family_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -203,7 +202,7 @@ def tuned_kernels(manifest: Manifest) -> list[Tuned]:
         for kernel in manifest.kernels
     ]
     return products + [
-        TunedRowKernel(x.key, x.object_sha256, x.limits, row_family_of(x.candidate).is_fallback)
+        TunedRowKernel(x.key, x.object_sha256, x.limits, any_family_of(x.candidate).is_fallback)
         for x in manifest.row_kernels
     ]
 

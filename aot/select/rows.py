@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from aot.core.candidate import Candidate
 from aot.core.errors import SelectionError
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
-from aot.kinds.rows.candidate import RowCandidate, RowKernelKey
+from aot.families import rows_family_of
+from aot.kinds.rows.candidate import RowKernelKey
 from aot.kinds.rows.dispatch import RowColumn, RowSection, RowStep, RowTable
 from aot.kinds.rows.kind import ROWS
 from aot.kinds.rows.operation import MAX_COLS, RowFunction, RowOperation, RowProblem
-from aot.row_families import row_family_of
 from aot.select.record import read_record, recorded_kernels
-from aot.space.row_cost import row_time_us
-from aot.space.row_legality import legal_rows, row_fallback
+from aot.space.enumeration import fallback, legal
+from aot.space.kinds import space_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from aot.core.target import Target
 
-RowTimes: TypeAlias = Mapping[RowOperation, Mapping[tuple[int, int], Mapping[RowCandidate, float]]]
+RowTimes: TypeAlias = Mapping[RowOperation, Mapping[tuple[int, int], Mapping[Candidate, float]]]
 """Measured microseconds by operation, (rows, cols) and candidate."""
 
 
@@ -43,7 +44,7 @@ def row_times(operations: Sequence[RowOperation], records: Sequence[Path]) -> Ro
     Raises:
         StoreError: a record cannot be read.
     """
-    found: dict[RowOperation, dict[tuple[int, int], dict[RowCandidate, float]]] = {}
+    found: dict[RowOperation, dict[tuple[int, int], dict[Candidate, float]]] = {}
     for path in records:
         if not any(isinstance(key, RowKernelKey) for key in recorded_kernels(path)):
             continue
@@ -92,7 +93,7 @@ class _Grid:
     operation: RowOperation
     row_edges: tuple[int, ...]
     col_edges: tuple[int, ...]
-    candidates: tuple[RowCandidate, ...]
+    candidates: tuple[Candidate, ...]
     times: NDArray[np.float64]
     """(columns, rows, candidates)."""
     is_measured: NDArray[np.bool_]
@@ -110,16 +111,16 @@ def _edges(
 
 def _corrected(
     operation: RowOperation,
-    candidate: RowCandidate,
+    candidate: Candidate,
     size: tuple[int, int],
     target: Target,
-    measured: Mapping[tuple[int, int], Mapping[RowCandidate, float]],
+    measured: Mapping[tuple[int, int], Mapping[Candidate, float]],
 ) -> float:
     """Predict a time of (rows, cols), times measured over predicted at the nearest size where it was timed."""
-    key = RowKernelKey(operation, candidate)
+    space = space_of(operation)
 
     def predicted(at: tuple[int, int]) -> float:
-        return row_time_us(key, RowProblem(operation, *at), target)
+        return space.times_us([candidate], RowProblem(operation, *at), target)[0]
 
     def distance(at: tuple[int, int]) -> float:
         return sum(abs(math.log(x / y)) for x, y in zip(at, size, strict=True))
@@ -132,19 +133,18 @@ def _corrected(
 
 
 def _grid_of(
-    operation: RowOperation, target: Target, measured: Mapping[tuple[int, int], Mapping[RowCandidate, float]]
+    operation: RowOperation, target: Target, measured: Mapping[tuple[int, int], Mapping[Candidate, float]]
 ) -> _Grid:
     row_edges, col_edges = _edges(operation, measured)
     timed = {candidate for times in measured.values() for candidate in times}
-    legal = legal_rows(operation, target)
-    candidates = tuple(x for x in legal if not timed or x in timed)
+    candidates = tuple(x for x in legal(operation, target) if not timed or x in timed)
     times = np.full((len(col_edges), len(row_edges), len(candidates)), np.inf)
     is_measured = np.zeros(times.shape, np.bool_)
     for j, cols in enumerate(col_edges):
         # What takes the last column takes any width: its times are those of twice the widest that is named.
         shown = min(cols, 2 * col_edges[-2]) if len(col_edges) > 1 else cols
         for k, candidate in enumerate(candidates):
-            if row_family_of(candidate).limits(candidate, operation).max_cols < cols:
+            if rows_family_of(candidate).limits(candidate, operation).max_cols < cols:
                 continue
             for i, rows in enumerate(row_edges):
                 known = measured.get((rows, cols), {})
@@ -228,7 +228,7 @@ def select_rows(operations: Sequence[RowOperation], target: Target, times: RowTi
         grid = _grid_of(operation, target, (times or {}).get(operation, {}))
         chosen = _portfolio(grid)
         first = len(kernels)
-        kernels.append(RowKernelKey(operation, row_fallback(operation, target)))
+        kernels.append(RowKernelKey(operation, fallback(operation, target)))
         kernels += [RowKernelKey(operation, grid.candidates[k]) for k in chosen]
         places = {k: first + 1 + i for i, k in enumerate(chosen)}
         sections.append(RowSection(operation, _columns(grid, chosen, places.__getitem__), first))

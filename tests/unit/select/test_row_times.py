@@ -7,7 +7,7 @@ import pytest
 
 from aot.core.errors import StoreError
 from aot.core.strict_json import DecodeError
-from aot.kinds.rows.candidate import RowCandidate, RowKernelKey
+from aot.kinds.rows.candidate import RowKernelKey, row_candidate
 from aot.kinds.rows.operation import RowOperation, RowProblem
 from aot.select.record import read_record
 from aot.select.row_times import is_journal, parse_row_record, read_journal
@@ -47,7 +47,7 @@ JOURNAL = [
     {"quarantined": {"kernel": BAD, "reason": "hung"}},
     {"idle": {}},
 ]
-KEY = RowKernelKey(RowOperation.BF16_RMS_NORM, RowCandidate("row_registers", 128, 1, 8, 4))
+KEY = RowKernelKey(RowOperation.BF16_RMS_NORM, row_candidate("row_registers", 128, 1, 8, 4))
 
 
 def journal(path, lines=JOURNAL, end="\n"):
