@@ -95,11 +95,16 @@ def execution_text(execution: Execution) -> str:
 def states_text(manifest: Manifest) -> str:
     """Say in a line how many kernels of a wheel have which state, and name those in which the interpreter found faults.
 
-    Such as `66 of 66 kernels executed in the interpreter`.
+    Such as `66 of 66 kernels executed in the interpreter`, or `616 of 616 kernels ran on the device (610 executed in
+    the interpreter too)`.
     """
     kernels = manifest.all_kernels
     counts = Counter(kernel.state for kernel in kernels)
+    right = {x.kernel for x in manifest.executions if x.is_right}
+    num_both = sum(kernel.state is KernelState.RUN and kernel.name in right for kernel in kernels)
     parts = [f"{counts[state]} {text}" for state, text in _TEXTS.items() if counts[state]]
+    if num_both:
+        parts[0] += f" ({num_both} {_TEXTS[KernelState.EXECUTED]} too)"
     text = ", ".join(parts).replace(" ", f" of {len(kernels)} kernels ", 1)
     wrong = [x.kernel for x in manifest.executions if not x.is_right]
     return f"{text}; wrong in the interpreter: {', '.join(wrong)}" if wrong else text

@@ -98,6 +98,16 @@ def test_states_are_counted(given, text, has_executed):
     assert state_variables(manifest) == {"states": text, "has_executed": has_executed}
 
 
+def test_kernels_that_ran_and_were_executed_are_counted_too():
+    run = [KernelState.RUN, KernelState.RUN, KernelState.COMPILED]
+    ran = "2 of 3 kernels ran on the device"
+    expected = f"{ran} (2 executed in the interpreter too), 1 compiled only"
+    assert states_text(states(*run, executions=(of(RIGHT, BIG),))) == expected
+    assert states_text(states(*run, executions=(of(RIGHT, SMALL),))) == f"{ran}, 1 compiled only"
+    text = states_text(states(*run, executions=(of(RIGHT, BIG, num_findings=1),)))
+    assert text.startswith(f"{ran}, 1 compiled only; wrong in the interpreter: ")
+
+
 def test_what_the_interpreter_found_wrong_is_named():
     wrong = of(RIGHT, BIG, num_findings=2, worst_error=2.0)
     manifest = states(KernelState.COMPILED, executions=(wrong, of(RIGHT, SMALL)))
