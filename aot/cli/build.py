@@ -38,10 +38,10 @@ from aot.cli.selection import (
     PREDICTED,
     UNSELECTED,
     last_selection,
-    rows_with,
     selection_for,
     selection_with,
     shipped_mode,
+    stepped_with,
 )
 from aot.compile.workplace import Workplace
 from aot.core.errors import SelectionError
@@ -150,8 +150,8 @@ def _source(context: click.Context, wanted: _Wanted) -> tuple[TableSource, Cover
         click.echo(f"warning: {device.name}: {found.text_of_general}", err=True)
     tell(selection_tables.selection_summary(chosen))
     gate.check_heldout(chosen, *values["max_heldout_regret"])
-    rows = rows_with(context.meta[OTHERS], device) if context.meta[OTHERS] else None
-    return TableSource(chosen, device, pipeline.times_behind(chosen, None, RECORDS), found, rows), found
+    stepped = stepped_with(context.meta[OTHERS], device) if context.meta[OTHERS] else None
+    return TableSource(chosen, device, pipeline.times_behind(chosen, None, RECORDS), found, stepped), found
 
 
 def said(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> str:

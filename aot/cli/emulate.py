@@ -31,10 +31,10 @@ from aot.cli.selection import (
     NAMED,
     PREDICTED,
     UNSELECTED,
-    rows_with,
     selection_for,
     selection_with,
     shipped_mode,
+    stepped_with,
 )
 from aot.compile.legal_keys import legal_keys
 from aot.compile.workplace import Workplace
@@ -143,7 +143,7 @@ def _keys(context: click.Context, device: Target, emulated: Target) -> list[AnyK
             is_predicted = values["predicted"]
             keys += selection_with(context, device, named.products, is_predicted=is_predicted).kernels
         if named.others:
-            keys += rows_with(named.others, device).kernels
+            keys += stepped_with(named.others, device).kernels
     else:
         keys += selection_for(context, source, device, values["selection"]).kernels
     kept = [x for x in keys if patterns.keep(x.candidate.name)]

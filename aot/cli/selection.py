@@ -16,14 +16,13 @@ from aot.core.operation import Operation
 from aot.core.progress import waiting
 from aot.core.shape_set import ShapeSet, load_shape_set
 from aot.core.target import Target, load_target
-from aot.kinds.rows.operation import RowOperation
 from aot.select import pipeline
 from aot.select.joined import joined, operations_of, restricted
 from aot.select.narrowed import narrowed
 from aot.select.objective import NAMED_WEIGHT, Objective, SelectionLimits
-from aot.select.rows import RowSelection, row_times, select_rows
 from aot.select.selection import Selection, read_selection
 from aot.select.siblings import as_sibling, sibling_in
+from aot.select.stepped import SteppedSelection, select_stepped, times_of
 from aot.space.calibration import constants_of
 
 if TYPE_CHECKING:
@@ -270,14 +269,13 @@ def _shipped(
     return parts, [x for x in others if x not in adopted]
 
 
-def rows_with(operations: Sequence[AnyOperation], device: Target) -> RowSelection:
-    """Select kernels of operations on rows by the target's committed records, else by the cost model."""
-    asked = [x for x in operations if isinstance(x, RowOperation)]
-    times = row_times(asked, pipeline.records_of(device, RECORDS))
-    predicted = [x.tag for x in asked if x not in times]
+def stepped_with(operations: Sequence[AnyOperation], device: Target) -> SteppedSelection:
+    """Select kernels of operations that are no products by the target's committed records, else by the cost model."""
+    times = times_of(operations, pipeline.records_of(device, RECORDS))
+    predicted = [x.tag for x in operations if x not in times]
     if predicted:
         click.echo(f"{', '.join(predicted)}: by the cost model", err=True)
-    return select_rows(asked, device, times)
+    return select_stepped(operations, device, times)
 
 
 def _as_siblings(

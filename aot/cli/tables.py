@@ -135,7 +135,9 @@ def verdicts_table(judged: Iterable[tuple[Candidate, Verdict]]) -> str:
     for candidate, verdict in judged:
         if isinstance(verdict, Accepted):
             used = verdict.resources
-            rows.append((candidate.name, "in", f"{used.smem_bytes:,} B, {used.num_stages} stages"))
+            stages = f", {used.num_stages} stages" if used.num_stages else ""
+            registers = f", {used.registers} registers" if used.registers else ""
+            rows.append((candidate.name, "in", f"{used.smem_bytes:,} B{stages}{registers}"))
         else:
             rows.append((candidate.name, "out", f"{verdict.reason.value}: {verdict.message}"))
     return table(("candidate", "", "resources or reason"), rows)

@@ -188,6 +188,14 @@ class Kind(ABC, Generic[P_co, K_co]):
         """Return a candidate's family, first, and its knobs, whichever they are, by name."""
         return {"family": candidate.family, **dict(candidate.knobs.items())}
 
+    def edges(self, operation: Any) -> Mapping[str, tuple[int, ...]]:
+        """Return, by axis, where tables have steps beside the sizes that were measured; the last key is the largest.
+
+        None of a kind whose tables have several key axes, of which one grid is chosen by times.
+        """
+        del operation
+        return {}
+
     @abstractmethod
     def imputed_from(self, operation: AnyOperation) -> tuple[AnyOperation, ...]:
         """Return the operations whose times may stand for one's, the nearest first."""

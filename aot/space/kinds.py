@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Candidate, Reason, Rejected
+from aot.core.constraints import MAX_EXTENT
 from aot.core.dispatch import LOADS
 from aot.core.feature import Feature
 from aot.core.knobs import SplitK
@@ -57,6 +58,11 @@ class KindSpace(ABC):
         """Say whether a kernel is to be timed on problems that are aligned."""
         del candidate, target
         return True
+
+    def most(self, candidate: Candidate, operation: Any) -> int:
+        """Return the largest size along the key axis of the kind's tables that a kernel takes."""
+        del candidate, operation
+        return MAX_EXTENT
 
     @abstractmethod
     def times_us(
@@ -153,6 +159,10 @@ class RowsSpace(KindSpace):
         """Say that it has no such operation."""
         del reason
         return f"{family.name} computes no {operation.tag}"
+
+    def most(self, candidate: Candidate, operation: RowOperation) -> int:
+        """Return the most columns."""
+        return rows_family_of(candidate).limits(candidate, operation).max_cols
 
     def times_us(
         self, candidates: Sequence[Candidate], problem: RowProblem, target: Target, constants: Constants = DEFAULTS

@@ -35,9 +35,9 @@ from aot.package.build import build_library
 from aot.package.manifest import Library, device_table
 from aot.search.strategy import MODEL
 from aot.select.coverage import untuned
+from aot.select.journals import is_journal, read_journal
 from aot.select.level import Level, level, levels_apart
 from aot.select.record import from_store, merge, read_products, read_record, write_record
-from aot.select.row_times import is_journal, read_journal
 from aot.select.selector import fallback_key
 from aot.select.time_model import TimeModel
 from aot.select.times import measured_times

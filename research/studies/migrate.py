@@ -19,8 +19,8 @@ from aot.core.strict_json import decode, parse_json, read_content, text_of
 from aot.core.table_check import takes_aligned
 from aot.core.whole_file import write_whole
 from aot.measure.store_sql import RENAMED_FAMILIES
+from aot.select.journals import is_row_record, parse_row_record
 from aot.select.record import write_record
-from aot.select.row_times import is_row_record, parse_row_record
 from aot.select.selection import FamilyKernel
 
 FIELDS = {"rounding_mean": "bucketing_loss_mean", "rounding_worst": "bucketing_loss_worst"}

@@ -22,8 +22,8 @@ from aot.kinds.named_operations import PRESETS, all_named_operations
 from aot.kinds.rows.operation import RowOperation, RowScale
 from aot.select.joined import operations_of
 from aot.select.pipeline import committed_selection, records_of, timed_operations
-from aot.select.rows import row_times
 from aot.select.selection import read_selection
+from aot.select.stepped import times_of
 from aot.space.enumeration import fallback, legal
 from aot.space.legality import check, unbuilt
 from research.bench.compact import read_result
@@ -72,7 +72,8 @@ def proven_operations(target: str) -> frozenset[Operation]:
 @cache
 def measured_rows(target: str) -> frozenset[RowOperation]:
     """Return the operations on rows of which the committed record of a target has times, if it has one."""
-    return frozenset(row_times(tuple(RowOperation), records_of(load_target(target), RECORDS)))
+    found = times_of(tuple(RowOperation), records_of(load_target(target), RECORDS))
+    return frozenset(x for x in RowOperation if x in found)
 
 
 @cache

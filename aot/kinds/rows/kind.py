@@ -8,9 +8,12 @@ from aot.kinds.kind import Axis, Features, Kind, Use
 from aot.kinds.rows.candidate import RowKernelKey, RowKnobs
 from aot.kinds.rows.kernel import RowKernel
 from aot.kinds.rows.operation import KIND, RowOperation, RowProblem
+from aot.kinds.rows.sizes import ROW_EDGES, col_edges
 from aot.kinds.rows.tuned import TunedRowKernel
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from aot.core.work import AnyOperation
 
 
@@ -26,6 +29,10 @@ class RowsKind(Kind[RowProblem, RowKernelKey]):
     features = Features(("threads_per_row", "rows_per_cta", "vector_elements", "vectors_per_thread"), ("family",))
     kernel_type = RowKernel
     tuned_type = TunedRowKernel
+
+    def edges(self, operation: RowOperation) -> Mapping[str, tuple[int, ...]]:
+        """Return those of rows and of an operation's columns."""
+        return {"rows": ROW_EDGES, "cols": col_edges(operation)}
 
     def imputed_from(self, operation: AnyOperation) -> tuple[RowOperation, ...]:
         """Return the operations that differ in X's element type alone, whose elements are as wide."""

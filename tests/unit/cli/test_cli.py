@@ -154,6 +154,17 @@ def test_space():
     assert ["sm100_tgv_64x8_c1x1_st8_direct_swap", "in", "148,480", "B,", "8", "stages"] in rows
 
 
+def test_space_is_of_operations_of_any_kind():
+    text = succeed("space", "--target", "b200", "--operations", "bf16_kk,bf16_rms_norm", "--explain")
+    assert [line for line in text.splitlines() if line.endswith(("_kk:", "_norm:"))] == [
+        "bf16_kk:",
+        "bf16_rms_norm:",
+    ]
+    assert "    row_registers_1024x1_v8x4 needs about 88 registers a thread; sm_100a gives 64 to each of 1024" in text
+    rows = [x.split() for x in succeed("space", "--list", "--operations", "bf16_rotary").splitlines()]
+    assert ["row_rotary_8x16_v8x1", "in", "48", "B,", "64", "registers"] in rows
+
+
 @pytest.mark.slow
 def test_import_and_select(tmp_path, monkeypatch):
     coarse_grid(monkeypatch)

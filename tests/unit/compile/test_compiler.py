@@ -63,9 +63,8 @@ def runs(tmp_path_factory):
     """Compile for every target at once, each into a store of its own; gives the stores and the results to come."""
     roots = {name: tmp_path_factory.mktemp("artifacts") for name in TARGETS}
     for key in (x for keys in KEYS.values() for x in keys):
-        family_sources(
-            key.candidate.family
-        )  # parsed once, before there are threads: CPython 3.11 may fail where several parse at once
+        # Parsed once, before there are threads: CPython 3.11 may fail where several parse at once.
+        family_sources(key.candidate.family)
     with ThreadPoolExecutor(len(TARGETS)) as pool:
         results = {
             name: pool.submit(
@@ -82,9 +81,7 @@ def artifacts(runs):
     _, results = runs
     found = {}
     for target in NAMES:
-        made, failures = results[target].result()
-        assert failures == []
-        found |= {(target, artifact.kernel.candidate.name): artifact for artifact in made}
+        found |= {(target, x.kernel.candidate.name): x for x in results[target].result()}
     return found
 
 
@@ -145,9 +142,7 @@ def test_keeping_ptx_changes_no_byte_of_an_object(artifacts, tmp_path, target):
 
 
 def test_ptx_does_not_depend_on_the_host(runs, artifacts):
-    made, failures = runs[1]["thor, from another host"].result()
-    assert failures == []
-    for other in made:
+    for other in runs[1]["thor, from another host"].result():
         own = artifacts["thor", other.kernel.candidate.name]
         assert other.kernel.object_sha256 != own.kernel.object_sha256
         assert other.ptx_path.read_bytes() == own.ptx_path.read_bytes()
@@ -190,9 +185,8 @@ def test_artifacts_say_what_a_launch_needs(artifacts, name, num_strides, tmem_co
 
 def test_what_is_there_is_not_compiled_again(store, monkeypatch):
     monkeypatch.setattr(compile_module, "_run_workers", lambda *_, **__: pytest.fail("compiled again"))
-    made, failures = compile_kernels(KEYS["h200"][::-1], H200, store.root)
+    made = compile_kernels(KEYS["h200"][::-1], H200, store.root)
     assert [artifact.kernel.key for artifact in made] == KEYS["h200"][::-1]
-    assert failures == []
 
 
 @pytest.mark.parametrize(("damaged", "whole"), [(0, 1), (1, 0)] if EVERY else [(0, 1)])
@@ -204,7 +198,7 @@ def test_a_damaged_object_is_compiled_again_to_the_same_bytes(artifacts, store, 
     assert store.get(key, H200) is None
     other = store.get(KEYS["h200"][whole], H200).path
     before = other.stat().st_mtime_ns
-    made, _ = compile_kernels(KEYS["h200"], H200, store.root, progress=False)
+    made = compile_kernels(KEYS["h200"], H200, store.root, progress=False)
     assert made[damaged].kernel == good
     assert sha256(made[damaged].path.read_bytes()).hexdigest() == good.object_sha256
     assert other.stat().st_mtime_ns == before
@@ -254,8 +248,7 @@ def test_what_a_killed_run_left_is_swept(tmp_path, monkeypatch):
 
 def test_what_the_compiler_refuses_is_a_result_with_its_reason(runs):
     roots, results = runs
-    made, (failure,) = results["no such host"].result()
-    assert made == []
+    (failure,) = results["no such host"].result()
     assert failure.name == FALLBACK.name
     assert failure.reason.startswith("DSLRuntimeError: ")
     assert "no-such-triple" in failure.reason

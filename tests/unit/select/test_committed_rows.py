@@ -9,8 +9,8 @@ from aot.core.target import load_target
 from aot.families import rows_family_of
 from aot.kinds.rows.kind import ROWS
 from aot.kinds.rows.operation import RowFunction
+from aot.kinds.rows.sizes import HEAD_EDGES
 from aot.select.record import read_record
-from aot.select.rows import HEAD_EDGES
 
 RECORDS = sorted((Path(aot.__file__).parent / "records").glob("*_rows.jsonl.gz"))
 

@@ -9,8 +9,8 @@ from aot.core.errors import StoreError
 from aot.core.strict_json import DecodeError
 from aot.kinds.rows.candidate import RowKernelKey, row_candidate
 from aot.kinds.rows.operation import RowOperation, RowProblem
+from aot.select.journals import is_journal, parse_row_record, read_journal
 from aot.select.record import read_record
-from aot.select.row_times import is_journal, parse_row_record, read_journal
 from aot.tune.tuning import import_results
 from research.studies.migrate import migrate
 
