@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from aot.core.candidate import Accepted
 from aot.core.errors import CandidateError, OutputError
+from aot.core.execution import executions_path, read_executions
 from aot.core.operation import Operation
 from aot.core.target import load_target, target_names
 from aot.core.whole_file import write_whole
@@ -43,6 +44,7 @@ RECORDS = Path(__file__).parents[2] / "aot" / "records"
 MEASURED = "measured"
 SHIPPED = "by the times of"
 PROVEN = "right, not timed"
+EXECUTED = "executed, not run"
 COMPILED = "compiles, not run"
 FALLBACK = "fallback only"
 REFUSED = "none"
@@ -84,6 +86,20 @@ def proven_rows(target: str) -> frozenset[RowOperation]:
         checks |= read_result(path)["checks"]
     found = {x: [faults for name, (_, faults) in checks.items() if name.startswith(f"{x}_row_")] for x in RowOperation}
     return frozenset(x for x, faults in found.items() if faults and not any(faults))
+
+
+@cache
+def executed_operations(target: str) -> frozenset[Operation]:
+    """Return the operations of which the interpreter executed kernels for a target, not the fallback's, all right."""
+    path = executions_path(target)
+    right: dict[str, bool] = {x.kernel: x.is_right for x in read_executions(path, target)} if path.exists() else {}
+    names = [x.name for x in families_for(load_target(target)) if not x.is_fallback]
+
+    def verdicts(operation: Operation) -> list[bool]:
+        starts = tuple(f"{operation.tag}_{name}_" for name in names)
+        return [is_right for kernel, is_right in right.items() if kernel.startswith(starts)]
+
+    return frozenset(x for x in Operation if verdicts(x) and all(verdicts(x)))
 
 
 @cache
@@ -136,8 +152,9 @@ def support(operation: Operation, target: str) -> Support:
     nearest = next((x for x in operation.equivalents if x in measured_operations(target)), None)
     if nearest and operation in shipped_operations(target):
         return Support(f"{SHIPPED} {nearest.tag}")
-    if operation in proven_operations(target):
-        return Support(PROVEN)
+    for status, found in ((PROVEN, proven_operations), (EXECUTED, executed_operations)):
+        if operation in found(target):
+            return Support(status)
     if _has_tuned(operation, target):
         return Support(COMPILED)
     try:

@@ -84,7 +84,7 @@ def test_instructions_of_a_warp_are_traced():
     lines = [x for x in output.splitlines() if re.match(r"\d+,\d+,\d+:\d+ [0-9a-f]{8}  \d+: ", x)]
     assert len(lines) > 100
     assert {x.split()[0] for x in lines} == {"0,0,0:1"}
-    assert any("st.global.b16" in x for x in succeed(*GENERAL, "--problem", "1,1,1", "--trace").splitlines())
+    assert any("st.shared" in x for x in lines)
 
 
 @pytest.mark.slow
