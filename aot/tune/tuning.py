@@ -32,7 +32,6 @@ from aot.package.build import build_library
 from aot.package.manifest import Library, device_table
 from aot.search.strategy import MODEL
 from aot.select.coverage import untuned
-from aot.select.journals import is_journal, read_journal
 from aot.select.level import Level, level, levels_apart
 from aot.select.record import from_store, merge, read_products, read_record, write_record
 from aot.select.selector import fallback_key
@@ -198,7 +197,7 @@ def import_results(
     """Merge result stores, and the record if it is there, into the record.
 
     Args:
-        results: the stores, or journals of operations on rows as they were until 2026-11-27.
+        results: the stores.
         record: the record to write; by default the one of the stores' target among `records`.
         records: the folder of the targets' records.
         is_levelled: whether the stores' times are first put to the level of the record, or else of the first store.
@@ -208,7 +207,7 @@ def import_results(
             common to be put to one level.
         TargetError: the stores are of a target that there is not.
     """
-    found = [read_journal(path) if is_journal(path) else from_store(path) for path in results]
+    found = [from_store(path) for path in results]
     target = found[0].target
     if target not in target_names():
         known = ", ".join(target_names())
