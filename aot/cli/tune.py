@@ -13,7 +13,7 @@ from aot.cli import tables
 from aot.cli.importing import merge_results
 from aot.cli.options import (
     ANY_OPERATIONS_TYPE,
-    ASKED_OPERATIONS,
+    ASKED_OF_ANY_KIND,
     CALIBRATION,
     DTYPES,
     EPILOGUES,
@@ -30,7 +30,7 @@ from aot.cli.options import (
     Axis,
     Command,
     FiniteFloat,
-    asked_operations,
+    asked_of_any_kind,
     is_given,
     option,
     options,
@@ -38,7 +38,6 @@ from aot.cli.options import (
 )
 from aot.cli.output import JSON, show, tell
 from aot.compile.workplace import Workplace, compile_all
-from aot.core.candidate import KernelKey
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.errors import AotError, SelectionError
@@ -53,7 +52,7 @@ from aot.select.selection import read_selection
 from aot.space.calibration import constants_of
 from aot.space.enumeration import Patterns
 from aot.tune.bundle import check_bundle_folder
-from aot.tune.kinds import TuningRequest, tuning_candidates
+from aot.tune.kinds import TuningRequest, tuning_keys
 from aot.tune.remote import Tuning as RemoteTuning
 from aot.tune.tuning import check_problems, check_this_machine, learn, make_tuning_bundle, measure_here
 
@@ -133,16 +132,18 @@ class _Options:
 
 
 @click.command(name="compile", cls=Command, axes=(OPERATIONS_AXIS,))
-@options(TARGET, SHAPES, KERNELS, ASKED_OPERATIONS, JOBS)
+@options(TARGET, SHAPES, KERNELS, ASKED_OF_ANY_KIND, JOBS)
 @click.option("--limit", type=click.IntRange(1), default=64, show_default=True, help="Candidates of each operation.")
 @JSON
 def compile_command(**values: Any) -> None:
-    """Compile the candidates that the cost model ranks best on a shape set. Needs no GPU; resumes."""
-    operations, shapes = asked_operations(values), load_shape_set(values["shapes"])
+    """Compile the candidates that the cost model ranks best on a shape set. Needs no GPU; resumes.
+
+    Operations on rows have sizes of their own.
+    """
+    operations, shapes = asked_of_any_kind(values), load_shape_set(values["shapes"])
     request = TuningRequest(shapes, operations, Patterns.parse(values["kernels"]), values["limit"], PRUNE)
     device = load_target(values["target"])
-    keys = [KernelKey(x, candidate) for x in operations for candidate in tuning_candidates(request, device, x)]
-    artifacts, failures = compile_all(keys, device, Workplace(jobs=values["jobs"]))
+    artifacts, failures = compile_all(tuning_keys(request, device), device, Workplace(jobs=values["jobs"]))
     show(lambda: tables.artifact_facts(artifacts, failures), lambda: tables.artifacts_table(artifacts, failures))
     if failures:
         raise SystemExit(AotError.exit_code)

@@ -14,9 +14,10 @@ from aot.core.errors import CandidateError
 from aot.core.operands import unaligned_loads
 from aot.core.operation import Operation
 from aot.core.shape_set import ShapeSet
-from aot.core.work import AnyOperation
+from aot.core.work import AnyKey, AnyOperation
 from aot.families import rows_family_of
 from aot.kinds.gemm.kind import GEMM
+from aot.kinds.registry import kind_of
 from aot.kinds.rows.kind import ROWS
 from aot.kinds.rows.operation import RowOperation
 from aot.kinds.rows.sizes import usual_problems
@@ -174,6 +175,18 @@ class RowsTuning(KindTuning):
 TUNINGS: Mapping[str, KindTuning] = MappingProxyType({GEMM.name: GemmTuning(), ROWS.name: RowsTuning()})
 
 
+def key_of(operation: AnyOperation, candidate: Candidate) -> AnyKey:
+    """Return the kernel of an operation and a candidate."""
+    make: Any = kind_of(operation).key_type
+    found: AnyKey = make(operation, candidate)
+    return found
+
+
 def tuning_candidates(request: TuningRequest, target: Target, operation: AnyOperation) -> list[Candidate]:
     """Choose the candidates of one operation to measure; see `KindTuning.candidates`."""
     return TUNINGS[operation.kind].candidates(request, target, operation)
+
+
+def tuning_keys(request: TuningRequest, target: Target) -> list[AnyKey]:
+    """List the kernels to measure, of each operation of a request; errors as `KindTuning.candidates`."""
+    return [key_of(x, y) for x in request.operations for y in tuning_candidates(request, target, x)]

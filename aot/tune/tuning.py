@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from aot.compile.artifact import AnyKernel, Artifact, CompileFailure
 from aot.compile.tuned import tuned_kernel
@@ -21,10 +20,8 @@ from aot.core.problem import Problem
 from aot.core.scratch import scratch_folder
 from aot.core.target import Target, load_target, target_names
 from aot.core.whole_file import check_output
-from aot.core.work import AnyKey, AnyOperation, AnyProblem
-from aot.families import any_family_of
+from aot.core.work import AnyProblem
 from aot.kinds.gemm.kind import GEMM
-from aot.kinds.registry import kind_of
 from aot.kinds.rows.dispatch import fallback_table
 from aot.kinds.rows.kernel import RowKernel
 from aot.measure.options import Options
@@ -35,7 +32,6 @@ from aot.package.build import build_library
 from aot.package.manifest import Library, device_table
 from aot.search.strategy import MODEL
 from aot.select.coverage import untuned
-from aot.select.journals import is_journal, read_journal
 from aot.select.level import Level, level, levels_apart
 from aot.select.record import from_store, merge, read_products, read_record, write_record
 from aot.select.selector import fallback_key
@@ -43,7 +39,7 @@ from aot.select.time_model import TimeModel
 from aot.select.times import measured_times
 from aot.space.enumeration import fallback
 from aot.tune.bundle import Bundle, make_bundle
-from aot.tune.kinds import TUNINGS, TuningRequest, tuning_candidates
+from aot.tune.kinds import TUNINGS, TuningRequest, key_of, tuning_keys
 from aot.tune.remote import check_machine
 
 
@@ -115,25 +111,6 @@ def check_problems(request: TuningRequest) -> list[str]:
     return lines
 
 
-def tuning_keys(request: TuningRequest, target: Target) -> list[AnyKey]:
-    """List the kernels of a tuning: of each operation those to measure; in front the fallbacks of their kinds.
-
-    Raises:
-        CandidateError: none is left of an operation, or no fallback compiles for the target.
-    """
-    keys: list[AnyKey] = []
-    for operations in request.by_kind.values():
-        keys += [_key(x, fallback(x, target)) for x in operations]
-        keys += [_key(x, y) for x in operations for y in tuning_candidates(request, target, x)]
-    return list(dict.fromkeys(keys))
-
-
-def _key(operation: AnyOperation, candidate: Candidate) -> AnyKey:
-    make: Any = kind_of(operation).key_type
-    found: AnyKey = make(operation, candidate)
-    return found
-
-
 def tuning_library(
     request: TuningRequest, target: Target, out_dir: Path, workplace: Workplace
 ) -> tuple[Path, TuningSet, list[CompileFailure]]:
@@ -144,7 +121,8 @@ def tuning_library(
     """
     has_products = GEMM.name in request.by_kind
     needed = () if has_products else (fallback_key(Operation.of(ElementType.BFLOAT16), target),)
-    keys = [*needed, *tuning_keys(request, target)]
+    fallbacks = [key_of(x, fallback(x, target)) for x in request.operations]
+    keys = list(dict.fromkeys([*needed, *fallbacks, *tuning_keys(request, target)]))
     # Kernels of a selection, which are products, are measured as they ship.
     shipped = [x for x in keys if isinstance(x, KernelKey)] if request.candidates else []
     artifacts, failures = compile_shipped(shipped, target, workplace) if shipped else ([], [])
@@ -152,8 +130,7 @@ def tuning_library(
     more, lost = compile_all(rest, target, workplace) if rest else ([], [])
     failures = [*failures, *lost]
     reasons = {x.name: x.reason for x in failures}
-    fallbacks = [x for x in keys if any_family_of(x.candidate).is_fallback]
-    failed = next((x.name for x in fallbacks if x.name in reasons), None)
+    failed = next((x.name for x in (*needed, *fallbacks) if x.name in reasons), None)
     if failed:
         raise CompileError(f"{failed}, which every library has, does not compile: {reasons[failed]}")
     every = sorted([*artifacts, *more], key=lambda x: not isinstance(x.kernel, Kernel))
@@ -220,7 +197,7 @@ def import_results(
     """Merge result stores, and the record if it is there, into the record.
 
     Args:
-        results: the stores, or journals of operations on rows as they were until 2026-11-27.
+        results: the stores.
         record: the record to write; by default the one of the stores' target among `records`.
         records: the folder of the targets' records.
         is_levelled: whether the stores' times are first put to the level of the record, or else of the first store.
@@ -230,7 +207,7 @@ def import_results(
             common to be put to one level.
         TargetError: the stores are of a target that there is not.
     """
-    found = [read_journal(path) if is_journal(path) else from_store(path) for path in results]
+    found = [from_store(path) for path in results]
     target = found[0].target
     if target not in target_names():
         known = ", ".join(target_names())

@@ -233,6 +233,13 @@ def test_runs_are_put_to_one_level(tmp_path):
     assert "c.sqlite has 3 pairs of problem and kernel in common with the others" in result.stderr
 
 
+def test_compile_is_of_operations_of_any_kind(monkeypatch):
+    asked = []
+    monkeypatch.setattr("aot.cli.tune.compile_all", lambda keys, *_: asked.extend(keys) or ([], []))
+    succeed("compile", "--target", "h200", "--operations", "bf16_rotary", "--kernels", "*_8x*")
+    assert [x.name for x in asked] == ["bf16_rotary_row_rotary_8x16_v8x1", "bf16_rotary_row_rotary_8x32_v8x1"]
+
+
 def test_compile_prints_failures_and_exits_with_one(monkeypatch):
     made = [Artifact(golden_manifest().kernels[0], None)]
     monkeypatch.setattr("aot.cli.tune.compile_all", lambda *_: (made, [CompileFailure("k", "why")]))

@@ -102,7 +102,10 @@ def test_a_tuning_without_a_kernel_is_an_error(monkeypatch, tmp_path):
 
 def test_a_selected_kernel_must_compile(monkeypatch, tmp_path):
     monkeypatch.setattr("aot.package.wheel.compile_shipped", lambda *_: ([], [CompileFailure("k", "why")]))
-    message = "1 selected kernels do not compile; the first: k: why; leave it out with `aot select --kernels='-...'`"
+    message = (
+        "1 selected kernels do not compile; the first: k: why; leave it out with `aot select --kernels='-...'`, or its "
+        "operation with `aot build --operations`"
+    )
     with pytest.raises(CompileError) as caught:
         make_wheel([TableSource(SELECTION, H200)], tmp_path / "dist", Workplace(), package="p", wheel_version="1")
     assert str(caught.value) == message
