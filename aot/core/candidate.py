@@ -93,7 +93,7 @@ class _Candidate:
 
 @cache
 def flat(knobs: type[Knobs]) -> Any:
-    """Make the dataclass that a candidate is written as whose knobs are those of its kind: they lie beside its family."""
+    """Make the dataclass that a candidate is written as whose knobs are its kind's: they lie beside the family."""
     hints = get_type_hints(knobs, include_extras=True)
     own = [(x.name, hints[x.name]) for x in fields(cast("Any", knobs))]
     return make_dataclass("_Candidate", [("family", FamilyName), *own], frozen=True)
@@ -108,7 +108,7 @@ def reader(knobs: type[Knobs]) -> Callable[[object], Candidate]:
 
     def read(value: object) -> Candidate:
         if not isinstance(value, dict) or "knobs" not in value:
-            values: dict[str, Any] = dict(vars(decode(flat(knobs), value)))
+            values: dict[str, Any] = dict(vars(decode(flat(cast("Any", knobs)), value)))
             return Candidate(values.pop("family"), knobs(**values))
         plain = decode(_Candidate, {name: x for name, x in value.items() if name != "knobs"})
         if not isinstance(value["knobs"], dict):
