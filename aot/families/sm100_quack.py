@@ -48,7 +48,7 @@ class Sm100Quack(Defaults):
     """The family `sm100_quack`."""
 
     name = "sm100_quack"
-    needs = (Feature.TCGEN05, Feature.TMA, Feature.CLUSTERS, Feature.DEPENDENT_LAUNCH)
+    needs: tuple[Feature, ...] = (Feature.TCGEN05, Feature.TMA, Feature.CLUSTERS, Feature.DEPENDENT_LAUNCH)
     loads_outside = True
     orders_tiles = True
     types: tuple[Types, ...] = (BF16, FP16, *FP8, *INT8, TF32)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from aot.core.dispatch import Tier
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
+from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.knobs import SplitK
 from aot.core.operation import Layout
 from aot.core.signature import Argument
 from aot.core.tile_order import NUM_ORDERS, order_name
-from aot.core.types import Scale
 from aot.kinds.rows.operation import PAIRS, RowFunction, RowScale
 from aot.kinds.rows.signature import RowArgument, RowFlag
 from aot.package.call_fields import FIELDS, OPERANDS, OPTIONS, PLAIN, PYTHON_NAMES, READ, WRITTEN, CallFlag
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from enum import Enum
 
-_NOT_IN_MEMORY = (ElementType.TFLOAT32, ElementType.E2M1, ElementType.E8M0)
+_NOT_IN_MEMORY = (ElementType.TFLOAT32,)
 """What no operand of a call is of: TF32 is float32 there."""
 ELEMENTS = tuple(x for x in ElementType if x not in _NOT_IN_MEMORY)
 """By their numbers in the library."""
@@ -60,9 +60,10 @@ def _of(members: type[Enum]) -> _Enumeration:
 def _enumerations() -> tuple[_Enumeration, ...]:
     elements = _Enumeration("Element", tuple(str(x.value) for x in ELEMENTS), tuple(x.name for x in ELEMENTS))
     arguments = dict.fromkeys([*(x.value for x in Argument), *(x.value for x in RowArgument)])
-    plain = tuple(_of(x) for x in (Scale, Epilogue, Grouping, SplitK, RowFunction, RowScale))
+    plain = tuple(_of(x) for x in (Epilogue, Grouping, SplitK, RowFunction, RowScale))
+    scales = _enumeration("Scale", ("none", *(x.value for x in FactorLayout)))
     layouts = _enumeration("Layout", (x.value for x in sorted(Layout, key=lambda x: x.code)))
-    return (elements, *plain, layouts, _enumeration("Argument", arguments), _enumeration("Product", FIELDS))
+    return (elements, scales, *plain, layouts, _enumeration("Argument", arguments), _enumeration("Product", FIELDS))
 
 
 def enumeration_variables() -> dict[str, object]:

@@ -49,6 +49,18 @@ class Call:
         return "required" if self.own.epilogue is Epilogue.BIAS else "optional"
 
     @property
+    def factor(self) -> ElementType:
+        """Return the type of the scale factors in memory; float32 where there are none."""
+        scale = self.own.types.scale_b
+        return ElementType.FLOAT32 if scale is None else scale.element
+
+    @property
+    def factor_block(self) -> int:
+        """Return the elements along k that one factor of A or B serves; 0 where it serves all."""
+        scale = self.own.types.scale_b
+        return 0 if scale is None else scale.block_k
+
+    @property
     def is_tf32(self) -> bool:
         """Say whether it is not exact of float32."""
         return self.own.types.a is ElementType.TFLOAT32

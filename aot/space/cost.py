@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from aot.core.candidate import MIN_SPLITS_OF_TWO_WAVES, Candidate
 from aot.core.constraints import Rate
-from aot.core.element import ElementType
+from aot.core.element import BYTE_BITS, ElementType
 from aot.core.feature import Feature
 from aot.core.knobs import SplitK
 from aot.core.operation import Operation
-from aot.core.types import SCALE_BLOCK
+from aot.core.reference import PROMOTED_RUN
 from aot.families import family_of, tiling_of
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class ItemBytes:
     def of(candidates: Sequence[Candidate], operation: Operation) -> ItemBytes:
         """Look at an operation's operands as candidates do."""
         swap = _columns(candidates, "swap_ab") > 0
-        a, b = (float(x.element.num_bytes) for x in (operation.a, operation.b))
+        a, b = (x.element.bits / BYTE_BITS for x in (operation.a, operation.b))
         stored = operation.d.num_bytes * (2 if operation.has_residual else 1) / operation.num_rows_of_b(1)
         return ItemBytes(np.where(swap, b, a), np.where(swap, a, b), stored)
 
@@ -273,7 +273,7 @@ def _promotion_us(x: Operands, operation: Operation, target: Target) -> Column |
     if not operation.types.is_promoted or PROMOTED_BY not in target.features:
         return 0.0
     additions_per_us = target.fp32_flops_per_s / 2 / target.num_sms / 1e6
-    promoted: Column = EXPOSED_PROMOTION * x.cta_m * x.tile_n * np.ceil(x.k / SCALE_BLOCK) / additions_per_us
+    promoted: Column = EXPOSED_PROMOTION * x.cta_m * x.tile_n * np.ceil(x.k / PROMOTED_RUN) / additions_per_us
     return promoted
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Reason, Rejected, Resources
 from aot.core.feature import Feature
-from aot.core.types import SCALE_BLOCK
+from aot.core.formats import SCALE_BLOCK
 from aot.kinds.rows.candidate import RowKnobs, RowLimits
 from aot.kinds.rows.operation import KIND, MAX_COLS, RowFunction, RowOperation, RowScale
 
