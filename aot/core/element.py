@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+BYTE_BITS = 8
+
 
 class _Facts(NamedTuple):
     tag: str
@@ -55,6 +57,21 @@ class ElementType(Enum):
     def size_of(self, num_elements: int) -> int:
         """Return the bytes of a number of packed elements."""
         return -(-num_elements * self.bits // 8)
+
+    def num_in(self, num_bytes: int) -> int:
+        """Return how many packed elements a number of bytes hold."""
+        return num_bytes * 8 // self.bits
+
+    def bytes_of(self, num_elements: int) -> int:
+        """Return the bytes of a number of elements that end with a byte, as a stride does.
+
+        Raises:
+            ValueError: they do not.
+        """
+        if num_elements * self.bits % 8:
+            held = 8 // self.bits
+            raise ValueError(f"{num_elements} elements of {self.value} end inside a byte; give a multiple of {held}")
+        return num_elements * self.bits // 8
 
     @property
     def code(self) -> int:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from aot.core.element import ElementType
+from aot.core.element import BYTE_BITS, ElementType
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Bits: TypeAlias = "NDArray[Any]"
-"""Elements as unsigned integers of their width: uint8, uint16 or uint32."""
+"""Elements as unsigned integers of their width: uint8, uint16 or uint32. One of 4 bits has a uint8 to itself here;
+`pack` puts two of those into a byte, as they lie in memory."""
 
 POISON_BYTE = 0xFF
 """What every byte of an output is before a launch, and of what lies around operands: a NaN in every floating-point
@@ -30,7 +31,7 @@ class _Float:
     """A binary floating-point format.
 
     Source: IEEE 754-2019, section 3; PTX ISA, alternate floating-point formats; Open Compute Project, OCP 8-bit
-    Floating Point Specification (OFP8), table 1.
+    Floating Point Specification (OFP8), table 1, and Microscaling Formats (MX), section 5.3.
     """
 
     significand_bits: int
@@ -50,6 +51,8 @@ _FLOATS = {
     ElementType.TFLOAT32: _Float(11, -126, (2 - 2.0**-10) * 2.0**127),
     ElementType.E4M3: _Float(4, -6, 448.0, saturates=True),
     ElementType.E5M2: _Float(3, -14, 57344.0, saturates=True),
+    ElementType.E2M1: _Float(2, 0, 6.0, saturates=True),
+    ElementType.E8M0: _Float(1, -127, 2.0**127, saturates=True),
 }
 
 _INTEGERS: dict[ElementType, tuple[type[Any], type[Any]]] = {
@@ -65,14 +68,15 @@ _EXPONENT = {
     ElementType.TFLOAT32: 0x7F800000,
     ElementType.E4M3: 0x7F,
     ElementType.E5M2: 0x7C,
+    ElementType.E8M0: 0xFF,
 }
 """Bits that are all set in infinities and NaNs alone: the exponent's, and of E4M3, which has no infinity, the
-significand's too. Source: as of `_Float`."""
+significand's too. E2M1 has neither. Source: as of `_Float`."""
 
 FLOAT32_BIAS = 127
 """What is added to a float32's exponent where it is stored. Source: IEEE 754-2019, section 3.4."""
 
-_E4M3_NAN, _E5M2_NAN, _E5M2_INFINITY = 0x7F, 0x7E, 0x7C
+_E4M3_NAN, _E5M2_NAN, _E5M2_INFINITY, _E8M0_NAN = 0x7F, 0x7E, 0x7C, 0xFF
 
 
 def is_integer(dtype: ElementType) -> bool:
@@ -81,8 +85,8 @@ def is_integer(dtype: ElementType) -> bool:
 
 
 def bits_type(dtype: ElementType) -> np.dtype[Any]:
-    """Return numpy's type of the bits of an element."""
-    return np.dtype(f"u{dtype.num_bytes}")
+    """Return numpy's type of the bits of an element: of one of 4 bits, the type that its code lies in."""
+    return np.dtype(f"u{dtype.size_of(1)}")
 
 
 def poison_byte(dtype: ElementType) -> int:
@@ -92,7 +96,7 @@ def poison_byte(dtype: ElementType) -> int:
 
 def poison(dtype: ElementType) -> int:
     """Return the bits of an element that nobody wrote."""
-    return int.from_bytes(bytes([poison_byte(dtype)]) * dtype.num_bytes, "little")
+    return int.from_bytes(bytes([poison_byte(dtype)]) * dtype.size_of(1), "little") & ((1 << dtype.bits) - 1)
 
 
 def unit_roundoff(dtype: ElementType) -> float:
@@ -113,7 +117,8 @@ def saturates(dtype: ElementType) -> bool:
 def round_to(dtype: ElementType, values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Round values to those that a type has, to nearest, ties to even; NaN stays NaN.
 
-    Beyond its range FP8 saturates, as do the integers, and the others give infinity.
+    Beyond its range narrow floating-point types saturate, as do the integers, and the others give infinity. Of E8M0,
+    which has no sign and no zero, what is below its least power becomes that, and what is negative NaN.
     """
     if is_integer(dtype):
         limits = np.iinfo(_INTEGERS[dtype][0])
@@ -124,25 +129,30 @@ def round_to(dtype: ElementType, values: NDArray[np.float64]) -> NDArray[np.floa
         quantum = np.maximum(exponent, form.min_exponent + 1) - form.significand_bits
         rounded = np.ldexp(np.rint(np.ldexp(values, -quantum)), quantum)
         limit = form.max_finite if form.saturates else np.inf
-        return np.where(np.abs(rounded) > form.max_finite, np.copysign(limit, values), rounded)
+        rounded = np.where(np.abs(rounded) > form.max_finite, np.copysign(limit, values), rounded)
+        if dtype is ElementType.E8M0:
+            return np.where(values < 0, np.nan, np.maximum(rounded, 2.0**form.min_exponent))
+        return rounded
 
 
 @cache
-def _fp8_values(dtype: ElementType) -> NDArray[np.float64]:
-    """Return the value of each of the 256 codes."""
-    codes = np.arange(256)
+def _code_values(dtype: ElementType) -> NDArray[np.float64]:
+    """Return the value of each code of a type of 8 or 4 bits."""
+    codes, sign = np.arange(1 << dtype.bits), 1 << (dtype.bits - 1)
     form = _FLOATS[dtype]
+    if dtype is ElementType.E8M0:
+        return np.where(codes == _E8M0_NAN, np.nan, np.ldexp(1.0, codes + form.min_exponent))
     stored = form.significand_bits - 1
-    exponent, fraction = (codes & 0x7F) >> stored, codes & (2**stored - 1)
+    exponent, fraction = (codes & (sign - 1)) >> stored, codes & (2**stored - 1)
     significand = np.where(exponent > 0, 2**stored, 0) + fraction
     values = np.ldexp(significand.astype(np.float64), np.maximum(exponent, 1) - 1 + form.min_exponent - stored)
-    top = codes & 0x7F
+    top = codes & (sign - 1)
     if dtype is ElementType.E4M3:
         values[top == _E4M3_NAN] = np.nan
-    else:
+    elif dtype is ElementType.E5M2:
         values[top == _E5M2_INFINITY] = np.inf
         values[top > _E5M2_INFINITY] = np.nan
-    signed: NDArray[np.float64] = np.where(codes & 0x80, -values, values)
+    signed: NDArray[np.float64] = np.where(codes & sign, -values, values)
     return signed
 
 
@@ -154,12 +164,20 @@ def _cut(values: NDArray[np.float32], num_bits: int) -> NDArray[np.uint32]:
     return np.where(np.isnan(values), bits | np.uint32(1 << 22), rounded) & ~low
 
 
-def _encode_fp8(dtype: ElementType, values: NDArray[np.float32]) -> Bits:
-    """Round to codes, which ascend with the magnitude.
+_NAN_CODES = {ElementType.E4M3: _E4M3_NAN, ElementType.E5M2: _E5M2_NAN, ElementType.E2M1: 0x7}
+"""What NaN becomes: of E2M1, which has none, the largest number. Source: PTX ISA, cvt, .e2m1x2."""
 
-    Those of normal numbers are float32's upper bits less the exponents that FP8 lacks; those of others, how many times
-    the least number they are.
+
+def _encode_narrow(dtype: ElementType, values: NDArray[np.float32]) -> Bits:
+    """Round to codes of 8 or 4 bits, which ascend with the magnitude.
+
+    Those of normal numbers are float32's upper bits less the exponents that the type lacks; those of others, how many
+    times the least number they are.
     """
+    if dtype is ElementType.E8M0:
+        exact = round_to(dtype, values.astype(np.float64))
+        _, exponent = np.frexp(np.where(np.isnan(exact), 1.0, exact))
+        return np.where(np.isnan(exact), _E8M0_NAN, exponent - 1 - _FLOATS[dtype].min_exponent).astype(np.uint8)
     form = _FLOATS[dtype]
     stored = form.significand_bits - 1
     least = form.min_exponent - stored
@@ -169,8 +187,9 @@ def _encode_fp8(dtype: ElementType, values: NDArray[np.float32]) -> Bits:
     normal = (_cut(magnitude, 23 - stored) >> np.uint32(23 - stored)).astype(np.int32) - missing
     is_normal = magnitude >= np.float32(2.0**form.min_exponent)
     code = np.where(is_normal, normal, np.rint(np.ldexp(np.where(is_normal, 0, magnitude), -least)).astype(np.int32))
-    code = np.where(is_nan, _E4M3_NAN if dtype is ElementType.E4M3 else _E5M2_NAN, code)
-    return (code | np.where(np.signbit(values), 0x80, 0)).astype(np.uint8)
+    code = np.where(is_nan, _NAN_CODES[dtype], code)
+    is_negative = np.signbit(values) & ~(is_nan & (dtype is ElementType.E2M1))
+    return (code | np.where(is_negative, 1 << (dtype.bits - 1), 0)).astype(np.uint8)
 
 
 def encode(dtype: ElementType, values: NDArray[np.float32]) -> Bits:
@@ -186,14 +205,14 @@ def encode(dtype: ElementType, values: NDArray[np.float32]) -> Bits:
             return values.astype(np.float16).view(np.uint16)
     if dtype is ElementType.FLOAT32:
         return values.view(np.uint32)
-    return _cut(values, 13) if dtype is ElementType.TFLOAT32 else _encode_fp8(dtype, values)
+    return _cut(values, 13) if dtype is ElementType.TFLOAT32 else _encode_narrow(dtype, values)
 
 
 def decode(dtype: ElementType, bits: Bits) -> NDArray[np.float64]:
     """Return the values that the bits stand for. TFLOAT32 is float32 in memory: no bit is cut."""
     bits = np.ascontiguousarray(bits)
-    if dtype.num_bytes == 1 and not is_integer(dtype):
-        return np.take(_fp8_values(dtype), bits)
+    if dtype.bits <= BYTE_BITS and not is_integer(dtype):
+        return np.take(_code_values(dtype), bits)
     if dtype is ElementType.BFLOAT16:
         bits = bits.astype(np.uint32) << np.uint32(16)
     kinds: dict[ElementType, type[Any]] = {
@@ -208,8 +227,28 @@ def is_bad(dtype: ElementType, bits: Bits) -> NDArray[np.bool_]:
     """Say which elements are not finite, or of an integer type not written."""
     if is_integer(dtype):
         return np.asarray(bits == bits.dtype.type(poison(dtype)), np.bool_)
+    if dtype is ElementType.E2M1:
+        return np.zeros(bits.shape, np.bool_)
     exponent = bits.dtype.type(_EXPONENT[dtype])
     return np.asarray((bits & exponent) == exponent, np.bool_)
+
+
+def pack(codes: Bits) -> Bits:
+    """Put codes of 4 bits into bytes, (..., n) to (..., n / 2): of each two, the first into the lower half.
+
+    Source: PTX ISA, packed alternate floating-point data formats: .e2m1x2; torch.float4_e2m1fn_x2 holds them so.
+
+    Raises:
+        ValueError: n is odd.
+    """
+    if codes.shape[-1] % 2:
+        raise ValueError(f"{codes.shape[-1]} codes of 4 bits fill no whole bytes; give an even number")
+    return np.asarray(codes[..., ::2] | codes[..., 1::2] << 4, np.uint8)
+
+
+def unpack(packed: Bits) -> Bits:
+    """Return the codes of 4 bits that bytes hold, (..., n) to (..., 2 n)."""
+    return np.stack([packed & 0xF, packed >> 4], -1).reshape(*packed.shape[:-1], -1)
 
 
 @dataclass(frozen=True)
@@ -218,7 +257,7 @@ class Specials:
 
     nan: int
     infinity: int
-    """Of E4M3, which has none, the largest number."""
+    """Of E4M3 and E2M1, which have none, the largest number."""
     least: int
     """The least number above 0, a subnormal one; of 32-bit types the least normal one, since a kernel may take float32
     numbers below it for 0, whose product with an infinity is a NaN."""
@@ -238,5 +277,5 @@ def special_bits(dtype: ElementType) -> Specials:
     large = min(_FLOATS[dtype].max_finite, 2.0**60)
     values = np.array([np.nan, np.inf, large, -large], np.float32)
     nan, infinity, high, low = encode(dtype, values).tolist()
-    least = 1 << 23 if dtype.num_bytes == 4 else 1
+    least = 1 << 23 if dtype.bits == 32 else 1
     return Specials(nan, _E5M2_INFINITY if dtype is ElementType.E5M2 else infinity, least, high, low)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from aot.core.dispatch import ALIGNMENT_BYTES
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
+from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.signature import Argument, signature_of
-from aot.core.types import SCALE_BLOCK, Scale
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -179,16 +179,21 @@ def operands(
     if operation.grouping is Grouping.BATCHED:
         shared = zip((a, b), (arrangement.shares_a, arrangement.shares_b), strict=True)
         a, b = (replace(x, group_stride=0) if is_shared else x for x, is_shared in shared)
-    blocks = -(-problem.k // SCALE_BLOCK)
-    if operation.types.scale is Scale.BLOCK:
-        is_row_major = arrangement.has_row_major_blocks
-        scale_a, scale_b = (
-            _matrix(x, blocks, row_major=is_row_major, padding=padding, stride_multiple=stride_multiple)
-            for x in (d.num_rows, -(-rows // SCALE_BLOCK))
+    is_row_major = arrangement.has_row_major_blocks
+    scale_a, scale_b = (
+        Matrix(num_rows, 1, int(is_vector), 1)
+        if scale is None or scale.layout is FactorLayout.VECTOR
+        else _matrix(
+            *scale.num_factors(num_rows, problem.k),
+            row_major=is_row_major,
+            padding=padding,
+            stride_multiple=stride_multiple,
         )
-    else:
-        scale_a = Matrix(d.num_rows, 1, int(arrangement.has_scales_of_a), 1)
-        scale_b = Matrix(rows, 1, int(arrangement.has_scales_of_b), 1)
+        for scale, num_rows, is_vector in (
+            (operation.a.scale, d.num_rows, arrangement.has_scales_of_a),
+            (operation.b.scale, rows, arrangement.has_scales_of_b),
+        )
+    )
     bias, one = Matrix(1, rows, 0, 1), Matrix(1, 1, 1, 1)
     if operation.grouping.groups_rows:
         scale_b, bias = scale_b.stacked(groups), bias.stacked(groups)
@@ -200,7 +205,7 @@ def operands(
     return {argument: matrix for argument, matrix in found.items() if argument in taken}
 
 
-def _is_taken(matrix: Matrix, element_bytes: int, *, row_major: bool) -> bool:
+def _is_taken(matrix: Matrix, element: ElementType, *, row_major: bool) -> bool:
     """Say whether TMA takes a matrix as runs of adjacent elements, each a row or a column.
 
     The stride of a single run is never used, so that any will do.
@@ -211,14 +216,14 @@ def _is_taken(matrix: Matrix, element_bytes: int, *, row_major: bool) -> bool:
         num_runs, length, run_stride, stride = length, num_runs, stride, run_stride
     is_adjacent = length == 1 or stride == 1
     return is_adjacent and (
-        num_runs == 1 or (run_stride >= length and run_stride * element_bytes % ALIGNMENT_BYTES == 0)
+        num_runs == 1 or (run_stride >= length and run_stride % element.num_in(ALIGNMENT_BYTES) == 0)
     )
 
 
-def _is_stored(matrix: Matrix, element_bytes: int) -> bool:
+def _is_stored(matrix: Matrix, element: ElementType) -> bool:
     """Say whether TMA stores a row-major D: it writes whole 16 bytes, past the end of shorter rows."""
-    is_whole = matrix.num_columns * element_bytes % ALIGNMENT_BYTES == 0
-    return is_whole and _is_taken(matrix, element_bytes, row_major=True)
+    is_whole = matrix.num_columns % element.num_in(ALIGNMENT_BYTES) == 0
+    return is_whole and _is_taken(matrix, element, row_major=True)
 
 
 def column_step(operation: Operation) -> int:
@@ -226,7 +231,8 @@ def column_step(operation: Operation) -> int:
 
     With a gate and factors of blocks it is a block, so that no block has rows of both halves of B.
     """
-    return SCALE_BLOCK if operation.gate is not None and operation.types.scale is Scale.BLOCK else 1
+    scale = operation.b.scale
+    return 1 if operation.gate is None or scale is None else scale.block_m
 
 
 def as_launched(problem: Problem, operations: Collection[Operation]) -> Problem | None:
@@ -246,13 +252,13 @@ def as_launched(problem: Problem, operations: Collection[Operation]) -> Problem 
         return None
     readings = [(a, b, d), (b, a, exchanged_d)] if asked.can_exchange else [(a, b, d)]
     for left, right, result in readings:
-        if not _is_stored(result, asked.d.num_bytes):
+        if not _is_stored(result, asked.d):
             continue
         for operation in asked.layouts:
             if (
                 operation in operations
-                and _is_taken(left, operation.a.element.num_bytes, row_major=operation.a.is_k_major)
-                and _is_taken(right, operation.b.element.num_bytes, row_major=operation.b.is_k_major)
+                and _is_taken(left, operation.a.element, row_major=operation.a.is_k_major)
+                and _is_taken(right, operation.b.element, row_major=operation.b.is_k_major)
             ):
                 m = problem.m if operation.grouping.groups_rows else left.num_rows  # of groups A has the rows of all
                 return replace(problem, operation=operation, m=m, n=result.num_columns)
@@ -264,13 +270,13 @@ def is_aligned(problem: Problem) -> bool:
     return as_launched(problem, [problem.operation]) == problem
 
 
-def _run_alignment(matrix: Matrix, element_bytes: int, *, row_major: bool) -> int:
+def _run_alignment(matrix: Matrix, element: ElementType, *, row_major: bool) -> int:
     """Return the bytes, at most ALIGNMENT_BYTES, of which every run of adjacent elements of a matrix begins at one.
 
     The matrix itself begins at a multiple of ALIGNMENT_BYTES.
     """
     num_runs, stride = (matrix.num_rows, matrix.row_stride) if row_major else (matrix.num_columns, matrix.column_stride)
-    return ALIGNMENT_BYTES if num_runs == 1 else gcd(stride * element_bytes, ALIGNMENT_BYTES)
+    return ALIGNMENT_BYTES if num_runs == 1 else gcd(element.bytes_of(stride), ALIGNMENT_BYTES)
 
 
 def unaligned_loads(problem: Problem) -> int:
@@ -285,7 +291,7 @@ def unaligned_loads(problem: Problem) -> int:
     operation = problem.operation
     a, b, _ = matrices(problem)
     return min(
-        _run_alignment(x, operand.element.num_bytes, row_major=operand.is_k_major)
+        _run_alignment(x, operand.element, row_major=operand.is_k_major)
         for x, operand in ((a, operation.a), (b, operation.b))
     )
 
@@ -317,14 +323,14 @@ def misalignment(problem: Problem) -> str:
     elements = (operation.a.element, operation.b.element, operation.d)
     a, b, d = matrices(problem)
     taken = (
-        _is_taken(a, elements[0].num_bytes, row_major=operation.a.is_k_major),
-        _is_taken(b, elements[1].num_bytes, row_major=operation.b.is_k_major),
-        _is_stored(d, elements[2].num_bytes),
+        _is_taken(a, elements[0], row_major=operation.a.is_k_major),
+        _is_taken(b, elements[1], row_major=operation.b.is_k_major),
+        _is_stored(d, elements[2]),
     )
     steps: dict[str, int] = {}
     for name, element, is_taken in zip(names, elements, taken, strict=True):
         if not is_taken:
-            steps[name] = max(steps.get(name, 1), ALIGNMENT_BYTES // element.num_bytes)
+            steps[name] = max(steps.get(name, 1), element.num_in(ALIGNMENT_BYTES))
     if problem.n % column_step(operation) != 0:
         steps["n"] = column_step(operation)
     extents = {"m": problem.m, "n": problem.n, "k": problem.k}

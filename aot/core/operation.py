@@ -6,7 +6,6 @@ torch.nn.Linear holds a weight. One launch may compute several such products: a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from itertools import product
@@ -14,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from aot.core import types as t
 from aot.core.constraints import Word
-from aot.core.element import ElementType
+from aot.core.element import BYTE_BITS, ElementType
 from aot.core.epilogue import ACTIVATIONS, GATES, Epilogue, Step
+from aot.core.formats import FactorLayout, Operand
 from aot.core.grouping import Grouping
-from aot.core.types import SCALE_BLOCK, Scale, Types
+from aot.core.types import Types
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.10 has none of its own
@@ -50,15 +50,6 @@ class Layout(Enum):
     def code(self) -> int:
         """Return the number by which the runtime knows the layout: bit 1 is A's, bit 0 is B's; 0 means k-major."""
         return (not self.a_k_major) * 2 + (not self.b_k_major)
-
-
-@dataclass(frozen=True)
-class Operand:
-    """A or B: its element type, the mode that is contiguous, and its scale factors."""
-
-    element: ElementType
-    is_k_major: bool
-    scale: Scale = Scale.NONE
 
 
 KIND = "gemm"
@@ -217,12 +208,12 @@ class Operation(Word):
     @cached_property
     def a(self) -> Operand:
         """Return the left operand."""
-        return Operand(self.types.a, self.layout.a_k_major, self.types.scale)
+        return Operand(self.types.a, self.layout.a_k_major, self.types.scale_a)
 
     @cached_property
     def b(self) -> Operand:
         """Return the right operand."""
-        return Operand(self.types.b, self.layout.b_k_major, self.types.scale)
+        return Operand(self.types.b, self.layout.b_k_major, self.types.scale_b)
 
     @property
     def d(self) -> ElementType:
@@ -247,7 +238,7 @@ class Operation(Word):
     @cached_property
     def steps(self) -> tuple[Step, ...]:
         """Return the steps between the accumulator and D, in order. Beside vectors of scales there may be a bias."""
-        scaled = {Scale.NONE: (), Scale.VECTOR: (Step.SCALE, Step.BIAS), Scale.BLOCK: (Step.SCALE,)}[self.types.scale]
+        scaled = {None: (), FactorLayout.VECTOR: (Step.SCALE, Step.BIAS)}.get(self.types.factors, (Step.SCALE,))
         return tuple(dict.fromkeys((*scaled, *self.epilogue.steps)))
 
     @property
@@ -303,7 +294,8 @@ class Operation(Word):
         """Return the types of the same sizes, accumulation and scale factors."""
 
         def shape(x: Types) -> tuple[object, ...]:
-            return x.a.bits, x.b.bits, x.d.bits, x.accumulator, x.scale, x.is_fast, x.a is ElementType.TFLOAT32
+            factors = x.scale_a, x.scale_b
+            return x.a.bits, x.b.bits, x.d.bits, x.accumulator, factors, x.is_fast, x.a is ElementType.TFLOAT32
 
         found = dict.fromkeys(x.types for x in Operation)
         return tuple(x for x in found if x != self.types and shape(x) == shape(self.types))
@@ -361,21 +353,9 @@ class Operation(Word):
 
     def _product_bytes(self, m: int, n: int, k: int) -> int:
         rows = self.num_rows_of_b(n)
-        moved = self.types.a.size_of(m * k) + self.types.b.size_of(rows * k)
+        moved = self.a.size_of(m, k) + self.b.size_of(rows, k)
         moved += self.d.size_of(m * n) * (2 if self.has_residual else 1)
-        moved += self.bias.size_of(rows) if self.has_bias else 0
-        return moved + self._scale_bytes(m, rows, k)
-
-    def _scale_bytes(self, m: int, rows: int, k: int) -> int:
-        if self.types.scale is Scale.NONE:
-            return 0
-        if self.types.scale is Scale.VECTOR:
-            return ElementType.FLOAT32.size_of(m + rows)
-        blocks = -(-k // SCALE_BLOCK)
-        return ElementType.FLOAT32.size_of(m * blocks + -(-rows // SCALE_BLOCK) * blocks)
-
-
-BYTE_BITS = 8
+        return moved + (self.bias.size_of(rows) if self.has_bias else 0)
 
 
 def _find(types: Types, layout: Layout, epilogue: Epilogue, grouping: Grouping = Grouping.DENSE) -> Operation | None:

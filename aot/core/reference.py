@@ -32,19 +32,20 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from aot.core.element import ElementType
+from aot.core.element import BYTE_BITS, ElementType
 from aot.core.epilogue import Epilogue, Step
+from aot.core.formats import FactorLayout
 from aot.core.numerics import is_integer, round_to, unit_roundoff
 from aot.core.operands import OPERANDS, operands
 from aot.core.operation import ELEMENTS
 from aot.core.signature import Argument
-from aot.core.types import SCALE_BLOCK, Scale
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
+    from aot.core.formats import ScaleFormat
     from aot.core.operands import Arrangement, Indices
     from aot.core.operation import Operation
     from aot.core.problem import Problem
@@ -189,7 +190,7 @@ def is_16_bit_product(operation: Operation) -> bool:
     Those, which were first, have a bound of their type (aot.core.comparison.ERROR_BOUND), and no radius is computed.
     """
     types = operation.types
-    is_plain = operation.epilogue in (Epilogue.NONE, Epilogue.BIAS) and types.scale is Scale.NONE
+    is_plain = operation.epilogue in (Epilogue.NONE, Epilogue.BIAS) and types.factors is None
     return is_plain and types.d in ELEMENTS and types.a is types.b is types.d
 
 
@@ -198,7 +199,7 @@ def sum_error(operation: Operation, k: int) -> float:
     if is_integer(operation.accumulator):
         return 0.0
     error = _run_error(FLOAT32_BITS, k, FLOAT32_STEP)
-    if operation.a.element.num_bytes > 1:
+    if operation.a.element.bits > BYTE_BITS:
         return error
     return error + _run_error(FP8_BITS, k if operation.types.is_fast else min(k, PROMOTED_RUN), FP8_STEP)
 
@@ -214,6 +215,13 @@ def _input_error(a: Array, b: Array, total: Array, root: Array) -> Array:
     return 2.0**-9 * (np.abs(total) + SIGMAS * root)
 
 
+def _factors_of(scale: ScaleFormat | None, rows: Indices, k: int) -> tuple[Indices, Indices]:
+    """Return which factors some rows of an operand are multiplied by: one row of factors for each of them."""
+    if scale is None:
+        return rows, np.zeros(1, np.int64)
+    return rows // scale.block_m, np.arange(scale.num_factors(1, k)[1], dtype=np.int64)
+
+
 def needed(
     problem: Problem, rows: Indices, columns: Indices, arrangement: Arrangement
 ) -> dict[Argument, tuple[Indices, Indices]]:
@@ -225,15 +233,13 @@ def needed(
     of_b, zero = columns, np.zeros(1, np.int64)
     if problem.operation.gate is not None:
         of_b = np.concatenate((2 * columns, 2 * columns + 1) if arrangement.is_interleaved else (columns, n + columns))
-    steps, factors, block = np.arange(k, dtype=np.int64), zero, 1
-    if problem.operation.types.scale is Scale.BLOCK:
-        factors, block = np.arange(-(-k // SCALE_BLOCK), dtype=np.int64), SCALE_BLOCK
+    steps = np.arange(k, dtype=np.int64)
     found = (
         (rows, steps),
         (of_b, steps),
         (rows, columns),
-        (rows, factors),
-        (of_b // block, factors),
+        _factors_of(problem.operation.a.scale, rows, k),
+        _factors_of(problem.operation.b.scale, of_b, k),
         (zero, of_b),
         (rows, columns),
         (zero, zero),
@@ -242,23 +248,23 @@ def needed(
     return {x: y for x, y in zip(values, found, strict=True) if x in operands(problem, 0, arrangement)}
 
 
+def _multiplied(x: Array, scale: ScaleFormat | None, factors: Array | None) -> Array:
+    """Return an operand, (rows, k), of which each block along k is multiplied by its factor."""
+    if scale is None or not scale.block_k or factors is None:
+        return x
+    return np.asarray(x * np.repeat(factors, scale.block_k, axis=1)[:, : x.shape[1]])
+
+
 def _product(operation: Operation, values: Values) -> Expected:
     """Sum the products, those of blocks times their factors."""
     a, b = values[Argument.A], values[Argument.B]
     if is_16_bit_product(operation):
         return exact(a @ b.T)
     k = a.shape[1]
-    total, squares = np.zeros((len(a), len(b))), np.zeros((len(a), len(b)))
-    is_blocked = operation.types.scale is Scale.BLOCK
-    for i, start in enumerate(range(0, k, SCALE_BLOCK if is_blocked else max(k, 1))):
-        taken = slice(start, start + SCALE_BLOCK if is_blocked else k)
-        part, square = a[:, taken] @ b[:, taken].T, a[:, taken] ** 2 @ (b[:, taken] ** 2).T
-        if is_blocked:
-            factor = values[Argument.SCALE_A][:, i : i + 1] * values[Argument.SCALE_B][:, i]
-            part, square = part * factor, square * factor**2
-        total += part
-        squares += square
-    root = np.maximum(np.sqrt(squares), np.abs(total) / WALK)
+    a = _multiplied(a, operation.a.scale, values.get(Argument.SCALE_A))
+    b = _multiplied(b, operation.b.scale, values.get(Argument.SCALE_B))
+    total = a @ b.T
+    root = np.maximum(np.sqrt(a**2 @ (b**2).T), np.abs(total) / WALK)
     radius = sum_error(operation, k) * root
     if operation.a.element is ElementType.TFLOAT32:
         radius += _input_error(a, b, total, root)
@@ -270,7 +276,7 @@ def _scaled(operation: Operation, values: Values) -> Expected:
     found = _product(operation, values)
     if is_integer(operation.accumulator) and not is_integer(operation.d):
         found = rounded(found.values, found.radius)
-    if operation.types.scale is Scale.VECTOR:
+    if operation.types.factors is FactorLayout.VECTOR:
         found *= rounded(values[Argument.SCALE_A] * values[Argument.SCALE_B].T)
     if Argument.BIAS in values:
         found += exact(values[Argument.BIAS])

@@ -8,9 +8,9 @@ import cutlass
 from cutlass import cute
 
 from aot.core.element import ElementType
+from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.signature import Argument
-from aot.core.types import Scale
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,7 +91,7 @@ def epilogue_arguments(
     """
     m, n, k = cute.sym_int(), cute.sym_int(), cute.sym_int()
     pair = () if operation.gate is None else (cute.sym_int(),)
-    is_block = operation.types.scale is Scale.BLOCK
+    is_block = operation.types.factors is FactorLayout.BLOCK
     float32, a, b = ElementType.FLOAT32, operation.a, operation.b
     made: dict[Argument, Callable[[], Any]] = {
         Argument.A: lambda: matrix_argument(a.element, (m, k), 1 if a.is_k_major else 0, loads),

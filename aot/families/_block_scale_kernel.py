@@ -18,7 +18,7 @@ from quack.rounding import RoundingMode
 from quack.tile_scheduler import TileSchedulerOptions
 
 from aot.core.candidate import KernelKey
-from aot.core.types import SCALE_BLOCK
+from aot.core.formats import SCALE_BLOCK
 from aot.families import Entry, signature
 from aot.families._arguments import epilogue_arguments
 from aot.families._partial_tile_kernel import GemmPartialTileSm90

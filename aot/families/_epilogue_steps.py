@@ -18,8 +18,8 @@ from typing import Any
 from cutlass import Float32, Int32, cute
 
 from aot.core.epilogue import Epilogue, Step
+from aot.core.formats import FactorLayout
 from aot.core.operation import Operation
-from aot.core.types import Scale
 
 _math: Any = cute.math
 """CuTe DSL makes its functions while it is imported, where no type checker sees them."""
@@ -98,7 +98,7 @@ def _scaled(
 ) -> Any:
     """Multiply a sum by its vectors' factors and add its bias."""
     value = total.to(Float32)
-    if operation.types.scale is Scale.VECTOR:
+    if operation.types.factors is FactorLayout.VECTOR:
         value = value * operands.scale_a[row] * half_of(operands.scale_b, half)[column]
     if operation.epilogue is Epilogue.BIAS:
         return value + operands.bias[column].to(Float32)

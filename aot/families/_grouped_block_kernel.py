@@ -19,7 +19,7 @@ from quack.epilogue.ops import TileStore
 from quack.rounding import RoundingMode
 from quack.tile_scheduler import WorkTileInfo
 
-from aot.core.types import SCALE_BLOCK
+from aot.core.formats import SCALE_BLOCK
 from aot.families._block_scale_kernel import ATOM_COLUMNS, ATOM_ROWS, COLUMNS_OF_AN_ATOM, num_blocks
 from aot.families._group_rows import RowScheduler
 from aot.families._grouped_kernel import GemmGroupedSm90, GroupColumns, behind_proxy_fence

@@ -10,9 +10,9 @@ from quack.tile_scheduler import TileSchedulerOptions
 from quack.varlen_utils import VarlenArguments
 
 from aot.core.element import ElementType
+from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.signature import Argument
-from aot.core.types import Scale
 from aot.families import Entry, signature
 from aot.families._arguments import matrix_argument, strided_argument, vector_argument
 from aot.families._epilogue_registers import paired
@@ -36,7 +36,7 @@ def grouped_arguments(signature: Signature, operation: Operation) -> tuple[Any, 
     rows, n, k, groups, rows_of_a = (cute.sym_int() for _ in range(5))
     pair = () if operation.gate is None else (cute.sym_int(),)
     float32, a, b = ElementType.FLOAT32, operation.a, operation.b
-    groups_rows, is_block = operation.grouping.groups_rows, operation.types.scale is Scale.BLOCK
+    groups_rows, is_block = operation.grouping.groups_rows, operation.types.factors is FactorLayout.BLOCK
     height = rows_of_a if operation.grouping is Grouping.GATHERED else rows
     stack = (groups,) if groups_rows else ()
     of_d = () if groups_rows else (groups,)
@@ -74,7 +74,7 @@ def grouped_entry(gemm: Any, key: KernelKey, max_active_clusters: int) -> Entry:
     """
     operation = key.operation
     has_gate, groups_rows = operation.gate is not None, operation.grouping.groups_rows
-    is_block = operation.types.scale is Scale.BLOCK
+    is_block = operation.types.factors is FactorLayout.BLOCK
 
     @cute.jit
     def entry(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aot.core.element import ElementType
+from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.knobs import SplitK
-from aot.core.types import Scale
 from aot.families._epilogue import has_own_epilogue
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def vector_bytes(candidate: Candidate, operation: Operation, cta_m: int) -> int:
         operation: what has the vectors.
         cta_m: rows of a tile that one CTA holds.
     """
-    has_scales = operation.types.scale is Scale.VECTOR
+    has_scales = operation.types.factors is FactorLayout.VECTOR
     scales = ElementType.FLOAT32.size_of(cta_m + candidate.gemm.tile_n) if has_scales else 0
     return scales + bias_bytes(candidate, operation, cta_m)
 

@@ -14,9 +14,9 @@ from cuda.bindings import driver as cuda
 from cutlass import Constexpr, Float32, Int32, const_expr, cute, memory, range_constexpr
 
 from aot.core.element import ElementType
+from aot.core.formats import SCALE_BLOCK, FactorLayout
 from aot.core.operation import Operation
 from aot.core.signature import Argument, Signature
-from aot.core.types import SCALE_BLOCK, Scale
 from aot.families._arguments import cutlass_type
 from aot.families._epilogue_steps import EpilogueOperands, finish
 from aot.families._group_starts import Starts
@@ -168,7 +168,7 @@ def _kernel(
     shared = memory.SmemAllocator()
     layout = cute.make_layout((TILE_K, TILE), stride=(ROW, 1))
     accumulator = cutlass_type(operation.accumulator)
-    is_blocked = const_expr(operation.types.scale is Scale.BLOCK)
+    is_blocked = const_expr(operation.types.factors is FactorLayout.BLOCK)
     staged_a = shared.allocate_tensor(accumulator, layout, 16)
     staged_b = [shared.allocate_tensor(accumulator, layout, 16) for _ in range(halves)]
     sums = [cute.make_rmem_tensor((SIDE, SIDE), accumulator) for _ in range(halves)]
@@ -189,7 +189,7 @@ def _kernel(
     for i in range_constexpr(SIDE):
         m = part.first_m + row + i
         factor = None
-        if const_expr(operation.types.scale is Scale.VECTOR):
+        if const_expr(operation.types.factors is FactorLayout.VECTOR):
             factor = _factor_of_row(scale_a, index, m, part.end_m)
         operands = EpilogueOperands(factor, scale_b, bias, None, scale_d)
         for j in range_constexpr(SIDE):
@@ -236,7 +236,7 @@ def make_entry(operation: Operation) -> Any:
 
 def arguments(signature: Signature, operation: Operation) -> tuple[Any, ...]:
     """Make the arguments of the entry, each None where the signature has none."""
-    has_gate, is_block = operation.gate is not None, operation.types.scale is Scale.BLOCK
+    has_gate, is_block = operation.gate is not None, operation.types.factors is FactorLayout.BLOCK
     stack = int(operation.grouping.groups_rows)
     rank = 2 if is_block else 1
     pair = int(has_gate)

@@ -9,10 +9,10 @@ from cuda.bindings import driver as cuda
 from cutlass import Constexpr, Int32, const_expr, cute, memory, range_constexpr
 
 from aot.core.element import ElementType
+from aot.core.formats import SCALE_BLOCK, FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.signature import Argument, Signature
-from aot.core.types import SCALE_BLOCK, Scale
 from aot.families._arguments import cutlass_type
 from aot.families._epilogue_steps import EpilogueOperands, finish
 from aot.families._simt_tile import NUM_THREADS, PAD, TILE, TILE_K, num_halves
@@ -98,7 +98,7 @@ def _kernel(
     layout = cute.make_layout((TILE_K, TILE), stride=(ROW, 1))
     accumulator = cutlass_type(operation.accumulator)
     halves = num_halves(operation)
-    is_blocked = operation.types.scale is Scale.BLOCK
+    is_blocked = operation.types.factors is FactorLayout.BLOCK
     staged_a = shared.allocate_tensor(accumulator, layout, 16)
     staged_b = [shared.allocate_tensor(accumulator, layout, 16) for _ in range(halves)]
     parts_b = [b] if const_expr(halves == 1) else [b[half, None, None] for half in range(halves)]
@@ -174,7 +174,7 @@ def arguments(signature: Signature, operation: Operation) -> tuple[Any, ...]:
     """Make the arguments of the entry, each None where the signature has none: a kernel of it has no such parameter."""
     factor = ElementType.FLOAT32
     has_gate = operation.gate is not None
-    rank = 2 if operation.types.scale is Scale.BLOCK else 1
+    rank = 2 if operation.types.factors is FactorLayout.BLOCK else 1
     modes = 3 if operation.grouping is Grouping.BATCHED else 2
     made = {
         Argument.A: _tensor(operation.a.element, modes),

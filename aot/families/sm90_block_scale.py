@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected
 from aot.core.epilogue import Epilogue
+from aot.core.formats import SCALE_BLOCK
 from aot.core.grouping import Grouping
 from aot.core.knobs import SplitK
-from aot.core.types import E4M3_BF16_BLOCK, SCALE_BLOCK
+from aot.core.types import E4M3_BF16_BLOCK
 from aot.families._sm90_tiles import warpgroup_grid
 from aot.families._split_k import order_of_splits
 from aot.families.sm90_partial_tile import Sm90PartialTile

@@ -9,8 +9,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Candidate, Reason, Rejected
+from aot.core.formats import SCALE_BLOCK
 from aot.core.grouping import Grouping
-from aot.core.types import E4M3_BF16_BLOCK, SCALE_BLOCK
+from aot.core.types import E4M3_BF16_BLOCK
 from aot.families._sm90_tiles import warpgroup_grid
 from aot.families.sm90_block_scale import MAX_SUMS
 from aot.families.sm90_grouped import Sm90Grouped

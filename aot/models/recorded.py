@@ -15,9 +15,9 @@ from aot.core.constraints import MAX_COUNT, MAX_EXTENT, one_line
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.errors import OutputError, ShapeFileError
+from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.operation import Layout, Operation
-from aot.core.types import Scale
 from aot.models import recorder
 
 GPU = "cuda"
@@ -131,7 +131,7 @@ def _operation(product: Product) -> Operation | None:
         and (x.types.a, x.types.b, x.types.d) == types
         and x.layout == Layout(product.layout)
         and not x.types.is_fast
-        and (x.types.scale is Scale.BLOCK) == product.has_blocks
+        and (x.types.factors is FactorLayout.BLOCK) == product.has_blocks
     ]
     plain = next((x for x in found if x.epilogue.value == product.epilogue), None)
     biased = next((x for x in found if x.epilogue is Epilogue.BIAS), None)

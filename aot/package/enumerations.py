@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from aot.core.dispatch import Tier
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
+from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.knobs import SplitK
 from aot.core.operation import Layout
 from aot.core.signature import Argument
 from aot.core.tile_order import NUM_ORDERS, order_name
-from aot.core.types import Scale
 from aot.kinds.rows.operation import PAIRS, RowFunction, RowScale
 from aot.kinds.rows.signature import RowArgument, RowFlag
 from aot.package.call_fields import FIELDS, OPERANDS, OPTIONS, PLAIN, PYTHON_NAMES, READ, WRITTEN, CallFlag
@@ -62,9 +62,10 @@ def _enumerations() -> tuple[_Enumeration, ...]:
         "Element", tuple(enumerator(x.name) for x in ELEMENTS), tuple(str(x.value) for x in ELEMENTS)
     )
     arguments = dict.fromkeys([*(x.value for x in Argument), *(x.value for x in RowArgument)])
-    plain = tuple(_of(x) for x in (Scale, Epilogue, Grouping, SplitK, RowFunction, RowScale))
+    plain = tuple(_of(x) for x in (Epilogue, Grouping, SplitK, RowFunction, RowScale))
+    scales = _enumeration("Scale", ("none", *(x.value for x in FactorLayout)))
     layouts = _enumeration("Layout", (x.value for x in sorted(Layout, key=lambda x: x.code)))
-    return (elements, *plain, layouts, _enumeration("Argument", arguments), _enumeration("Product", FIELDS))
+    return (elements, scales, *plain, layouts, _enumeration("Argument", arguments), _enumeration("Product", FIELDS))
 
 
 def enumeration_variables() -> dict[str, object]:

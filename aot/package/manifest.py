@@ -23,7 +23,6 @@ from aot.core.constraints import (
     Version,
 )
 from aot.core.dispatch import DispatchTable
-from aot.core.element import ElementType
 from aot.core.errors import CandidateError, ManifestError
 from aot.core.execution import Execution, KernelState, execution_of
 from aot.core.json_text import write_json
@@ -32,7 +31,6 @@ from aot.core.measurement import Conditions, Provenance
 from aot.core.operation import Operation
 from aot.core.strict_json import DecodeError, decode_version, parse_json
 from aot.core.table_check import table_fault
-from aot.core.types import SCALE_BLOCK, Scale
 from aot.families import signature
 from aot.kinds.rows.dispatch import RowTable, row_table_fault
 from aot.kinds.rows.kernel import RowKernel
@@ -88,8 +86,8 @@ class ElementBits:
             d=operation.d.bits,
             bias=operation.bias.bits if operation.has_bias else 0,
             residual=operation.d.bits if operation.has_residual else 0,
-            factor=ElementType.FLOAT32.bits if operation.types.is_scaled else 0,
-            factor_block=SCALE_BLOCK if operation.types.scale is Scale.BLOCK else 0,
+            factor=0 if operation.b.scale is None else operation.b.scale.element.bits,
+            factor_block=0 if operation.b.scale is None else operation.b.scale.block_k,
             parts=operation.num_rows_of_b(1),
         )
 

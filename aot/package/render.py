@@ -293,7 +293,7 @@ def _call(operation: Operation, layouts: int, batched: int) -> _Call:
         b=_element(types.b),
         d=_element(types.d),
         bias_element=_element(operation.bias),
-        scale=enumerator(types.scale.value),
+        scale=enumerator(types.scaling),
         epilogue=enumerator(operation.epilogue.value),
         bias=_presence(operation),
         scales_d=types.scales_d,

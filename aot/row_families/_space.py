@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aot.core.candidate import Reason, Rejected, Resources
-from aot.core.types import SCALE_BLOCK
+from aot.core.formats import SCALE_BLOCK
 from aot.kinds.rows.candidate import RowLimits
 from aot.kinds.rows.operation import MAX_COLS, RowFunction, RowScale
 

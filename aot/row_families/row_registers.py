@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING
 
-from aot.core.types import SCALE_BLOCK
+from aot.core.formats import SCALE_BLOCK
 from aot.kinds.rows.candidate import RowCandidate
 from aot.kinds.rows.operation import MAX_COLS, RowScale
 from aot.row_families import _space

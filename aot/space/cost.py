@@ -19,7 +19,7 @@ from aot.core.element import ElementType
 from aot.core.feature import Feature
 from aot.core.knobs import SplitK
 from aot.core.operation import Operation
-from aot.core.types import SCALE_BLOCK
+from aot.core.reference import PROMOTED_RUN
 from aot.families import family_of, tiling_of
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ def _promotion_us(x: Operands, operation: Operation, target: Target) -> Column |
     if not operation.types.is_promoted or PROMOTED_BY not in target.features:
         return 0.0
     additions_per_us = target.fp32_flops_per_s / 2 / target.num_sms / 1e6
-    promoted: Column = EXPOSED_PROMOTION * x.cta_m * x.tile_n * np.ceil(x.k / SCALE_BLOCK) / additions_per_us
+    promoted: Column = EXPOSED_PROMOTION * x.cta_m * x.tile_n * np.ceil(x.k / PROMOTED_RUN) / additions_per_us
     return promoted
 
 

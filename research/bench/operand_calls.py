@@ -10,11 +10,11 @@ import torch
 
 from aot.core.element import ElementType
 from aot.core.epilogue import Step
+from aot.core.formats import FactorLayout
 from aot.core.operands import GemmCall, Tensor, element_of, operands
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.signature import Argument
-from aot.core.types import Scale
 from aot.kinds.gemm.inputs import SCALE_D
 from aot.kinds.gemm.timed import timed_arrangement
 from aot.kinds.inputs import INT8_DEVIATION, MAX_INT8
@@ -137,7 +137,7 @@ def baselines(problem: Problem, *, compiles: bool = False) -> dict[str, Call]:
     alone; `eager` is the product and its further steps, each a call; `compiled` the same under torch.compile.
     """
     operation, types = problem.operation, problem.operation.types
-    if types.scale is Scale.BLOCK:
+    if types.factors is FactorLayout.BLOCK:
         return {}
     if operation.accumulator is ElementType.INT32:
         found: dict[str, Call] = {"int_mm": lambda x: torch._int_mm(x[Argument.A], x[Argument.B].t())}  # noqa: SLF001

@@ -43,7 +43,7 @@ Kind: TypeAlias = tuple[str, ...]
 
 def operands_kind(operation: Operation) -> Kind:
     """Return what kernels' loads and products depend on: types and grouping, of all 16-bit operands and FP8 alike."""
-    element, scale = operation.a.element, operation.types.scale.value
+    element, scale = operation.a.element, operation.types.scaling
     width = "16 bits" if element.num_bytes == 2 else "FP8" if element.value.startswith("float8") else element.value
     return width, scale, operation.grouping.value
 

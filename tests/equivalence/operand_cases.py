@@ -7,8 +7,8 @@ import random
 import zlib
 from math import ceil
 
+from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
-from aot.core.types import Scale
 from aot.kinds.rows.operation import RowFunction, RowScale
 from aot.measure.call_structs import (
     B_CONSTANT,
@@ -82,14 +82,14 @@ class _Maker:
 def _extents(rng, operation):
     """Give m, n, k and the groups: n of whole pieces of 16 bytes of D and of B, and of blocks where they are scaled."""
     is_grouped = operation.grouping.has_offsets
-    n = _extent(rng, BLOCK if operation.types.scale is Scale.BLOCK and is_grouped else 16)
+    n = _extent(rng, BLOCK if operation.types.factors is FactorLayout.BLOCK and is_grouped else 16)
     m = _extent(rng) + (operation.grouping is not Grouping.DENSE)
     k = (
         _extent(rng, 16 if operation.gate is not None or is_grouped else 1)
         + 1
         - (is_grouped or operation.gate is not None)
     )
-    if operation.types.scale is Scale.BLOCK and is_grouped:
+    if operation.types.factors is FactorLayout.BLOCK and is_grouped:
         k = ceil(k / BLOCK) * BLOCK
     groups = 0 if operation.grouping is Grouping.DENSE else rng.choice((2, 3, 8, 65))
     return m, n, max(k, 1), groups
@@ -97,10 +97,10 @@ def _extents(rng, operation):
 
 def _scaled(make, operation, problem, height, rows):
     """Give a problem its factors."""
-    if operation.types.scale is Scale.VECTOR:
+    if operation.types.factors is FactorLayout.VECTOR:
         problem.scale_a, _ = make.factors("scale_a", height)
         problem.scale_b, problem.group_strides.scale_b = make.factors("scale_b", rows)
-    if operation.types.scale is Scale.BLOCK:
+    if operation.types.factors is FactorLayout.BLOCK:
         rng, blocks = make.rng, ceil(problem.k / BLOCK)
         any_strides = _Maker(rng, is_aligned=False)
         of_b = any_strides.matrix("scale_b", ceil(rows / BLOCK), blocks, 4, row_major=True)

@@ -113,7 +113,7 @@ def kind(operation):
     It passes addresses, and extents and strides in elements: how many bytes an element has, it is not told.
     """
     signature = signature_of(operation, has_workspace=False, prefetches_b=False)
-    return (signature, operation.types.scale, operation.gate is None, operation.grouping)
+    return (signature, operation.types.factors, operation.gate is None, operation.grouping)
 
 
 def keys(target):

@@ -11,9 +11,9 @@ import struct
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
+from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.target import load_target
-from aot.core.types import Scale
 from aot.measure.call_structs import B_CONSTANT, GATE_INTERLEAVED, OFFSETS_START
 from tests.equivalence.descriptor import TensorMap
 from tests.equivalence.expected import LARGE_BYTES
@@ -231,7 +231,7 @@ class Operands:
         given, p = getattr(self.problem, name), self.problem
         rows = self.height if name == "scale_a" else self.operation.num_rows_of_b(p.n)
         extents, strides = [rows], [given.strides[0] if rows > 1 else 0]
-        if self.operation.types.scale is Scale.BLOCK:
+        if self.operation.types.factors is FactorLayout.BLOCK:
             rows = rows if name == "scale_a" else ceil(rows / BLOCK)
             extents, strides = [rows, ceil(p.k / BLOCK)], list(given.strides)
         elif name == "scale_b" and self.operation.gate is not None:
@@ -327,7 +327,7 @@ def _stored(o, name):
 def _vectors(o):
     """Give the vectors that an epilogue loads: of the kernel's rows, of its columns, the bias and D's factor."""
     found = [o.bias()] if o.operation.has_bias else []
-    if o.operation.types.scale is Scale.VECTOR:
+    if o.operation.types.factors is FactorLayout.VECTOR:
         scales = [o.factors("scale_a"), o.factors("scale_b")]
         found = [*(scales[::-1] if o.kernel.candidate.gemm.swap_ab else scales), *found]
     return [*found, *o.scale_d()]
@@ -389,7 +389,7 @@ def _starts(o, num_clusters, blocks_per_sm=1, *, knows_loads=True):
 
 def _quack(o):
     """Give the parameters of quack's kernels, and of ours that are made of them."""
-    is_block = o.operation.types.scale is Scale.BLOCK
+    is_block = o.operation.types.factors is FactorLayout.BLOCK
     has_gate = o.operation.gate is not None
     mma = (
         bytes(32 * (2 if o.kernel.candidate.gemm.use_2cta else 1)) if "sm100" in o.kernel.candidate.family else bytes(1)

@@ -15,9 +15,9 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
-from aot.core.types import Scale
 from tests.fuzz.python_rows import row_call, row_operations_launched
 from tests.runtime.exchange import Framework, ManagedTensor, capsule_of
 from tests.runtime.structs import FakeLaunch
@@ -246,11 +246,11 @@ def draw_weights(rng, kind, groups, shape, dtype):
 
 def draw_group_scales(rng, kind, operation, height, groups, rows, k):
     """Draw scale_x and scale_w of groups."""
-    if operation.types.scale is Scale.NONE:
+    if operation.types.factors is None:
         return {}
     blocks = -(-k // 128)
     shapes_x, shapes_w = ((), (height,), (height, 1)), ((), (groups,), (groups, rows), (groups, 1, rows))
-    if operation.types.scale is Scale.BLOCK:
+    if operation.types.factors is FactorLayout.BLOCK:
         shapes_x, shapes_w = ((height, blocks),), ((groups, -(-rows // 128), blocks),)
     return {"scale_x": draw_scale(rng, kind, shapes_x), "scale_w": draw_scale(rng, kind, shapes_w)}
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 
+from aot.core.formats import SCALE_BLOCK, FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.signature import Argument, signature_of
-from aot.core.types import SCALE_BLOCK, Scale
 from aot.measure.call_structs import ProblemStruct, TensorStruct
 
 DENSE = tuple(x for x in Operation if x.grouping is Grouping.DENSE)
@@ -36,7 +36,7 @@ def element_bytes(operation, name):
 def extents(operation, m, n, k):
     """Return the rows and columns of each of the tensors."""
     rows, blocks = operation.num_rows_of_b(n), -(-k // SCALE_BLOCK)
-    is_blocked = operation.types.scale is Scale.BLOCK
+    is_blocked = operation.types.factors is FactorLayout.BLOCK
     return {
         "a": (m, k),
         "b": (rows, k),

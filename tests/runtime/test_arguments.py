@@ -7,10 +7,10 @@ from itertools import product
 
 import pytest
 
+from aot.core.formats import SCALE_BLOCK, FactorLayout
 from aot.core.operands import as_launched
 from aot.core.operation import Operation
 from aot.core.problem import Problem
-from aot.core.types import SCALE_BLOCK, Scale
 from tests.runtime.reference import Matrix, code, readings, takes
 from tests.runtime.stating import ADDRESSES, DENSE, by_call, element_bytes, extents, operands_of, packed, state
 from tests.runtime.structs import Bias, Factors
@@ -75,9 +75,9 @@ def check_bias(operation, stated, launch, *, is_interleaved):
 
 
 def check_factors(operation, stated, launch, *, is_interleaved):
-    if operation.types.scale is Scale.NONE:
+    if operation.types.factors is None:
         return bytes(launch.scale_a) == bytes(launch.scale_b) == bytes(Factors())
-    if operation.types.scale is Scale.BLOCK:
+    if operation.types.factors is FactorLayout.BLOCK:
         blocks = -(-stated.k // SCALE_BLOCK)
         a = [stated.m, blocks], list(stated.scale_a.strides)
         b = [-(-stated.n // SCALE_BLOCK), blocks], list(stated.scale_b.strides)
@@ -269,7 +269,7 @@ def test_parts_of_a_gate_that_a_library_cannot_place_are_refused(every, operatio
     assert "overlaps B at address" in library.error()
     both = state(library, operation, M, N, K, flags=PARTS | INTERLEAVED)
     assert library.launch(both, 0x900000, 1 << 30, 0x5550) != 0
-    assert library.error().endswith("rows in pairs are in one matrix") or operation.types.scale is Scale.BLOCK
+    assert library.error().endswith("rows in pairs are in one matrix") or operation.types.factors is FactorLayout.BLOCK
 
 
 @pytest.mark.parametrize("operation", GATES, ids=lambda x: x.tag)

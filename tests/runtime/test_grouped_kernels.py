@@ -12,11 +12,11 @@ from dataclasses import replace
 import pytest
 
 from aot.core.candidate import KernelKey, gemm_candidate
+from aot.core.formats import SCALE_BLOCK, FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.signature import Argument
 from aot.core.target import load_target
-from aot.core.types import SCALE_BLOCK, Scale
 from tests.compiling import EVERY, compile_kernels
 from tests.objects import small_manifest
 from tests.runtime.host import Library, compile_library
@@ -107,7 +107,7 @@ def arguments(operation):
     if pair:
         b = struct_of(B, (GROUPS, 2, N, K), (2 * N * K, N * K, K))
         scale_b, bias = (struct_of(x, (GROUPS, 2, N), (2 * N, N, 1)) for x in (SCALE_B, BIAS))
-    if operation.types.scale is Scale.BLOCK:
+    if operation.types.factors is FactorLayout.BLOCK:
         scale_a = struct_of(SCALE_A, (height, blocks), (blocks, 1))
         of_b = rows // SCALE_BLOCK
         scale_b = struct_of(SCALE_B, (GROUPS, of_b, blocks), (of_b * blocks, blocks, 1))

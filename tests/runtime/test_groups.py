@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from aot.core.formats import SCALE_BLOCK, FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
-from aot.core.types import SCALE_BLOCK, Scale
 from aot.measure.call_structs import GATE_INTERLEAVED, OFFSETS_START, ProblemStruct, TensorStruct
 from tests.runtime import host
 
@@ -46,7 +46,7 @@ def group_steps(operation):
     rows, blocks = rows_of_b(operation), K // SCALE_BLOCK
     if operation.grouping is Grouping.K_GROUPED:
         return {"d": M * N}
-    of_blocks = operation.types.scale is Scale.BLOCK
+    of_blocks = operation.types.factors is FactorLayout.BLOCK
     return {"b": rows * K, "bias": rows, "scale_b": rows // SCALE_BLOCK * blocks if of_blocks else rows}
 
 
@@ -66,7 +66,7 @@ def state(library, operation, **changes):
     if is_gathered:
         tensors["index"] = (1, 1)
     if operation.types.is_scaled:
-        is_block = operation.types.scale is Scale.BLOCK
+        is_block = operation.types.factors is FactorLayout.BLOCK
         tensors |= {"scale_a": (blocks if is_block else 1, 1), "scale_b": (blocks if is_block else 1, 1)}
     if operation.has_bias:
         tensors["bias"] = (0, 1)
@@ -120,7 +120,7 @@ def test_factors_and_bias_of_groups_arrive(library, operation):
     launch = launched(library, state(library, operation))
     rows_a = ROWS_OF_A if operation.grouping is Grouping.GATHERED else M
     rows, blocks = rows_of_b(operation), K // SCALE_BLOCK
-    if operation.types.scale is Scale.BLOCK:
+    if operation.types.factors is FactorLayout.BLOCK:
         stack = [GROUPS, rows // SCALE_BLOCK, blocks], [rows // SCALE_BLOCK * blocks, blocks, 1]
         assert read(launch.scale_a.matrix, 2) == (ADDRESSES["scale_a"], [rows_a, blocks], [blocks, 1])
         assert read(launch.scale_b.stack, 3) == (ADDRESSES["scale_b"], *stack)

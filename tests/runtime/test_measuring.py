@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from aot.core.errors import VerificationError
+from aot.core.formats import FactorLayout
 from aot.core.numerics import bits_type
 from aot.core.operands import GemmCall, Tensor, element_of, operands
 from aot.core.operation import Operation
 from aot.core.signature import Argument, signature_of
-from aot.core.types import Scale
 from aot.kinds.gemm import edge_shapes as cases
 from aot.measure.verify import Verifier
 from research.bench.dispatched import Dispatched, RefusedError
@@ -64,7 +64,7 @@ def matrix(dtype, tensor, num_strides, *, is_k_major=True):
 def factors(operation, launch):
     """Return both operands' factors, (rows, columns), a gate's rows of B behind each other."""
     kind = element_of(operation, Argument.SCALE_A)
-    if operation.types.scale is Scale.BLOCK:
+    if operation.types.factors is FactorLayout.BLOCK:
         return [matrix(kind, x.matrix, 2) for x in (launch.scale_a, launch.scale_b)]
     of_b = launch.scale_b.vector if operation.gate is None else launch.scale_b.matrix
     vectors = (launch.scale_a.vector, of_b)

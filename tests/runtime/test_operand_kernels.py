@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 import pytest
 
 from aot.core.candidate import KernelKey, gemm_candidate
+from aot.core.formats import FactorLayout
 from aot.core.knobs import SplitK
 from aot.core.operation import Operation
 from aot.core.signature import Argument
 from aot.core.target import Target, load_target
-from aot.core.types import Scale
 from tests.compiling import EVERY, compile_kernels
 from tests.objects import cubin, parameter_sizes, small_manifest
 from tests.runtime.host import Library, compile_library
@@ -160,7 +160,7 @@ def arguments(operation, *, halves=True, bias=True):
         scale_b = struct_of(SCALE_B, (2, N), (N, STEP_B))
         biases = struct_of(BIAS, (2, N), (N, 1) if halves else (1, 2))
     scale_a = struct_of(SCALE_A, (M,), (STEP_A,))
-    if operation.types.scale is Scale.BLOCK:
+    if operation.types.factors is FactorLayout.BLOCK:
         scale_a = struct_of(SCALE_A, (M, BLOCKS_OF_K), (STEP_A, STEP_B))
         scale_b = struct_of(SCALE_B, (BLOCKS_OF_N, BLOCKS_OF_K), (STEP_B, STEP_A))
     return {
@@ -297,7 +297,7 @@ def test_descriptors_are_of_the_operands(each, library):
 def test_vectors_keep_their_strides(each, library):
     operation = each.kernel.operation
     _, parameters = launch(library, each, arguments(operation))
-    if operation.types.scale is Scale.VECTOR:
+    if operation.types.factors is FactorLayout.VECTOR:
         assert vector(parameters, SCALE_A) == (M, (STEP_A,))
         assert vector(parameters, SCALE_B) == (N, (STEP_B,) if operation.gate is None else (N, STEP_B))
     if operation.has_bias:
@@ -306,7 +306,7 @@ def test_vectors_keep_their_strides(each, library):
 
 
 def test_blocks_of_scales_keep_their_strides(compiled, library):
-    for each in (x for x in compiled.values() if x.kernel.operation.types.scale is Scale.BLOCK):
+    for each in (x for x in compiled.values() if x.kernel.operation.types.factors is FactorLayout.BLOCK):
         _, parameters = launch(library, each, arguments(each.kernel.operation))
         assert struct_of(SCALE_A, (M, BLOCKS_OF_K), (STEP_A, STEP_B)) in parameters
         assert struct_of(SCALE_B, (BLOCKS_OF_N, BLOCKS_OF_K), (STEP_B, STEP_A)) in parameters

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from aot.core.dispatch import look_up
+from aot.core.formats import SCALE_BLOCK, FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.problem import Problem
-from aot.core.types import SCALE_BLOCK, Scale
 from aot.kinds.gemm.group_inputs import GroupSizes, draw_ends
 from tests.runtime import host
 from tests.runtime.exchange import Framework
@@ -58,9 +58,9 @@ def arguments(operation, tensor):
         named["index"] = tensor((ROWS,), INT32)
     if operation.gate is not None:
         named["gate"] = "silu"
-    if operation.types.scale is Scale.VECTOR:
+    if operation.types.factors is FactorLayout.VECTOR:
         named |= {"scale_x": tensor((height, 1), FLOAT32), "scale_w": tensor((GROUPS, rows), FLOAT32)}
-    if operation.types.scale is Scale.BLOCK:
+    if operation.types.factors is FactorLayout.BLOCK:
         blocks = K // SCALE_BLOCK
         named["scale_x"] = tensor((height, blocks), FLOAT32)
         named["scale_w"] = tensor((GROUPS, rows // SCALE_BLOCK, blocks), FLOAT32)
@@ -374,7 +374,7 @@ def test_plan_of_groups_asks_for_what_is_expected_of_one(package, manifest, oper
     is_k = kind == "kgrouped"
     named = {"layout": operation.layout.value, "grouping": kind, "gated": operation.gate is not None}
     if operation.types.is_scaled:
-        named["scales"] = "block" if operation.types.scale is Scale.BLOCK else "vector"
+        named["scales"] = "block" if operation.types.factors is FactorLayout.BLOCK else "vector"
     for m, groups in ((1000, 7), (64, 64), (3, 8), (4096, 1)):
         shape = (256, 512, 16 * m) if is_k else (m, 512, 256)
         got = package.plan(*shape, DTYPES_OF[operation.types.a], groups=groups, **named)

@@ -9,10 +9,10 @@ import torch
 
 from aot.core.element import ElementType
 from aot.core.epilogue import Step
+from aot.core.formats import SCALE_BLOCK, FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.signature import Argument
-from aot.core.types import SCALE_BLOCK, Scale
 from tests.runtime import host
 from tests.runtime.exchange import Framework
 from tests.runtime.stating import by_call
@@ -51,11 +51,11 @@ def call_of(manifest, launch):
 
 def scales_of(operation, tensor):
     """Make the factors of an operation: vectors, or blocks."""
-    if operation.types.scale is Scale.NONE:
+    if operation.types.factors is None:
         return {}
     rows = operation.num_rows_of_b(N)
     shapes = (M, 1), (1, rows)
-    if operation.types.scale is Scale.BLOCK:
+    if operation.types.factors is FactorLayout.BLOCK:
         shapes = (M, K // SCALE_BLOCK), (-(-rows // SCALE_BLOCK), K // SCALE_BLOCK)
     return {name: tensor(shape, FLOAT32) for name, shape in zip(("scale_x", "scale_w"), shapes, strict=True)}
 
@@ -135,7 +135,7 @@ def test_the_plan_names_the_operation_and_the_kernel_of_the_call(
         residual=operation.has_residual,
         gated=operation.gate is not None,
         weight_dtype=None if is_tf32 else b.value,
-        scales="block" if operation.types.scale is Scale.BLOCK else None,
+        scales="block" if operation.types.factors is FactorLayout.BLOCK else None,
         out_dtype=d.value,
         allow_tf32=is_tf32,
         use_fast_accum=operation.types.is_fast,
@@ -371,7 +371,8 @@ def test_the_packages_catalogue_is_the_toolchains(every_package):
     by_tag = {x.tag: x for x in Operation}
     for row in rows:
         operation = by_tag[row.tag]
-        types = [x.value for x in (operation.types.a, operation.types.b, operation.types.d, operation.types.scale)]
+        types = [x.value for x in (operation.types.a, operation.types.b, operation.types.d)]
+        types.append(operation.types.scaling)
         assert [row.a, row.b, row.d, row.scale] == types
         assert (row.epilogue, row.has_bias, row.is_fast) == (
             operation.epilogue.value,

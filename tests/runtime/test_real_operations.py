@@ -10,10 +10,10 @@ import pytest
 from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.dispatch import Column, DispatchTable, Grid, Section
 from aot.core.epilogue import Epilogue
+from aot.core.formats import FactorLayout
 from aot.core.operation import Operation
 from aot.core.signature import Argument
 from aot.core.target import load_target
-from aot.core.types import Scale
 from aot.families.simt import FAMILY as FALLBACK
 from tests.compiling import compile_kernels
 from tests.golden.manifest import golden_manifest, with_table
@@ -74,7 +74,7 @@ def values_of(record, sizes, operation):
         value, content = content[:size], content[size:]
         if size == direct.DESCRIPTOR_BYTES:
             value = value[:DESCRIPTOR_USED]
-        elif size in (16, 24, 32) and operation.types.scale is not Scale.BLOCK:
+        elif size in (16, 24, 32) and operation.types.factors is not FactorLayout.BLOCK:
             value = value[:12] + value[16:]
         values.append(value)
     return values
@@ -83,9 +83,9 @@ def values_of(record, sizes, operation):
 def changes_of(operation, *, bias):
     """Return where an operation's operands are, and their strides."""
     changes = {"a": (direct.A, (K, 1)), "b": (direct.B, (K, 1)), "d": (direct.D, (N, 1))}
-    if operation.types.scale is Scale.VECTOR:
+    if operation.types.factors is FactorLayout.VECTOR:
         changes |= {"scale_a": (direct.SCALE_A, (1, 0)), "scale_b": (direct.SCALE_B, (0, 0))}
-    if operation.types.scale is Scale.BLOCK:
+    if operation.types.factors is FactorLayout.BLOCK:
         changes |= {"scale_a": (direct.SCALE_A, (1, 0)), "scale_b": (direct.SCALE_B, (0, 1))}
     if operation.has_bias:
         changes["bias"] = (direct.BIAS, (0, 1)) if bias else None
@@ -111,7 +111,7 @@ def test_kernels_get_from_the_c_api_what_their_entries_take(built, monkeypatch, 
         stated = state(library, operation, M, N, K, flags=flags, **changes)
         record, num_bytes = through_the_api(built, index, stated)
         given = direct.arguments(operation, halves=not flags, bias=bias)
-        if operation.gate is not None and operation.types.scale is Scale.VECTOR:
+        if operation.gate is not None and operation.types.factors is FactorLayout.VECTOR:
             given[Argument.SCALE_B] = direct.struct_of(direct.SCALE_B, (2, N), (0, 0))
         if operation.gate is not None and not bias:
             given[Argument.BIAS] = direct.struct_of(0, (2, 0), (1, 2) if flags else (N, 1))

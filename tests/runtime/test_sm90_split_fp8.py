@@ -85,7 +85,7 @@ def each(request, compiled):
 
 def test_every_operation_of_fp8_and_vectors_has_a_kernel_here():
     """Both operands are contiguous along k in all that the catalogue has, as wgmma takes FP8."""
-    listed = [x for x in Op if x.types.a.bits == 8 and x.types.scale.value == "vector" and x.grouping.value == "dense"]
+    listed = [x for x in Op if x.types.a.bits == 8 and x.types.scaling == "vector" and x.grouping.value == "dense"]
     floats = {x for x in listed if x.accumulator.value == "float32"}
     assert {x.operation for x in LAUNCHED + MORE} == floats
     assert {x.layout.value for x in floats} == {"kk"}

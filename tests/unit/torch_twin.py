@@ -73,11 +73,11 @@ def compute(operation, bits, *, is_interleaved=False, activation=None):
         return bits_of(a.int() @ b.int().T)  # not torch._int_mm, which is wrong for a k of 1 on some processors
     if operation.a.element is ElementType.INT8:
         total = (a.double() @ b.double().T).float()
-    elif operation.types.scale.value == "block":
+    elif operation.types.scaling == "block":
         total = _blocks(a.float(), b.float(), tensors[Argument.SCALE_A], tensors[Argument.SCALE_B])
     else:
         total = a.float() @ b.float().T
-    if operation.types.scale.value == "vector":
+    if operation.types.scaling == "vector":
         total = total * tensors[Argument.SCALE_A] * tensors[Argument.SCALE_B].T
     if Argument.BIAS in tensors:
         total = total + tensors[Argument.BIAS].float()

@@ -7,9 +7,9 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from aot.core.element import ElementType
+from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.reference import is_16_bit_product
-from aot.core.types import Scale
 from aot.kinds.gemm.timed import timed_arrangement
 from aot.kinds.trial import Agreement
 
@@ -57,7 +57,7 @@ def baseline_of(operation: Operation) -> Baseline | None:
 
     An activation, a gate or a residual is a call of its own behind the product, as in eager mode.
     """
-    if operation.types.scale is Scale.BLOCK or operation.grouping.has_offsets:
+    if operation.types.factors is FactorLayout.BLOCK or operation.grouping.has_offsets:
         return None
     arrangement = timed_arrangement(operation)
     if is_16_bit_product(operation):

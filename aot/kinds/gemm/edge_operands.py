@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aot.core.element import ElementType
+from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.numerics import encode, poison, special_bits
 from aot.core.operands import element_of
 from aot.core.signature import Argument
-from aot.core.types import Scale
 from aot.kinds.gemm.edge_shapes import Content
 from aot.kinds.gemm.group_inputs import POSITIONS, as_bits, draw_ends, draw_index
 from aot.kinds.gemm.inputs import SCALE_D, SCALED, draw_scales
@@ -40,7 +40,7 @@ def _spread(shape: EdgeShape, argument: Argument) -> float:
     """Return the standard deviation of an operand's elements: of A's, less where nothing else scales the sums."""
     operation = shape.problem.operation
     is_curved = operation.activation is not None or operation.gate is not None
-    if argument is Argument.A and is_curved and operation.types.scale is Scale.NONE:
+    if argument is Argument.A and is_curved and operation.types.factors is None:
         return TYPICAL_SUM / math.sqrt(shape.problem.k)
     return 1.0
 
@@ -115,7 +115,7 @@ def _poison_behind(operands: dict[Argument, Bits], shape: EdgeShape) -> None:
     behind = {Argument.A: rows}
     if operation.grouping is Grouping.K_GROUPED:
         behind = dict.fromkeys((Argument.A, Argument.B), (slice(None), slice(None), slice(end, None)))
-    elif shape.arrangement.has_scales_of_a or operation.types.scale is Scale.BLOCK:
+    elif shape.arrangement.has_scales_of_a or operation.types.factors is FactorLayout.BLOCK:
         behind[Argument.SCALE_A] = rows
     for argument, places in behind.items():
         if argument in operands:

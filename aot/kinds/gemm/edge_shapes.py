@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from aot.core.dispatch import ALIGNMENT_BYTES
 from aot.core.element import ElementType
+from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.knobs import GemmKnobs, SplitK
 from aot.core.operands import PLAIN, Arrangement, Matrix, column_step, operands
 from aot.core.problem import Problem
 from aot.core.reference import is_16_bit_product
 from aot.core.signature import Argument
-from aot.core.types import Scale
 from aot.kinds.gemm.group_inputs import GroupSizes
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class EdgeShape:
     def __str__(self) -> str:
         """Return the text of messages."""
         operation, arranged = self.problem.operation, self.arrangement
-        is_scaled = operation.types.scale is Scale.VECTOR
+        is_scaled = operation.types.factors is FactorLayout.VECTOR
         facts = {
             f"groups {self.sizes.value}": operation.grouping.has_offsets,
             f"with {self.content.value} values": self.content is Content.SPECIAL,
@@ -133,7 +133,8 @@ class EdgeShape:
             "without a bias": operation.has_bias and not arranged.has_bias,
             "with one factor for all of A": is_scaled and not arranged.has_scales_of_a,
             "with one factor for all of B": is_scaled and not arranged.has_scales_of_b,
-            "with factors by columns": operation.types.scale is Scale.BLOCK and not arranged.has_row_major_blocks,
+            "with factors by columns": operation.types.factors is FactorLayout.BLOCK
+            and not arranged.has_row_major_blocks,
             "with interleaved gates": operation.gate is not None and arranged.is_interleaved,
             "with one A for all": arranged.shares_a,
             "with one B for all": arranged.shares_b,
@@ -199,7 +200,7 @@ def arrangements_of(operation: Operation) -> tuple[Arrangement, ...]:
         return BATCHED_ARRANGEMENTS
     if is_16_bit_product(operation):
         return (PLAIN,)
-    if operation.gate is not None and operation.types.scale is Scale.BLOCK:
+    if operation.gate is not None and operation.types.factors is FactorLayout.BLOCK:
         # Interleaved rows of a gate would share factors: the library refuses them (templates/src/problem_check.cc).
         return tuple(x for x in ARRANGEMENTS if not x.is_interleaved)
     return ARRANGEMENTS

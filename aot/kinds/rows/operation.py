@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from aot.core.constraints import Extent, Range, Word
 from aot.core.element import ElementType
-from aot.core.types import SCALE_BLOCK
+from aot.core.formats import SCALE_BLOCK
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.10 has none of its own

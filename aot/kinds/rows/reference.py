@@ -20,9 +20,9 @@ import numpy as np
 
 from aot.core.element import ElementType
 from aot.core.epilogue import Step
+from aot.core.formats import SCALE_BLOCK
 from aot.core.numerics import decode, encode, max_finite
 from aot.core.reference import LEAST_NORMAL, ULP, Expected, exact, gated, rounded
-from aot.core.types import SCALE_BLOCK
 from aot.kinds.rows.operation import RowFunction, RowOperation, RowScale
 from aot.kinds.rows.quantization import LEAST_SCALE
 from aot.kinds.rows.signature import RowArgument

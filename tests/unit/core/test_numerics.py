@@ -9,11 +9,13 @@ from aot.core.numerics import (
     encode,
     is_bad,
     max_finite,
+    pack,
     poison,
     round_to,
     saturates,
     special_bits,
     unit_roundoff,
+    unpack,
 )
 from aot.core.operation import ELEMENTS
 from tests.unit.torch_twin import bits_of, tensor_of
@@ -170,3 +172,54 @@ def test_unit_roundoff_is_half_of_the_last_place_of_one(dtype, bits_kept):
         1.0,
         1 + 2.0 ** (1 - bits_kept),
     ]
+
+
+# Open Compute Project, Microscaling Formats (MX), table 5: sign, two bits of exponent, one of significand.
+E2M1_VALUES = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+
+
+def test_all_codes_of_e2m1_have_the_values_of_their_table():
+    found = decode(ElementType.E2M1, np.arange(16, dtype=np.uint8))
+    assert found.tolist() == [*E2M1_VALUES, *(-x for x in E2M1_VALUES)]
+    assert np.signbit(found[8])
+
+
+def test_all_codes_of_e8m0_are_powers_of_two():
+    found = decode(ElementType.E8M0, np.arange(256, dtype=np.uint8))
+    expected = torch.arange(256, dtype=torch.uint8).view(torch.float8_e8m0fnu).double().numpy()
+    assert np.array_equal(found, expected, equal_nan=True)
+    assert (found[0], found[127], found[254], np.isnan(found[255])) == (2.0**-127, 1.0, 2.0**127, True)
+
+
+@pytest.mark.parametrize("dtype", [ElementType.E2M1, ElementType.E8M0])
+def test_every_code_of_a_narrow_type_survives(dtype):
+    codes = np.arange(1 << dtype.bits, dtype=np.uint8)
+    assert np.array_equal(encode(dtype, decode(dtype, codes).astype(np.float32)), codes)
+
+
+def test_e2m1_rounds_ties_to_even_and_saturates():
+    values = np.float32([0.25, 0.26, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 5.1, 7.0, np.inf, -5.0, -np.inf, -0.2])
+    expected = [0, 0.5, 1, 1, 2, 2, 4, 4, 6, 6, 6, -4, -6, 0]
+    assert decode(ElementType.E2M1, encode(ElementType.E2M1, values)).tolist() == expected
+    assert round_to(ElementType.E2M1, values.astype(np.float64)).tolist() == expected
+    assert encode(ElementType.E2M1, np.float32([np.nan, -np.nan])).tolist() == [7, 7]
+
+
+def test_e8m0_has_no_zero_and_no_sign():
+    values = np.float32([0.0, 1.4, 1.6, 2.0**-130, -1.0, np.nan])
+    assert encode(ElementType.E8M0, values).tolist() == [0, 127, 128, 0, 255, 255]
+
+
+def test_two_codes_share_a_byte_the_first_in_its_lower_half():
+    codes = np.array([[1, 2, 3, 15], [0, 8, 7, 4]], np.uint8)
+    packed = pack(codes)
+    assert packed.tolist() == [[0x21, 0xF3], [0x80, 0x47]]
+    assert np.array_equal(unpack(packed), codes)
+    with pytest.raises(ValueError, match="3 codes of 4 bits fill no whole bytes; give an even number"):
+        pack(codes[:, :3])
+
+
+def test_bits_that_nobody_wrote_are_a_code_of_four_bits():
+    assert (bits_type(ElementType.E2M1), poison(ElementType.E2M1)) == (np.uint8, 15)
+    assert not is_bad(ElementType.E2M1, np.arange(16, dtype=np.uint8)).any()
+    assert is_bad(ElementType.E8M0, np.arange(256, dtype=np.uint8)).nonzero()[0].tolist() == [255]

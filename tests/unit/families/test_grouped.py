@@ -143,7 +143,7 @@ def test_every_operation_has_a_fallback_and_what_is_rejected_says_why(operation,
                 assert isinstance(verdict, Rejected)
                 assert verdict.message
     assert "simt" in legal
-    is_blocked = operation.types.scale.value == "block"
+    is_blocked = operation.types.scaling == "block"
     fast = {"h200": "sm90_grouped_block_scale" if is_blocked else "sm90_grouped", "thor": "sm100_grouped"}[target.name]
     assert (fast in legal) != (is_blocked and target is THOR)
 

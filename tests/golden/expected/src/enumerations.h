@@ -35,12 +35,14 @@ enum class Scale : int32_t {
   kNone,
   kVector,
   kBlock,
+  kAtoms,
 };
-constexpr int32_t kNumScales = 3;
+constexpr int32_t kNumScales = 4;
 constexpr const char* kScaleWords[] = {
     "none",
     "vector",
     "block",
+    "atoms",
 };
 
 constexpr const char* word_of(Scale value) { return kScaleWords[static_cast<int32_t>(value)]; }

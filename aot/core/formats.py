@@ -1,0 +1,118 @@
+"""How an operand is held: its element, the mode that is contiguous, and the format of its scale factors.
+
+Nothing else states how many bytes an operand or its factors take. The factors of a format are float32, or of one byte;
+what the scale factors and the elements of a narrow format are called together (nvfp4, mxfp8) is said here too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from aot.core.element import ElementType
+
+
+class FactorLayout(Enum):
+    """How the scale factors of an operand lie in memory. The value is the name that the library knows it by."""
+
+    VECTOR = "vector"
+    """A vector of stride 1, or of stride 0 where one factor serves the whole operand."""
+    BLOCK = "block"
+    """A matrix, one factor for each block of rows and of k, of any two strides."""
+    ATOMS = "atoms"
+    """Atoms of 128 rows by 4 blocks of k, 512 bytes each, one behind the other along k: `aot.core.factor_atoms`."""
+
+
+ATOM_ROWS, ATOM_COLUMNS = 128, 4
+"""Rows, and blocks along k, whose factors are one atom. Source: PTX ISA, tcgen05.mma, "Scale factors", and
+cutlass.utils.blockscaled_layout, `BlockScaledBasicChunk`."""
+
+
+@dataclass(frozen=True)
+class ScaleFormat:
+    """The scale factors of an operand of (rows, k): of which type they are, what one serves, and how they lie."""
+
+    element: ElementType
+    block_m: int
+    """Rows that one factor serves."""
+    block_k: int
+    """Elements along k that one factor serves; 0 where it serves all of them."""
+    layout: FactorLayout
+    has_tensor_factor: bool = False
+    """Whether one float32 more serves the whole operand; a product takes that of A times that of B."""
+
+    def num_factors(self, rows: int, k: int) -> tuple[int, int]:
+        """Return how many factors there are along the rows, and along k."""
+        return -(-rows // self.block_m), -(-k // self.block_k) if self.block_k else 1
+
+    def num_held(self, rows: int, k: int) -> tuple[int, int]:
+        """Return how many places for factors there are in memory, those that only fill atoms among them."""
+        m, blocks = self.num_factors(rows, k)
+        if self.layout is not FactorLayout.ATOMS:
+            return m, blocks
+        return -(-m // ATOM_ROWS) * ATOM_ROWS, -(-blocks // ATOM_COLUMNS) * ATOM_COLUMNS
+
+    def size_of(self, rows: int, k: int) -> int:
+        """Return the bytes of all factors of an operand."""
+        m, blocks = self.num_held(rows, k)
+        return self.element.size_of(m * blocks)
+
+
+SCALE_BLOCK = 128
+"""Elements along k, and rows of B, that one factor of a block serves. Source: DeepSeek-V3 technical report, section
+3.3.2, and torch.nn.functional.scaled_mm's BlockWise1x128 and BlockWise128x128."""
+
+VECTOR = ScaleFormat(ElementType.FLOAT32, 1, 0, FactorLayout.VECTOR)
+"""A factor for each row, or one for the whole operand."""
+BLOCKS_OF_ROWS = ScaleFormat(ElementType.FLOAT32, 1, SCALE_BLOCK, FactorLayout.BLOCK)
+"""Of A: a factor for each 128 elements along k of a row."""
+SQUARE_BLOCKS = ScaleFormat(ElementType.FLOAT32, SCALE_BLOCK, SCALE_BLOCK, FactorLayout.BLOCK)
+"""Of B: a factor for each 128 by 128 elements."""
+NVFP4 = ScaleFormat(ElementType.E4M3, 1, 16, FactorLayout.ATOMS, has_tensor_factor=True)
+"""Of e2m1: an e4m3 factor for each 16 elements along k. Source: PTX ISA, tcgen05.mma, .kind::mxf4nvf4, block16."""
+MX = ScaleFormat(ElementType.E8M0, 1, 32, FactorLayout.ATOMS)
+"""A power of two for each 32 elements along k. Source: Open Compute Project, Microscaling Formats, section 5."""
+
+_TAGS = {
+    (ElementType.E2M1, NVFP4): "nvfp4",
+    (ElementType.E2M1, MX): "mxfp4",
+    (ElementType.E4M3, MX): "mxfp8",
+}
+"""What elements are called together with factors. Others are called by their element alone."""
+
+
+def tag_of(element: ElementType, scale: ScaleFormat | None) -> str:
+    """Return the name of elements together with their factors, such as `bf16`, `e4m3` or `nvfp4`."""
+    return element.tag if scale is None else _TAGS.get((element, scale), element.tag)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A or B: its element type, the mode that is contiguous, and its scale factors."""
+
+    element: ElementType
+    is_k_major: bool
+    scale: ScaleFormat | None = None
+
+    @property
+    def factors(self) -> FactorLayout | None:
+        """Return how the scale factors lie; None where there are none."""
+        return None if self.scale is None else self.scale.layout
+
+    @property
+    def tag(self) -> str:
+        """Return the name of the elements together with their factors, such as `bf16` or `nvfp4`."""
+        return tag_of(self.element, self.scale)
+
+    def size_of(self, rows: int, k: int) -> int:
+        """Return the bytes of an operand that is packed, with its factors."""
+        factors = 0 if self.scale is None else self.scale.size_of(rows, k)
+        return self.element.size_of(rows * k) + factors
+
+    def stride_bytes(self, num_elements: int) -> int:
+        """Return the bytes from one row, or column, to the next that lies `num_elements` behind.
+
+        Raises:
+            ValueError: elements share bytes, and these do not end with one.
+        """
+        return self.element.bytes_of(num_elements)
