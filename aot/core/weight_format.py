@@ -73,6 +73,8 @@ class WeightFormat:
     """Elements along k that have a factor of their own; 0 where only rows, or the whole weight, have one."""
     factor_bits: int = 0
     """Of a group's factor."""
+    has_zeros: bool = False
+    """Whether each group has a zero point, which is taken from its codes in the place of 8."""
 
     @property
     def quantum(self) -> int:
@@ -92,12 +94,16 @@ class WeightFormat:
             )
 
 
-def _int4(group: int) -> WeightFormat:
-    return WeightFormat(f"int4g{group}", Code.INT4, group, 16)
+def _int4(group: int, *, has_zeros: bool = False) -> WeightFormat:
+    return WeightFormat(f"int4g{group}{'z' if has_zeros else ''}", Code.INT4, group, 16, has_zeros)
 
 
-INT4_G32, INT4_G64, INT4_G128 = _int4(32), _int4(64), _int4(128)
+INT4_G32, INT4_G64, INT4_G128 = (_int4(x) for x in (32, 64, 128))
 """A factor of x's type for each group."""
+INT4_G32_ZEROS, INT4_G64_ZEROS, INT4_G128_ZEROS = (_int4(x, has_zeros=True) for x in (32, 64, 128))
+"""And a zero point, as AWQ and GPTQ have them."""
+MAX_ZERO = 16
+"""The largest zero point: GPTQ stores them less by 1, so that 15 stands for 16."""
 NVFP4 = WeightFormat("nvfp4", Code.E2M1, 16, 8)
 """An e4m3 factor for each 16 elements, and a float32 factor of the weight. Source: PTX ISA, tcgen05.mma,
 .kind::mxf4nvf4 with .block16; compressed-tensors, nvfp4-pack-quantized."""
@@ -108,7 +114,22 @@ INT8 = WeightFormat("int8", Code.INT8)
 E4M3 = WeightFormat("e4m3", Code.E4M3)
 """Likewise."""
 
-FORMATS = (INT4_G32, INT4_G64, INT4_G128, NVFP4, MXFP4, INT8, E4M3)
+FORMATS = (
+    *(INT4_G32, INT4_G64, INT4_G128, INT4_G32_ZEROS, INT4_G64_ZEROS, INT4_G128_ZEROS),
+    *(NVFP4, MXFP4, INT8, E4M3),
+)
+
+
+@dataclass(frozen=True)
+class WeightParts:
+    """A weight (n, k) in a format, as checkpoints hold its parts."""
+
+    codes: Bits
+    """uint8 (n, k)."""
+    factors: Bits | None = None
+    """The bits of the groups' factors, uint16 or uint8 (n, k / group)."""
+    zeros: Bits | None = None
+    """The groups' zero points, uint8 (n, k / group)."""
 
 
 def format_named(name: str) -> WeightFormat:
@@ -136,16 +157,17 @@ def factor_values(form: WeightFormat, factors: Bits, element: ElementType) -> ND
     return decode(ElementType.E4M3 if form is NVFP4 else element, factors)
 
 
-def weight_values(form: WeightFormat, codes: Bits, factors: Bits | None, element: ElementType) -> NDArray[np.float64]:
+def weight_values(form: WeightFormat, parts: WeightParts, element: ElementType) -> NDArray[np.float64]:
     """Return the values of a weight's elements, (n, k), before a float32 factor: each is exact in float64.
 
     Args:
         form: the format.
-        codes: (n, k).
-        factors: (n, k / group), None where groups have none.
+        parts: the weight.
         element: x's type.
     """
-    values = form.code.values[codes]
-    if factors is None:
+    values = form.code.values[parts.codes]
+    if parts.zeros is not None:
+        values = values + INT4_OFFSET - np.repeat(parts.zeros.astype(np.float64), form.group, axis=1)
+    if parts.factors is None:
         return values
-    return np.asarray(values * np.repeat(factor_values(form, factors, element), form.group, axis=1))
+    return np.asarray(values * np.repeat(factor_values(form, parts.factors, element), form.group, axis=1))

@@ -1,8 +1,8 @@
 """The layout in which kernels read narrow weights: written once, and read back bit for bit.
 
 A packed weight is a matrix of bytes: a row for each `TILE_ROWS` rows of the weight, in which its blocks of `BLOCK_K`
-elements along k follow each other. A block has the codes, then the factors of its groups. Rows and elements that fill
-the last tile and block are zeros.
+elements along k follow each other. A block has the codes, then the factors of its groups, then their zero points. Rows
+and elements that fill the last tile and block are zeros.
 
 A lane of a warp reads codes 16 bytes at once. They are the fragments that it holds of a matrix A of `mma.m16n8k16`: of
 four of them where codes have 4 bits, of two where they have 8. Which k of the instruction stands for which of memory is
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aot.core.errors import FormatError
-from aot.core.weight_format import E8M0_NAN, MXFP4, NVFP4, Code, WeightFormat
+from aot.core.weight_format import E8M0_NAN, MAX_ZERO, MXFP4, NVFP4, Code, WeightFormat, WeightParts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -68,22 +68,22 @@ class PackedLayout:
         return TILE_ROWS * self.form.num_groups(BLOCK_K) * self.form.factor_bits // 8
 
     @property
+    def zero_bytes(self) -> int:
+        """Return the bytes of a block's zero points."""
+        return TILE_ROWS * self.form.num_groups(BLOCK_K) if self.form.has_zeros else 0
+
+    @property
     def block_bytes(self) -> int:
         """Return the bytes of a block: a multiple of 16."""
-        return self.code_bytes + self.factor_bytes
+        return self.code_bytes + self.factor_bytes + self.zero_bytes
 
     def shape(self, n: int, k: int) -> tuple[int, int]:
         """Return the shape of the packed bytes of a weight of (n, k)."""
         return -(-n // TILE_ROWS), -(-k // BLOCK_K) * self.block_bytes
 
 
-def pack(form: WeightFormat, codes: Bits, factors: Bits | None = None) -> NDArray[np.uint8]:
+def pack(form: WeightFormat, parts: WeightParts) -> NDArray[np.uint8]:
     """Pack a weight.
-
-    Args:
-        form: the format.
-        codes: the codes, uint8 (n, k).
-        factors: the bits of the groups' factors, (n, k / group): uint16 or uint8, None where groups have none.
 
     Returns:
         The packed bytes, of `PackedLayout.shape`.
@@ -91,27 +91,26 @@ def pack(form: WeightFormat, codes: Bits, factors: Bits | None = None) -> NDArra
     Raises:
         FormatError: extents, types or codes that the format has not.
     """
-    n, k = codes.shape
+    n, k = parts.codes.shape
     form.check(n, k)
-    _check_codes(form, codes)
+    _check_codes(form, parts.codes)
+    _check_factors(form, parts.factors, (n, form.num_groups(k)))
+    _check_zeros(form, parts.zeros, (n, form.num_groups(k)))
     tiles, blocks = -(-n // TILE_ROWS), -(-k // BLOCK_K)
     zero = int(np.flatnonzero(form.code.values == 0)[0])
     padded = np.full((tiles * TILE_ROWS, blocks * BLOCK_K), zero, np.uint8)
-    padded[:n, :k] = codes
-    parts = [_pack_codes(form, padded, tiles, blocks)]
-    if form.group:
-        _check_factors(form, factors, n, k)
-        assert factors is not None  # noqa: S101 - checked
-        held = np.zeros((tiles * TILE_ROWS, form.num_groups(blocks * BLOCK_K)), factors.dtype)
-        held[:n, : factors.shape[1]] = factors
-        parts.append(_pack_factors(form, held, tiles, blocks))
-    elif factors is not None:
-        raise FormatError(f"{form.name} has no factors of groups, got some of {factors.shape}; give them beside it")
-    return np.concatenate(parts, axis=2).reshape(tiles, -1)
+    padded[:n, :k] = parts.codes
+    packed = [_pack_codes(form, padded, tiles, blocks)]
+    for of_groups in (parts.factors, parts.zeros):
+        if of_groups is not None:
+            held = np.zeros((tiles * TILE_ROWS, form.num_groups(blocks * BLOCK_K)), of_groups.dtype)
+            held[:n, : of_groups.shape[1]] = of_groups
+            packed.append(_pack_factors(form, held, tiles, blocks))
+    return np.concatenate(packed, axis=2).reshape(tiles, -1)
 
 
-def unpack(form: WeightFormat, packed: NDArray[np.uint8], n: int, k: int) -> tuple[NDArray[np.uint8], Bits | None]:
-    """Return the codes and the factors that a weight of (n, k) was packed from.
+def unpack(form: WeightFormat, packed: NDArray[np.uint8], n: int, k: int) -> WeightParts:
+    """Return what a weight of (n, k) was packed from.
 
     Raises:
         FormatError: the bytes are not those of such a weight.
@@ -122,10 +121,12 @@ def unpack(form: WeightFormat, packed: NDArray[np.uint8], n: int, k: int) -> tup
         text = f"uint8 of {layout.shape(n, k)}, as a {form.name} weight of {n} x {k} has"
         raise FormatError(f"packed bytes are {packed.dtype} of {packed.shape}; expected {text}")
     blocks = packed.reshape(len(packed), -1, layout.block_bytes)
-    codes = _unpack_codes(form, blocks[..., : layout.code_bytes])[:n, :k]
-    if not form.group:
-        return codes, None
-    return codes, _unpack_factors(form, blocks[..., layout.code_bytes :])[:n, : form.num_groups(k)]
+    codes, factors, zeros = np.split(blocks, np.cumsum((layout.code_bytes, layout.factor_bytes)), axis=2)
+
+    def of_groups(held: Bits, bits: int) -> Bits | None:
+        return _unpack_factors(form, held, bits)[:n, : form.num_groups(k)] if held.shape[2] else None
+
+    return WeightParts(_unpack_codes(form, codes)[:n, :k], of_groups(factors, form.factor_bits), of_groups(zeros, 8))
 
 
 def _check_codes(form: WeightFormat, codes: Bits) -> None:
@@ -137,17 +138,35 @@ def _check_codes(form: WeightFormat, codes: Bits) -> None:
         raise FormatError(f"a code of {form.name} is NaN; replace it: packed weights have numbers alone")
 
 
-def _check_factors(form: WeightFormat, factors: Bits | None, n: int, k: int) -> None:
-    expected = np.dtype(f"u{form.factor_bits // 8}"), (n, form.num_groups(k))
-    if factors is None or (factors.dtype, factors.shape) != expected:
-        got = "none" if factors is None else f"{factors.dtype} of {factors.shape}"
-        raise FormatError(f"factors of {form.name} are {got}; expected {expected[0]} of {expected[1]}")
-    if form is NVFP4 and bool((factors >= 0x7F).any()):
+def _check_shape(name: str, found: Bits | None, bits: int, shape: tuple[int, int]) -> None:
+    expected = np.dtype(f"u{bits // 8}"), shape
+    if found is None or (found.dtype, found.shape) != expected:
+        got = "none" if found is None else f"{found.dtype} of {found.shape}"
+        raise FormatError(f"{name} are {got}; expected {expected[0]} of {expected[1]}")
+
+
+def _check_factors(form: WeightFormat, factors: Bits | None, shape: tuple[int, int]) -> None:
+    if not form.group:
+        if factors is not None:
+            raise FormatError(f"{form.name} has no factors of groups, got some of {factors.shape}; give them beside it")
+        return
+    _check_shape(f"factors of {form.name}", factors, form.factor_bits, shape)
+    if form is NVFP4 and (factors >= 0x7F).any():  # type: ignore[operator, union-attr]
         raise FormatError(
             "a factor of nvfp4 is negative or NaN; expected e4m3 from 0 to 0x7e: give the codes the signs"
         )
-    if form is MXFP4 and bool((factors == E8M0_NAN).any()):
+    if form is MXFP4 and (factors == E8M0_NAN).any():  # type: ignore[union-attr]
         raise FormatError("a factor of mxfp4 is NaN, the code 255; expected codes from 0 to 254")
+
+
+def _check_zeros(form: WeightFormat, zeros: Bits | None, shape: tuple[int, int]) -> None:
+    if not form.has_zeros:
+        if zeros is not None:
+            raise FormatError(f"{form.name} has no zero points, got some of {zeros.shape}; use {form.name}z")
+        return
+    _check_shape(f"zero points of {form.name}", zeros, 8, shape)
+    if (zeros > MAX_ZERO).any():  # type: ignore[operator, union-attr]
+        raise FormatError(f"a zero point of {form.name} is {int(zeros.max())}; expected 0 to {MAX_ZERO}")  # type: ignore[union-attr]
 
 
 def _split(padded: Bits, tiles: int, blocks: int) -> Bits:
@@ -208,10 +227,10 @@ def _pack_factors(form: WeightFormat, held: Bits, tiles: int, blocks: int) -> ND
     return np.ascontiguousarray(ordered).view(np.uint8).reshape(tiles, blocks, -1)
 
 
-def _unpack_factors(form: WeightFormat, packed: Bits) -> Bits:
+def _unpack_factors(form: WeightFormat, packed: Bits, bits: int) -> Bits:
     tiles, blocks = packed.shape[:2]
     groups = form.num_groups(BLOCK_K)
-    words = np.ascontiguousarray(packed).view(f"u{form.factor_bits // 8}")
+    words = np.ascontiguousarray(packed).view(f"u{bits // 8}")
     if form is NVFP4:
         found = words.reshape(tiles, blocks, 8, 2, 2, 2, 2).transpose(0, 5, 2, 1, 4, 6, 3)
     else:

@@ -84,9 +84,14 @@ class Decoder:
 
     @property
     def offsets(self) -> tuple[int, int, int, int] | None:
-        """Return what operands of each register are too large by, as bits of a float; None where they are not."""
+        """Return what operands of each register are too large by, as bits of a float; None where they are not.
+
+        With zero points it is another number for each row and group, times what is returned: 1.
+        """
         if self.form.code is not Code.INT4:
             return None
+        if self.form.has_zeros:
+            return (0x3F80 if self.is_bf16 else 0x3C00,) * 4
         # 32 + 8, and 256 + 8 or 16 + 8
         return (0x4220,) * 4 if self.is_bf16 else (0x5C20, 0x5C20, 0x4E00, 0x4E00)
 
@@ -120,8 +125,9 @@ class Decoder:
 
     def _int4(self, word: Any, masks: Any) -> list[Any]:
         """Put codes into the fraction of 32, of float16 into that of 256 and 16, whose bits 2 and 6 are worth 1."""
-        if self.is_bf16:
-            return [Int32(_rotated(word, count) & masks[0] | pair(0x4200)) for count in (0, 8, 4, 12)]
+        if self.is_bf16 or self.form.has_zeros:
+            number = pair(0x4200 if self.is_bf16 else 0x5C00)
+            return [Int32(_rotated(word, count) & masks[0] | number) for count in (0, 8, 4, 12)]
         words = word, _rotated(word, 8)
         low = [Int32(x & masks[0] | pair(0x5C00)) for x in words]
         return [*low, *(Int32(x & masks[1] | pair(0x4C00)) for x in words)]
@@ -178,6 +184,16 @@ class Decoder:
     def scaled(self, registers: list[Any], factors: list[Any]) -> list[Any]:
         """Multiply the operands of an instruction by the factors of a lane's two rows: the products are exact."""
         return [_times(x, factors[i % 2], self.name) for i, x in enumerate(registers)]
+
+    def zero_points(self, word: Any) -> list[Any]:
+        """Return what the operands of a lane's two rows are too large by, float32, of the zero points in a word.
+
+        A byte below the exponent of 2^23 is the float32 that is larger by 2^23.
+        """
+        large, number = 2.0**23, 32.0 if self.is_bf16 else 256.0
+        bytes_of_word = (Int32(cute.arch.prmt(word, 0x4B000000, 0x7540 | i)) for i in range(4))
+        found = [_float(x) + (number - large) for x in bytes_of_word]
+        return [found[:2], found[2:]]
 
     def group_factors(self, words: Any) -> list[list[Any]]:
         """Return the float32 factors of a lane's two rows in each group of a block."""

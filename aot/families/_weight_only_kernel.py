@@ -15,7 +15,7 @@ from typing import Any
 
 import cutlass
 from cuda.bindings import driver as cuda
-from cutlass import Constexpr, Float32, Int32, Int64, Uint8, const_expr, cute, range_constexpr
+from cutlass import Constexpr, Float32, Int32, Int64, Uint8, Uint32, const_expr, cute, range_constexpr
 from cutlass.cute.nvgpu import warp
 from cutlass.experimental import primitives as prims
 from cutlass.memory import SmemAllocator
@@ -25,7 +25,7 @@ from aot.core.weight_packing import BLOCK_K, CODE_BYTES, TILE_ROWS
 from aot.families._grid import along_x
 from aot.families._waits import await_phase
 from aot.families._weight_only_decode import Decoder, constant, pair
-from aot.families._weight_only_tile import ALIGN_BYTES, MMA_N, X_BYTES, X_PIECE, Tile
+from aot.families._weight_only_tile import ALIGN_BYTES, MMA_N, X_BYTES, X_PIECE, X_TURN, Tile
 
 ARRIVALS = 33
 """At a stage's barrier: each lane's, when its copies of x are complete, and that of who asks for the weight."""
@@ -59,7 +59,7 @@ class WeightOnlyGemm:
         With 16 rows of x that would be two more for each step, and taking it from the operands costs less.
         Source: H100, 2026-11-26, arithmetic alone: 23 to 27 bytes of the weight a clock with 8 rows, 19 to 20 with 16.
         """
-        return self.decoder.offsets is not None and self.tile.column_tiles == 1
+        return self.tile.form.has_zeros or (self.decoder.offsets is not None and self.tile.column_tiles == 1)
 
     @property
     def has_groups(self) -> bool:
@@ -210,7 +210,8 @@ class WeightOnlyGemm:
             at = first + inner * X_PIECE
             if row < rows:
                 source = start + (Int64(row) * stride + at)
-                place = target + (row * tile.x_row_bytes + inner * (X_PIECE * X_BYTES))
+                turned = inner ^ (row & 1) * X_TURN
+                place = target + (row * tile.x_row_bytes + turned * (X_PIECE * X_BYTES))
                 count = cutlass.select_(at < k, Int32(X_PIECE * X_BYTES), Int32(0))
                 prims.cp_async_shared_global(
                     place.to_llvm_ptr(),
@@ -237,12 +238,14 @@ class WeightOnlyGemm:
         lane = cute.arch.lane_idx()
         x = self._x_of_block(stage, index, rows)
         factors = [self._factors(stage + self._block(i, index)) for i in range(tile.tiles)]
+        zeros = [self._zero_points(stage + self._block(i, index)) for i in range(tile.tiles)]
         codes: dict[tuple[int, int], Any] = {}
         per_group = tile.form.group // 16 if self.has_groups else BLOCK_K // 16
         for group in range(BLOCK_K // 16 // per_group):
             steps = range(group * per_group, (group + 1) * per_group)
             offset = self._offset(x[steps.start : steps.stop]) if self.has_groups else None
-            start, later = (offset, None) if per_group <= SHORT_GROUP else (None, offset)
+            is_first = per_group <= SHORT_GROUP and not tile.form.has_zeros
+            start, later = (offset, None) if is_first else (None, offset)
             for i in range(tile.tiles):
                 total: Any = sums[None, None, None, i]
                 found = total if not self.has_groups else self._sums(start)
@@ -258,7 +261,8 @@ class WeightOnlyGemm:
                         registers = self._less_offset(registers)
                     self._mma(found, registers, x[step])
                 if self.has_groups:
-                    self._add_scaled(total, found, later, factors[i][group])
+                    points = zeros[i][group] if tile.form.has_zeros else (1.0, 1.0)
+                    self._add_scaled(total, found, (later, points), factors[i][group])
 
     def _block(self, i: int, index: int) -> int:
         """Return where a block of a tile of rows begins in a stage, in bytes."""
@@ -272,8 +276,10 @@ class WeightOnlyGemm:
         for j in range(self.tile.column_tiles):
             row = cutlass.min(lane // 4 + j * MMA_N, rows - 1)
             start = stage + (tile.weight_bytes + index * BLOCK_K * X_BYTES + row * tile.x_row_bytes)
+            turn = (row & 1) * (X_TURN * X_PIECE * X_BYTES)
+            starts = start + (turn + lane % 4 * CODE_BYTES), start + (lane % 4 * CODE_BYTES - turn)
             for piece in range(BLOCK_K // K_OF_LOAD):
-                words = _words(start + (piece * K_OF_LOAD * X_BYTES + lane % 4 * CODE_BYTES))
+                words = _words(starts[piece % 2] + piece * K_OF_LOAD * X_BYTES)
                 for half in range(2):
                     found[2 * piece + half].append([words[2 * half], words[2 * half + 1]])
         return found
@@ -290,6 +296,18 @@ class WeightOnlyGemm:
         count = tile.layout.factor_bytes // 8 // 4
         words = _words(start + lane // 4 * (4 * count), count)
         return self.decoder.group_factors([words[i] for i in range(count)])
+
+    def _zero_points(self, block: Any) -> Any:
+        """Read the zero points of a lane's two rows in each group of a block, as `Decoder.zero_points` has them."""
+        tile, row = self.tile, cute.arch.lane_idx() // 4
+        if not tile.form.has_zeros:
+            return None
+        start, count = block + (tile.layout.code_bytes + tile.layout.factor_bytes), tile.layout.zero_bytes // 8
+        if count == 2:  # of two rows one word
+            word = _words(start + row // 2 * 4, 1)[0]
+            return self.decoder.zero_points(Uint32(word) >> row % 2 * 16)[:1]
+        words = _words(start + row * count, count // 4)
+        return [x for i in range(count // 4) for x in self.decoder.zero_points(words[i])]
 
     def _offset(self, x: list[list[Any]]) -> Any:
         """Return what the offset of all codes of a group takes of its sums, where an instruction says that; or None."""
@@ -335,11 +353,17 @@ class WeightOnlyGemm:
         cute.gemm(mma, sums, left, right, sums)
 
     def _add_scaled(self, total: cute.Tensor, found: cute.Tensor, offset: Any, factors: list[Any]) -> None:
-        """Add a group's sums, and what their offset takes, times the factors of a lane's two rows."""
+        """Add a group's sums, and what their offset takes, times the factors of a lane's two rows.
+
+        `offset` is what the offset takes, or None, and how often it is to be taken for each row.
+        """
+        taken, points = offset
         for j in range(self.tile.column_tiles):
             for v in range(4):
                 at = (v % 2, v // 2), 0, j
-                value = found[at] if offset is None else found[at] + offset[at]
+                value = found[at]
+                if taken is not None:
+                    value = value + taken[at] * points[v // 2] if self.tile.form.has_zeros else value + taken[at]
                 total[at] = total[at] + value * factors[v // 2]
 
     @cute.jit

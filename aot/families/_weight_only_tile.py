@@ -16,9 +16,9 @@ X_BYTES = 2
 X_PIECE = 8
 """Elements of x that are copied, and read, at once."""
 
-X_PAD = 64
-"""Bytes behind each row of x in a stage: rows are an odd number of half banks apart, so that the two rows that eight
-lanes read at once lie in different banks."""
+X_TURN = 4
+"""Pieces of x, 64 bytes, that change places with as many behind them in each odd row: eight lanes read as much of two
+rows at once, which then lie in different banks. Rows without bytes between them leave room for more CTAs."""
 
 SUM_PAD = 4
 """Floats between the columns of a warp's sums. The eight rows and four columns that a warp stores at once fall into
@@ -78,8 +78,8 @@ class Tile:
 
     @property
     def x_row_bytes(self) -> int:
-        """Return the bytes from a row of x in a stage to the next."""
-        return self.blocks * BLOCK_K * X_BYTES + X_PAD
+        """Return the bytes of a row of x in a stage."""
+        return self.blocks * BLOCK_K * X_BYTES
 
     @property
     def x_pieces(self) -> int:

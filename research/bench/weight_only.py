@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from aot.core.element import ElementType
-from aot.core.weight_format import NVFP4, Code, WeightFormat, format_named, weight_values
+from aot.core.weight_format import NVFP4, Code, WeightFormat, WeightParts, format_named, weight_values
 from aot.core.weight_packing import pack
 from research.bench.options import write
 from research.bench.protocol import L2_MULTIPLE, capture, interleave, relative_error
@@ -139,8 +139,10 @@ def make_weight(form: WeightFormat, element: str, n: int, k: int, rng: np.random
         of_rows = torch.full((1,), 0.5)
     elif not form.group:
         of_rows = torch.from_numpy(rng.uniform(0.005, 0.02, REPEATED).astype(np.float32)).repeat(n // REPEATED)
-    packed = torch.from_numpy(pack(form, codes, factors)).repeat(n // REPEATED, 1).cuda()
-    values = torch.from_numpy(weight_values(form, codes, factors, ElementType(element)).astype(np.float32))
+    zeros = rng.integers(0, 16, factors.shape).astype(np.uint8) if form.has_zeros and factors is not None else None
+    parts = WeightParts(codes, factors, zeros)
+    packed = torch.from_numpy(pack(form, parts)).repeat(n // REPEATED, 1).cuda()
+    values = torch.from_numpy(weight_values(form, parts, ElementType(element)).astype(np.float32))
     values = values.repeat(n // REPEATED, 1).cuda()
     if of_rows is not None:
         of_rows = of_rows.cuda()

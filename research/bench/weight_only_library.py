@@ -21,7 +21,7 @@ HOST = "llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=x86-64-v2"
 LIBRARY, INDEX = "libweight_only.so", "kernels.json"
 
 FEW = {
-    2: ((8, 3, 2), (8, 6, 1), (16, 2, 1)),
+    2: ((8, 3, 2), (8, 5, 1), (16, 2, 1)),
     3: ((8, 3, 1), (16, 2, 1)),
     4: ((8, 2, 1), (8, 4, 1), (16, 2, 1)),
     5: ((8, 2, 1), (8, 3, 1)),

@@ -6,10 +6,12 @@ from aot.core.element import ElementType
 from aot.core.errors import FormatError
 from aot.core.weight_format import (
     FORMATS,
+    INT4_G32_ZEROS,
     INT4_G128,
     MXFP4,
     NVFP4,
     Code,
+    WeightParts,
     factor_values,
     format_named,
     weight_values,
@@ -46,13 +48,19 @@ def test_factors_are_of_their_format_s_type(element):
 def test_a_weight_s_values_are_codes_times_their_groups_factors():
     codes = np.full((2, 64), 2, np.uint8)
     factors = np.array([[127, 128], [126, 130]], np.uint8)
-    values = weight_values(MXFP4, codes, factors, ElementType.BFLOAT16)
+    values = weight_values(MXFP4, WeightParts(codes, factors), ElementType.BFLOAT16)
     assert values[:, [0, 31, 32, 63]].tolist() == [[1, 1, 2, 2], [0.5, 0.5, 8, 8]]
+
+
+def test_zero_points_are_taken_in_the_place_of_8():
+    codes, factors = np.full((1, 64), 10, np.uint8), np.full((1, 2), 0x4000, np.uint16)
+    parts = WeightParts(codes, factors, np.array([[0, 16]], np.uint8))
+    assert weight_values(INT4_G32_ZEROS, parts, ElementType.FLOAT16)[0, [0, 31, 32, 63]].tolist() == [20, 20, -12, -12]
 
 
 def test_formats_are_found_by_their_names():
     assert [format_named(x.name) for x in FORMATS] == list(FORMATS)
-    with pytest.raises(FormatError, match="no weight format 'int3'; there are: int4g32, int4g64, int4g128, nvfp4, "):
+    with pytest.raises(FormatError, match="no weight format 'int3'; there are: int4g32, int4g64, int4g128, int4g32z, "):
         format_named("int3")
 
 

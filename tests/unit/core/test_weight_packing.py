@@ -1,10 +1,23 @@
 import re
+from dataclasses import astuple
 
 import numpy as np
 import pytest
 
 from aot.core.errors import FormatError
-from aot.core.weight_format import E4M3, FORMATS, INT4_G32, INT4_G128, INT8, MXFP4, NVFP4, Code
+from aot.core.weight_format import (
+    E4M3,
+    FORMATS,
+    INT4_G32,
+    INT4_G32_ZEROS,
+    INT4_G128,
+    INT8,
+    MAX_ZERO,
+    MXFP4,
+    NVFP4,
+    Code,
+    WeightParts,
+)
 from aot.core.weight_packing import BLOCK_K, PackedLayout, pack, unpack
 
 IDS = [x.name for x in FORMATS]
@@ -12,6 +25,9 @@ BLOCK_BYTES = {
     "int4g32": 1152,
     "int4g64": 1088,
     "int4g128": 1056,
+    "int4g32z": 1216,
+    "int4g64z": 1120,
+    "int4g128z": 1072,
     "nvfp4": 1152,
     "mxfp4": 1088,
     "int8": 2048,
@@ -25,20 +41,31 @@ def weight(form, n, k, seed=0):
     if form.code is Code.E4M3:
         codes[(codes & 0x7F) == 0x7F] = 0
     if not form.group:
-        return codes, None
-    limit = {NVFP4: 0x7F, MXFP4: 0xFF}.get(form, 1 << 16)
-    return codes, rng.integers(0, limit, (n, k // form.group)).astype(f"u{form.factor_bits // 8}")
+        return WeightParts(codes)
+    limit, shape = {NVFP4: 0x7F, MXFP4: 0xFF}.get(form, 1 << 16), (n, k // form.group)
+    factors = rng.integers(0, limit, shape).astype(f"u{form.factor_bits // 8}")
+    zeros = rng.integers(0, MAX_ZERO + 1, shape).astype(np.uint8) if form.has_zeros else None
+    return WeightParts(codes, factors, zeros)
+
+
+def filled(count, value):
+    """Return a row of equal bytes."""
+    return np.full((1, count), value, np.uint8)
 
 
 @pytest.mark.parametrize("form", FORMATS, ids=IDS)
 def test_unpacking_gives_back_what_was_packed(form):
     for n, k in ((16, BLOCK_K), (1, form.quantum), (37, 5 * form.quantum), (300, 9 * form.quantum)):
-        codes, factors = weight(form, n, k)
-        packed = pack(form, codes, factors)
+        parts = weight(form, n, k)
+        packed = pack(form, parts)
         assert packed.shape == PackedLayout(form).shape(n, k)
         found = unpack(form, packed, n, k)
-        assert np.array_equal(found[0], codes)
-        assert factors is None or (found[1].dtype == factors.dtype and np.array_equal(found[1], factors))
+        for expected, got in zip(astuple(parts), astuple(found), strict=True):
+            if expected is None:
+                assert got is None
+            else:
+                assert got.dtype == expected.dtype
+                assert np.array_equal(got, expected)
 
 
 @pytest.mark.parametrize("form", FORMATS, ids=IDS)
@@ -52,12 +79,13 @@ def test_a_block_has_its_codes_and_factors_and_nothing_else(form):
 def test_every_code_of_every_format_has_bits_of_its_own():
     """One code that differs changes its own bits of the packed bytes, as many as it has, and no others."""
     for form in (INT4_G128, NVFP4, INT8):
-        codes, factors = weight(form, 16, BLOCK_K)
+        parts = weight(form, 16, BLOCK_K)
+        codes = parts.codes
         codes[:] = 0
-        base, seen = pack(form, codes, factors), np.zeros(PackedLayout(form).shape(16, BLOCK_K), np.uint8)
+        base, seen = pack(form, parts), np.zeros(PackedLayout(form).shape(16, BLOCK_K), np.uint8)
         for row, column in np.ndindex(16, BLOCK_K):
             codes[row, column] = (1 << form.code.bits) - 1
-            changed = pack(form, codes, factors) ^ base
+            changed = pack(form, parts) ^ base
             assert not (seen & changed).any()
             seen |= changed
             codes[row, column] = 0
@@ -68,8 +96,8 @@ def test_every_code_of_every_format_has_bits_of_its_own():
 @pytest.mark.parametrize("form", [INT4_G128, MXFP4, INT8], ids=["int4g128", "mxfp4", "int8"])
 def test_a_lane_s_16_bytes_are_its_fragments_of_a(form):
     """By the fragments of the PTX ISA, from a lane's side: rows g and g + 8, two pairs of a step."""
-    codes, factors = weight(form, 16, BLOCK_K)
-    packed = pack(form, codes, factors)[0]
+    parts = weight(form, 16, BLOCK_K)
+    codes, packed = parts.codes, pack(form, parts)[0]
     per_load = 128 // form.code.bits
     for load in range(BLOCK_K * 16 // 32 // per_load):
         for lane in range(32):
@@ -106,32 +134,34 @@ def _codes(form, held):
 
 
 @pytest.mark.parametrize(
-    ("form", "codes", "factors", "text"),
+    ("form", "parts", "text"),
     [
-        (INT8, np.zeros((1, 16), np.int8), None, "codes of int8 are int8 up to 0; expected uint8 up to 255"),
-        (MXFP4, np.full((1, 32), 16, np.uint8), np.zeros((1, 1), np.uint8), "uint8 up to 16; expected uint8 up to 15"),
-        (E4M3, np.full((1, 16), 0x7F, np.uint8), None, "a code of e4m3 is NaN"),
-        (INT8, np.zeros((1, 16), np.uint8), np.zeros((1, 1), np.uint8), "int8 has no factors of groups"),
-        (NVFP4, np.zeros((1, 16), np.uint8), None, "factors of nvfp4 are none; expected uint8 of (1, 1)"),
-        (NVFP4, np.zeros((1, 16), np.uint8), np.full((1, 1), 0x80, np.uint8), "a factor of nvfp4 is negative or NaN"),
-        (NVFP4, np.zeros((1, 16), np.uint8), np.full((1, 1), 0x7F, np.uint8), "a factor of nvfp4 is negative or NaN"),
-        (MXFP4, np.zeros((1, 32), np.uint8), np.full((1, 1), 255, np.uint8), "a factor of mxfp4 is NaN"),
+        (INT8, (np.zeros((1, 16), np.int8),), "codes of int8 are int8 up to 0; expected uint8 up to 255"),
+        (MXFP4, (filled(32, 16), filled(1, 0)), "uint8 up to 16; expected uint8 up to 15"),
+        (E4M3, (filled(16, 0x7F),), "a code of e4m3 is NaN"),
+        (INT8, (filled(16, 0), filled(1, 0)), "int8 has no factors of groups"),
+        (NVFP4, (filled(16, 0),), "factors of nvfp4 are none; expected uint8 of (1, 1)"),
+        (NVFP4, (filled(16, 0), filled(1, 0x80)), "a factor of nvfp4 is negative or NaN"),
+        (NVFP4, (filled(16, 0), filled(1, 0x7F)), "a factor of nvfp4 is negative or NaN"),
+        (MXFP4, (filled(32, 0), filled(1, 255)), "a factor of mxfp4 is NaN"),
+        (INT4_G32, (filled(64, 0), np.zeros((1, 1), np.uint16)), "uint16 of (1, 1); expected uint16 of (1, 2)"),
+        (INT4_G32, (filled(48, 0), np.zeros((1, 1), np.uint16)), "k a multiple of 32"),
         (
             INT4_G32,
-            np.zeros((2, 64), np.uint8),
-            np.zeros((2, 1), np.uint16),
-            "uint16 of (2, 1); expected uint16 of (2, 2)",
+            (filled(32, 0), np.zeros((1, 1), np.uint16), filled(1, 8)),
+            "has no zero points, got some of (1, 1)",
         ),
-        (INT4_G32, np.zeros((2, 48), np.uint8), np.zeros((2, 1), np.uint16), "k a multiple of 32"),
+        (INT4_G32_ZEROS, (filled(32, 0), np.zeros((1, 1), np.uint16)), "zero points of int4g32z are none"),
+        (INT4_G32_ZEROS, (filled(32, 0), np.zeros((1, 1), np.uint16), filled(1, 17)), "is 17; expected 0 to 16"),
     ],
 )
-def test_what_a_format_cannot_hold_is_refused(form, codes, factors, text):
+def test_what_a_format_cannot_hold_is_refused(form, parts, text):
     with pytest.raises(FormatError, match=re.escape(text)):
-        pack(form, codes, factors)
+        pack(form, WeightParts(*parts))
 
 
 def test_bytes_of_another_weight_are_refused():
-    packed = pack(INT8, np.zeros((16, 128), np.uint8))
+    packed = pack(INT8, WeightParts(np.zeros((16, 128), np.uint8)))
     with pytest.raises(
         FormatError, match=re.escape("packed bytes are uint8 of (1, 2048); expected uint8 of (2, 2048)")
     ):
