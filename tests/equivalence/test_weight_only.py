@@ -15,11 +15,12 @@ from tests.compiling import EVERY
 from tests.weight_only import ELEMENTS, Case, execute, ptx_of
 
 pytestmark = pytest.mark.slow
-FEW, MORE, ONE = (2, 8, 4, 2, 2), (3, 16, 2, 2, 1), (2, 1, 4, 3, 1)
+FEW, MORE, MOST, ONE = (2, 8, 4, 2, 2), (3, 16, 2, 2, 1), (1, 64, 2, 2, 1), (2, 1, 4, 3, 1)
 """Tiles of rows, rows of x, warps, stages, blocks of k in a stage."""
 CASES = [
     *(Case(form.name, element, FEW) for form in FORMATS for element in ELEMENTS),
     *(Case(form, element, MORE) for form in ("int4g128", "nvfp4", "e4m3") for element in ELEMENTS),
+    *(Case(form, "BFloat16", MOST) for form in ("int4g64", "nvfp4")),
     *(Case(form, "BFloat16", ONE, "sm_110a") for form in ("int4g32", "nvfp4", "mxfp4", "int8")),
 ]
 MODES = tuple(x for x in Mode if x is not Mode.BEHIND_ITSELF)
