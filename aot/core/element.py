@@ -58,6 +58,11 @@ class ElementType(Enum):
         """Return the bytes of a number of packed elements."""
         return -(-num_elements * self.bits // 8)
 
+    @property
+    def num_sharing(self) -> int:
+        """Return how many elements share a byte; 1 where each has one or more to itself."""
+        return max(BYTE_BITS // self.bits, 1)
+
     def num_in(self, num_bytes: int) -> int:
         """Return how many packed elements a number of bytes hold."""
         return num_bytes * 8 // self.bits
@@ -69,8 +74,8 @@ class ElementType(Enum):
             ValueError: they do not.
         """
         if num_elements * self.bits % 8:
-            held = 8 // self.bits
-            raise ValueError(f"{num_elements} elements of {self.value} end inside a byte; give a multiple of {held}")
+            text = f"{num_elements} elements of {self.value} end inside a byte"
+            raise ValueError(f"{text}; give a multiple of {self.num_sharing}")
         return num_elements * self.bits // 8
 
     @property

@@ -17,8 +17,13 @@ import numpy as np
 from aot.core.formats import ATOM_COLUMNS, ATOM_ROWS
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from numpy.typing import NDArray
+
     from aot.core.numerics import Bits
-    from aot.core.operands import Indices
+
+    Indices: TypeAlias = NDArray[np.int64]
 
 LANES = 32
 """Lanes of tensor memory that an atom's rows lie in, four in each."""

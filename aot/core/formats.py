@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from aot.core.element import ElementType
+from aot.core.element import BYTE_BITS, ElementType
 
 
 class FactorLayout(Enum):
@@ -58,6 +58,10 @@ class ScaleFormat:
         return self.element.size_of(m * blocks)
 
 
+PACKED_RUN_BYTES = 16
+"""Bytes of which rows of elements of 4 bits have a whole number. Source: quack gemm_tvm_ffi_utils.py, where k of two
+packed FP4 operands is a multiple of 32."""
+
 SCALE_BLOCK = 128
 """Elements along k, and rows of B, that one factor of a block serves. Source: DeepSeek-V3 technical report, section
 3.3.2, and torch.nn.functional.scaled_mm's BlockWise1x128 and BlockWise128x128."""
@@ -98,6 +102,11 @@ class Operand:
     def factors(self) -> FactorLayout | None:
         """Return how the scale factors lie; None where there are none."""
         return None if self.scale is None else self.scale.layout
+
+    @property
+    def whole(self) -> int:
+        """Return what k is a multiple of: with elements of 4 bits the 16 bytes of a row that instructions take."""
+        return self.element.num_in(PACKED_RUN_BYTES) if self.element.bits < BYTE_BITS else 1
 
     @property
     def tag(self) -> str:

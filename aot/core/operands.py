@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import gcd
+from math import gcd, lcm
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from aot.core.dispatch import ALIGNMENT_BYTES
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
-from aot.core.formats import FactorLayout
+from aot.core.factor_atoms import ATOM_BYTES, factor_positions, num_atoms
+from aot.core.formats import ATOM_COLUMNS, FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.problem import Problem
@@ -20,8 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from typing import TypeAlias
 
-    import numpy as np
     from numpy.typing import NDArray
+
+    from aot.core.formats import Operand
 
     Indices: TypeAlias = NDArray[np.int64]
 
@@ -52,10 +56,37 @@ class Matrix:
         """Return where elements of one matrix lie, (rows, columns), counted from the first of the stack."""
         return group * self.group_stride + rows[:, None] * self.row_stride + columns * self.column_stride
 
+    @property
+    def filled(self) -> Indices:
+        """Return the positions that are no elements, and must be zero: none of a strided matrix."""
+        return np.zeros(0, np.int64)
+
     def stacked(self, num_groups: int) -> Matrix:
         """Return a stack of such matrices, each behind the padding of the one before it."""
         stride = max(self.num_rows * self.row_stride, self.num_columns * self.column_stride)
         return replace(self, num_groups=num_groups, group_stride=stride)
+
+
+@dataclass(frozen=True)
+class AtomMatrix(Matrix):
+    """Scale factors in atoms, (rows, blocks along k); strides are not looked at. See `aot.core.factor_atoms`."""
+
+    @property
+    def num_elements(self) -> int:
+        """Count the bytes of whole atoms."""
+        down, along = num_atoms(self.num_rows, self.num_columns)
+        return down * along * ATOM_BYTES
+
+    def positions(self, rows: Indices, columns: Indices, group: int = 0) -> Indices:
+        """Return at which bytes factors lie, (rows, columns)."""
+        del group
+        return factor_positions(rows, columns, self.num_columns)
+
+    @property
+    def filled(self) -> Indices:
+        """Return the bytes behind the last block along k of each row, which a product multiplies zeros by."""
+        columns = np.arange(self.num_columns, self.num_columns + -self.num_columns % ATOM_COLUMNS, dtype=np.int64)
+        return self.positions(np.arange(self.num_rows, dtype=np.int64), columns)
 
 
 @dataclass(frozen=True)
@@ -125,6 +156,9 @@ def element_of(operation: Operation, argument: Argument) -> ElementType:
         Argument.OFFSETS: ElementType.INT32,
         Argument.INDEX: ElementType.INT32,
     }
+    for of_factors, operand in ((Argument.SCALE_A, operation.a), (Argument.SCALE_B, operation.b)):
+        if operand.scale is not None:
+            types[of_factors] = operand.scale.element
     return types.get(argument, ElementType.FLOAT32)
 
 
@@ -146,8 +180,9 @@ def matrices(problem: Problem, padding: int = 0, stride_multiple: int = 1) -> tu
     grouping, groups = operation.grouping, problem.num_groups
     m = problem.m * (groups if grouping.groups_rows else 1)
     k = problem.k * (groups if grouping is Grouping.K_GROUPED else 1)
-    a = _matrix(m, k, row_major=operation.a.is_k_major, padding=padding, stride_multiple=stride_multiple)
-    b = _matrix(rows, k, row_major=operation.b.is_k_major, padding=padding, stride_multiple=stride_multiple)
+    of_a, of_b = (lcm(stride_multiple, x.num_sharing) for x in (operation.a.element, operation.b.element))
+    a = _matrix(m, k, row_major=operation.a.is_k_major, padding=padding, stride_multiple=of_a)
+    b = _matrix(rows, k, row_major=operation.b.is_k_major, padding=padding, stride_multiple=of_b)
     d = _matrix(m, problem.n, row_major=True, padding=padding, stride_multiple=stride_multiple)
     is_stack = {
         Grouping.BATCHED: (True, True, True),
@@ -180,20 +215,18 @@ def operands(
         shared = zip((a, b), (arrangement.shares_a, arrangement.shares_b), strict=True)
         a, b = (replace(x, group_stride=0) if is_shared else x for x, is_shared in shared)
     is_row_major = arrangement.has_row_major_blocks
-    scale_a, scale_b = (
-        Matrix(num_rows, 1, int(is_vector), 1)
-        if scale is None or scale.layout is FactorLayout.VECTOR
-        else _matrix(
-            *scale.num_factors(num_rows, problem.k),
-            row_major=is_row_major,
-            padding=padding,
-            stride_multiple=stride_multiple,
-        )
-        for scale, num_rows, is_vector in (
-            (operation.a.scale, d.num_rows, arrangement.has_scales_of_a),
-            (operation.b.scale, rows, arrangement.has_scales_of_b),
-        )
-    )
+
+    def factors(operand: Operand, num_rows: int, *, is_vector: bool) -> Matrix:
+        scale = operand.scale
+        if scale is None or scale.layout is FactorLayout.VECTOR:
+            return Matrix(num_rows, 1, int(is_vector), 1)
+        extents = scale.num_factors(num_rows, problem.k)
+        if scale.layout is FactorLayout.ATOMS:
+            return AtomMatrix(*extents, 0, 0)
+        return _matrix(*extents, row_major=is_row_major, padding=padding, stride_multiple=stride_multiple)
+
+    scale_a = factors(operation.a, d.num_rows, is_vector=arrangement.has_scales_of_a)
+    scale_b = factors(operation.b, rows, is_vector=arrangement.has_scales_of_b)
     bias, one = Matrix(1, rows, 0, 1), Matrix(1, 1, 1, 1)
     if operation.grouping.groups_rows:
         scale_b, bias = scale_b.stacked(groups), bias.stacked(groups)
@@ -248,7 +281,7 @@ def as_launched(problem: Problem, operations: Collection[Operation]) -> Problem 
     a, b, d = matrices(problem)
     exchanged_d = Matrix(d.num_columns, d.num_rows, d.column_stride, d.row_stride)
     asked = problem.operation
-    if problem.n % column_step(asked) != 0:
+    if problem.n % column_step(asked) != 0 or problem.k % asked.k_step != 0:
         return None
     readings = [(a, b, d), (b, a, exchanged_d)] if asked.can_exchange else [(a, b, d)]
     for left, right, result in readings:
@@ -333,6 +366,8 @@ def misalignment(problem: Problem) -> str:
             steps[name] = max(steps.get(name, 1), element.num_in(ALIGNMENT_BYTES))
     if problem.n % column_step(operation) != 0:
         steps["n"] = column_step(operation)
+    if problem.k % operation.k_step != 0:
+        steps["k"] = max(steps.get("k", 1), operation.k_step)
     extents = {"m": problem.m, "n": problem.n, "k": problem.k}
     parts = []
     for step in sorted(set(steps.values())):

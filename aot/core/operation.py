@@ -147,6 +147,10 @@ class Operation(Word):
     E4M3_BF16_BLOCK_KK_GATHERED = "e4m3_bf16_block_kk_gathered", t.E4M3_BF16_BLOCK, *_GATHERED
     E4M3_BF16_BLOCK_KK_GATHERED_SWIGLU = "e4m3_bf16_block_kk_gathered_swiglu", t.E4M3_BF16_BLOCK, *_GATHERED_SWIGLU
 
+    NVFP4_BF16_KK = "nvfp4_bf16_kk", t.NVFP4_BF16, Layout.KK
+    MXFP4_BF16_KK = "mxfp4_bf16_kk", t.MXFP4_BF16, Layout.KK
+    MXFP8_BF16_KK = "mxfp8_bf16_kk", t.MXFP8_BF16, Layout.KK
+
     def __new__(
         cls,
         tag: str,
@@ -330,6 +334,11 @@ class Operation(Word):
         others = [x for x in Epilogue if x is not self.epilogue and set(x.steps) & set(kinds)]
         near = (_find(types, self.layout, x, self.grouping) for types in (self.types, *self._alike) for x in others)
         return tuple(dict.fromkeys((*self.twins, *(x for x in near if x is not None))))
+
+    @cached_property
+    def k_step(self) -> int:
+        """Return what k must be a multiple of, whatever the alignment, for kernels other than the fallback."""
+        return max(self.a.whole, self.b.whole)
 
     def num_rows_of_b(self, n: int) -> int:
         """Return the rows that B has for n columns of D."""

@@ -25,6 +25,7 @@ RATES = {
     ElementType.FLOAT16: "flops_per_s",
     ElementType.E4M3: "fp8_flops_per_s",
     ElementType.E5M2: "fp8_flops_per_s",
+    ElementType.E2M1: "fp4_flops_per_s",
     ElementType.INT8: "int8_flops_per_s",
     ElementType.TFLOAT32: "tf32_flops_per_s",
     ElementType.FLOAT32: "fp32_flops_per_s",
@@ -86,12 +87,18 @@ class Target:
     """Where each number, and what else needs to be said, comes from, by the entry's name."""
     fp8_flops_per_s: Rate | None = None
     """The dense rate of FP8, with sums left in the tensor cores' accumulator; None where they multiply no FP8."""
+    fp4_flops_per_s: Rate | None = None
+    """The dense rate of FP4 with block scale factors; None where tensor cores multiply none."""
 
     def __post_init__(self) -> None:
-        """Refuse a number without a source, a source of nothing, and a rate of FP8 on a chip without (ValueError)."""
+        """Refuse a number without a source, a source of nothing, and a rate of what a chip has not (ValueError)."""
         values = {x.name: getattr(self, x.name) for x in fields(self)}
-        if (Feature.FP8 in self.features) != (self.fp8_flops_per_s is not None):
-            raise ValueError("fp8 is a feature, or has a rate, without the other; expected both or neither")
+        for feature, name, rate in (
+            (Feature.FP8, "fp8", self.fp8_flops_per_s),
+            (Feature.BLOCK_SCALE, "block_scale, whose rate is that of fp4,", self.fp4_flops_per_s),
+        ):
+            if (feature in self.features) != (rate is not None):
+                raise ValueError(f"{name} is a feature, or has a rate, without the other; expected both or neither")
         missing = [name for name, value in values.items() if type(value) in (int, float) and name not in self.sources]
         strange = [name for name in self.sources if name not in values]
         if missing:
@@ -119,7 +126,7 @@ class Target:
     def peak_flops_per_s(self, operation: Operation) -> float:
         """Return the dense rate at which an operation's products can be formed, at most.
 
-        Where tensor cores multiply no FP8, that is the rate of fp16, in which both kinds of FP8 are exact.
+        Where tensor cores multiply no FP8, that is the rate of fp16, in which both kinds of FP8 are exact, as FP4 is.
         """
         rate = getattr(self, RATES[operation.types.a])
         return self.flops_per_s if rate is None else float(rate)

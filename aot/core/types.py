@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from aot.core.element import ElementType
 from aot.core.feature import Feature
-from aot.core.formats import BLOCKS_OF_ROWS, SQUARE_BLOCKS, VECTOR, FactorLayout, ScaleFormat, tag_of
+from aot.core.formats import BLOCKS_OF_ROWS, MX, NVFP4, SQUARE_BLOCKS, VECTOR, FactorLayout, ScaleFormat, tag_of
 
 
 @dataclass(frozen=True)
@@ -99,3 +99,6 @@ E4M3_BF16_BLOCK = replace(E4M3_BF16, scale_a=BLOCKS_OF_ROWS, scale_b=SQUARE_BLOC
 INT8_INT32 = Types(ElementType.INT8, ElementType.INT8, ElementType.INT32, ElementType.INT32)
 INT8_BF16 = Types(ElementType.INT8, ElementType.INT8, ElementType.BFLOAT16, ElementType.INT32, VECTOR, VECTOR)
 INT8_FP16 = Types(ElementType.INT8, ElementType.INT8, ElementType.FLOAT16, ElementType.INT32, VECTOR, VECTOR)
+NVFP4_BF16 = Types(ElementType.E2M1, ElementType.E2M1, ElementType.BFLOAT16, scale_a=NVFP4, scale_b=NVFP4)
+MXFP4_BF16 = Types(ElementType.E2M1, ElementType.E2M1, ElementType.BFLOAT16, scale_a=MX, scale_b=MX)
+MXFP8_BF16 = Types(ElementType.E4M3, ElementType.E4M3, ElementType.BFLOAT16, scale_a=MX, scale_b=MX)

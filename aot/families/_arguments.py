@@ -15,6 +15,7 @@ from aot.core.signature import Argument
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aot.core.formats import Operand
     from aot.core.operation import Operation
     from aot.core.signature import Signature
 
@@ -33,8 +34,8 @@ def matrix_argument(
 
     An alignment of 1 stands for that of the element.
     """
-    alignment = max(alignment, element.num_bytes)
-    elements = alignment * 8 // element.bits
+    alignment = max(alignment, element.size_of(1))
+    elements = element.num_in(alignment)
     strides = tuple(1 if mode == leading else cute.sym_int64(divisibility=elements) for mode in range(len(shape)))
     return cute.runtime.make_fake_tensor(cutlass_type(element), shape, stride=strides, assumed_align=alignment)
 
@@ -81,6 +82,13 @@ def strided_argument(element: ElementType, shape: tuple[Any, ...]) -> Any:
     return cute.runtime.make_fake_tensor(cutlass_type(element), shape, stride=strides, assumed_align=element.num_bytes)
 
 
+def _atoms_argument(operand: Operand) -> Any:
+    """Make a fake vector of the bytes of an operand's scale factors, in atoms."""
+    if operand.scale is None:
+        raise ValueError(f"operand {operand} has no scale factors; expected some in atoms")
+    return vector_argument(operand.scale.element)
+
+
 def epilogue_arguments(
     signature: Signature, operation: Operation, stores: int = ALIGNMENT_BYTES, loads: int = ALIGNMENT_BYTES
 ) -> tuple[Any, ...]:
@@ -89,17 +97,23 @@ def epilogue_arguments(
     With a gate the operands of n rows are of (2, n) rows: the gate's, and the linear half's. The rows of D and of the
     residual begin at multiples of `stores` bytes, those of A and B of `loads`.
     """
-    m, n, k = cute.sym_int(), cute.sym_int(), cute.sym_int()
+    m, n = cute.sym_int(), cute.sym_int()
+    k = cute.sym_int(divisibility=max(operation.a.whole, operation.b.whole))
     pair = () if operation.gate is None else (cute.sym_int(),)
     is_block = operation.types.factors is FactorLayout.BLOCK
+    in_atoms = operation.types.factors is FactorLayout.ATOMS
     float32, a, b = ElementType.FLOAT32, operation.a, operation.b
     made: dict[Argument, Callable[[], Any]] = {
         Argument.A: lambda: matrix_argument(a.element, (m, k), 1 if a.is_k_major else 0, loads),
         Argument.B: lambda: matrix_argument(b.element, (*pair, n, k), len(pair) + (1 if b.is_k_major else 0), loads),
         Argument.D: lambda: matrix_argument(operation.d, (m, n), 1, stores),
-        Argument.SCALE_A: lambda: strided_argument(float32, (m, cute.sym_int()) if is_block else (m,)),
-        Argument.SCALE_B: lambda: strided_argument(
-            float32, (cute.sym_int(), cute.sym_int()) if is_block else (*pair, n)
+        Argument.SCALE_A: lambda: (
+            _atoms_argument(a) if in_atoms else strided_argument(float32, (m, cute.sym_int()) if is_block else (m,))
+        ),
+        Argument.SCALE_B: lambda: (
+            _atoms_argument(b)
+            if in_atoms
+            else strided_argument(float32, (cute.sym_int(), cute.sym_int()) if is_block else (*pair, n))
         ),
         Argument.BIAS: lambda: (
             strided_argument(operation.bias, (*pair, cute.sym_int()))

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Optional
 from cuda.bindings import driver as cuda
 from cutlass import Int32, const_expr, cute
 
+from aot.core.factor_atoms import ATOM_BYTES, LANES
+from aot.core.formats import ATOM_COLUMNS, ATOM_ROWS, FactorLayout
 from aot.core.knobs import SplitK
 from aot.families import Entry, signature
 from aot.families._arguments import epilogue_arguments, transpose
@@ -15,6 +17,7 @@ from aot.families._quack import flags_and_regions, scheduler_options
 
 if TYPE_CHECKING:
     from aot.core.candidate import KernelKey, Workspace
+    from aot.core.formats import Operand
 
 
 def _vectors(swap_ab: bool, scale_a: Any, scale_b: Any, bias: Any) -> dict[str, Any]:
@@ -22,6 +25,25 @@ def _vectors(swap_ab: bool, scale_a: Any, scale_b: Any, bias: Any) -> dict[str, 
     if swap_ab:
         return {"row_scale": scale_b, "column_scale": scale_a, "row_bias": bias}
     return {"row_scale": scale_a, "column_scale": scale_b, "column_bias": bias}
+
+
+def atoms_of(factors: Any, operand: Any, form: Operand) -> Any:
+    """View the bytes of an operand's scale factors as quack takes them; to be called while tracing.
+
+    Args:
+        factors: a vector of whole atoms, those of 128 rows behind each other along k.
+        operand: (rows, k), that they belong to.
+        form: of the operand.
+
+    Returns:
+        Atoms along the rows, atoms along k, and the rows and blocks of one: (32, 4, 4).
+    """
+    rows, k = operand.shape
+    down = cute.ceil_div(rows, ATOM_ROWS)
+    along = cute.ceil_div(k, form.scale.block_k * ATOM_COLUMNS)
+    strides = (along * ATOM_BYTES, ATOM_BYTES, LANES // 2, ATOM_COLUMNS, 1)
+    layout = cute.make_layout((down, along, LANES, ATOM_ROWS // LANES, ATOM_COLUMNS), stride=strides)
+    return cute.make_tensor(factors.iterator, layout)
 
 
 def epilogue_entry(gemm: Any, key: KernelKey, workspace: Workspace, max_active_clusters: int) -> Entry:
@@ -35,6 +57,7 @@ def epilogue_entry(gemm: Any, key: KernelKey, workspace: Workspace, max_active_c
     """
     swap_ab = key.candidate.gemm.swap_ab
     has_gate = key.operation.gate is not None
+    in_atoms = key.operation.types.factors is FactorLayout.ATOMS
 
     @cute.jit
     def entry(
@@ -54,6 +77,11 @@ def epilogue_entry(gemm: Any, key: KernelKey, workspace: Workspace, max_active_c
         scheduler = scheduler_options(max_active_clusters, tile_order)
         if const_expr(has_gate):
             b, scale_b, bias = [paired(x) if const_expr(x is not None) else None for x in (b, scale_b, bias)]
+        atoms = {}
+        if const_expr(in_atoms):
+            of_a, of_b = atoms_of(scale_a, a, key.operation.a), atoms_of(scale_b, b, key.operation.b)
+            atoms = {"mSFA": of_b, "mSFB": of_a} if const_expr(swap_ab) else {"mSFA": of_a, "mSFB": of_b}
+            scale_a = scale_b = None
         arguments = _vectors(swap_ab, scale_a, scale_b, bias) | {"scale_d": scale_d}
         if const_expr(workspace.mode != SplitK.NONE):
             flags, regions = flags_and_regions(workspace, d, ws)
@@ -66,6 +94,6 @@ def epilogue_entry(gemm: Any, key: KernelKey, workspace: Workspace, max_active_c
             arguments, target = arguments | {"product": d}, None
         epilogue = gemm.EpilogueArguments(**arguments)
         early = {"prefetch_b": prefetch_b} if const_expr(prefetch_b is not None) else {}
-        gemm(left, gemm.view_b(right), target, added, epilogue, scheduler, None, stream, **early)
+        gemm(left, gemm.view_b(right), target, added, epilogue, scheduler, None, stream, **early, **atoms)
 
     return Entry(entry, epilogue_arguments(signature(key), key.operation))

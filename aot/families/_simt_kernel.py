@@ -9,12 +9,14 @@ from cuda.bindings import driver as cuda
 from cutlass import Constexpr, Int32, const_expr, cute, memory, range_constexpr
 
 from aot.core.element import ElementType
-from aot.core.formats import SCALE_BLOCK, FactorLayout
+from aot.core.formats import FactorLayout, Operand
 from aot.core.grouping import Grouping
+from aot.core.operands import element_of
 from aot.core.operation import Operation
 from aot.core.signature import Argument, Signature
 from aot.families._arguments import cutlass_type
 from aot.families._epilogue_steps import EpilogueOperands, finish
+from aot.families._simt_narrow import element_at, factor_at
 from aot.families._simt_tile import NUM_THREADS, PAD, TILE, TILE_K, num_halves
 
 SIDE = 4
@@ -24,8 +26,12 @@ THREADS_ACROSS = TILE // SIDE
 LOADS = TILE * TILE_K // NUM_THREADS
 ROW = TILE + PAD
 
-IN_MEMORY = {ElementType.TFLOAT32: ElementType.FLOAT32}
-"""Element types that are another in memory. They are multiplied as they are there: exactly, here."""
+IN_MEMORY = {
+    ElementType.TFLOAT32: ElementType.FLOAT32,
+    ElementType.E2M1: ElementType.INT8,
+    ElementType.E8M0: ElementType.INT8,
+}
+"""Element types that are read as another: TF32 is multiplied as it is in memory, exactly; the others are bytes."""
 
 
 @cute.jit
@@ -36,21 +42,18 @@ def _stage(
     first_k: Int32,
     thread: Int32,
     scale: cute.Tensor | None,
-    rows_of_scale: Constexpr[int],
+    form: Constexpr[Operand],
 ) -> None:
-    """Copy a TILE by TILE_K piece of a (rows, k) operand to shared memory, widened and scaled, zero outside.
-
-    A factor of `scale` serves `rows_of_scale` rows, and SCALE_BLOCK elements along k.
-    """
+    """Copy a TILE by TILE_K piece of a (rows, k) operand to shared memory, widened and scaled, zero outside."""
     for i in range_constexpr(LOADS):
         element = thread + i * NUM_THREADS
         k = element % TILE_K
         row = element // TILE_K
         value = staged.element_type(0)
         if first_row + row < source.shape[0] and first_k + k < source.shape[1]:
-            value = source[first_row + row, first_k + k].to(staged.element_type)
+            value = element_at(source, first_row + row, first_k + k, form).to(staged.element_type)
             if const_expr(scale is not None):
-                value = value * scale[(first_row + row) // rows_of_scale, (first_k + k) // SCALE_BLOCK]
+                value = value * factor_at(scale, first_row + row, first_k + k, source.shape[1], form)
         staged[k, row] = value
 
 
@@ -98,7 +101,7 @@ def _kernel(
     layout = cute.make_layout((TILE_K, TILE), stride=(ROW, 1))
     accumulator = cutlass_type(operation.accumulator)
     halves = num_halves(operation)
-    is_blocked = operation.types.factors is FactorLayout.BLOCK
+    is_blocked = operation.types.factors in (FactorLayout.BLOCK, FactorLayout.ATOMS)
     staged_a = shared.allocate_tensor(accumulator, layout, 16)
     staged_b = [shared.allocate_tensor(accumulator, layout, 16) for _ in range(halves)]
     parts_b = [b] if const_expr(halves == 1) else [b[half, None, None] for half in range(halves)]
@@ -108,10 +111,10 @@ def _kernel(
     for half in range_constexpr(halves):
         sums[half].fill(accumulator(0))
     for step in range(cute.ceil_div(a.shape[1], TILE_K)):
-        _stage(a, staged_a, first_m, step * TILE_K, thread, scale_a if const_expr(is_blocked) else None, 1)
+        _stage(a, staged_a, first_m, step * TILE_K, thread, scale_a if const_expr(is_blocked) else None, operation.a)
         for half in range_constexpr(halves):
             factors = scale_b if const_expr(is_blocked) else None
-            _stage(parts_b[half], staged_b[half], first_n, step * TILE_K, thread, factors, SCALE_BLOCK)
+            _stage(parts_b[half], staged_b[half], first_n, step * TILE_K, thread, factors, operation.b)
         cute.arch.sync_threads()
         for half in range_constexpr(halves):
             _multiply(staged_a, staged_b[half], sums[half], row, column)
@@ -175,13 +178,16 @@ def arguments(signature: Signature, operation: Operation) -> tuple[Any, ...]:
     factor = ElementType.FLOAT32
     has_gate = operation.gate is not None
     rank = 2 if operation.types.factors is FactorLayout.BLOCK else 1
+    in_atoms = operation.types.factors is FactorLayout.ATOMS
     modes = 3 if operation.grouping is Grouping.BATCHED else 2
     made = {
         Argument.A: _tensor(operation.a.element, modes),
         Argument.B: _tensor(operation.b.element, 3 if has_gate else modes),
         Argument.D: _tensor(operation.d, modes),
-        Argument.SCALE_A: _tensor(factor, rank),
-        Argument.SCALE_B: _tensor(factor, 2 if has_gate else rank),
+        Argument.SCALE_A: _tensor(element_of(operation, Argument.SCALE_A), rank, is_contiguous=in_atoms),
+        Argument.SCALE_B: _tensor(
+            element_of(operation, Argument.SCALE_B), 2 if has_gate else rank, is_contiguous=in_atoms
+        ),
         Argument.BIAS: _tensor(operation.bias, 2) if has_gate else _tensor(operation.bias, 1, is_contiguous=True),
         Argument.RESIDUAL: _tensor(operation.d, 2),
         Argument.SCALE_D: _tensor(factor, 1, is_contiguous=True),

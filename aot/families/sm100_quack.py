@@ -48,7 +48,7 @@ class Sm100Quack:
 
     name = "sm100_quack"
     knobs = GemmKnobs
-    needs = (Feature.TCGEN05, Feature.TMA, Feature.CLUSTERS, Feature.DEPENDENT_LAUNCH)
+    needs: tuple[Feature, ...] = (Feature.TCGEN05, Feature.TMA, Feature.CLUSTERS, Feature.DEPENDENT_LAUNCH)
     num_strides = 1
     is_fallback = False
     loads_outside = True

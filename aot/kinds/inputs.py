@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from aot.core.element import ElementType
+from aot.core.element import BYTE_BITS, ElementType
 from aot.core.numerics import decode, encode
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ def draw(dtype: ElementType, rng: np.random.Generator, shape: int | tuple[int, .
         magnitude = rng.integers(1, MAX_INT8 + 1, shape)
         return np.where(rng.integers(0, 2, shape) == 1, magnitude, -magnitude).astype(np.int8).view(np.uint8)
     bits = encode(dtype, rng.standard_normal(shape, dtype=np.float32) * np.float32(spread))
-    if dtype.num_bytes == 1:  # the least number in place of 0; of the wider types no element rounds to 0
-        bits |= ((bits & np.uint8(0x7F)) == 0).astype(np.uint8)
+    if dtype.bits <= BYTE_BITS:  # the least number in place of 0; of the wider types no element rounds to 0
+        bits |= ((bits & np.uint8((1 << (dtype.bits - 1)) - 1)) == 0).astype(np.uint8)
     return bits
 
 
@@ -73,7 +73,7 @@ class Elements:
 
     def draw(self, rng: np.random.Generator, num_elements: int) -> Bits:
         """Draw them."""
-        return draw(self.element, rng, num_elements // (BYTE_SHARE if self.element.num_bytes == 1 else 1))
+        return draw(self.element, rng, num_elements // (BYTE_SHARE if self.element.bits <= BYTE_BITS else 1))
 
 
 @dataclass(frozen=True)

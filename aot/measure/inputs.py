@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aot.core.numerics import pack
 from aot.kinds.inputs import Tiling
 
 if TYPE_CHECKING:
@@ -34,17 +35,18 @@ class RandomPool:
         self._rng = rng
         self._dtype = dtype
         self.source = source
-        self._address = gpu.alloc(self.source.nbytes)
-        gpu.upload(self._address, self.source)
+        stored = pack(source) if dtype.num_sharing > 1 else source
+        self._address = gpu.alloc(stored.nbytes)
+        gpu.upload(self._address, stored)
 
     def tile(self, address: int, num_elements: int) -> Tiling:
         """Fill device memory with random elements, in stream order, and tell what went where."""
-        chunk, size = len(self.source) // 2, self._dtype.num_bytes
-        step, num_chunks = OFFSET_BYTES // size, -(-num_elements // chunk)
+        chunk, size_of = len(self.source) // 2, self._dtype.size_of
+        step, num_chunks = self._dtype.num_in(OFFSET_BYTES), -(-num_elements // chunk)
         offsets = self._rng.integers(0, chunk // step, num_chunks, dtype=np.int64) * step
         for i, offset in enumerate(offsets.tolist()):
             count = min(chunk, num_elements - i * chunk)
-            self._gpu.copy(address + i * chunk * size, self._address + offset * size, count * size)
+            self._gpu.copy(address + size_of(i * chunk), self._address + size_of(offset), size_of(count))
         return Tiling(self._dtype, self.source, chunk, offsets)
 
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from aot.core.comparison import Comparison, worst
 from aot.core.errors import VerificationError
-from aot.core.numerics import POISON_BYTE, bits_type, poison, poison_byte
-from aot.core.operands import Matrix, Tensor
+from aot.core.numerics import POISON_BYTE, bits_type, pack, poison, poison_byte
+from aot.core.operands import AtomMatrix, Matrix, Tensor
 from aot.kinds.trials import trial_of
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from aot.core.numerics import Bits
+    from aot.core.operands import Indices
     from aot.kinds.kind import Tuned
     from aot.kinds.trial import AnyArgument, Case, Placed
     from aot.measure.gpu import Gpu, Handle, Kernels
@@ -44,19 +45,42 @@ class _Operand:
         # The first element stays aligned to 256 bytes, as GUARD_ELEMENTS is; `offset` then spoils it on purpose.
         start = num_guards + placed.offset
         size = start + placed.matrix.num_elements + num_guards
+        size += -size % self.dtype.num_sharing
         self.region: Bits = np.full(size, poison(self.dtype), bits_type(self.dtype))
-        self.bits = _view(self.region[start:], placed.matrix)
-        """The elements, as they are in `region`."""
-        self.region_address = gpu.alloc(self.region.nbytes)
+        """Elements; those that share bytes on the device have one to themselves here."""
+        self._elements = self.region[start:]
+        self._num_bytes = self.dtype.size_of(size)
+        self.region_address = gpu.alloc(self._num_bytes)
         self.tensor = Tensor(self.region_address + self.dtype.size_of(start), placed.matrix)
 
-    def upload(self) -> None:
-        """Put everything on the device."""
-        self._gpu.upload(self.region_address, self.region)
+    @property
+    def bits(self) -> Bits:
+        """The elements, (group, row, column), as they are in `region`."""
+        matrix = self.placed.matrix
+        if isinstance(matrix, AtomMatrix):
+            return np.asarray(self._elements[self._positions()])[None]
+        return _view(self._elements, matrix)
+
+    def _positions(self) -> Indices:
+        matrix = self.placed.matrix
+        return matrix.positions(np.arange(matrix.num_rows), np.arange(matrix.num_columns))
+
+    def put(self, bits: Bits) -> None:
+        """Set the elements, and what fills them up, and put everything on the device."""
+        if isinstance(self.placed.matrix, AtomMatrix):
+            self._elements[self._positions()] = bits[0]
+            self._elements[self.placed.matrix.filled] = 0
+        else:
+            self.bits[:] = bits
+        self._gpu.upload(self.region_address, self._stored())
+
+    def _stored(self) -> Bits:
+        """Return `region` as it lies on the device."""
+        return pack(self.region) if self.dtype.num_sharing > 1 else self.region
 
     def poison(self) -> None:
         """Fill everything with what shows that it was not written."""
-        self._gpu.fill(self.region_address, poison_byte(self.dtype), self.region.nbytes)
+        self._gpu.fill(self.region_address, poison_byte(self.dtype), self._num_bytes)
 
     def read(self) -> tuple[Bits, int]:
         """Return the elements that a kernel wrote, and how many around them are no longer poison."""
@@ -67,9 +91,10 @@ class _Operand:
 
     def is_changed(self) -> bool:
         """Say whether anything differs from what was put there."""
-        found = np.empty_like(self.region)
+        stored = self._stored()
+        found = np.empty_like(stored)
         self._gpu.download(self.region_address, found)
-        return not np.array_equal(found, self.region)
+        return not np.array_equal(found, stored)
 
     def free(self) -> None:
         """Free the device memory."""
@@ -106,9 +131,8 @@ class EdgeCase:
         self._held = {x: _Operand(gpu, placed, num_guards) for x, placed in trial.operands(case).items()}
         for argument, held in self._held.items():
             if not held.placed.is_written:
-                held.bits[:] = bits[argument]
+                held.put(bits[argument])
                 bits[argument] = held.bits
-                held.upload()
         self.compare: Callable[[Written], Comparison] = trial.check(case, bits)
         """Holds what a kernel wrote, (group, row, column), against the reference: the first fault, or the worst."""
         call = trial.call(case, {x: held.tensor for x, held in self._held.items()})

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from enum import Enum
 
-_NOT_IN_MEMORY = (ElementType.TFLOAT32, ElementType.E2M1, ElementType.E8M0)
+_NOT_IN_MEMORY = (ElementType.TFLOAT32,)
 """What no operand of a call is of: TF32 is float32 there."""
 ELEMENTS = tuple(x for x in ElementType if x not in _NOT_IN_MEMORY)
 """By their numbers in the library."""

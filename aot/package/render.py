@@ -259,6 +259,9 @@ class _Call:
     d: str
     bias_element: str
     scale: str
+    factor_element: str
+    factor_block: int
+    """Elements along k that one factor of A or B serves; 0 where it serves all."""
     epilogue: str
     bias: str
     scales_d: bool
@@ -294,6 +297,8 @@ def _call(operation: Operation, layouts: int, batched: int) -> _Call:
         d=_element(types.d),
         bias_element=_element(operation.bias),
         scale=enumerator(types.scaling),
+        factor_element=_element(ElementType.FLOAT32 if types.scale_b is None else types.scale_b.element),
+        factor_block=0 if types.scale_b is None else types.scale_b.block_k,
         epilogue=enumerator(operation.epilogue.value),
         bias=_presence(operation),
         scales_d=types.scales_d,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from aot.core.candidate import MIN_SPLITS_OF_TWO_WAVES, Candidate
 from aot.core.constraints import Rate
-from aot.core.element import ElementType
+from aot.core.element import BYTE_BITS, ElementType
 from aot.core.feature import Feature
 from aot.core.knobs import SplitK
 from aot.core.operation import Operation
@@ -161,7 +161,7 @@ class ItemBytes:
     def of(candidates: Sequence[Candidate], operation: Operation) -> ItemBytes:
         """Look at an operation's operands as candidates do."""
         swap = _columns(candidates, "swap_ab") > 0
-        a, b = (float(x.element.num_bytes) for x in (operation.a, operation.b))
+        a, b = (x.element.bits / BYTE_BITS for x in (operation.a, operation.b))
         stored = operation.d.num_bytes * (2 if operation.has_residual else 1) / operation.num_rows_of_b(1)
         return ItemBytes(np.where(swap, b, a), np.where(swap, a, b), stored)
 

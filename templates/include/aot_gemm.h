@@ -115,12 +115,19 @@ typedef struct {
  *   bias      (1, n), columns that are adjacent, of D's element type, or bfloat16 where D's is of 8 bits. Operations that
  *             are named by it need one; the others may be left without: all 0.
  *   scale_a   float32 factors of A. A vector (m, 1) has one for each row: strides[0] is 1, or 0 where one serves all. An
- *             operation of blocks has (m, ceil(k / 128)), of any strides.
+ *             operation of blocks has (m, ceil(k / 128)), of any strides. Of nvfp4, mxfp4 and mxfp8 they are a byte each, in
+ *             atoms of 512: see below.
  *   scale_b   likewise of B: (n, 1), or (ceil(n / 128), ceil(k / 128)).
  *   residual  (m, n), of D's element type, added behind the activation.
- *   scale_d   one float32, that D is multiplied by before it is rounded to 8 bits.
+ *   scale_d   one float32, that D is multiplied by before it is rounded to 8 bits; of nvfp4 the product of the factors of
+ *             all of A and of all of B.
  *   gate      B is (2 n, k), a bias (1, 2 n) and the factors of B (2 n, 1): see AOT_GEMM_GATE_INTERLEAVED and
  *             AOT_GEMM_GATE_PARTS.
+ *
+ * nvfp4, mxfp4, mxfp8: the factor of row i of A, or of B, and of block j along k (16, 32 and 32 elements) is byte
+ * (i / 128 * ceil(blocks / 4) + j / 4) * 512 + i % 32 * 16 + i % 128 / 32 * 4 + j % 4. Strides of factors are not looked at,
+ * addresses are multiples of 16. What fills a row's last four blocks up has to be zero. Elements of 4 bits lie two in a
+ * byte, the first in the lower half; extents and strides count elements, and rows begin with a byte.
  *
  * Several products in one launch:
  *

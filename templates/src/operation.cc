@@ -10,13 +10,14 @@ namespace aot {
 
 namespace {
 
-// By Element: kDLBfloat, kDLFloat, kDLFloat8_e4m3fn, kDLFloat8_e5m2 and kDLInt, which the binding compares with dlpack.h.
-constexpr int32_t kDlpackCodes[] = {4, 2, 2, 10, 12, 0, 0};
+// By Element: kDLBfloat, kDLFloat, kDLFloat8_e4m3fn, kDLFloat8_e5m2, kDLFloat4_e2m1fn, kDLFloat8_e8m0fnu and kDLInt, of
+// which the binding compares with dlpack.h those that are there.
+constexpr int32_t kDlpackCodes[] = {4, 2, 2, 10, 12, 17, 14, 0, 0};
 static_assert(sizeof(kDlpackCodes) / sizeof(kDlpackCodes[0]) == kNumElements);
 
 constexpr bool has_sizes_of_elements() {
   for (int32_t i = 0; i < kNumElements; ++i) {
-    if (kElementBits[i] != 8 * bytes_of(static_cast<Element>(i))) return false;
+    if (kElementBits[i] != bits_in(static_cast<Element>(i))) return false;
   }
   return true;
 }

@@ -24,6 +24,19 @@ constexpr int64_t kScaleBlock = 128;
 // Counts the blocks of an extent, of any size, that have a factor each.
 inline int64_t num_blocks(int64_t extent) { return extent / kScaleBlock + (extent % kScaleBlock != 0); }
 
+// Elements of 4 bits: a row has whole 16 bytes of them where a kernel other than the fallback takes it.
+constexpr int64_t kPackedRunBytes = 16;
+
+// The scale factors of operands in atoms (Scale::kAtoms): what one serves, and of which type it is.
+struct AtomFormat {
+  Element element;
+  int32_t block_k;
+
+  constexpr int64_t num_blocks(int64_t k) const { return k / block_k + (k % block_k != 0); }
+  // The bytes that the factors of some rows take, in whole atoms of 128 rows by 4 blocks along k.
+  constexpr int64_t num_bytes(int64_t rows, int64_t k) const { return (rows + 127) / 128 * ((num_blocks(k) + 3) / 4) * 512; }
+};
+
 // Whether a call has an operand.
 enum class Presence : int32_t { kNone, kOptional, kRequired };
 
@@ -36,11 +49,12 @@ struct Operation {
   Element d;  // and of a residual
   Element bias_element;
   // Float32: none; one for each row of A and of B (n, k), or one for all; or one for each 128 elements along k of a row of
-  // A, and for each 128 by 128 elements of B.
+  // A, and for each 128 by 128 elements of B. Or narrow ones in atoms.
   Scale scale;
+  AtomFormat atoms;   // of Scale::kAtoms
   Epilogue epilogue;  // all but kNone and kBias add the bias first, where there is one
   Presence bias;
-  bool scales_d;      // D is of 8 bits, and multiplied by one factor before it is rounded
+  bool scales_d;      // D is multiplied by one factor before it is rounded: it is of 8 bits, or A and B have one each
   bool is_fast;       // FP8 sums stay in the tensor core's accumulator for all of k
   bool is_tf32;       // float32 in memory, of which the tensor cores read 19 bits
   bool can_exchange;  // the problem with A and B exchanged, which computes D's transpose, is of the operation too
@@ -67,20 +81,32 @@ extern const int32_t kNumOperations;
 
 ElementType type_of(Element element);
 
-// Gives the bytes of an element: what type_of says, without a look into memory.
-constexpr int64_t bytes_of(Element element) {
+// Gives the bits of an element: what type_of says, without a look into memory.
+constexpr int64_t bits_in(Element element) {
   switch (element) {
+    case Element::kE2m1:
+      return 4;
     case Element::kE4m3:
     case Element::kE5m2:
+    case Element::kE8m0:
     case Element::kInt8:
-      return 1;
+      return 8;
     case Element::kBfloat16:
     case Element::kFloat16:
-      return 2;
+      return 16;
     default:
-      return 4;
+      return 32;
   }
 }
+
+// Gives the bytes of an element that shares none with another.
+constexpr int64_t bytes_of(Element element) { return bits_in(element) / 8; }
+
+// Says whether elements share bytes.
+constexpr bool is_packed(Element element) { return bits_in(element) < 8; }
+
+// Gives the bytes of elements that fill whole ones.
+constexpr int64_t size_of(Element element, int64_t count) { return count * bits_in(element) / 8; }
 
 // The C API's number of an operation: far from the small numbers that a struct may hold by mistake.
 constexpr int32_t kFirstOperationId = 1 << 16;

@@ -19,7 +19,8 @@ namespace {
 
 // Checks that what the operation takes beside A, B, D and a bias is there. Where k is 0, no block has a factor.
 aot_gemm_status_t check_further(const aot_gemm_problem_t& problem, const Operation& operation) {
-  const bool needs_factors = operation.scale == Scale::kVector || (operation.scale == Scale::kBlock && problem.k > 0);
+  const bool of_blocks = operation.scale == Scale::kBlock || operation.scale == Scale::kAtoms;
+  const bool needs_factors = operation.scale == Scale::kVector || (of_blocks && problem.k > 0);
   aot_gemm_status_t status = AOT_GEMM_OK;
   if (needs_factors) status = check_argument(problem.scale_a.data, "scale_a.data");
   if (status == AOT_GEMM_OK && needs_factors) status = check_argument(problem.scale_b.data, "scale_b.data");

@@ -37,14 +37,15 @@ enum class Wanted { kAligned, kAny };
 // not aligned as is asked. The stride of a single run is never used, so that any legal one stands for it.
 int64_t leading_stride(const View& view, Element element, Wanted asked) {
   if (view.inner > 1 && view.inner_stride != 1) return 0;
-  // Bytes of an element are a power of two: a shift takes a fraction of a division's time.
-  const int32_t shift = __builtin_ctzll(static_cast<uint64_t>(bytes_of(element)));
-  const uintptr_t bytes = asked == Wanted::kAligned ? kAlignmentBytes : static_cast<uintptr_t>(bytes_of(element));
+  // Bits of an element are a power of two: a shift takes a fraction of a division's time.
+  const int32_t shift = __builtin_ctzll(static_cast<uint64_t>(bits_in(element)));
+  const int64_t own_bytes = is_packed(element) ? 1 : bytes_of(element);
+  const uintptr_t bytes = asked == Wanted::kAligned ? kAlignmentBytes : static_cast<uintptr_t>(own_bytes);
   if (reinterpret_cast<uintptr_t>(view.data) % bytes != 0) return 0;
-  const int64_t step = kAlignmentBytes >> shift;
+  const int64_t step = 8 * kAlignmentBytes >> shift;
   if (view.outer <= 1) return (view.inner + step - 1) & -step;
   const bool legal = view.outer_stride >= view.inner && (asked != Wanted::kAligned || (view.outer_stride & (step - 1)) == 0) &&
-                     view.outer_stride < kStrideLimitBytes >> shift;
+                     view.outer_stride < 8 * kStrideLimitBytes >> shift;
   return legal ? view.outer_stride : 0;
 }
 
@@ -59,7 +60,7 @@ int64_t leading_stride(const aot_gemm_tensor_t& tensor, int64_t rows, int64_t k,
 // Joins addresses and steps in bytes, so that the lowest bit that is set says of what all are multiples.
 uint64_t bits_of(const aot_gemm_tensor_t& tensor, int64_t stride, Element element) {
   return static_cast<uint64_t>(reinterpret_cast<uintptr_t>(tensor.data)) |
-         static_cast<uint64_t>(stride * bytes_of(element)) | static_cast<uint64_t>(kAlignmentBytes);
+         static_cast<uint64_t>(size_of(element, stride)) | static_cast<uint64_t>(kAlignmentBytes);
 }
 
 bool is_aligned(const void* address) { return reinterpret_cast<uintptr_t>(address) % kAlignmentBytes == 0; }
@@ -122,6 +123,11 @@ int64_t step_of(const aot_gemm_tensor_t& factors, int64_t count) { return count 
 void write_factors(const aot_gemm_problem_t& problem, const Operation& operation, Canonical* canonical) {
   const auto m = static_cast<int32_t>(problem.m);
   const auto n = static_cast<int32_t>(problem.n);
+  if (operation.scale == Scale::kAtoms) {
+    canonical->scale_a.atoms = {problem.scale_a.data, {static_cast<int32_t>(operation.atoms.num_bytes(m, problem.k))}};
+    canonical->scale_b.atoms = {problem.scale_b.data, {static_cast<int32_t>(operation.atoms.num_bytes(n, problem.k))}};
+    return;
+  }
   if (operation.scale == Scale::kBlock) {
     const int64_t blocks = num_blocks(problem.k);
     canonical->scale_a.matrix = make_tensor(problem.scale_a.data, m, blocks, problem.scale_a.strides);
@@ -267,6 +273,9 @@ bool align(const aot_gemm_problem_t& problem, const Operation& operation, uint32
            Canonical* canonical) {
   Strides strides = {};
   if (asked == Wanted::kAligned ? !has_aligned_steps(problem, operation) : operation.grouping != Grouping::kDense) return false;
+  // Rows of elements that share bytes are loaded in whole pieces.
+  const bool has_packed = is_packed(operation.a) || is_packed(operation.b);
+  if (has_packed && size_of(operation.a, problem.k) % kPackedRunBytes != 0) return false;
   // A block of factors with rows of the gate and linear ones.
   if (operation.has_gate() && operation.scale == Scale::kBlock && problem.n % kScaleBlock != 0) return false;
   if (!align_rows(problem, operation, asked, &strides)) return false;
@@ -301,8 +310,8 @@ int32_t contiguous_mode(const aot_gemm_tensor_t& tensor, int64_t rows, int64_t k
 bool has_aligned_steps(const aot_gemm_problem_t& problem, const Operation& operation) {
   if (problem.num_groups <= 1) return true;
   const auto is_aligned_step = [](int64_t step, Element element) {
-    const int64_t bytes = bytes_of(element);
-    return step >= 0 && step < kStrideLimitBytes / bytes && step * bytes % kAlignmentBytes == 0;
+    const int64_t bits = bits_in(element);
+    return step >= 0 && step < 8 * kStrideLimitBytes / bits && step * bits % (8 * kAlignmentBytes) == 0;
   };
   return is_aligned_step(problem.group_strides.a, operation.a) && is_aligned_step(problem.group_strides.b, operation.b) &&
          is_aligned_step(problem.group_strides.d, operation.d);

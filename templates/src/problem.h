@@ -69,6 +69,7 @@ union Factors {
   StridedVector vector;
   Tensor matrix;  // of blocks; or (2, n) of B, with a gate; or (groups, n)
   Stack stack;    // (groups, 2, n) of B, with a gate; or of blocks of groups
+  Vector atoms;   // bytes of narrow factors
 };
 
 // The products of a batch, or the groups; 1 and 0 of a single one.

@@ -91,8 +91,9 @@ aot_gemm_status_t check_strides(const char* name, const int64_t* strides, int64_
 
 aot_gemm_status_t check_address(const char* name, const void* data, int64_t element_bytes) {
   if (reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(element_bytes) == 0) return AOT_GEMM_OK;
-  return fail(AOT_GEMM_ERROR_STRIDE, "%s is at address %p; expected a multiple of %" PRId64
-              ", the bytes of its elements; copy it", name, data, element_bytes);
+  const char* what = element_bytes == kPackedRunBytes ? "which its atoms begin at" : "the bytes of its elements";
+  return fail(AOT_GEMM_ERROR_STRIDE, "%s is at address %p; expected a multiple of %" PRId64 ", %s; copy it", name, data,
+              element_bytes, what);
 }
 
 aot_gemm_status_t check_factors(const char* name, const aot_gemm_tensor_t& tensor, int64_t rows, int64_t columns,
@@ -117,6 +118,16 @@ aot_gemm_status_t check_bias(const aot_gemm_problem_t& problem, const Operation&
               "the bias of %" PRId64 " elements has the stride %" PRId64
               "; expected 1, elements that are adjacent; copy it",
               count, problem.bias.strides[1]);
+}
+
+// Checks that rows of elements that share bytes begin with a byte, and have their elements side by side.
+aot_gemm_status_t check_packed(const char* name, const aot_gemm_tensor_t& tensor, int64_t rows, int64_t k, Element element) {
+  if (!is_packed(element)) return AOT_GEMM_OK;
+  const int64_t sharing = 8 / bits_in(element);
+  if ((k <= 1 || tensor.strides[1] == 1) && (rows <= 1 || tensor.strides[0] % sharing == 0)) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_STRIDE, "%s (%" PRId64 ", %" PRId64 ") of %s has strides (%" PRId64 ", %" PRId64
+              "); expected elements that are adjacent along k, and rows at multiples of %" PRId64 " elements, which share a byte; "
+              "copy %s", name, rows, k, type_of(element).name, tensor.strides[0], tensor.strides[1], sharing, name);
 }
 
 // Reads a matrix as its elements lie. Fails where they do not lie within the address space.
@@ -146,6 +157,14 @@ class Result {
                 m, n, m > 1 ? tensor_.strides[0] : 0, n > 1 ? tensor_.strides[1] : 0);
   }
 
+  // Checks the same of a matrix whose elements may share bytes, as check_packed has them.
+  aot_gemm_status_t check_apart_packed(const char* name, const aot_gemm_tensor_t& tensor, int64_t rows, int64_t k,
+                                       Element element) const {
+    if (!is_packed(element)) return check_apart(name, tensor, rows, k, bytes_of(element));
+    const aot_gemm_tensor_t bytes = {tensor.data, {rows > 1 ? size_of(element, tensor.strides[0]) : 0, 1}};
+    return check_apart(name, bytes, rows, size_of(element, k + 1), 1);
+  }
+
   // Checks that an operand lies in the address space, apart from D. Without addresses, as in queries, there is nothing
   // to compare.
   aot_gemm_status_t check_apart(const char* name, const aot_gemm_tensor_t& tensor, int64_t rows, int64_t columns,
@@ -165,6 +184,19 @@ class Result {
   Lattice lattice_;
 };
 
+// Checks the atoms of narrow factors, whose strides are not looked at.
+aot_gemm_status_t check_atoms(const char* name, const aot_gemm_tensor_t& tensor, int64_t rows, int64_t k,
+                              const AtomFormat& format, const Result& d) {
+  const aot_gemm_status_t status = check_address(name, tensor.data, kPackedRunBytes);
+  if (status != AOT_GEMM_OK) return status;
+  const int64_t num_bytes = format.num_bytes(rows, k);
+  if (num_bytes > kMaxExtent) {
+    return fail(AOT_GEMM_ERROR_SHAPE, "%s of (%" PRId64 ", %" PRId64 ") takes %" PRId64 " bytes; expected at most %" PRId64
+                "; split the problem", name, rows, k, num_bytes, kMaxExtent);
+  }
+  return d.check_apart(name, {tensor.data, {0, 1}}, 1, num_bytes, 1);
+}
+
 // Checks what there is beside A, B and the bias: its strides and addresses, and that it lies apart from D.
 aot_gemm_status_t check_further(const aot_gemm_problem_t& problem, const Operation& operation, const Result& d) {
   aot_gemm_status_t status = AOT_GEMM_OK;
@@ -175,7 +207,10 @@ aot_gemm_status_t check_further(const aot_gemm_problem_t& problem, const Operati
       status = d.check_apart("the residual", problem.residual, problem.m, problem.n, element_bytes);
     }
   }
-  if (status == AOT_GEMM_OK && operation.scale != Scale::kNone) {
+  if (status == AOT_GEMM_OK && operation.scale == Scale::kAtoms) {
+    status = check_atoms("scale_a", problem.scale_a, problem.m, problem.k, operation.atoms, d);
+    if (status == AOT_GEMM_OK) status = check_atoms("scale_b", problem.scale_b, problem.n, problem.k, operation.atoms, d);
+  } else if (status == AOT_GEMM_OK && operation.scale != Scale::kNone) {
     const bool is_blocked = operation.scale == Scale::kBlock;
     const int64_t columns = is_blocked ? num_blocks(problem.k) : 1;
     const int64_t rows = is_blocked ? num_blocks(problem.n) : rows_of_b(problem, operation);
@@ -210,9 +245,11 @@ aot_gemm_status_t check_memory(const aot_gemm_problem_t& problem, const Operatio
   }
   if (status == AOT_GEMM_OK && operation.takes_further()) status = check_further(problem, operation, d);
   if (status != AOT_GEMM_OK || problem.k == 0) return status;
-  status = d.check_apart("A", problem.a, problem.m, problem.k, bytes_of(operation.a));
+  status = d.check_apart_packed("A", problem.a, problem.m, problem.k, operation.a);
   if (status != AOT_GEMM_OK) return status;
-  if ((problem.flags & AOT_GEMM_GATE_PARTS) == 0) return d.check_apart("B", problem.b, rows, problem.k, bytes_of(operation.b));
+  if ((problem.flags & AOT_GEMM_GATE_PARTS) == 0) {
+    return d.check_apart_packed("B", problem.b, rows, problem.k, operation.b);
+  }
   status = check_step_of_parts(problem.group_strides.b, problem.b.data, bytes_of(operation.b));
   if (status == AOT_GEMM_OK) status = d.check_apart("B", problem.b, problem.n, problem.k, bytes_of(operation.b));
   if (status != AOT_GEMM_OK || problem.b.data == nullptr) return status;
@@ -236,6 +273,8 @@ aot_gemm_status_t check(const aot_gemm_problem_t& problem, int32_t* index) {
   if (status == AOT_GEMM_OK) status = check_strides("A", problem.a.strides, rows_of_a(problem, operation), problem.k);
   if (status == AOT_GEMM_OK) status = check_strides("B", problem.b.strides, rows_of_b(problem, operation), problem.k);
   if (status == AOT_GEMM_OK) status = check_strides("D", problem.d.strides, problem.m, problem.n);
+  if (status == AOT_GEMM_OK) status = check_packed("A", problem.a, problem.m, problem.k, operation.a);
+  if (status == AOT_GEMM_OK) status = check_packed("B", problem.b, problem.n, problem.k, operation.b);
   if (status != AOT_GEMM_OK) return status;
   if (operation.has_offsets()) return check_groups(problem, operation);
   status = check_memory(problem, operation);

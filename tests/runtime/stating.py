@@ -10,8 +10,10 @@ from aot.core.operation import Operation
 from aot.core.signature import Argument, signature_of
 from aot.measure.call_structs import ProblemStruct, TensorStruct
 
-DENSE = tuple(x for x in Operation if x.grouping is Grouping.DENSE)
-"""The operations of one product."""
+IN_ATOMS = tuple(x for x in Operation if x.types.factors is FactorLayout.ATOMS)
+"""The operations of narrow elements whose factors lie in atoms."""
+DENSE = tuple(x for x in Operation if x.grouping is Grouping.DENSE and x not in IN_ATOMS)
+"""The operations of one product, whose operands are matrices of whole bytes."""
 
 OPERANDS = ("a", "b", "d", "bias", "scale_a", "scale_b", "residual", "scale_d")
 """The tensors of `aot_gemm_problem_t`."""

@@ -18,6 +18,8 @@ ACTIVATIONS = {
     "swiglu": F.silu,
     "geglu": lambda x: F.gelu(x, approximate="tanh"),
 }
+E2M1 = np.float32([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+"""The values of codes without a sign. Source: Open Compute Project, Microscaling Formats (MX), table 5."""
 SIGNED = {1: torch.int8, 2: torch.int16, 4: torch.int32}
 
 
@@ -26,7 +28,9 @@ def dtype_of(element):
 
 
 def tensor_of(element, bits):
-    """Return bits, an array of unsigned integers, as torch's tensor of the element type."""
+    """Return bits, an array of unsigned integers, as torch's tensor of the element type; e2m1 as its values."""
+    if element is ElementType.E2M1:  # torch has it as two elements in one, with which nothing can be computed
+        return torch.from_numpy(np.take(E2M1, bits & 7) * np.where(bits & 8, -1, 1))
     signed = np.ascontiguousarray(bits).view(f"i{bits.itemsize}")
     return torch.from_numpy(signed.copy()).view(dtype_of(element))
 
@@ -44,6 +48,11 @@ def _cast(values, element):
     return values.to(dtype_of(element))
 
 
+def _narrow(x, factors, block):
+    """Return an operand whose blocks along k are multiplied by their factors."""
+    return x.float() * factors.float().repeat_interleave(block, 1)[:, : x.shape[1]]
+
+
 def _blocks(a, b, scale_a, scale_b):
     total = torch.zeros(len(a), len(b))
     for i in range(scale_a.shape[1]):
@@ -58,7 +67,9 @@ def _halves(x, is_interleaved):
     return (x[:, 0::2], x[:, 1::2]) if is_interleaved else x.chunk(2, dim=1)
 
 
-def compute(operation, bits, *, is_interleaved=False, activation=None):
+def compute(  # noqa: C901 - a case for each thing that an operation may have
+    operation, bits, *, is_interleaved=False, activation=None
+):
     """Return D's bits (m, n).
 
     Args:
@@ -73,6 +84,9 @@ def compute(operation, bits, *, is_interleaved=False, activation=None):
         return bits_of(a.int() @ b.int().T)  # not torch._int_mm, which is wrong for a k of 1 on some processors
     if operation.a.element is ElementType.INT8:
         total = (a.double() @ b.double().T).float()
+    elif operation.types.scaling == "atoms":
+        block = operation.a.scale.block_k
+        total = _narrow(a, tensors[Argument.SCALE_A], block) @ _narrow(b, tensors[Argument.SCALE_B], block).T
     elif operation.types.scaling == "block":
         total = _blocks(a.float(), b.float(), tensors[Argument.SCALE_A], tensors[Argument.SCALE_B])
     else:

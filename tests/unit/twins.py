@@ -16,7 +16,7 @@ from aot.core.errors import DeviceError
 from aot.core.grouping import Grouping
 from aot.core.measurement import Conditions
 from aot.core.numerics import bits_type, decode, encode
-from aot.core.operands import element_of
+from aot.core.operands import AtomMatrix, element_of
 from aot.core.operation import ELEMENTS, Layout, Operation
 from aot.core.problem import Problem
 from aot.core.reference import is_16_bit_product
@@ -47,7 +47,9 @@ def problem_of(m: int, n: int, k: int, operation: Operation = BF16) -> Problem:
 
 
 def memory(address: int, num_elements: int, dtype: ElementType = ElementType.BFLOAT16) -> np.ndarray:
-    flat = np.ctypeslib.as_array((ctypes.c_uint8 * (num_elements * dtype.num_bytes)).from_address(address))
+    flat = np.ctypeslib.as_array((ctypes.c_uint8 * dtype.size_of(num_elements)).from_address(address))
+    if dtype.num_sharing > 1:
+        return np.stack([flat & 15, flat >> 4], 1).ravel()  # a copy: nothing writes such elements
     return flat.view(bits_type(dtype))
 
 
@@ -247,7 +249,9 @@ def matrix_bits(dtype, tensor, group=0):
     """Return the elements of an operand in memory, (rows, columns); of a stack, those of one matrix."""
     matrix = tensor.matrix
     flat = memory(tensor.address, matrix.num_elements, dtype)[group * matrix.group_stride :]
-    strides = (dtype.num_bytes * matrix.row_stride, dtype.num_bytes * matrix.column_stride)
+    if isinstance(matrix, AtomMatrix):
+        return flat[matrix.positions(np.arange(matrix.num_rows), np.arange(matrix.num_columns))]
+    strides = (flat.itemsize * matrix.row_stride, flat.itemsize * matrix.column_stride)
     return np.lib.stride_tricks.as_strided(flat, (matrix.num_rows, matrix.num_columns), strides)
 
 

@@ -52,12 +52,16 @@ def _steps(operation: Operation) -> list[str]:
     return [*(step.value for step in steps if step is not None), *(["residual"] if operation.has_residual else [])]
 
 
+OWN_LAYOUTS = (FactorLayout.BLOCK, FactorLayout.ATOMS)
+"""How factors lie that kernels are timed with beside no product of torch's."""
+
+
 def baseline_of(operation: Operation) -> Baseline | None:
     """Return the baseline of an operation; None where torch has none.
 
     An activation, a gate or a residual is a call of its own behind the product, as in eager mode.
     """
-    if operation.types.factors is FactorLayout.BLOCK or operation.grouping.has_offsets:
+    if operation.types.factors in OWN_LAYOUTS or operation.grouping.has_offsets:
         return None
     arrangement = timed_arrangement(operation)
     if is_16_bit_product(operation):

@@ -11,7 +11,7 @@ from aot.core.element import ElementType
 from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.numerics import encode, poison, special_bits
-from aot.core.operands import element_of
+from aot.core.operands import AtomMatrix, element_of
 from aot.core.signature import Argument
 from aot.kinds.gemm.edge_shapes import Content
 from aot.kinds.gemm.group_inputs import POSITIONS, as_bits, draw_ends, draw_index
@@ -56,6 +56,8 @@ def _random_matrix(shape: EdgeShape, argument: Argument, matrix: Matrix, rng: np
     if argument in SCALED:
         # With a stride of 0 all rows are the same element, and so must their factors be.
         rows = extents[0] if matrix.row_stride else 1
+        if isinstance(matrix, AtomMatrix):
+            return draw_scales(rng, extents, 1.0, dtype)
         return np.broadcast_to(draw_scales(rng, (rows, extents[1]), _factor(shape, argument)), extents)
     if argument is Argument.SCALE_D:
         return encode(dtype, np.full(extents, SCALE_D, np.float32))

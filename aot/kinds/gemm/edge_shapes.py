@@ -8,7 +8,7 @@ from math import lcm
 from typing import TYPE_CHECKING
 
 from aot.core.dispatch import ALIGNMENT_BYTES
-from aot.core.element import ElementType
+from aot.core.element import BYTE_BITS, ElementType
 from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.knobs import GemmKnobs, SplitK
@@ -119,6 +119,9 @@ class EdgeShape:
 
     def offset_of(self, argument: Argument) -> int:
         """Return how many elements an operand lies behind an aligned address."""
+        in_atoms = self.problem.operation.types.factors is FactorLayout.ATOMS
+        if in_atoms and argument in (Argument.SCALE_A, Argument.SCALE_B):
+            return 0  # atoms begin at multiples of 16 bytes, whatever takes them
         is_moved = self.stores_anywhere and argument in (Argument.D, Argument.RESIDUAL, Argument.BIAS)
         return self.offset + int(is_moved)
 
@@ -166,10 +169,10 @@ def _round_up(value: int, multiple: int) -> int:
 
 def steps(operation: Operation) -> tuple[int, int, int]:
     """Return what m, n and k of aligned shapes are multiples of."""
-    of_a, of_b, of_d = (ALIGNMENT_BYTES // x.num_bytes for x in (operation.a.element, operation.b.element, operation.d))
+    of_a, of_b, of_d = (x.num_in(ALIGNMENT_BYTES) for x in (operation.a.element, operation.b.element, operation.d))
     a_is_k_major, b_is_k_major = operation.a.is_k_major, operation.b.is_k_major
     n = lcm(MIN_STEP, of_d, 1 if b_is_k_major else of_b, column_step(operation))
-    k = lcm(MIN_STEP, of_a if a_is_k_major else 1, of_b if b_is_k_major else 1)
+    k = lcm(MIN_STEP, of_a if a_is_k_major else 1, of_b if b_is_k_major else 1, operation.k_step)
     return 1 if a_is_k_major else of_a, n, k
 
 
@@ -214,7 +217,7 @@ def _num_groups(operation: Operation) -> int:
 
 def _has_long_rings(key: KernelKey) -> bool:
     """Say whether a kernel may have more stages than the aligned shapes have blocks of k, for one tile."""
-    is_of_bytes = key.operation.a.element.num_bytes == 1
+    is_of_bytes = key.operation.a.element.bits <= BYTE_BITS
     return not key.operation.grouping.has_offsets and (is_of_bytes or key.candidate.family in OF_ONE_TILE)
 
 
@@ -245,7 +248,7 @@ def _contents(operation: Operation) -> list[Content]:
 
 def _stride_step(operation: Operation) -> int:
     """Return what leading strides of aligned operands are multiples of, in elements."""
-    return max(ALIGNMENT_BYTES // min(operation.a.element.num_bytes, operation.d.num_bytes), MIN_STEP)
+    return max(operation.a.element.num_in(ALIGNMENT_BYTES), operation.d.num_in(ALIGNMENT_BYTES), MIN_STEP)
 
 
 def shape_of(
@@ -265,9 +268,11 @@ def shape_of(
     operation, (m, n, k) = kernel.key.operation, extents
     groups = _num_groups(operation)
     if kernel.is_fallback:
-        return EdgeShape(Problem(operation, m, n, k, groups), 0, 1, arrangement=arrangement, sizes=sizes)
+        offset = operation.a.element.num_sharing
+        return EdgeShape(Problem(operation, m, n, k, groups), 0, offset, arrangement=arrangement, sizes=sizes)
     n_step = lcm(ALIGNMENT_BYTES // operation.d.num_bytes, column_step(operation), kernel.n_multiple)
-    problem = Problem(operation, _round_up(m, kernel.m_multiple), _round_up(n, n_step), k, groups)
+    m, n, k = _round_up(m, kernel.m_multiple), _round_up(n, n_step), _round_up(k, operation.k_step)
+    problem = Problem(operation, m, n, k, groups)
     step = _stride_step(operation)
     return EdgeShape(problem, 0, 0, arrangement=arrangement, sizes=sizes, stride_multiple=step)
 
@@ -286,7 +291,7 @@ def _unaligned_shapes(kernel: TunedKernel) -> list[EdgeShape]:
     operation = kernel.key.operation
     if kernel.store_alignment > 1 or operation.grouping is not Grouping.DENSE:
         return []
-    step = max(kernel.load_alignment // operation.a.element.num_bytes, 1)
+    step = max(operation.a.element.num_in(kernel.load_alignment), 1)
     offset = step if kernel.load_alignment < ALIGNMENT_BYTES else 0
     arrangements = arrangements_of(operation)
     return [
@@ -304,15 +309,14 @@ def _unaligned_shapes(kernel: TunedKernel) -> list[EdgeShape]:
 
 def _fallback_shapes(operation: Operation) -> list[EdgeShape]:
     arrangements, groups = arrangements_of(operation), _num_groups(operation)
-    found = []
+    found, offset = [], operation.a.element.num_sharing
     for layout in operation.layouts:
         for i, (m, n, k, padding) in enumerate(FALLBACK_SHAPES):
             arrangement = arrangements[i % len(arrangements)]
             sizes, problem = SIZES[i % len(SIZES)], Problem(layout, m, n, k, groups)
-            found.append(EdgeShape(problem, padding, 1, arrangement=arrangement, sizes=sizes))
-        found += [
-            EdgeShape(Problem(layout, *SPECIAL_SHAPE[:3]), 1, 1, content=content) for content in _contents(operation)
-        ]
+            found.append(EdgeShape(problem, padding, offset, arrangement=arrangement, sizes=sizes))
+        special = Problem(layout, *SPECIAL_SHAPE[:3])
+        found += [EdgeShape(special, 1, offset, content=content) for content in _contents(operation)]
     return found
 
 

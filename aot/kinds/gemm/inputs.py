@@ -38,10 +38,19 @@ SCALED = {Argument.SCALE_A: Argument.A, Argument.SCALE_B: Argument.B}
 """The operands that have factors, by the argument of those."""
 
 
-def draw_scales(rng: np.random.Generator, shape: int | tuple[int, ...], factor: float) -> Bits:
-    """Draw float32 scale factors, each another, within SCALE_EXPONENT; all times a factor."""
+def draw_scales(
+    rng: np.random.Generator,
+    shape: int | tuple[int, ...],
+    factor: float,
+    element: ElementType = ElementType.FLOAT32,
+) -> Bits:
+    """Draw scale factors, each another, within SCALE_EXPONENT; all times a factor, but those of narrow types.
+
+    These have too few numbers for more.
+    """
     exponents = rng.uniform(-SCALE_EXPONENT, SCALE_EXPONENT, shape)
-    return encode(ElementType.FLOAT32, (factor * np.exp2(exponents)).astype(np.float32))
+    factor = factor if element is ElementType.FLOAT32 else 1.0
+    return encode(element, (factor * np.exp2(exponents)).astype(np.float32))
 
 
 @dataclass(frozen=True)
@@ -53,7 +62,8 @@ class Factors:
 
     def draw(self, rng: np.random.Generator, num_elements: int) -> Bits:
         """Draw them."""
-        return draw_scales(rng, min(SCALE_ELEMENTS, num_elements), TIMED_SCALE / deviation(self.scaled))
+        factor = TIMED_SCALE / deviation(self.scaled)
+        return draw_scales(rng, min(SCALE_ELEMENTS, num_elements), factor, self.element)
 
 
 @dataclass(frozen=True)
@@ -73,5 +83,5 @@ def content_of(operation: Operation, argument: Argument) -> Content | None:
     if argument in POSITIONS:
         return None
     if argument in SCALED:
-        return Factors(element_of(operation, SCALED[argument]))
+        return Factors(element_of(operation, SCALED[argument]), element_of(operation, argument))
     return FactorOfD() if argument is Argument.SCALE_D else Elements(element_of(operation, argument))

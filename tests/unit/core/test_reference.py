@@ -201,8 +201,8 @@ def values_of(problem, arrangement, rng):
         if argument is not Argument.D:
             dtype, shape = element_of(problem.operation, argument), (matrix.num_rows, matrix.num_columns)
             bits[argument] = draw(dtype, rng, shape)
-            if argument is Argument.SCALE_A:
-                bits[argument] = draw_scales(rng, shape, 1 / deviation(problem.operation.a.element) ** 2)
+            if argument is Argument.SCALE_A or (argument is Argument.SCALE_B and dtype.bits == 8):
+                bits[argument] = draw_scales(rng, shape, 1 / deviation(problem.operation.a.element) ** 2, dtype)
             assert bits[argument].dtype == bits_type(dtype)
     indices = needed(problem, np.arange(problem.m), np.arange(problem.n), arrangement)
     return bits, {x: decode(element_of(problem.operation, x), y[np.ix_(*indices[x])]) for x, y in bits.items()}

@@ -105,14 +105,27 @@ def test_whole_numbers_serve_as_rates():
 @pytest.mark.parametrize("name", target_names())
 def test_the_rates_of_narrower_types_are_multiples_of_bf16s(name):
     target = load_target(name)
-    rates = (target.fp8_flops_per_s or 2 * target.flops_per_s, target.int8_flops_per_s, target.tf32_flops_per_s)
-    assert [x / target.flops_per_s for x in rates] == pytest.approx([2, 2, 0.5], rel=0.003)
+    fp4, fp8 = target.fp4_flops_per_s or 4 * target.flops_per_s, target.fp8_flops_per_s or 2 * target.flops_per_s
+    rates = (fp4, fp8, target.int8_flops_per_s, target.tf32_flops_per_s)
+    assert [x / target.flops_per_s for x in rates] == pytest.approx([4, 2, 2, 0.5], rel=0.004)
     assert target.fp32_flops_per_s <= 0.251 * target.flops_per_s
     for operation in Operation:
         rate = getattr(target, RATES[operation.types.a])
         assert target.peak_flops_per_s(operation) == (target.flops_per_s if rate is None else rate)
     told = [target.sources[x] for x in RATES.values() if x != "flops_per_s"]
     assert all("ot measured" in x or x.startswith("none: ") for x in told)
+
+
+def test_a_chip_without_block_scales_has_no_rate_of_fp4():
+    without = {x for x in target_names() if load_target(x).fp4_flops_per_s is None}
+    assert without == {"a100", "orin", "l4", "h100", "h200"}
+    assert load_target("thor").peak_flops_per_s(Operation.NVFP4_BF16_KK) == 1.035e15
+    assert load_target("thor").peak_flops_per_s(Operation.MXFP8_BF16_KK) == 5.16e14
+    message = (
+        "block_scale, whose rate is that of fp4, is a feature, or has a rate, without the other; expected both or n"
+    )
+    with pytest.raises(TargetError, match=message):
+        parse_target(TEXT.replace(', "block_scale"', ""), "x.toml")
 
 
 def test_a_chip_without_fp8_has_no_rate_of_it():

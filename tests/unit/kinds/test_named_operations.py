@@ -73,7 +73,7 @@ def test_no_preset_hides_a_tag():
         ("bf16_kk_sil", "no operation is called 'bf16_kk_sil', and no preset; did you mean bf16_kk_silu or "),
         ("visoin", "no operation is called 'visoin', and no preset; did you mean vision?"),
         ("x*", "no operation is called 'x*', and no preset; docs/operations.md lists them"),
-        ("bf16_kk,-mxfp8_*", "no operation is called 'mxfp8_*', and no preset; did you mean fp8?"),
+        ("bf16_kk,-fp8x_*", "no operation is called 'fp8x_*', and no preset; did you mean fp8?"),
         ("bf16_kk,-bf16_*", "'bf16_kk,-bf16_*' leaves no operation; exclude less"),
         ("", "an empty name in ''; write for example 'bf16_kk,bf16_kk_silu' or 'llama,-fp16_*'"),
         ("bf16_kk,-", "an empty name in 'bf16_kk,-'; write for example"),

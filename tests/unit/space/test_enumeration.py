@@ -46,6 +46,7 @@ def test_an_empty_pattern_is_refused(text):
             {
                 "cluster_split_k": (80, {}),
                 "mma_sync": (204, {}),
+                "sm100_block_scale": (0, {Reason.TYPES: 384}),
                 "sm100_persistent": (512, {Reason.TILE: 384, Reason.CLUSTER: 256}),
                 "sm100_quack": (1568, {Reason.TILE: 448}),
                 "sm100_tgv": (12, {Reason.SMEM: 3}),

@@ -15,16 +15,20 @@ enum class Element : int32_t {
   kFloat32,
   kE4m3,
   kE5m2,
+  kE2m1,
+  kE8m0,
   kInt8,
   kInt32,
 };
-constexpr int32_t kNumElements = 7;
+constexpr int32_t kNumElements = 9;
 constexpr const char* kElementWords[] = {
     "bfloat16",
     "float16",
     "float32",
     "float8_e4m3fn",
     "float8_e5m2",
+    "float4_e2m1fn",
+    "float8_e8m0fnu",
     "int8",
     "int32",
 };
@@ -260,10 +264,12 @@ constexpr const char* kElementTags[] = {
     "fp32",
     "e4m3",
     "e5m2",
+    "e2m1",
+    "e8m0",
     "int8",
     "int32",
 };
-constexpr int32_t kElementBits[] = {16, 16, 32, 8, 8, 8, 32};
+constexpr int32_t kElementBits[] = {16, 16, 32, 8, 8, 4, 8, 8, 32};
 
 // Bits of the argument kFlags.
 enum RowFlag : int32_t {

@@ -95,6 +95,7 @@ const Operation kOperations[] = {
      Element::kBfloat16,
      Element::kBfloat16,
      Scale::kNone,
+     {Element::kFloat32, 0},
      Epilogue::kNone,
      Presence::kNone,
      false,

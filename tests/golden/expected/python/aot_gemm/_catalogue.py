@@ -82,6 +82,9 @@ CATALOGUE = (
     Row("e4m3_bf16_block_grouped_swiglu", "e4m3_bf16_block_kk_grouped_swiglu", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "block", "swiglu", "grouped", 1, 0),
     Row("e4m3_bf16_block_gathered", "e4m3_bf16_block_kk_gathered", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "block", "none", "gathered", 0, 0),
     Row("e4m3_bf16_block_gathered_swiglu", "e4m3_bf16_block_kk_gathered_swiglu", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "block", "swiglu", "gathered", 1, 0),
+    Row("nvfp4_bf16", "nvfp4_bf16_kk", "float4_e2m1fn", "float4_e2m1fn", "bfloat16", "atoms", "none", "dense", 0, 0),
+    Row("mxfp4_bf16", "mxfp4_bf16_kk", "float4_e2m1fn", "float4_e2m1fn", "bfloat16", "atoms", "none", "dense", 0, 0),
+    Row("mxfp8_bf16", "mxfp8_bf16_kk", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "atoms", "none", "dense", 0, 0),
 )
 
 

@@ -8,6 +8,8 @@ ELEMENTS = (
     "float32",
     "float8_e4m3fn",
     "float8_e5m2",
+    "float4_e2m1fn",
+    "float8_e8m0fnu",
     "int8",
     "int32",
 )

@@ -1,0 +1,169 @@
+"""quack's Blackwell GEMM of narrow operands whose blocks along k have scale factors: NVFP4, MXFP4 and MXFP8.
+
+`tcgen05.mma` multiplies by the factors, which the kernel copies from shared to tensor memory; the tensors' own factor,
+of NVFP4, is the epilogue's, in float32. NVIDIA's block-scaled kernel rounds to D's type before its epilogue, and takes
+operands without padding alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from aot.core.candidate import Candidate, Reason, Rejected, Resources, gemm_candidate
+from aot.core.epilogue import Epilogue
+from aot.core.factor_atoms import ATOM_BYTES, num_atoms
+from aot.core.feature import Feature
+from aot.core.grouping import Grouping
+from aot.core.knobs import SplitK
+from aot.core.types import MXFP4_BF16, MXFP8_BF16, NVFP4_BF16, Types
+from aot.families._quack_smem import vector_bytes
+from aot.families._tcgen05 import (
+    ALIGNMENT_BYTES,
+    BARRIER_BYTES,
+    CLC,
+    STATIC,
+    TILE_K_BYTES,
+    Shape,
+    shape_of,
+    stages_that_fit,
+)
+from aot.families.sm100_quack import NUM_THREADS, SPLITS, Sm100Quack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aot.core.operation import Operation
+    from aot.core.target import Target
+
+TILE_M = {False: 128, True: 256}
+"""tile_m without and with two CTAs. Source: PTX ISA, tcgen05.mma, shapes of .block_scale; quack gemm_sm100.py."""
+
+TILE_N = (64, 128, 192)
+"""Source: quack gemm_sm100.py, "blockscaled tile_n must be a multiple of 64 in [64, 256]"; 256 is refused below."""
+
+MAX_CLUSTER_SIDE = 4
+"""CTAs along m or n that share factors. Source: NVIDIA's block-scaled kernel, constraints of the cluster's shape."""
+
+OVERLAPPED_TILE_N = 256
+"""tile_n at which two accumulators fill tensor memory, so that factors lie in the one that is not in use."""
+
+TMEM_COLUMNS = 512
+"""Columns of tensor memory, all of which the kernel takes. Source: quack gemm_sm100.py, `num_tmem_alloc_cols`."""
+
+
+class Sm100BlockScale(Sm100Quack):
+    """The family `sm100_block_scale`."""
+
+    name = "sm100_block_scale"
+    needs: tuple[Feature, ...] = (*Sm100Quack.needs, Feature.BLOCK_SCALE)
+    types: tuple[Types, ...] = (NVFP4_BF16, MXFP4_BF16, MXFP8_BF16)
+    epilogues: tuple[Epilogue, ...] = (Epilogue.NONE,)
+    groupings: tuple[Grouping, ...] = (Grouping.DENSE,)
+
+    def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
+        """Enumerate tiles, clusters, both schedulers, swap, and serial split-K."""
+        del operation
+        splits = [(1, SplitK.NONE), *((split, SplitK.SERIAL) for split in SPLITS)]
+        for use_2cta, tile_m in TILE_M.items():
+            for tile_n in (*TILE_N, OVERLAPPED_TILE_N):
+                for cluster_m, cluster_n in target.clusters:
+                    for schedule in (STATIC, CLC):
+                        for swap_ab in (False, True):
+                            for split_k, mode in splits:
+                                yield gemm_candidate(
+                                    family=self.name,
+                                    tile_m=tile_m,
+                                    tile_n=tile_n,
+                                    cluster_m=cluster_m,
+                                    cluster_n=cluster_n,
+                                    schedule=schedule,
+                                    swap_ab=swap_ab,
+                                    use_2cta=use_2cta,
+                                    split_k=split_k,
+                                    split_k_mode=mode,
+                                )
+
+    def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
+        """Apply what the instruction and the copies of factors ask of tiles and clusters."""
+        knobs = candidate.gemm
+        wrong = _tile_fault(candidate)
+        if wrong:
+            return Rejected(Reason.TILE, wrong)
+        if knobs.use_2cta != (knobs.cluster_m % 2 == 0 and knobs.tile_m == TILE_M[True]):
+            return Rejected(Reason.CLUSTER, f"use_2cta needs an even cluster_m, got {knobs.cluster_m}")
+        if max(knobs.cluster_m, knobs.cluster_n) > MAX_CLUSTER_SIDE:
+            text = f"factors go to at most {MAX_CLUSTER_SIDE} CTAs along m and n"
+            return Rejected(Reason.CLUSTER, f"{text}, got {knobs.cluster_m}x{knobs.cluster_n}")
+        if SplitK(knobs.split_k_mode) not in (SplitK.NONE, SplitK.SERIAL):
+            return Rejected(Reason.COMBINATION, f"the kernel has no {SplitK(knobs.split_k_mode).value} split-K")
+        return super().check(candidate, operation, target)
+
+    def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
+        """Count as `GemmSm100._compute_stages` does: of a stage, the factors of its rows and columns too."""
+        shape = shape_of(candidate)
+        epilogue_bytes = shape.epilogue_elements(operation.d.num_bytes) * operation.d.num_bytes
+        vectors = vector_bytes(candidate, operation, shape.cta_m)
+        fixed = BARRIER_BYTES + 2 * epilogue_bytes + vectors + -vectors % ALIGNMENT_BYTES
+        factors = factor_bytes(shape, operation)
+        stage_bytes = shape.stage_bytes + sum(factors)
+        limit = target.smem_bytes_per_block
+        num_stages = candidate.gemm.num_stages or stages_that_fit(limit, fixed, stage_bytes)
+        spare = max(limit - fixed - num_stages * stage_bytes, 0) // epilogue_bytes
+        padding = sum(-num_stages * x % ALIGNMENT_BYTES for x in factors)  # which quack does not count
+        return Resources(
+            smem_bytes=fixed + num_stages * stage_bytes + padding + spare * epilogue_bytes,
+            stage_bytes=stage_bytes,
+            num_threads=NUM_THREADS,
+            num_stages=num_stages,
+            tmem_columns=TMEM_COLUMNS,
+        )
+
+    def configure(self, candidate: Candidate, operation: Operation, target: Target) -> Any:
+        """Make the GEMM that a candidate describes."""
+        del target
+        from aot.families._arguments import cutlass_type
+        from aot.families._quack import quack_split_k
+        from aot.families._quack_classes import sm100_class
+
+        knobs, scale = candidate.gemm, operation.a.scale
+        if scale is None:
+            raise ValueError(f"{operation.tag} has no scale factors; expected one of {[x.tag for x in self.types]}")
+        a = operation.b if knobs.swap_ab else operation.a
+        return sm100_class(operation, swap_ab=knobs.swap_ab)(
+            cutlass_type(operation.accumulator),
+            cutlass_type(a.element),
+            (knobs.tile_m, knobs.tile_n),
+            (knobs.cluster_m, knobs.cluster_n, 1),
+            sf_vec_size=scale.block_k,
+            a_mma_dtype=cutlass_type(a.element),
+            b_mma_dtype=cutlass_type((operation.a if knobs.swap_ab else operation.b).element),
+            use_clc_persistence=knobs.schedule == CLC,
+            **quack_split_k(candidate),
+        )
+
+
+def _tile_fault(candidate: Candidate) -> str | None:
+    """Say why no block-scaled instruction, or no kernel of it, has a candidate's tile."""
+    knobs, widths = candidate.gemm, ", ".join(map(str, TILE_N))
+    if knobs.tile_m != TILE_M[knobs.use_2cta]:
+        text = f"block-scaled tcgen05 takes tile_m {TILE_M[knobs.use_2cta]} with use_2cta={knobs.use_2cta}"
+        return f"{text}, got {knobs.tile_m}"
+    if knobs.tile_n == OVERLAPPED_TILE_N:
+        text = f"accumulators of {OVERLAPPED_TILE_N} columns share tensor memory with the factors"
+        return f"{text}, and a kernel of that kind hangs; take tile_n {widths}"
+    if knobs.tile_n not in TILE_N:
+        return f"factors lie in atoms of 128 columns, which a tile may halve: tile_n {widths}; got {knobs.tile_n}"
+    return None
+
+
+def factor_bytes(shape: Shape, operation: Operation) -> list[int]:
+    """Count the bytes of the factors in one stage of one CTA: of its rows, and of all columns of the tile."""
+    scale = operation.a.scale
+    if scale is None:
+        return []
+    blocks = operation.a.element.num_in(TILE_K_BYTES) // scale.block_k
+    atoms = (num_atoms(rows, blocks) for rows in (shape.cta_m, shape.tile_n))
+    return [down * along * ATOM_BYTES for down, along in atoms]
+
+
+FAMILY = Sm100BlockScale()

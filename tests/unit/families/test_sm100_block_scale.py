@@ -1,0 +1,82 @@
+from collections import Counter
+
+import pytest
+
+from aot.core.candidate import Accepted, Reason, Rejected, changed
+from aot.core.operation import Operation
+from aot.core.target import load_target
+from aot.families.sm100_block_scale import FAMILY
+from aot.space.legality import check
+from tests.unit.accepted import named, reason, resources
+
+NVFP4, MXFP4, MXFP8 = Operation.NVFP4_BF16_KK, Operation.MXFP4_BF16_KK, Operation.MXFP8_BF16_KK
+THOR = load_target("thor")
+
+
+@pytest.mark.parametrize("operation", [NVFP4, MXFP4, MXFP8])
+@pytest.mark.parametrize("target", ["thor", "b200"])
+def test_tiles_of_256_columns_are_refused_with_their_reason(operation, target):
+    candidate = changed(named("sm100_block_scale_128x128_c1x1_static", "thor"), tile_n=256)
+    verdict = check(candidate, operation, load_target(target))
+    assert verdict == Rejected(
+        Reason.TILE,
+        "accumulators of 256 columns share tensor memory with the factors, and a kernel of that kind hangs; "
+        "take tile_n 64, 128, 192",
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "why", "message"),
+    [
+        ({"tile_n": 96}, Reason.TILE, "atoms of 128 columns, which a tile may halve: tile_n 64, 128, 192; got 96"),
+        ({"tile_m": 64}, Reason.TILE, "block-scaled tcgen05 takes tile_m 128 with use_2cta=False, got 64"),
+        ({"tile_m": 256, "use_2cta": True}, Reason.CLUSTER, "use_2cta needs an even cluster_m, got 1"),
+        ({"split_k": 2, "split_k_mode": "separate"}, Reason.COMBINATION, "the kernel has no separate split-K"),
+    ],
+)
+def test_what_no_block_scaled_kernel_has_is_refused(changes, why, message):
+    candidate = changed(named("sm100_block_scale_128x128_c1x1_static", "thor"), **changes)
+    found, text = reason(candidate, "thor", NVFP4)
+    assert found is why
+    assert text.endswith(message)
+
+
+def test_a_chip_without_block_scales_is_refused_by_name():
+    message = check(named("sm100_block_scale_128x128_c1x1_static", "thor"), NVFP4, load_target("h200")).message
+    assert message.endswith("sm100_block_scale needs tcgen05, block_scale, which h200 (sm_90a) has not")
+
+
+@pytest.mark.parametrize("operation", [NVFP4, MXFP4, MXFP8])
+def test_half_of_the_candidates_are_legal_and_fit_a_block(operation):
+    verdicts = [check(x, operation, THOR) for x in FAMILY.candidates(operation, THOR)]
+    accepted = [x.resources for x in verdicts if isinstance(x, Accepted)]
+    assert Counter(x.reason for x in verdicts if isinstance(x, Rejected)) == {Reason.TILE: 96, Reason.CLUSTER: 96}
+    assert len(accepted) == 192
+    assert all(x.num_stages >= 2 and x.smem_bytes <= THOR.smem_bytes_per_block for x in accepted)
+
+
+def test_more_stages_than_fit_are_explained_in_bytes():
+    candidate = changed(named("sm100_block_scale_128x192_c1x1_clc", "thor"), num_stages=6)
+    verdict = check(candidate, NVFP4, THOR)
+    assert isinstance(verdict, Rejected)
+    assert verdict.reason is Reason.SMEM
+    assert (
+        "bytes of shared memory with 6 stages of 47,104; sm_110a gives 232,448 a block; 4 stages fit" in verdict.message
+    )
+
+
+@pytest.mark.parametrize(
+    ("operation", "name", "smem_bytes", "stages"),
+    [
+        (NVFP4, "128x64_c1x1_static", 225280, 7),
+        (NVFP4, "256x128_c2x1_static_2cta", 225280, 7),
+        (NVFP4, "128x192_c1x1_clc", 229376, 4),
+        (MXFP4, "128x128_c1x1_clc_swap", 225280, 6),
+        (MXFP8, "128x64_c2x1_static", 229376, 8),
+        (MXFP8, "256x192_c2x1_clc_2cta", 228352, 7),
+        (MXFP8, "128x128_c1x1_static_serial2", 227328, 6),
+    ],
+)
+def test_resources_are_those_of_the_compiled_kernels(operation, name, smem_bytes, stages):
+    # Source: what quack 0.6.5 and nvidia-cutlass-dsl 4.8.1 gave, 2026-11-27.
+    assert resources(f"sm100_block_scale_{name}", "thor", operation) == (smem_bytes, stages, 256, 512)
