@@ -40,6 +40,12 @@ class OperationError(AotError):
     exit_code = 18
 
 
+class FormatError(AotError):
+    """A weight that a narrow format cannot hold, or packed bytes that are not of the format that was named."""
+
+    exit_code = 20
+
+
 class FamilyError(AotError):
     """A kernel family that cannot be loaded, is none, or has the name of another one."""
 

@@ -22,6 +22,7 @@ CODES = {
     "CoverageError": 17,
     "FamilyError": 19,
     "OperationError": 18,
+    "FormatError": 20,
 }
 """Users' scripts rely on them: a code is never given to another error. 2 is click's, for usage."""
 

@@ -235,6 +235,11 @@ def test_what_is_not_understood_is_refused(body, header, message):
     assert message in str(error.value)
 
 
+def test_what_a_pointer_points_at_does_not_change_a_parameter():
+    text = ".param .u32 n, .param .u64 .ptr .global .align 16 p, .param .u64 .ptr q, .param .u64 .ptr .align 64 r"
+    assert parse("ret;", parameters=text).parameters == {"n": (0, 4), "p": (8, 8), "q": (16, 8), "r": (24, 8)}
+
+
 def test_a_parameter_that_is_not_understood_is_refused():
     with pytest.raises(CompileError) as error:
         parse("ret;", parameters=".param .texref t")

@@ -1,0 +1,173 @@
+"""The narrow formats that a weight can have beside activations of 16 bits: its codes, what they stand for, its factors.
+
+A weight-only product multiplies x (m, k), bfloat16 or float16, with a weight (n, k) whose elements are codes of 4 or 8
+bits. The value of an element is that of its code, times the factor of its group along k, times a float32 factor of its
+row or of the whole weight. Codes and factors are held as unsigned integers, as checkpoints hold their bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from aot.core.element import ElementType
+from aot.core.errors import FormatError
+from aot.core.numerics import decode
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Bits = NDArray[Any]
+
+ROW_QUANTUM = 16
+"""Elements along k that a row is a multiple of, where no group asks for more: two pieces of 16 bytes of x."""
+
+INT4_OFFSET = 8
+"""What is taken from a code of int4, which has no sign. Source: AutoGPTQ and compressed-tensors, symmetric int4."""
+
+E8M0_BIAS, E8M0_NAN = 127, 255
+"""Source: Open Compute Project, Microscaling Formats (MX) specification 1.0, section 5.4.1."""
+
+_E2M1_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+"""A fourth bit is the sign. Source: Open Compute Project, Microscaling Formats specification 1.0, section 5.3.3."""
+
+
+class Code(Enum):
+    """What an element of a weight is."""
+
+    INT4 = "int4"
+    """0 to 15, of which 8 is taken."""
+    E2M1 = "e2m1"
+    INT8 = "int8"
+    """In two's complement."""
+    E4M3 = "e4m3"
+
+    @property
+    def bits(self) -> int:
+        """Return the bits of a code."""
+        return 4 if self in (Code.INT4, Code.E2M1) else 8
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """Return the value of each code."""
+        if self is Code.INT4:
+            return np.arange(16, dtype=np.float64) - INT4_OFFSET
+        if self is Code.E2M1:
+            magnitudes = np.array(_E2M1_MAGNITUDES)
+            return np.concatenate((magnitudes, -magnitudes))
+        element = ElementType.INT8 if self is Code.INT8 else ElementType.E4M3
+        return decode(element, np.arange(256, dtype=np.uint8))
+
+
+@dataclass(frozen=True)
+class WeightFormat:
+    """Codes, and the factors of groups of them along k."""
+
+    name: str
+    """As operations are tagged by it, such as `int4g128`."""
+    code: Code
+    group: int = 0
+    """Elements along k that have a factor of their own; 0 where only rows, or the whole weight, have one."""
+    factor_bits: int = 0
+    """Of a group's factor."""
+    has_zeros: bool = False
+    """Whether each group has a zero point, which is taken from its codes in the place of 8."""
+
+    @property
+    def quantum(self) -> int:
+        """Return what k is a multiple of."""
+        return max(self.group, ROW_QUANTUM)
+
+    def num_groups(self, k: int) -> int:
+        """Return the groups of a row."""
+        return k // self.group if self.group else 0
+
+    def check(self, n: int, k: int) -> None:
+        """Refuse extents that the format has not (FormatError)."""
+        if n < 1 or k < 1 or k % self.quantum:
+            raise FormatError(
+                f"a weight of {n} x {k} cannot be packed as {self.name}: expected at least one row, and k a multiple "
+                f"of {self.quantum}; pad the weight and x with zeros along k, or use a format of smaller groups"
+            )
+
+
+def _int4(group: int, *, has_zeros: bool = False) -> WeightFormat:
+    return WeightFormat(f"int4g{group}{'z' if has_zeros else ''}", Code.INT4, group, 16, has_zeros)
+
+
+INT4_G32, INT4_G64, INT4_G128 = (_int4(x) for x in (32, 64, 128))
+"""A factor of x's type for each group."""
+INT4_G32_ZEROS, INT4_G64_ZEROS, INT4_G128_ZEROS = (_int4(x, has_zeros=True) for x in (32, 64, 128))
+"""And a zero point, as AWQ and GPTQ have them."""
+MAX_ZERO = 16
+"""The largest zero point: GPTQ stores them less by 1, so that 15 stands for 16."""
+NVFP4 = WeightFormat("nvfp4", Code.E2M1, 16, 8)
+"""An e4m3 factor for each 16 elements, and a float32 factor of the weight. Source: PTX ISA, tcgen05.mma,
+.kind::mxf4nvf4 with .block16; compressed-tensors, nvfp4-pack-quantized."""
+MXFP4 = WeightFormat("mxfp4", Code.E2M1, 32, 8)
+"""A power of two, ue8m0, for each 32 elements. Source: MX specification 1.0, section 5."""
+INT8 = WeightFormat("int8", Code.INT8)
+"""A float32 factor for each row, or for the weight."""
+E4M3 = WeightFormat("e4m3", Code.E4M3)
+"""Likewise."""
+
+FORMATS = (
+    *(INT4_G32, INT4_G64, INT4_G128, INT4_G32_ZEROS, INT4_G64_ZEROS, INT4_G128_ZEROS),
+    *(NVFP4, MXFP4, INT8, E4M3),
+)
+
+
+@dataclass(frozen=True)
+class WeightParts:
+    """A weight (n, k) in a format, as checkpoints hold its parts."""
+
+    codes: Bits
+    """uint8 (n, k)."""
+    factors: Bits | None = None
+    """The bits of the groups' factors, uint16 or uint8 (n, k / group)."""
+    zeros: Bits | None = None
+    """The groups' zero points, uint8 (n, k / group)."""
+
+
+def format_named(name: str) -> WeightFormat:
+    """Return a format by its name.
+
+    Raises:
+        FormatError: there is none of that name.
+    """
+    found = next((x for x in FORMATS if x.name == name), None)
+    if found is None:
+        raise FormatError(f"no weight format {name!r}; there are: {', '.join(x.name for x in FORMATS)}")
+    return found
+
+
+def factor_values(form: WeightFormat, factors: Bits, element: ElementType) -> NDArray[np.float64]:
+    """Return the values of groups' factors.
+
+    Args:
+        form: the format.
+        factors: their bits, (n, groups).
+        element: x's type, which factors of 16 bits have.
+    """
+    if form is MXFP4:
+        return np.ldexp(1.0, factors.astype(np.int64) - E8M0_BIAS)
+    return decode(ElementType.E4M3 if form is NVFP4 else element, factors)
+
+
+def weight_values(form: WeightFormat, parts: WeightParts, element: ElementType) -> NDArray[np.float64]:
+    """Return the values of a weight's elements, (n, k), before a float32 factor: each is exact in float64.
+
+    Args:
+        form: the format.
+        parts: the weight.
+        element: x's type.
+    """
+    values = form.code.values[parts.codes]
+    if parts.zeros is not None:
+        values = values + INT4_OFFSET - np.repeat(parts.zeros.astype(np.float64), form.group, axis=1)
+    if parts.factors is None:
+        return values
+    return np.asarray(values * np.repeat(factor_values(form, parts.factors, element), form.group, axis=1))

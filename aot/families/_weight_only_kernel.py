@@ -1,0 +1,437 @@
+"""The kernel of `weight_only`: few rows of x times a packed weight. Imports CUTLASS.
+
+It computes the transpose: rows of the weight are the 16-wide side of `mma.sync` m16n8k16, rows of x the 8-wide. A CTA
+has some rows of the weight and all of k, so that it stores D itself. Its warps take blocks of k in turn, each with a
+ring of stages of its own, which no other warp waits for: a lane asks for the weight by bulk copies, all lanes for x by
+`cp.async`, and both arrive at the stage's barrier. The codes become operands in registers. Groups' factors multiply
+the sums of a group in float32, those of nvfp4 the operands, which is exact. In the end the warps' sums are added in
+shared memory.
+
+No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+from cuda.bindings import driver as cuda
+from cutlass import Constexpr, Float32, Int32, Int64, Uint8, Uint32, const_expr, cute, range_constexpr
+from cutlass.cute.nvgpu import warp
+from cutlass.experimental import primitives as prims
+from cutlass.memory import SmemAllocator
+
+from aot.core.weight_format import NVFP4
+from aot.core.weight_packing import BLOCK_K, CODE_BYTES, TILE_ROWS
+from aot.families._grid import along_x
+from aot.families._waits import await_phase
+from aot.families._weight_only_decode import Decoder, constant, pair
+from aot.families._weight_only_tile import ALIGN_BYTES, MMA_N, X_BYTES, X_PIECE, X_TURN, Tile
+
+ARRIVALS = 33
+"""At a stage's barrier: each lane's, when its copies of x are complete, and that of who asks for the weight."""
+WORDS = CODE_BYTES // 4
+SHORT_GROUP = 2
+"""Steps of a group up to which its sums begin with what the offset takes. Longer ones would begin late: the offset's
+products wait for each other."""
+K_OF_LOAD = 32
+"""Elements along k that the four lanes of a row read of x at once, 16 bytes each."""
+
+
+@dataclass(frozen=True)
+class WeightOnlyGemm:
+    """The kernel of one candidate."""
+
+    element: Any
+    """CUTLASS's type of x and D."""
+    tile: Tile
+    is_dependent: bool
+    """Whether the chip can start it before the kernel in front of it ends: then it waits for that end."""
+
+    @property
+    def decoder(self) -> Decoder:
+        """Return what makes operands of codes."""
+        return Decoder(self.tile.form, self.element)
+
+    @property
+    def adds_offset(self) -> bool:
+        """Say whether the codes' offset is taken by one more instruction with a constant A, for all tiles at once.
+
+        With 16 rows of x that would be two more for each step, and taking it from the operands costs less.
+        Source: H100, 2026-11-26, arithmetic alone: 23 to 27 bytes of the weight a clock with 8 rows, 19 to 20 with 16.
+        """
+        return self.tile.form.has_zeros or (self.decoder.offsets is not None and self.tile.column_tiles == 1)
+
+    @property
+    def has_groups(self) -> bool:
+        """Say whether sums of a group are multiplied by a float32 factor."""
+        return self.tile.form.group > 0 and self.tile.form is not NVFP4
+
+    def __call__(
+        self, a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, scale_b: Any, prefetch_b: Int32, stream: cuda.CUstream
+    ) -> None:
+        """Launch a CTA for each of so many rows of the weight; to be called while tracing.
+
+        Args:
+            a: x (m, k).
+            b: the packed weight, bytes.
+            d: D (m, n).
+            scale_b: float32 factors (n), of stride 1 or 0, or None.
+            prefetch_b: whether B may be read before the kernel in front has ended.
+            stream: where the kernel is launched.
+        """
+        tile = self.tile
+        row_tiles, column_tiles = cute.ceil_div(d.shape[1], tile.rows), cute.ceil_div(d.shape[0], tile.columns)
+        extents = Int32(d.shape[0]), Int32(d.shape[1]), Int32(a.shape[1])
+        strides = Int64(a.stride[0]), Int64(d.stride[0])
+        scale = (None, None) if scale_b is None else (scale_b.iterator, Int64(scale_b.stride[0]))
+        self.kernel(a.iterator, b.iterator, d.iterator, extents, strides, scale, prefetch_b).launch(
+            grid=along_x(row_tiles, column_tiles),
+            block=(tile.num_threads, 1, 1),
+            stream=stream,
+            min_blocks_per_mp=tile.blocks_per_sm,
+            preferred_smem_carveout=100,  # left out, the compiler asks a GPU how much there is
+            use_pdl=self.is_dependent,
+        )
+
+    @cute.kernel
+    def kernel(
+        self,
+        x: Any,
+        packed: Any,
+        d: Any,
+        extents: Any,
+        strides: Any,
+        scale: Any,
+        prefetch_b: Int32,
+    ) -> None:
+        """Compute the columns of D of some rows of the weight: see the module."""
+        tile = self.tile
+        m, n, k = extents
+        thread, _, _ = cute.arch.thread_idx()
+        block, _, _ = cute.arch.block_idx()
+        warp_index = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+        first_row, first_column = block * tile.rows, Int32(0)
+        if m > tile.columns:  # a division would delay the first load
+            row_tiles = cute.ceil_div(n, tile.rows)
+            first_row, first_column = block % row_tiles * tile.rows, block // row_tiles * tile.columns
+        rows_of_x = cutlass.min(m - first_column, tile.columns)
+        memory = SmemAllocator().allocate(tile.smem_bytes, ALIGN_BYTES)
+        barriers = cute.recast_ptr(memory, dtype=Int64) + warp_index * tile.num_stages
+        ring = memory + (tile.barrier_bytes + warp_index * tile.ring_bytes)
+        with cute.arch.elect_one():
+            for s in range_constexpr(tile.num_stages):
+                cute.arch.mbarrier_init(barriers + s, ARRIVALS)
+        cute.arch.mbarrier_init_fence()
+        cute.arch.sync_warp()
+        x_rows = (x + Int64(first_column) * strides[0], strides[0], rows_of_x, k)
+        num_blocks = cute.ceil_div(k, BLOCK_K)
+        weight = (packed, first_row // TILE_ROWS, cute.ceil_div(n, TILE_ROWS), num_blocks)
+        masks = self.decoder.masks(n)
+        sums = self._multiply(x_rows, weight, ring, barriers, warp_index, prefetch_b, masks)
+        self._write_sums(sums, ring)
+        cute.arch.sync_threads()
+        self._store(memory + tile.barrier_bytes, d, (first_row, first_column, rows_of_x, n), strides[1], scale, thread)
+
+    @cute.jit
+    def _multiply(
+        self, x: Any, weight: Any, ring: Any, barriers: Any, warp_index: Int32, prefetch_b: Int32, masks: Any
+    ) -> Any:
+        """Load and multiply a warp's stages of k, from the first on in steps of the warps; return its sums."""
+        tile = self.tile
+        sums = cute.make_rmem_tensor(((2, 2), 1, tile.column_tiles, tile.tiles), Float32)
+        sums.fill(0.0)
+        chunks = cute.ceil_div(weight[3], tile.blocks)
+        self._begin(x, weight, ring, barriers, warp_index, prefetch_b, chunks)
+        stage, phase = Int32(0), Int32(0)
+        for chunk in cutlass.range(warp_index, chunks, tile.num_warps, unroll=1):
+            await_phase(barriers + stage, phase)
+            here = ring + stage * tile.stage_bytes
+            for i in range_constexpr(tile.blocks):
+                self._multiply_block_of(sums, here, i, x[2], masks, weight[3] - chunk * tile.blocks)
+            cute.arch.sync_warp()
+            following = chunk + tile.num_stages * tile.num_warps
+            if following < chunks:
+                self._load_weight(weight, following, here, barriers + stage)
+                self._load_x(x, following, here, barriers + stage)
+            stage += 1
+            if stage == tile.num_stages:
+                stage = Int32(0)
+                phase ^= 1
+        cute.arch.sync_warp()
+        return sums
+
+    @cute.jit
+    def _begin(
+        self, x: Any, weight: Any, ring: Any, barriers: Any, warp_index: Int32, prefetch_b: Int32, chunks: Int32
+    ) -> None:
+        """Ask for a warp's first stages: for the weight, which may be constant, before x is there."""
+        tile = self.tile
+        num_first = cutlass.min(tile.num_stages, cute.ceil_div(cutlass.max(chunks - warp_index, 0), tile.num_warps))
+        if const_expr(self.is_dependent):  # noqa: SIM102 - known while tracing, the next is not
+            if prefetch_b == 0:
+                cute.arch.griddepcontrol_wait()
+        for s in cutlass.range(num_first, unroll=1):
+            self._load_weight(weight, warp_index + s * tile.num_warps, ring + s * tile.stage_bytes, barriers + s)
+        if const_expr(self.is_dependent):
+            cute.arch.griddepcontrol_wait()
+            cute.arch.griddepcontrol_launch_dependents()
+        for s in cutlass.range(num_first, unroll=1):
+            self._load_x(x, warp_index + s * tile.num_warps, ring + s * tile.stage_bytes, barriers + s)
+
+    @cute.jit
+    def _load_weight(self, weight: Any, chunk: Int32, stage: Any, barrier: Any) -> None:
+        """Ask for a stage of the weight: the blocks that each tile of rows has. Tiles too many are the last."""
+        tile = self.tile
+        packed, first, count, num_blocks = weight
+        size = tile.layout.block_bytes
+        num_bytes = Int32(tile.copy_bytes)
+        if const_expr(tile.blocks > 1):
+            num_bytes = cutlass.min(num_blocks - chunk * tile.blocks, tile.blocks) * size
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive_and_expect_tx(barrier, num_bytes * tile.tiles)
+            for i in range_constexpr(tile.tiles):
+                row = cutlass.min(first + i, count - 1)
+                source = packed + (Int64(row) * num_blocks + chunk * tile.blocks) * size
+                target = stage + i * tile.copy_bytes
+                prims.cp_async_bulk_shared_cluster_global(
+                    target.to_llvm_ptr(), source.to_llvm_ptr(), barrier.to_llvm_ptr(), num_bytes
+                )
+
+    @cute.jit
+    def _load_x(self, x: Any, chunk: Int32, stage: Any, barrier: Any) -> None:
+        """Copy a stage of x, of what lies behind k zeros."""
+        tile = self.tile
+        start, stride, rows, k = x
+        target, first = stage + tile.weight_bytes, chunk * (tile.blocks * BLOCK_K)
+        lane = cute.arch.lane_idx()
+        for i in cutlass.range(cute.ceil_div(rows * tile.x_pieces, 32), unroll=1):
+            piece = lane + i * 32
+            row, inner = piece // tile.x_pieces, piece % tile.x_pieces
+            at = first + inner * X_PIECE
+            if row < rows:
+                source = start + (Int64(row) * stride + at)
+                turned = inner ^ (row & 1) * X_TURN
+                place = target + (row * tile.x_row_bytes + turned * (X_PIECE * X_BYTES))
+                count = cutlass.select_(at < k, Int32(X_PIECE * X_BYTES), Int32(0))
+                prims.cp_async_shared_global(
+                    place.to_llvm_ptr(),
+                    source.to_llvm_ptr(),
+                    X_PIECE * X_BYTES,
+                    prims.LoadCacheModifier.CG,
+                    cp_size=count,
+                )
+        cute.arch.cp_async_mbarrier_arrive_noinc(barrier)
+
+    @cute.jit
+    def _multiply_block_of(
+        self, sums: cute.Tensor, stage: Any, index: Constexpr[int], rows: Int32, masks: Any, count: Int32
+    ) -> None:
+        """Multiply a block of a stage, if the stage has it: all have one."""
+        if const_expr(index == 0):  # noqa: SIM114 - known while tracing, the next is not
+            self._multiply_block(sums, stage, index, rows, masks)
+        elif index < count:
+            self._multiply_block(sums, stage, index, rows, masks)
+
+    def _multiply_block(self, sums: cute.Tensor, stage: Any, index: int, rows: Int32, masks: Any) -> None:
+        """Add the product of a block of 128 along k to a warp's sums; to be called while tracing."""
+        tile, decoder = self.tile, self.decoder
+        lane = cute.arch.lane_idx()
+        x = self._x_of_block(stage, index, rows)
+        factors = [self._factors(stage + self._block(i, index)) for i in range(tile.tiles)]
+        zeros = [self._zero_points(stage + self._block(i, index)) for i in range(tile.tiles)]
+        codes: dict[tuple[int, int], Any] = {}
+        per_group = tile.form.group // 16 if self.has_groups else BLOCK_K // 16
+        for group in range(BLOCK_K // 16 // per_group):
+            steps = range(group * per_group, (group + 1) * per_group)
+            offset = self._offset(x[steps.start : steps.stop]) if self.has_groups else None
+            is_first = per_group <= SHORT_GROUP and not tile.form.has_zeros
+            start, later = (offset, None) if is_first else (None, offset)
+            for i in range(tile.tiles):
+                total: Any = sums[None, None, None, i]
+                found = total if not self.has_groups else self._sums(start)
+                for step in steps:
+                    load, inside = divmod(step, decoder.steps_per_load)
+                    if (i, load) not in codes:
+                        place = self._block(i, index) + load * 32 * CODE_BYTES
+                        codes[i, load] = _words(stage + (place + lane * CODE_BYTES))
+                    registers = decoder.operands(codes[i, load], inside, masks)
+                    if tile.form is NVFP4:
+                        registers = decoder.scaled(registers, factors[i][step // 2])
+                    elif decoder.offsets is not None and not self.adds_offset:
+                        registers = self._less_offset(registers)
+                    self._mma(found, registers, x[step])
+                if self.has_groups:
+                    points = zeros[i][group] if tile.form.has_zeros else (1.0, 1.0)
+                    self._add_scaled(total, found, (later, points), factors[i][group])
+
+    def _block(self, i: int, index: int) -> int:
+        """Return where a block of a tile of rows begins in a stage, in bytes."""
+        return i * self.tile.copy_bytes + index * self.tile.layout.block_bytes
+
+    def _x_of_block(self, stage: Any, index: int, rows: Int32) -> list[list[Any]]:
+        """Read x of a block of k: of each step and eight rows two words. Rows too many are the last one again."""
+        tile = self.tile
+        lane = cute.arch.lane_idx()
+        found: list[list[Any]] = [[] for _ in range(BLOCK_K // 16)]
+        for j in range(self.tile.column_tiles):
+            row = cutlass.min(lane // 4 + j * MMA_N, rows - 1)
+            start = stage + (tile.weight_bytes + index * BLOCK_K * X_BYTES + row * tile.x_row_bytes)
+            turn = (row & 1) * (X_TURN * X_PIECE * X_BYTES)
+            starts = start + (turn + lane % 4 * CODE_BYTES), start + (lane % 4 * CODE_BYTES - turn)
+            for piece in range(BLOCK_K // K_OF_LOAD):
+                words = _words(starts[piece % 2] + piece * K_OF_LOAD * X_BYTES)
+                for half in range(2):
+                    found[2 * piece + half].append([words[2 * half], words[2 * half + 1]])
+        return found
+
+    def _factors(self, block: Any) -> Any:
+        """Read the factors of a lane's two rows in a block: of each group, or of nvfp4 of each 32 elements."""
+        tile, lane = self.tile, cute.arch.lane_idx()
+        if not tile.form.group:
+            return None
+        start = block + tile.layout.code_bytes
+        if tile.form is NVFP4:
+            words = _words(start + (lane // 4 * 2 + lane % 4 // 2) * 8, 2)
+            return self.decoder.block_factors([words[i] for i in range(2)])
+        count = tile.layout.factor_bytes // 8 // 4
+        words = _words(start + lane // 4 * (4 * count), count)
+        return self.decoder.group_factors([words[i] for i in range(count)])
+
+    def _zero_points(self, block: Any) -> Any:
+        """Read the zero points of a lane's two rows in each group of a block, as `Decoder.zero_points` has them."""
+        tile, row = self.tile, cute.arch.lane_idx() // 4
+        if not tile.form.has_zeros:
+            return None
+        start, count = block + (tile.layout.code_bytes + tile.layout.factor_bytes), tile.layout.zero_bytes // 8
+        if count == 2:  # of two rows one word
+            word = _words(start + row // 2 * 4, 1)[0]
+            return self.decoder.zero_points(Uint32(word) >> row % 2 * 16)[:1]
+        words = _words(start + row * count, count // 4)
+        return [x for i in range(count // 4) for x in self.decoder.zero_points(words[i])]
+
+    def _offset(self, x: list[list[Any]]) -> Any:
+        """Return what the offset of all codes of a group takes of its sums, where an instruction says that; or None."""
+        offsets = self.decoder.offsets
+        if offsets is None or not self.adds_offset:
+            return None
+        found = self._sums(None)
+        negative = [constant(pair(x | 0x8000)) for x in offsets]
+        for words in x:
+            self._mma(found, negative, words)
+        return found
+
+    def _sums(self, start: Any) -> Any:
+        """Return sums to add to: zeros, or a copy of others."""
+        found = cute.make_rmem_tensor(((2, 2), 1, self.tile.column_tiles), Float32)
+        if start is None:
+            found.fill(0.0)
+        else:
+            found.store(start.load())
+        return found
+
+    def _less_offset(self, registers: list[Any]) -> list[Any]:
+        """Take the codes' offset from operands, which is exact."""
+        add = cute.arch.add_packed_bf16x2 if self.decoder.is_bf16 else cute.arch.add_packed_f16x2
+        offsets = self.decoder.offsets
+        assert offsets is not None  # noqa: S101 - asked by the caller
+        return [add(x, constant(pair(y | 0x8000))) for x, y in zip(registers, offsets, strict=True)]
+
+    def _mma(self, sums: cute.Tensor, registers: list[Any], x: list[Any]) -> None:
+        """Multiply 16 rows of the weight and all columns by 16 of k, and add to sums ((2, 2), 1, columns)."""
+        mma = cute.make_mma_atom(warp.MmaF16BF16Op(self.element, Float32, (TILE_ROWS, MMA_N, 16)))
+        left = cute.make_rmem_tensor(((2, 2, 2), 1), self.element)
+        right = cute.make_rmem_tensor(((2, 2), self.tile.column_tiles), self.element)
+        left_words = cute.make_tensor(cute.recast_ptr(left.iterator, dtype=Int32), cute.make_layout(4))
+        right_words = cute.make_tensor(
+            cute.recast_ptr(right.iterator, dtype=Int32), cute.make_layout((2, self.tile.column_tiles))
+        )
+        for i in range(4):
+            left_words[i] = registers[i]
+        for j in range(self.tile.column_tiles):
+            for i in range(2):
+                right_words[i, j] = x[j][i]
+        cute.gemm(mma, sums, left, right, sums)
+
+    def _add_scaled(self, total: cute.Tensor, found: cute.Tensor, offset: Any, factors: list[Any]) -> None:
+        """Add a group's sums, and what their offset takes, times the factors of a lane's two rows.
+
+        `offset` is what the offset takes, or None, and how often it is to be taken for each row.
+        """
+        taken, points = offset
+        for j in range(self.tile.column_tiles):
+            for v in range(4):
+                at = (v % 2, v // 2), 0, j
+                value = found[at]
+                if taken is not None:
+                    value = value + taken[at] * points[v // 2] if self.tile.form.has_zeros else value + taken[at]
+                total[at] = total[at] + value * factors[v // 2]
+
+    @cute.jit
+    def _write_sums(self, sums: cute.Tensor, ring: Any) -> None:
+        """Write a warp's sums over its ring. Source: PTX ISA, mma.m16n8k16, registers of the accumulator."""
+        tile, lane = self.tile, cute.arch.lane_idx()
+        layout = cute.make_layout((tile.rows, tile.columns), stride=(1, tile.sum_column))
+        part = cute.make_tensor(cute.recast_ptr(ring, dtype=Float32), layout)
+        for i in range_constexpr(tile.tiles):
+            for j in range_constexpr(self.tile.column_tiles):
+                for v in range_constexpr(4):
+                    row, column = i * TILE_ROWS + lane // 4 + v // 2 * 8, j * MMA_N + lane % 4 * 2 + v % 2
+                    part[row, column] = sums[(v % 2, v // 2), 0, j, i]
+
+    @cute.jit
+    def _store(self, rings: Any, d: Any, place: Any, stride: Int64, scale: Any, thread: Int32) -> None:
+        """Add the warps' sums, in order, and store the CTA's part of D: neighbours of a row by neighbouring threads."""
+        tile = self.tile
+        first_row, first_column, columns, n = place
+        layout = cute.make_layout(
+            (tile.rows, tile.columns, tile.num_warps), stride=(1, tile.sum_column, tile.ring_bytes // 4)
+        )
+        parts = cute.make_tensor(cute.recast_ptr(rings, dtype=Float32), layout)
+        for element in cutlass.range(thread, columns * tile.rows, tile.num_threads, unroll=1):
+            row, column = element % tile.rows, element // tile.rows
+            at = first_row + row
+            if at < n:
+                value = parts[row, column, 0]
+                for w in range_constexpr(1, tile.num_warps):
+                    value += parts[row, column, w]
+                value *= 2.0**self.decoder.exponent
+                if const_expr(scale[0] is not None):
+                    value *= cute.make_tensor(scale[0] + at * scale[1], cute.make_layout(1))[0]
+                place_of_d = d + (Int64(first_column + column) * stride + at)
+                cute.make_tensor(place_of_d, cute.make_layout(1))[0] = value.to(self.element)
+
+
+def _words(start: Any, count: int = WORDS) -> Any:
+    """Read 4, 8 or 16 bytes of shared memory as words, at once."""
+    found = cute.make_rmem_tensor(count, Int32)
+    pointer = cute.make_ptr(Int32, start.toint(), cute.AddressSpace.smem, assumed_align=4 * count)
+    cute.autovec_copy(cute.make_tensor(pointer, cute.make_layout(count)), found)
+    return found
+
+
+def weight_only_entry(tile: Tile, element: Any, *, is_scaled: bool, is_dependent: bool) -> tuple[Any, tuple[Any, ...]]:
+    """Make the entry and its fake arguments: x, the packed weight, D, the factors of B, whether B is constant."""
+    gemm = WeightOnlyGemm(element, tile, is_dependent)
+    m, n, k = cute.sym_int(), cute.sym_int(), cute.sym_int()
+
+    def matrix(kind: Any, shape: Any, align: int) -> Any:
+        per = align * 8 // int(kind.width)
+        strides = (cute.sym_int64(divisibility=per), 1)
+        return cute.runtime.make_fake_tensor(kind, shape, stride=strides, assumed_align=align)
+
+    @cute.jit
+    def entry(
+        a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, scale_b: Any, prefetch_b: Int32, stream: cuda.CUstream
+    ) -> None:
+        gemm(a, b, d, scale_b, prefetch_b, stream)
+
+    factors = cute.runtime.make_fake_tensor(Float32, (n,), stride=(cute.sym_int64(),), assumed_align=4)
+    arguments = (
+        matrix(element, (m, k), 16),
+        matrix(Uint8, (cute.sym_int(), cute.sym_int()), 16),
+        matrix(element, (m, n), 2),
+        factors if is_scaled else None,
+        Int32(0),
+        cute.runtime.make_fake_stream(),
+    )
+    return entry, arguments

@@ -1,0 +1,174 @@
+"""Kernels of packed weights for tests: compiled to PTX, each once, and executed in the interpreter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import astuple, dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from aot.compile.compiler import toolchain_versions
+from aot.core.element import ElementType
+from aot.core.numerics import decode, encode, unit_roundoff
+from aot.core.weight_format import MAX_ZERO, MXFP4, NVFP4, Code, WeightParts, format_named, weight_values
+from aot.core.weight_packing import pack
+from aot.emulate.launch import PROGRAMMATIC, Launch
+from aot.emulate.machine import Machine
+from aot.emulate.memory import GlobalMemory
+from aot.emulate.program import Program
+from aot.emulate.ptx import parse_module
+from aot.emulate.schedule import Schedule
+from aot.families._weight_only_tile import Tile
+from tests import native
+
+FAMILIES = Path(native.ROOT / "aot" / "families")
+SOURCES = (*sorted(FAMILIES.glob("_weight_only_*.py")), *sorted((native.ROOT / "aot" / "core").glob("weight_*.py")))
+ELEMENTS = {"BFloat16": ElementType.BFLOAT16, "Float16": ElementType.FLOAT16}
+POISON = 0xFFFF
+"""A NaN: around x and D, and what D is before."""
+PADDING = 8
+"""Elements from a row's end to the next of x; D's are 3."""
+
+COMPILE = """
+import sys
+import cutlass
+from cutlass import cute
+from aot.core.weight_format import format_named
+from aot.families._weight_only_kernel import weight_only_entry
+from aot.families._weight_only_tile import Tile
+form, element, arch, folder, scaled, *sizes = sys.argv[1:]
+tile = Tile(format_named(form), *map(int, sizes))
+entry, arguments = weight_only_entry(tile, getattr(cutlass, element), is_scaled=scaled == "1", is_dependent=True)
+host = "llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=x86-64-v2"
+cute.compile(entry, *arguments, options=f"--gpu-arch {arch} --host-target '{host}' --keep-ptx --dump-dir {folder}")
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel, by its tile's numbers."""
+
+    form: str
+    element: str
+    sizes: tuple[int, ...]
+    arch: str = "sm_90a"
+
+    @property
+    def tile(self):
+        """Return the tile."""
+        return Tile(format_named(self.form), *self.sizes)
+
+    @property
+    def is_scaled(self):
+        """Say whether it has a float32 factor of rows, or of the weight."""
+        return self.tile.form is NVFP4 or not self.tile.form.group
+
+
+@cache
+def ptx_of(case):
+    """Compile a kernel; return its PTX."""
+
+    def make(path):
+        with tempfile.TemporaryDirectory() as folder:
+            words = (case.form, case.element, case.arch, folder, int(case.is_scaled), *case.sizes)
+            environment = os.environ | {"CUTE_DSL_ARCH": case.arch, "PYTHONPATH": str(native.ROOT)}
+            command = [sys.executable, "-c", COMPILE, *map(str, words)]
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stdout + done.stderr
+            (found,) = Path(folder).glob("*.ptx")
+            path.write_text(found.read_text("utf-8"), "utf-8")
+
+    parts = (*astuple(case), *toolchain_versions().items(), *(x.read_text("utf-8") for x in SOURCES))
+    return native.once(".ptx", parts, make).read_text("utf-8")
+
+
+@cache
+def program_of(case):
+    """Return the name and the program of a kernel."""
+    ((name, kernel),) = parse_module(ptx_of(case)).items()
+    return name, Program(kernel)
+
+
+def draw(case, m, n, k, seed):
+    """Draw x, a weight whose blocks have other factors each, and its float32 factors."""
+    form, element, rng = case.tile.form, ELEMENTS[case.element], np.random.default_rng(seed)
+    codes = rng.integers(0, 1 << form.code.bits, (n, k)).astype(np.uint8)
+    if form.code is Code.E4M3:
+        codes[(codes & 0x7F) == 0x7F] = 0
+    shape, factors = (n, form.num_groups(k)), None
+    if form is NVFP4:
+        factors = rng.integers(0, 0x60, shape).astype(np.uint8)
+    elif form is MXFP4:
+        factors = rng.integers(115, 132, shape).astype(np.uint8)
+    elif form.group:
+        factors = encode(element, rng.standard_normal(shape).astype(np.float32))
+    of_rows = None
+    if case.is_scaled:
+        of_rows = rng.uniform(0.5, 1.5, 1 if form is NVFP4 else n).astype(np.float32)
+    zeros = rng.integers(0, MAX_ZERO + 1, shape).astype(np.uint8) if form.has_zeros else None
+    x = encode(element, rng.standard_normal((m, k)).astype(np.float32))
+    return x, WeightParts(codes, factors, zeros), of_rows
+
+
+def _padded(values, padding):
+    """Lay rows out with poison between them, of which nothing stands behind the last."""
+    held = np.full((values.shape[0], values.shape[1] + padding), POISON, np.uint16)
+    held[:, : values.shape[1]] = values
+    return held.reshape(-1)[: held.size - padding]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an execution left behind."""
+
+    error: float
+    """The largest error past rounding to D's type, in standard deviations of a sum."""
+    findings: tuple
+    num_instructions: int
+
+
+def execute(case, m, n, k, schedule=None, *, seed=0, is_constant=True, program=None):
+    """Execute a kernel on random operands, whose buffers end with their last element."""
+    name, compiled = program or program_of(case)
+    element, tile = ELEMENTS[case.element], case.tile
+    x, parts, of_rows = draw(case, m, n, k, seed)
+    memory, parameters = GlobalMemory(), []
+    d = _padded(np.full((m, n), POISON, np.uint16), 3)
+    for operand, what in ((_padded(x, PADDING), "a"), (pack(tile.form, parts), "b"), (d, "d")):
+        address = memory.allocate(operand.nbytes, what, writable=what == "d")
+        memory.view(address, operand.nbytes)[:] = np.frombuffer(operand.tobytes(), np.uint8)
+        parameters.append(address.to_bytes(8, "little"))
+    of_d = int.from_bytes(parameters[2], "little")
+    parameters += [size.to_bytes(4, "little") for size in (m, n, k)]
+    parameters += [stride.to_bytes(8, "little") for stride in (k + PADDING, n + 3)]
+    if of_rows is not None:
+        address = memory.allocate(of_rows.nbytes, "scale_b", writable=False)
+        memory.view(address, of_rows.nbytes)[:] = np.frombuffer(of_rows.tobytes(), np.uint8)
+        parameters += [address.to_bytes(8, "little"), int(of_rows.size > 1).to_bytes(8, "little")]
+    parameters.append(int(is_constant).to_bytes(4, "little"))
+    grid = -(-n // tile.rows) * -(-m // tile.columns)
+    launch = Launch(
+        name,
+        (grid, 1, 1),
+        (tile.num_threads, 1, 1),
+        (1, 1, 1),
+        tile.smem_bytes,
+        tuple(parameters),
+        {PROGRAMMATIC: (1,)},
+    )
+    report = Machine({name: compiled}, memory, schedule or Schedule()).run([launch])
+    found = np.append(np.frombuffer(memory.view(of_d, d.nbytes).tobytes(), np.uint16), [POISON] * 3)
+    found = found.astype(np.uint16).reshape(m, n + 3)
+    assert (found[:, n:] == POISON).all()
+    weight = weight_values(tile.form, parts, element)
+    if of_rows is not None:
+        weight *= of_rows.astype(np.float64)[:, None]
+    wide = decode(element, x)
+    exact, root = wide @ weight.T, np.sqrt(wide**2 @ (weight**2).T)
+    error = np.abs(decode(element, found[:, :n]) - exact) - unit_roundoff(element) * np.abs(exact)
+    return Outcome(float((error / root).max()), report.findings, report.num_instructions)
