@@ -15,6 +15,7 @@ from aot.space.kinds import space_of
 from tests.compiling import STORE
 from tests.example_family import example_family
 
+pytestmark = pytest.mark.slow
 H200 = load_target("h200")
 GATE = RowOperation.FP16_SILU_MUL
 OWN = "gate_pieces_warps4"
@@ -59,7 +60,6 @@ def test_the_table_takes_it_where_it_is_fastest():
     assert rows_family_of(candidate).limits(candidate, GATE).alignment_bytes == 16
 
 
-@pytest.mark.slow
 def test_the_interpreter_finds_it_right(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "build").mkdir()
