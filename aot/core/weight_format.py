@@ -31,9 +31,6 @@ INT4_OFFSET = 8
 E8M0_BIAS, E8M0_NAN = 127, 255
 """Source: Open Compute Project, Microscaling Formats (MX) specification 1.0, section 5.4.1."""
 
-_E2M1_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-"""A fourth bit is the sign. Source: Open Compute Project, Microscaling Formats specification 1.0, section 5.3.3."""
-
 
 class Code(Enum):
     """What an element of a weight is."""
@@ -55,11 +52,8 @@ class Code(Enum):
         """Return the value of each code."""
         if self is Code.INT4:
             return np.arange(16, dtype=np.float64) - INT4_OFFSET
-        if self is Code.E2M1:
-            magnitudes = np.array(_E2M1_MAGNITUDES)
-            return np.concatenate((magnitudes, -magnitudes))
-        element = ElementType.INT8 if self is Code.INT8 else ElementType.E4M3
-        return decode(element, np.arange(256, dtype=np.uint8))
+        element = {Code.E2M1: ElementType.E2M1, Code.INT8: ElementType.INT8, Code.E4M3: ElementType.E4M3}[self]
+        return decode(element, np.arange(1 << self.bits, dtype=np.uint8))
 
 
 @dataclass(frozen=True)

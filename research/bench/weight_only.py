@@ -155,7 +155,7 @@ def marlin_calls(path: str | None, m: int, n: int, k: int) -> Iterator[tuple[str
     """Return Marlin's calls and their operands, where there is a library of it and it takes the sizes."""
     if path is None or n % 256 or k % MARLIN_GROUP:
         return
-    library, count = ctypes.CDLL(path), _copies(n * k // 2)
+    library, count = ctypes.CDLL(str(Path(path).resolve())), _copies(n * k // 2)
     sms = torch.cuda.get_device_properties(0).multi_processor_count
     weights = [torch.randint(-(2**31), 2**31 - 1, (k // 16, n * 2), dtype=torch.int32).cuda() for _ in range(count)]
     scales = torch.rand(k // MARLIN_GROUP, n, device="cuda").half()

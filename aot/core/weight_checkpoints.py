@@ -1,0 +1,163 @@
+"""Weights as checkpoints hold them, taken apart into codes, factors and zero points.
+
+Each function takes the tensors of one Linear by the names that they have in a checkpoint, as numpy arrays: int32 words
+are read as unsigned, and floats of 16 and 8 bits as their bits. What a format cannot say is refused, not approximated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from aot.core.errors import FormatError
+from aot.core.weight_format import INT4_OFFSET, MXFP4, NVFP4, WeightFormat, WeightParts, format_named
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Bits = NDArray[Any]
+
+PER_WORD = 8
+"""Codes of 4 bits in a word of 32."""
+
+AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+"""Which of eight columns each place in a word has, from the lowest bits on. Source: vLLM, quant_utils.awq_pack;
+AutoAWQ, the GEMM version."""
+
+
+@dataclass(frozen=True)
+class ReadWeight:
+    """A weight (n, k) that was read."""
+
+    form: WeightFormat
+    parts: WeightParts
+    factor: np.float32 | None = None
+    """Of the whole weight, where the format has one."""
+
+
+def from_gptq(qweight: Bits, qzeros: Bits, scales: Bits, g_idx: Bits | None = None) -> ReadWeight:
+    """Read a weight of GPTQ's first version.
+
+    Args:
+        qweight: int32 (k / 8, n), eight codes along k in a word, the first in the lowest bits.
+        qzeros: int32 (groups, n / 8), eight zero points less 1 along n in a word.
+        scales: the factors' bits, uint16 (groups, n).
+        g_idx: the group of each element along k, int32 (k), if they are not in order.
+
+    Raises:
+        FormatError: sizes do not fit each other, or groups are not in order along k.
+    """
+    codes = _nibbles(qweight).transpose(1, 0, 2).reshape(qweight.shape[1], -1)
+    zeros = _nibbles(qzeros).reshape(len(qzeros), -1).T + np.uint8(1)
+    k, groups = codes.shape[1], len(scales)
+    if g_idx is not None and not np.array_equal(g_idx, np.arange(k) // (k // groups)):
+        raise FormatError("g_idx does not count groups along k, as of a weight quantised in another order (desc_act); "
+                          "quantise without it, or put the weight's columns and x's into that order first")  # fmt: skip
+    return _int4(codes, scales.T, zeros)
+
+
+def from_awq(qweight: Bits, qzeros: Bits, scales: Bits) -> ReadWeight:
+    """Read a weight of AWQ, the GEMM version.
+
+    Args:
+        qweight: int32 (k, n / 8), eight codes along n in a word, in `AWQ_ORDER`.
+        qzeros: int32 (groups, n / 8), zero points likewise.
+        scales: the factors' bits, uint16 (groups, n).
+
+    Raises:
+        FormatError: sizes do not fit each other.
+    """
+    order = np.argsort(AWQ_ORDER)
+    codes, zeros = (_nibbles(x)[..., order].reshape(len(x), -1).T for x in (qweight, qzeros))
+    return _int4(codes, scales.T, zeros)
+
+
+def from_compressed_int4(weight_packed: Bits, weight_scale: Bits, weight_zero_point: Bits | None = None) -> ReadWeight:
+    """Read a weight of compressed-tensors' pack-quantized with 4 bits.
+
+    Args:
+        weight_packed: int32 (n, k / 8), eight codes along k in a word, each larger by 8 than the number.
+        weight_scale: the factors' bits, uint16 (n, groups).
+        weight_zero_point: int32 (n / 8, groups), eight zero points along n in a word, larger by 8 too; None where all
+            are 0.
+
+    Raises:
+        FormatError: sizes do not fit each other.
+    """
+    codes = _nibbles(weight_packed).reshape(len(weight_packed), -1)
+    zeros = None
+    if weight_zero_point is not None:
+        unpacked = _nibbles(weight_zero_point).transpose(0, 2, 1)
+        zeros = unpacked.reshape(-1, weight_zero_point.shape[1])[: len(codes)]
+    return _int4(codes, weight_scale, zeros)
+
+
+def from_nvfp4(weight: Bits, weight_scale: Bits, factor: float) -> ReadWeight:
+    """Read a weight of NVFP4, as ModelOpt and compressed-tensors have it.
+
+    Args:
+        weight: uint8 (n, k / 2), two codes along k in a byte, the first in the lower bits.
+        weight_scale: e4m3 factors' bits, uint8 (n, k / 16), row by row.
+        factor: what the weight is multiplied by: ModelOpt's weight_scale_2, or 1 / weight_global_scale of
+            compressed-tensors, which divides.
+
+    Raises:
+        FormatError: sizes do not fit each other.
+    """
+    codes = _halves(weight)
+    _check_groups("weight_scale", weight_scale, (len(codes), codes.shape[1] // NVFP4.group))
+    return ReadWeight(NVFP4, WeightParts(codes, weight_scale), np.float32(factor))
+
+
+def from_mxfp4(blocks: Bits, scales: Bits) -> ReadWeight:
+    """Read a weight of MXFP4, as GPT-OSS has each of its experts'.
+
+    Args:
+        blocks: uint8 (n, k / 32, 16), two codes along k in a byte, the first in the lower bits.
+        scales: ue8m0 factors, uint8 (n, k / 32).
+
+    Raises:
+        FormatError: sizes do not fit each other.
+    """
+    codes = _halves(blocks.reshape(len(blocks), -1))
+    _check_groups("scales", scales, (len(codes), codes.shape[1] // MXFP4.group))
+    return ReadWeight(MXFP4, WeightParts(codes, scales))
+
+
+def _nibbles(words: Bits) -> NDArray[np.uint8]:
+    """Return the eight codes of each word, the lowest bits first, along a last axis."""
+    if words.dtype not in (np.int32, np.uint32):
+        raise FormatError(f"packed codes are {words.dtype} of {words.shape}; expected words, int32")
+    shifts = np.arange(0, 4 * PER_WORD, 4, dtype=np.uint32)
+    return (np.ascontiguousarray(words).view(np.uint32)[..., None] >> shifts & 15).astype(np.uint8)
+
+
+def _halves(held: Bits) -> NDArray[np.uint8]:
+    """Return the two codes of each byte of rows, the lower bits first."""
+    if held.dtype != np.uint8:
+        raise FormatError(f"packed codes are {held.dtype} of {held.shape}; expected bytes, uint8")
+    return np.stack((held & 15, held >> 4), axis=-1).reshape(len(held), -1)
+
+
+def _check_groups(name: str, found: Bits, expected: tuple[int, int]) -> None:
+    if found.shape != expected:
+        raise FormatError(f"{name} is of {found.shape}; expected {expected}, a factor for each group of a row")
+
+
+def _int4(codes: Bits, factors: Bits, zeros: Bits | None) -> ReadWeight:
+    """Choose the format by the groups that factors have, without zero points where all of them are 8."""
+    (n, k), groups = codes.shape, factors.shape[1]
+    group = k // groups if groups and k % groups == 0 else 0
+    if len(factors) != n or group not in (32, 64, 128):
+        raise FormatError(
+            f"factors are of {factors.shape} for codes of {codes.shape}; expected {n} rows, and groups of 32, 64 or "
+            "128 along k"
+        )
+    held = np.ascontiguousarray(factors)
+    if zeros is None or bool((zeros == INT4_OFFSET).all()):
+        return ReadWeight(format_named(f"int4g{group}"), WeightParts(np.ascontiguousarray(codes), held))
+    _check_groups("zero points", zeros, (n, groups))
+    parts = WeightParts(np.ascontiguousarray(codes), held, np.ascontiguousarray(zeros))
+    return ReadWeight(format_named(f"int4g{group}z"), parts)
