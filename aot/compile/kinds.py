@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from aot.compile.object_file import ObjectReport
     from aot.core.candidate import Verdict
     from aot.core.target import Target
-    from aot.families import Entry
+    from aot.families import Binary, Entry
 
 AnyKey = KernelKey | RowKernelKey
 
@@ -136,8 +136,8 @@ def sources_changed(key: AnyKey) -> bool:
     return read.__wrapped__(key.candidate.family) != sources_of(key)
 
 
-def entry_of(key: AnyKey, target: Target) -> Entry:
-    """Build the function to compile. Imports the kernel's library."""
+def entry_of(key: AnyKey, target: Target) -> Entry | Binary:
+    """Build the function to compile, or get the kernel that another compiler made. Imports the kernel's library."""
     if isinstance(key, RowKernelKey):
         return row_family_of(key.candidate).entry(key.candidate, key.operation)
     return family_of(key.candidate).entry(key.candidate, key.operation, target)
