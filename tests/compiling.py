@@ -11,7 +11,6 @@ import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from functools import cache
 from pathlib import Path
 
 from aot.compile.compiler import SCRATCH, ArtifactStore, _start_worker, compile_one
@@ -44,11 +43,22 @@ class _Compiler:
         return self._process.submit(compile_one, key, target, STORE.resolve(), self._workplace).result()
 
 
-@cache
+_compilers = {}
+"""By architecture."""
+
+
 def _compiler(arch):
-    found = _Compiler(arch)
-    atexit.register(found.end)
-    return found
+    if not _compilers:
+        atexit.register(end_compilers)
+    if arch not in _compilers:
+        _compilers[arch] = _Compiler(arch)
+    return _compilers[arch]
+
+
+def end_compilers():
+    """End the processes: each finds the families that were installed when it started."""
+    while _compilers:
+        _compilers.popitem()[1].end()
 
 
 def compile_kernels(keys, target):

@@ -14,12 +14,14 @@ from aot.compile import sources
 from aot.families import family_named
 from aot.families._entry_points import registrations
 from tests import native
+from tests.compiling import end_compilers
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def forget_families():
-    """Look for entry points anew."""
+    """Look for entry points anew, here and where tests compile."""
+    end_compilers()
     for found in (registrations, family_named, sources.family_sources, sources.family_imports, sources._files_outside):
         found.cache_clear()
 

@@ -26,16 +26,17 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from aot.compile.artifact import PTX_NAME, Artifact, CompileFailure
+from aot.compile.binary import launcher_sha256, write_binary
 from aot.compile.kinds import OBJECT_NAME, RESULT_NAME, described, read_artifact
 from aot.compile.process_pool import Died, Pool
 from aot.compile.sources import family_sources, sources_changed
-from aot.core.candidate import Accepted
+from aot.core.candidate import Accepted, KernelKey
 from aot.core.constraints import one_line
 from aot.core.errors import REPAIR, CompileError, DependencyError, ResourceError, is_of_the_machine
 from aot.core.json_text import plain_json
 from aot.core.scratch import scratch_folder
 from aot.core.strict_json import DecodeError
-from aot.families import any_family_of
+from aot.families import Entry, any_family_of, compilers_of
 from aot.space.legality import check
 
 if TYPE_CHECKING:
@@ -63,6 +64,18 @@ def toolchain_versions() -> dict[str, str]:
     return {name: version(name) for name in TOOLCHAIN}
 
 
+@cache
+def versions_of(compilers: tuple[str, ...]) -> dict[str, str]:
+    """Return the installed versions of a family's own compilers."""
+    return {name: version(name) for name in compilers}
+
+
+def _made_by(key: AnyKey) -> dict[str, str]:
+    """Return the versions of what makes a kernel's object."""
+    compilers = compilers_of(key.candidate)
+    return versions_of(compilers) | {"launcher": launcher_sha256()} if compilers else toolchain_versions()
+
+
 _NOT_COMPILED = ("sources", "device_names", "nominal_bandwidth_bytes_per_s", "clock_hz")
 """Entries of a target that no object depends on."""
 
@@ -79,7 +92,7 @@ class ArtifactStore:
             "kernel": key.name,
             "candidate": key.candidate.as_json(),
             "target": {name: value for name, value in asdict(target).items() if name not in _NOT_COMPILED},
-            "toolchain": toolchain_versions(),
+            "toolchain": _made_by(key),
             "sources": family_sources(key.candidate.family),
         }
         digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
@@ -96,15 +109,28 @@ class ArtifactStore:
 def _export(key: AnyKey, target: Target, directory: Path) -> Path:
     """Compile one kernel, and write its object and the PTX that its device code was assembled from.
 
+    Raises:
+        CompileError: the compiler did not keep one file of PTX, or a kernel of another compiler is refused.
+    """
+    entry = any_family_of(key.candidate).entry(key.candidate, key.operation, target)
+    if isinstance(entry, Entry):
+        _export_entry(entry, key, target, directory)
+    elif isinstance(key, KernelKey):
+        write_binary(entry, key, target, directory / OBJECT_NAME)
+        (directory / PTX_NAME).write_text(entry.ptx, encoding="utf-8")
+    else:
+        raise CompileError(f"{key.name} is a Binary, which operations on rows do not take yet; expected an Entry")
+    return directory / OBJECT_NAME
+
+
+def _export_entry(entry: Entry, key: AnyKey, target: Target, directory: Path) -> None:
+    """Compile a kernel of CuTe DSL.
+
     Imports CUTLASS, which keeps PTX in a file that it names by all arguments of the entry. Keeping it changes no byte
     of the object.
-
-    Raises:
-        CompileError: the compiler did not keep one file of PTX.
     """
     from cutlass import cute
 
-    entry = any_family_of(key.candidate).entry(key.candidate, key.operation, target)
     host = f"llvm -mtriple={target.host_triple} -mcpu={target.host_cpu}"
     with tempfile.TemporaryDirectory(dir=directory) as kept:
         options = f"--gpu-arch {target.arch} --host-target '{host}' --keep-ptx --dump-dir {shlex.quote(kept)}"
@@ -114,7 +140,6 @@ def _export(key: AnyKey, target: Target, directory: Path) -> Path:
         if len(files) != 1:
             raise CompileError(f"{key.name}: the compiler kept {len(files)} files of PTX, expected 1")
         files[0].rename(directory / PTX_NAME)
-    return directory / OBJECT_NAME
 
 
 @dataclass(frozen=True)

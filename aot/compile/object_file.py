@@ -24,6 +24,7 @@ OVER_LIMIT_MARKER = b"exceeds current GPU arch"
 nvidia-cutlass-dsl 4.8.1, 2026-11-20: in 3 of 3 objects too large, in 0 of 3 that fit."""
 
 ELF_MAGIC = b"\x7fELF"
+EI_OSABI, CUDA_12_ABI = 7, 0x33
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)")
 
 
@@ -54,11 +55,15 @@ def cubins(content: bytes) -> list[bytes]:
 
 
 def cubin_sm(cubin: bytes) -> int:
-    """Return the architecture number of a cubin, such as 90. Source: bits 8 to 15 of e_flags, as in cuobjdump."""
+    """Return the architecture number of a cubin, such as 90.
+
+    Source: e_flags, bits 8 to 15 as CUDA 13 writes them; where EI_OSABI is 0x33, as CUDA 12 writes it, bits 0 to 7.
+    Found with ptxas 13.1 and 12.8, of sm_80, sm_90a and sm_110a, 2026-11-27.
+    """
     header = ELFFile(io.BytesIO(cubin)).header
     if header["e_machine"] != "EM_CUDA":
         raise CompileError(f"device code is for machine {header['e_machine']}, expected EM_CUDA")
-    return int(header["e_flags"]) >> 8 & 0xFF
+    return int(header["e_flags"]) >> (0 if cubin[EI_OSABI] == CUDA_12_ABI else 8) & 0xFF
 
 
 def _usage(cubin: bytes) -> list[tuple[int, int]]:

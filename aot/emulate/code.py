@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from aot.core.errors import CompileError
 from aot.core.kernel import Kernel as ProductKernel
 from aot.emulate.program import Program
 from aot.emulate.ptx import parse_module
@@ -42,8 +43,11 @@ class DeviceCode:
         """Parse the kernels of the module, by the names that launches have.
 
         Raises:
-            CompileError: the text is no PTX of the kind that the toolchain writes.
+            CompileError: the text is no PTX of the kind that the toolchain writes, or there is none.
         """
+        if not self.text:
+            text = f"{self.name} has no PTX, which the interpreter executes; expected the `ptx` of its family's Binary"
+            raise CompileError(text)
         kernels = parse_module(self.text)
         return kernels if self.mutant is None else kernels | {self.mutant.name: self.mutant}
 

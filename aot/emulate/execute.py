@@ -19,7 +19,7 @@ import numpy as np
 
 from aot.compile.tuned import tuned_kernel
 from aot.core.constraints import one_line
-from aot.core.errors import AotError, DeviceError, VerificationError
+from aot.core.errors import AotError, CompileError, DeviceError, VerificationError
 from aot.core.tile_order import NUM_ORDERS, order_name
 from aot.emulate.code import DeviceCode
 from aot.emulate.faults import Fault, Finding, FindingKind, UnknownInstructionError
@@ -169,7 +169,7 @@ class Executor:
                 continue
             try:
                 results.append(self._run(case))
-            except UnknownInstructionError as unknown:
+            except (UnknownInstructionError, CompileError) as unknown:
                 error = one_line(str(unknown))
                 break
             except Exception as failure:  # noqa: BLE001 - the interpreter's own, which is no fault of the kernel

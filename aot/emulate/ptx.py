@@ -159,12 +159,9 @@ _REGISTERS = re.compile(r"\.reg\s+(?:\.v([24])\s+)?\.(\w+)\s+(.*)", re.DOTALL)
 _RANGE = re.compile(r"(%\w+?)<(\d+)>")
 _SHARED = re.compile(r"\.shared\s+\.align\s+(\d+)\s+\.b8\s+(\w+)\[(\d+)\]")
 _DYNAMIC = re.compile(r"\.extern\s+\.shared\s+\.align\s+(\d+)\s+\.b8\s+(\w+)\[\]")
-_PARAMETER = re.compile(
-    r"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+"
-    r"(?:\.ptr\s+(?:\.(?:const|global|local|shared)\s+)?(?:\.align\s+\d+\s+)?)?(\w+)(?:\[(\d+)\])?"
-)
-"""With what a pointer points at, which does not change the parameter. Source: PTX ISA, "Kernel Function Parameter
-Attribute: .ptr"."""
+_POINTER = r"(?:\s+\.ptr(?:\s+\.(?:const|global|local|shared))?(?:\s+\.align\s+\d+)?)?"
+"""What a parameter that is a pointer says of what it points to. Source: PTX ISA, "Kernel Parameter Attribute: .ptr"."""
+_PARAMETER = re.compile(rf"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+){_POINTER}\s+(\w+)(?:\[(\d+)\])?")
 _ENTRY = re.compile(r"\.entry\s+(\w+)\s*\((.*?)\)(.*?)\n\{", re.DOTALL)
 _OFFSET = re.compile(r"(.+?)\s*([+-])\s*(-?(?:0[xX][0-9a-fA-F]+|\d+))")
 _SPACE = re.compile(r"\s*")

@@ -46,6 +46,29 @@ class Entry:
     arguments: tuple[Any, ...]
 
 
+@dataclass(frozen=True)
+class Binary:
+    """A kernel that another compiler made: device code, and the C that launches it.
+
+    Its family has `compilers`: the distributions on whose versions its kernels depend, in CuTe DSL's place. One of them
+    is ziglang, which compiles the launcher.
+    """
+
+    image: bytes
+    """Device code of the target's architecture: a cubin, which is an ELF file."""
+    symbol: str
+    """The kernel's name in it."""
+    launcher: str
+    """C11 source that defines `launch`, whose parameters are those of the kernel's signature, in its order: what it
+    may use is in aot/compile/aot_launch.h."""
+    num_threads: int
+    """Of a block: as many as `resources` counts."""
+    smem_bytes: int = 0
+    """Dynamic shared memory that a launch asks for. With the static one it is no more than `resources` counts."""
+    ptx: str = ""
+    """What the image was assembled from, which `aot emulate` executes; empty where nobody has it."""
+
+
 class Family(Protocol):
     """One kernel family, of any kind of work. Methods but `entry` are pure."""
 
@@ -70,8 +93,8 @@ class Family(Protocol):
     def resources(self, candidate: Candidate, operation: Any, target: Target) -> Resources:
         """Count what one CTA takes. Where not even the fewest stages fit, count the fewest stages."""
 
-    def entry(self, candidate: Candidate, operation: Any, target: Target) -> Entry:
-        """Build the function to compile. Imports the kernel's library."""
+    def entry(self, candidate: Candidate, operation: Any, target: Target) -> Entry | Binary:
+        """Build the function to compile, or have another compiler make the kernel. Imports the kernel's library."""
 
 
 class GemmFamily(Family, Protocol):
@@ -273,6 +296,11 @@ def row_tiling_of(candidate: Candidate) -> RowKnobs:
         return candidate.knobs
     found: RowKnobs = cast("Any", rows_family_of(candidate)).tiling(candidate)
     return found
+
+
+def compilers_of(candidate: Candidate) -> tuple[str, ...]:
+    """Return the distributions that make a candidate's kernel in CuTe DSL's place, as `Binary` says; else none."""
+    return tuple(getattr(any_family_of(candidate), "compilers", ()))
 
 
 def check_knobs(candidate: Candidate) -> None:

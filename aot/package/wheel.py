@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from aot.compile.artifact import AnyKernel, Artifact, CompileFailure
-from aot.compile.compiler import toolchain_versions
+from aot.compile.compiler import toolchain_versions, versions_of
 from aot.compile.workplace import Workplace, compile_all, compile_shipped
 from aot.core.candidate import KernelKey
 from aot.core.errors import CompileError, PackageError
@@ -19,7 +19,7 @@ from aot.core.kernel import Kernel
 from aot.core.measurement import PROVENANCE_PREDICTED, OperationTimes
 from aot.core.target import Target
 from aot.core.work import AnyKey
-from aot.families import family_of
+from aot.families import compilers_of, family_of
 from aot.kinds.rows.kernel import RowKernel
 from aot.package.build import build_wheel
 from aot.package.distribution import wheel_version as version_of
@@ -134,6 +134,7 @@ def manifest_of(
     numbers = {kernel.key: number for number, kernel in enumerate(kernels)}
     other_numbers: dict[AnyKey, int] = {kernel.key: number for number, kernel in enumerate(row_kernels)}
     target = sources[0].target
+    compilers = sorted({name for kernel in every for name in compilers_of(kernel.candidate)})
     return Manifest(
         manifest_version=MANIFEST_VERSION,
         package=package,
@@ -146,7 +147,7 @@ def manifest_of(
         arch=target.arch,
         platform_tag=target.platform_tag,
         element_bits={kernel.operation.call: ElementBits.of(kernel.operation) for kernel in kernels},
-        toolchain=toolchain_versions(),
+        toolchain=toolchain_versions() | versions_of(tuple(compilers)),
         kernels=kernels,
         row_kernels=row_kernels,
         tables=tuple(_wheel_table(source, numbers, other_numbers) for source in sources),

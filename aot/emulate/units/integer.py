@@ -315,3 +315,25 @@ def extract_bits(program: Program, instruction: Instruction) -> Step:
         warp.put(to, (shifted & mask).astype(np.uint32))
 
     return run
+
+
+@form("bfe.s32")
+def extract_signed_bits(program: Program, instruction: Instruction) -> Step:
+    """Extract a field of bits; its last one that the word has fills what is above.
+
+    Source: PTX ISA, "Integer Arithmetic Instructions: bfe".
+    """
+    to = program.destination(instruction.operands[0])
+    a, b, c = (program.source(x, "b32") for x in instruction.operands[1:4])
+
+    def run(warp: Warp) -> None:
+        registers = warp.registers
+        word = registers[a].astype(np.int64)
+        start = (registers[b] & np.uint32(0xFF)).astype(np.int64)
+        length = (registers[c] & np.uint32(0xFF)).astype(np.int64)
+        own = (np.int64(1) << np.clip(32 - start, 0, np.minimum(length, 32))) - 1
+        last = word >> np.minimum(start + length - 1, 31) & 1
+        above = np.where((length > 0) & (last == 1), ~own, 0)
+        warp.put(to, ((word >> np.minimum(start, 63) & own) | above).astype(np.uint32))
+
+    return run

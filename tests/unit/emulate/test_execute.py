@@ -136,6 +136,14 @@ def test_an_instruction_that_is_not_known_is_named(general, tmp_path):
     assert "the interpreter does not know" in found.error
 
 
+def test_a_kernel_without_ptx_is_not_executed(general, tmp_path):
+    found = on_problem(with_ptx(general, lambda _: "", tmp_path), SMALL)
+    assert (found.is_right, found.cases) == (False, ())
+    assert found.error == (
+        f"{found.name} has no PTX, which the interpreter executes; expected the `ptx` of its family's Binary"
+    )
+
+
 def test_a_failure_of_the_interpreter_is_not_the_kernels(general, monkeypatch):
     def failing(self, launches):
         raise ZeroDivisionError("no such lane")

@@ -141,7 +141,7 @@ def test_parameters_lie_at_multiples_of_their_alignment():
     kernel = parse(
         "ret;",
         parameters=".param .u32 a, .param .u64 b, .param .u8 c, .param .align 64 .b8 d[128], .param .u16 e, "
-        ".param .align 4 .b8 f[6], .param .f32 g",
+        ".param .align 4 .b8 f[6], .param .f32 g, .param .u64 .ptr .global .align 1 h",
     )
     assert kernel.parameters == {
         "a": (0, 4),
@@ -151,9 +151,10 @@ def test_parameters_lie_at_multiples_of_their_alignment():
         "e": (192, 2),
         "f": (196, 6),
         "g": (204, 4),
+        "h": (208, 8),
     }
-    assert kernel.parameter_sizes == (4, 8, 1, 128, 2, 6, 4)
-    assert kernel.parameter_bytes == 208
+    assert kernel.parameter_sizes == (4, 8, 1, 128, 2, 6, 4, 8)
+    assert kernel.parameter_bytes == 216
 
 
 def test_a_kernel_without_parameters():

@@ -172,14 +172,25 @@ def test_logic_of_three_by_its_table(table):
         assert expected == [known[table](x, y, z) & 0xFFFFFFFF for x, y, z in zip(a, b, c, strict=True)]
 
 
+STARTS, LENGTHS = [0, 1, 16, 31, 32, 40, 64, 200, 256, 257], [0, 1, 8, 31, 32, 33, 255, 256]
+FIELDS = list(itertools.product([0xFFFFFFFF, 0x12345678], STARTS, LENGTHS))
+"""Words, and the starts and lengths of fields in them."""
+
+
 def test_fields_of_bits():
-    rows = list(
-        itertools.product(
-            [0xFFFFFFFF, 0x12345678], [0, 1, 16, 31, 32, 40, 64, 200, 256, 257], [0, 1, 8, 31, 32, 33, 255, 256]
-        )
-    )
-    a, start, length = zip(*rows, strict=True)
+    a, start, length = zip(*FIELDS, strict=True)
     found = compute("bfe.u32", "b32", Operand("u32", a), Operand("u32", start), Operand("u32", length))
-    for (x, s, n), got in zip(rows, found, strict=True):
+    for (x, s, n), got in zip(FIELDS, found, strict=True):
         bits = [x >> (i + s % 256) & 1 for i in range(min(n % 256, 32)) if i + s % 256 < 32]
         assert got == sum(bit << i for i, bit in enumerate(bits))
+
+
+def test_signed_fields_of_bits():
+    """As the PTX ISA states it, bit by bit."""
+    a, start, length = zip(*FIELDS, strict=True)
+    found = compute("bfe.s32", "b32", Operand("u32", a), Operand("u32", start), Operand("u32", length))
+    for (x, *field), got in zip(FIELDS, found, strict=True):
+        s, n = (value % 256 for value in field)
+        sign = x >> min(s + n - 1, 31) & 1 if n else 0
+        bits = [x >> (s + i) & 1 if i < n and s + i <= 31 else sign for i in range(32)]
+        assert got == sum(bit << i for i, bit in enumerate(bits)), (hex(x), s, n)
