@@ -22,10 +22,10 @@ from elftools.elf.sections import SymbolTableSection
 from aot.compile.object_file import ELF_MAGIC, cubin_sm
 from aot.core.constraints import one_line
 from aot.core.errors import CompileError, PackageError
+from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.process import run
 from aot.core.signature import Argument
-from aot.core.types import Scale
 from aot.families import compilers_of, family_of, signature
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _rank(argument: Argument, operation: Operation) -> int:
     """Count the modes of an argument, as `launch` of templates/src/runtime.cc passes it."""
     is_batched, of_groups = operation.grouping is Grouping.BATCHED, operation.grouping.groups_rows
     of_rows = of_groups + (operation.gate is not None)
-    is_block = operation.types.scale is Scale.BLOCK
+    is_block = operation.types.factors is FactorLayout.BLOCK
     ranks = {
         Argument.A: 2 + is_batched,
         Argument.B: 2 + is_batched + of_rows,
@@ -115,7 +115,9 @@ def _type(argument: Argument, operation: Operation) -> str:
         return "aot_stream_t "
     if argument in _NUMBERS:
         return "int32_t "
-    name = _OF_RANK.get(_rank(argument, operation)) or _VECTORS.get(argument, "aot_vector_t")
+    in_atoms = operation.types.factors is FactorLayout.ATOMS
+    vectors = {} if in_atoms and argument is not Argument.B_OF_GROUPS else _VECTORS
+    name = _OF_RANK.get(_rank(argument, operation)) or vectors.get(argument, "aot_vector_t")
     return f"const {name} *"
 
 
