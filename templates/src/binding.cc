@@ -191,7 +191,7 @@ aot_gemm_group_strides_t packed_steps(const aot_gemm_problem_t& problem, const O
   return steps;
 }
 
-// Arguments: operation, layout, m, n, k, number of products or groups, flags, table (integers). Returns what the dispatch
+// Arguments: operation, layout, m, n, k, number of products or groups, CallFlags, table (integers). Returns what the dispatch
 // table says of packed operands and a row-major D, by the names of aot_gemm_selection_t, and `workspace_bytes`; m, n and k are
 // as they were looked up.
 PyObject* plan(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
@@ -211,7 +211,8 @@ PyObject* plan(PyObject* self, PyObject* const* arguments, Py_ssize_t num_argume
   problem.a = packed(m, k, (layout & 2) != 0);
   problem.b = packed(n, k, (layout & 1) != 0);
   problem.d = packed(m, n, false);
-  problem.flags = static_cast<uint64_t>(flags);
+  problem.flags = ((flags & static_cast<int64_t>(CallFlag::kDeterministic)) != 0 ? AOT_GEMM_DETERMINISTIC : 0) |
+                  ((flags & static_cast<int64_t>(CallFlag::kBatchInvariant)) != 0 ? AOT_GEMM_BATCH_INVARIANT : 0);
   problem.bias = packed(1, n, false);
   problem.residual = packed(m, n, false);
   problem.num_groups = num_groups;

@@ -66,12 +66,12 @@ int resolve_scaled(Product product, const Operands& operands, Request* request, 
 int check_scale_out(Product product, const Operands& operands, const Result& result) {
   const Operation& operation = result.computed_by();
   if (operands[kScaleD] == nullptr) {
-    if (!operation.scales_d) return 0;
+    if (!operation.scales_d()) return 0;
     return refuse("OperandError", "%s: a %s result needs scale_out, by which it is multiplied before it is rounded; expected "
                   "a float32 tensor of one element in GPU memory; pass scale_out=", product_name(product),
                   type_of(operation.d).name);
   }
-  if (!operation.scales_d) {
+  if (!operation.scales_d()) {
     return refuse("OperandError", "%s: got scale_out, which goes with a float8 result; the result is %s; leave it away",
                   product_name(product), type_of(operation.d).name);
   }
