@@ -18,11 +18,10 @@ struct ElementType {
   constexpr int64_t num_bytes() const { return bits / 8; }
 };
 
-// Elements along k, and rows of B, that one factor of Scale::kBlock serves.
-constexpr int64_t kScaleBlock = 128;
-
 // Counts the blocks of an extent, of any size, that have a factor each.
 inline int64_t num_blocks(int64_t extent) { return extent / kScaleBlock + (extent % kScaleBlock != 0); }
+
+constexpr uint32_t bit_of(Argument argument) { return 1u << static_cast<int32_t>(argument); }
 
 // Whether a call has an operand.
 enum class Presence : int32_t { kNone, kOptional, kRequired };
@@ -40,14 +39,17 @@ struct Operation {
   Scale scale;
   Epilogue epilogue;  // all but kNone and kBias add the bias first, where there is one
   Presence bias;
-  bool scales_d;      // D is of 8 bits, and multiplied by one factor before it is rounded
   bool is_fast;       // FP8 sums stay in the tensor core's accumulator for all of k
   bool is_tf32;       // float32 in memory, of which the tensor cores read 19 bits
   bool can_exchange;  // the problem with A and B exchanged, which computes D's transpose, is of the operation too
   uint32_t layouts;   // a bit for each layout that the table has a section of
   Grouping grouping;
   int32_t batched;  // index of the operation that computes a batch of this one's products; -1 where there is none
+  uint32_t arguments;  // bits of those that every kernel of it takes
 
+  bool takes(Argument argument) const { return (arguments & bit_of(argument)) != 0; }
+  // Says whether D is of 8 bits, and multiplied by one factor before it is rounded.
+  bool scales_d() const { return takes(Argument::kScaleD); }
   bool has_residual() const { return epilogue == Epilogue::kResidual; }
   // With a gate B has 2 n rows: the gate's and the linear ones.
   bool has_gate() const { return epilogue == Epilogue::kSwiglu || epilogue == Epilogue::kGeglu; }
