@@ -7,12 +7,9 @@ from dataclasses import dataclass, replace
 from math import gcd, lcm
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from aot.core.dispatch import ALIGNMENT_BYTES
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
-from aot.core.factor_atoms import ATOM_BYTES, factor_positions, num_atoms
 from aot.core.formats import ATOM_COLUMNS, FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
@@ -23,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from typing import TypeAlias
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from aot.core.formats import Operand
@@ -59,6 +57,8 @@ class Matrix:
     @property
     def filled(self) -> Indices:
         """Return the positions that are no elements, and must be zero: none of a strided matrix."""
+        import numpy as np  # here, since a bundle reads its problems before there is numpy
+
         return np.zeros(0, np.int64)
 
     def stacked(self, num_groups: int) -> Matrix:
@@ -74,17 +74,23 @@ class AtomMatrix(Matrix):
     @property
     def num_elements(self) -> int:
         """Count the bytes of whole atoms."""
+        from aot.core.factor_atoms import ATOM_BYTES, num_atoms  # which needs numpy; see `Matrix.filled`
+
         down, along = num_atoms(self.num_rows, self.num_columns)
         return down * along * ATOM_BYTES
 
     def positions(self, rows: Indices, columns: Indices, group: int = 0) -> Indices:
         """Return at which bytes factors lie, (rows, columns)."""
+        from aot.core.factor_atoms import factor_positions
+
         del group
         return factor_positions(rows, columns, self.num_columns)
 
     @property
     def filled(self) -> Indices:
         """Return the bytes behind the last block along k of each row, which a product multiplies zeros by."""
+        import numpy as np
+
         columns = np.arange(self.num_columns, self.num_columns + -self.num_columns % ATOM_COLUMNS, dtype=np.int64)
         return self.positions(np.arange(self.num_rows, dtype=np.int64), columns)
 

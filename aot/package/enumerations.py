@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from aot.core.dispatch import Tier
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
-from aot.core.formats import FactorLayout
+from aot.core.formats import SCALE_BLOCK, FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.knobs import SplitK
 from aot.core.operation import Layout
@@ -26,6 +26,8 @@ _NOT_IN_MEMORY = (ElementType.TFLOAT32,)
 """What no operand of a call is of: TF32 is float32 there."""
 ELEMENTS = tuple(x for x in ElementType if x not in _NOT_IN_MEMORY)
 """By their numbers in the library."""
+ARGUMENTS = tuple(dict.fromkeys([*(x.value for x in Argument), *(x.value for x in RowArgument)]))
+"""What kernels of either kind take, by their numbers in the library."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,11 @@ class _Fields:
     """Of how many a call may be that has nothing else."""
 
 
+def argument_bits(signature: Iterable[Argument | RowArgument]) -> int:
+    """Return the bits of arguments, as the library has those of an operation."""
+    return sum(1 << ARGUMENTS.index(argument.value) for argument in signature)
+
+
 def _enumeration(name: str, values: Iterable[str]) -> _Enumeration:
     words = tuple(values)
     return _Enumeration(name, words, words)
@@ -59,11 +66,10 @@ def _of(members: type[Enum]) -> _Enumeration:
 
 def _enumerations() -> tuple[_Enumeration, ...]:
     elements = _Enumeration("Element", tuple(str(x.value) for x in ELEMENTS), tuple(x.name for x in ELEMENTS))
-    arguments = dict.fromkeys([*(x.value for x in Argument), *(x.value for x in RowArgument)])
     plain = tuple(_of(x) for x in (Epilogue, Grouping, SplitK, RowFunction, RowScale))
     scales = _enumeration("Scale", ("none", *(x.value for x in FactorLayout)))
     layouts = _enumeration("Layout", (x.value for x in sorted(Layout, key=lambda x: x.code)))
-    return (elements, scales, *plain, layouts, _enumeration("Argument", arguments), _enumeration("Product", FIELDS))
+    return (elements, scales, *plain, layouts, _enumeration("Argument", ARGUMENTS), _enumeration("Product", FIELDS))
 
 
 def enumeration_variables() -> dict[str, object]:
@@ -72,7 +78,7 @@ def enumeration_variables() -> dict[str, object]:
     return {
         "enumerations": _enumerations(),
         "element_types": ELEMENTS,
-        "element_bits": [x.bits for x in ELEMENTS],
+        "scale_block": SCALE_BLOCK,
         "row_flags": tuple(RowFlag),
         "call_flags": tuple(CallFlag),
         "all_call_flags": sum(CallFlag),
@@ -80,6 +86,7 @@ def enumeration_variables() -> dict[str, object]:
         "operand_names": [PYTHON_NAMES.get(x, x) for x in OPERANDS],
         "options": OPTIONS,
         "call_fields": fields,
+        "most_arguments": max(len(Argument), len(RowArgument)),
         "most_fields": max(len(x.fields) for x in fields),
         "on_rows": [x.value for x in RowFunction],
         "pairs": [x.value for x in PAIRS],

@@ -9,7 +9,10 @@ from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
+from aot.core.signature import signature_of
 from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.signature import row_signature_of
+from aot.package.enumerations import argument_bits
 
 if TYPE_CHECKING:
     from aot.package.manifest import Library
@@ -61,9 +64,26 @@ class Call:
         return 0 if scale is None else scale.block_k
 
     @property
+    def arguments(self) -> int:
+        """Return the bits of what each of its kernels takes."""
+        return argument_bits(signature_of(self.own, has_workspace=False, prefetches_b=False))
+
+    @property
     def is_tf32(self) -> bool:
         """Say whether it is not exact of float32."""
         return self.own.types.a is ElementType.TFLOAT32
+
+
+@dataclass(frozen=True)
+class RowCall:
+    """An operation on rows, as table.cc.j2 writes it."""
+
+    own: RowOperation
+
+    @property
+    def arguments(self) -> int:
+        """Return the bits of what its kernels take."""
+        return argument_bits(row_signature_of(self.own))
 
 
 @dataclass(frozen=True)
@@ -71,7 +91,7 @@ class Operations:
     """What a library's kernels compute, in the order of the catalogues."""
 
     calls: tuple[Call, ...]
-    row_calls: tuple[RowOperation, ...]
+    row_calls: tuple[RowCall, ...]
 
     @property
     def count(self) -> int:
@@ -82,7 +102,7 @@ class Operations:
         """Return the number of an operation: those on rows come behind those of products."""
         if isinstance(operation, Operation):
             return next(number for number, call in enumerate(self.calls) if call.tag == operation.call)
-        return len(self.calls) + self.row_calls.index(operation)
+        return len(self.calls) + self.row_calls.index(RowCall(operation))
 
 
 def operations_of(library: Library) -> Operations:
@@ -96,4 +116,4 @@ def operations_of(library: Library) -> Operations:
     calls = [Call(x, layouts[x.call], next((batches[y] for y in x.layouts if y in batches), -1)) for x in ordered]
     on_rows = {section.operation for table in library.tables for section in table.row_table.sections}
     on_rows |= {kernel.operation for kernel in library.row_kernels}
-    return Operations(tuple(calls), tuple(x for x in RowOperation if x in on_rows))
+    return Operations(tuple(calls), tuple(RowCall(x) for x in RowOperation if x in on_rows))

@@ -1,8 +1,5 @@
 // The functions of aot_gemm.h.
-#include <algorithm>
-#include <cinttypes>
 #include <cstddef>
-#include <cstring>
 
 #include "aot_gemm.h"
 #include "devices.h"
@@ -11,29 +8,11 @@
 #include "misses.h"
 #include "plan.h"
 #include "runtime.h"
+#include "stated.h"
 
 namespace aot {
 
 namespace {
-
-// The least that a caller of any header has room for.
-constexpr uint64_t kLeastSelectionBytes = offsetof(aot_gemm_selection_t, table);
-
-aot_gemm_status_t check_selection_bytes(uint64_t num_bytes) {
-  if (num_bytes >= kLeastSelectionBytes) return AOT_GEMM_OK;
-  return fail(AOT_GEMM_ERROR_ARGUMENT,
-              "struct_bytes of the selection is %" PRIu64 "; expected sizeof(aot_gemm_selection_t), at least %" PRIu64
-              "; set it",
-              num_bytes, kLeastSelectionBytes);
-}
-
-// Writes what the caller's struct has room for, and leaves its struct_bytes.
-void give(const aot_gemm_selection_t& found, aot_gemm_selection_t* selection) {
-  constexpr size_t kSizeField = sizeof(found.struct_bytes);
-  const size_t num_bytes = std::min<uint64_t>(selection->struct_bytes, sizeof(found));
-  std::memcpy(reinterpret_cast<char*>(selection) + kSizeField, reinterpret_cast<const char*>(&found) + kSizeField,
-              num_bytes - kSizeField);
-}
 
 // Launches what was selected for a problem, and has the miss log hear of it.
 aot_gemm_status_t launch_selected(const aot_gemm_problem_t& problem, const aot_gemm_selection_t& selection,
@@ -52,8 +31,7 @@ aot_gemm_status_t launch_selected(const aot_gemm_problem_t& problem, const aot_g
 aot_gemm_status_t aot_gemm_select(const aot_gemm_problem_t* problem, aot_gemm_selection_t* selection) {
   const aot::Stated stated(problem);
   aot_gemm_status_t status = stated.status();
-  if (status == AOT_GEMM_OK) status = aot::check_argument(selection, "selection");
-  if (status == AOT_GEMM_OK) status = aot::check_selection_bytes(selection->struct_bytes);
+  if (status == AOT_GEMM_OK) status = aot::check_selection(selection);
   if (status != AOT_GEMM_OK) return status;
   aot_gemm_selection_t found;
   aot::Plan plan;

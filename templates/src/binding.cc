@@ -29,11 +29,10 @@
 #include "python_state.h"
 #include "refusal.h"
 #include "record.h"
-#include "row_operands.h"
+#include "record_tuple.h"
 #include "row_plan.h"
 #include "row_problem.h"
 #include "runtime.h"
-#include "weights.h"
 
 namespace aot {
 
@@ -52,90 +51,6 @@ PyObject* settle(PyObject* self, PyObject* const* arguments, Py_ssize_t num_argu
   State& state = State::of(self);
   if (!has_arguments(state, num_arguments, 1)) return nullptr;
   return settle_weight(&state, arguments[0]);
-}
-
-// A tensor as it is told without memory, as where torch traces: an address that nothing reads, and packed strides.
-struct Shape {
-  HeldTensor tensor;
-  int64_t extents[kMaxDims];
-
-  // Reads a capsule, or a tuple of the code and the bits of the element type, as DLPack has them, and of the extents.
-  bool read(const State& state, const char* name, PyObject* object) {
-    Py_ssize_t count = -1;
-    if (!is_capsule(object)) {
-      count = PyTuple_Size(object);
-      if (count < 2 || count > kMaxDims + 2) PyErr_Clear();
-    }
-    if (count < 2 || count > kMaxDims + 2) return read_capsule(state, name, object, &tensor);
-    int64_t values[kMaxDims + 2];
-    for (Py_ssize_t i = 0; i < count; ++i) values[i] = PyLong_AsLong(PyTuple_GetItem(object, i));
-    if (PyErr_Occurred() != nullptr) return false;
-    std::memcpy(extents, values + 2, static_cast<size_t>(count - 2) * sizeof(int64_t));
-    const DLDataType type = {static_cast<uint8_t>(values[0]), static_cast<uint8_t>(values[1]), 1};
-    void* const address = this;
-    tensor.describe({address, {kDLCUDA, 0}, static_cast<int32_t>(count - 2), type, extents, nullptr, 0});
-    return true;
-  }
-};
-
-// A record whose tensors are capsules that the caller keeps, or shapes.
-struct Capsules {
-  Shape shapes[kNumOperands];
-  Options options;
-  WeightList weights;
-
-  // Gives the operands as they are checked and stated; what is stated may point into this.
-  Operands views() const {
-    Operands found = {{}, options, weights.addresses()};
-    for (int32_t field = 0; field < kNumOperands; ++field) found.tensors[field] = shapes[field].tensor.view();
-    if (weights.view() != nullptr) found.tensors[kRight] = weights.view();
-    return found;
-  }
-};
-
-// Reads the weights of groups, where each is a tensor of its own.
-bool read_weights(const State& state, Product product, const Record& record, Capsules* held) {
-  Py_ssize_t count = 0;
-  PyObject* weights = weights_of(product, record, &count);
-  if (weights == nullptr) return true;
-  bool is_listed = held->weights.begin(product, count, *held->shapes[kRight].tensor.view()) == 0;
-  for (Py_ssize_t i = 0; i < count && is_listed; ++i) {
-    Shape weight;
-    PyObject* object = PyTuple_GetItem(weights, i);
-    if (object == nullptr || !weight.read(state, "a weight of a group", object)) return false;
-    is_listed = held->weights.add(*weight.tensor.view()) == 0;
-  }
-  if (!is_listed) raise_refusal(state);
-  return is_listed;
-}
-
-const char* name_of(Field field) {
-  if (field == kLeft) return "the left operand";
-  return field == kRight ? "the right operand" : kOperandNames[field];
-}
-
-// Reads a record that is a tuple, and checks what it asks for.
-bool read_record(const State& state, Product product, PyObject* tuple, Capsules* held, Result* result) {
-  PyObject* values[kMostFields];
-  const Record record = {values, PyTuple_Size(tuple)};
-  if (record.count < 0 || !is_whole(state, product, record)) return false;
-  for (Py_ssize_t i = 0; i < record.count; ++i) values[i] = PyTuple_GetItem(tuple, i);  // borrowed from the tuple
-  if (read_options(state, product, record, &held->options) != 0) return false;
-  for (Py_ssize_t i = 0; i < record.count; ++i) {
-    const Field field = record.fields(product)[i];
-    const bool is_needed = field == kLeft || (field == kRight && !is_on_rows(product));
-    if (field >= kNumOperands || (!is_needed && is_none(values[i]))) continue;
-    if (!held->shapes[field].read(state, name_of(field), values[i])) return false;
-    if (field < kOut || !held->shapes[field].tensor.is_read_only()) continue;
-    refuse("OperandError", "%s is read-only, as its framework says; leave %s= away", kOperandNames[field],
-           kOperandNames[field]);
-    raise_refusal(state);
-    return false;
-  }
-  if (!read_weights(state, product, record, held)) return false;
-  if (check_operands(product, held->views(), result) == 0) return true;
-  raise_refusal(state);
-  return false;
 }
 
 // Gives what a checked call writes, by the names of the fields: tuples of the extents, and of the number of the element type, or
@@ -171,31 +86,6 @@ PyObject* describe_result(Product product, PyObject* self, PyObject* const* argu
   if (tag != nullptr) Py_DecRef(tag);
   return found;
 }
-
-// A record of capsules, stated for the C API: products, or an operation on rows.
-struct StatedRecord {
-  Capsules held;
-  Problems products;
-  aot_rows_problem_t rows;
-
-  // `promised` is the address that the right operand is promised to be constant at, or 0.
-  bool read(const State& state, Product product, PyObject* tuple, PyObject* promised) {
-    const void* address = PyLong_AsVoidPtr(promised);
-    if (address == nullptr && PyErr_Occurred() != nullptr) return false;
-    Result result;
-    if (!read_record(state, product, tuple, &held, &result)) return false;
-    const Operands operands = held.views();
-    if (operands[kOut] == nullptr) {
-      raise(state, "DtypeError", "out is not a DLPack capsule, or one that was consumed");
-      return false;
-    }
-    const bool is_constant = address != nullptr && held.shapes[kRight].tensor.data() == address;
-    const int status = is_on_rows(product) ? state_rows(product, operands, result, &rows)
-                                           : state_problems(product, operands, result, is_constant, &products);
-    if (status != 0) raise_refusal(state);
-    return status == 0;
-  }
-};
 
 // Reads the bytes of a workspace, which may be None.
 bool read_workspace(const State& state, PyObject* capsule, HeldTensor* workspace, size_t* num_bytes) {
@@ -301,7 +191,7 @@ aot_gemm_group_strides_t packed_steps(const aot_gemm_problem_t& problem, const O
   return steps;
 }
 
-// Arguments: operation, layout, m, n, k, number of products or groups, flags, table (integers). Returns what the dispatch
+// Arguments: operation, layout, m, n, k, number of products or groups, CallFlags, table (integers). Returns what the dispatch
 // table says of packed operands and a row-major D, by the names of aot_gemm_selection_t, and `workspace_bytes`; m, n and k are
 // as they were looked up.
 PyObject* plan(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
@@ -321,7 +211,8 @@ PyObject* plan(PyObject* self, PyObject* const* arguments, Py_ssize_t num_argume
   problem.a = packed(m, k, (layout & 2) != 0);
   problem.b = packed(n, k, (layout & 1) != 0);
   problem.d = packed(m, n, false);
-  problem.flags = static_cast<uint64_t>(flags);
+  problem.flags = ((flags & static_cast<int64_t>(CallFlag::kDeterministic)) != 0 ? AOT_GEMM_DETERMINISTIC : 0) |
+                  ((flags & static_cast<int64_t>(CallFlag::kBatchInvariant)) != 0 ? AOT_GEMM_BATCH_INVARIANT : 0);
   problem.bias = packed(1, n, false);
   problem.residual = packed(m, n, false);
   problem.num_groups = num_groups;

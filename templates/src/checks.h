@@ -3,6 +3,7 @@
 #define AOT_GEMM_CHECKS_H_
 
 #include <cstdint>
+#include <initializer_list>
 
 #include "aot_gemm.h"
 #include "operation.h"
@@ -11,6 +12,16 @@ namespace aot {
 
 // Most rows, columns or products that a call takes.
 constexpr int64_t kMaxExtent = INT32_MAX;
+
+// An operand that not every operation takes, as a caller gives it.
+struct Given {
+  Argument argument;
+  const char* name;
+  const void* data;
+};
+
+// Refuses what an operation does not take, by the bits of its arguments: it would be left out.
+aot_gemm_status_t check_absent(std::initializer_list<Given> operands, uint32_t arguments, const char* tag);
 
 // Checks that an extent is 0 to `most`.
 aot_gemm_status_t check_extent(const char* name, int64_t extent, int64_t most = kMaxExtent);

@@ -2,6 +2,7 @@
 
 #include <cinttypes>
 
+#include "product_operands.h"
 #include "refusal.h"
 #include "scales.h"
 
@@ -72,64 +73,19 @@ int check_offsets(const Operands& operands) {
                 shape_text(*operands[kRight]).characters, groups, static_cast<uint64_t>(groups) + 1);
 }
 
-int refuse_shapes(const Operands& operands) {
-  return refuse("ShapeError", "grouped_linear: scale_x has shape %s and scale_w %s, beside x %s and weight %s; expected one "
-                "element or (rows,) or (rows, 1), and one element, (groups,) or (groups, n); or one for each block: (rows, "
-                "ceil(k / 128)) and (groups, ceil(n / 128), ceil(k / 128))", shape_text(*operands[kScaleX]).characters,
-                shape_text(*operands[kScaleW]).characters, shape_text(*operands[kLeft]).characters,
-                shape_text(*operands[kRight]).characters);
-}
-
 Grouping grouping_of(const Operands& operands) {
   if (groups_k(operands)) return Grouping::kKgrouped;
   return operands[kIndex] == nullptr ? Grouping::kGrouped : Grouping::kGathered;
 }
 
-// Finds the operation. Factors that may be of either kind are of the one that the library has.
-int resolve(const Operands& operands, Element a, Element b, int32_t* operation) {
-  const Options& options = operands.options;
-  Request request = {a,
-                     b,
-                     a,
-                     Scale::kNone,
-                     options.epilogue,
-                     grouping_of(operands),
-                     operands[kBias] != nullptr,
-                     false,
-                     options.allow_tf32,
-                     options.use_fast_accum};
-  if (find_element_of_d(kProduct, operands, a, &request.d) != 0) return -1;
-  if (check_scales(kProduct, operands, request) != 0) return -1;
-  if (operands[kScaleX] != nullptr && groups_k(operands)) {
-    request.scale = Scale::kVector;
-    return refuse_request(kProduct, request);
-  }
-  if (operands[kScaleX] != nullptr) {
-    if (check_tensor_of(kProduct, "scale_x", *operands[kScaleX], *operands[kLeft], Element::kFloat32) != 0) return -1;
-    if (check_tensor_of(kProduct, "scale_w", *operands[kScaleW], *operands[kLeft], Element::kFloat32) != 0) return -1;
-    const ScaleShapes shapes =
-        read_group_scale_shapes(*operands[kScaleX], *operands[kScaleW], *operands[kLeft], *operands[kRight]);
-    if (!shapes.are_vectors && !shapes.are_blocks) return refuse_shapes(operands);
-    request.scale = shapes.are_vectors ? Scale::kVector : Scale::kBlock;
-    *operation = find_operation(request);
-    if (*operation >= 0) return 0;
-    Request by_blocks = request;
-    by_blocks.scale = Scale::kBlock;
-    if (shapes.are_blocks) *operation = find_operation(by_blocks);
-    return *operation >= 0 ? 0 : refuse_request(kProduct, request);
-  }
-  *operation = find_operation(request);
-  return *operation >= 0 ? 0 : refuse_request(kProduct, request);
-}
-
 int check_bias(const Operands& operands, const Result& result) {
-  const DLTensor& bias = *operands[kBias];
-  if (check_tensor_of(kProduct, "bias", bias, *operands[kLeft], result.computed_by().bias_element) != 0) return -1;
+  if (operands[kBias] == nullptr) return 0;
   const int64_t expected[] = {operands[kRight]->shape[0], operands[kRight]->shape[1]};
-  if (!have_shape(bias, expected, 2)) {
-    return refuse("ShapeError", "grouped_linear: bias has shape %s; expected %s, an element for each row of each group's weight",
-                  shape_text(bias).characters, Text(expected, 2).characters);
+  if (check_of(kProduct, operands, kBias, result.computed_by().bias_element, expected, 2,
+               ", an element for each row of each group's weight") != 0) {
+    return -1;
   }
+  const DLTensor& bias = *operands[kBias];
   if (expected[1] <= 1 || stride_of(bias, 1) == 1) return 0;
   return refuse("StrideError", "grouped_linear: bias has the strides %s; expected a group's elements adjacent; make it "
                 "contiguous", stride_text(bias).characters);
@@ -177,12 +133,10 @@ int check_grouped(const Operands& operands, Result* result) {
   Element b;
   if (check_tensor(kProduct, "x", x, x, &a) != 0 || check_tensor(kProduct, "weight", weight, x, &b) != 0) return -1;
   if (check_shapes(operands) != 0 || check_offsets(operands) != 0) return -1;
-  if (resolve(operands, a, b, &result->operation) != 0) return -1;
+  if (resolve(kProduct, operands, grouping_of(operands), a, b, &result->operation) != 0) return -1;
   find_extents(operands, result);
-  if (operands[kBias] != nullptr && check_bias(operands, *result) != 0) return -1;
-  if (operands[kOut] == nullptr || have_shape(*operands[kOut], result->extents, result->num_dims)) return 0;
-  return refuse("ShapeError", "grouped_linear: out has shape %s; expected %s", shape_text(*operands[kOut]).characters,
-                Text(result->extents, result->num_dims).characters);
+  if (check_bias(operands, *result) != 0) return -1;
+  return check_out(kProduct, operands, *result);
 }
 
 int state_grouped(const Operands& operands, const Result& result, aot_gemm_problem_t* problem) {

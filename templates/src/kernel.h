@@ -12,7 +12,6 @@ namespace aot {
 
 // What a kernel's C entry takes is told by Argument, of aot.core.signature and row_signature, each as a pointer to a value; the
 // stream is the last before the result. `launch` of runtime.cc and `launch_rows` of row_plan.cc say of which type each is.
-constexpr int32_t kMaxArguments = 17;
 
 // Pointers to the values of arguments, by Argument; only those that a kernel takes are looked at.
 struct ArgumentValues {

@@ -32,6 +32,13 @@ Text stride_text(const DLTensor& tensor) {
   return {strides, tensor.ndim};
 }
 
+bool is_one_element(const DLTensor& tensor) {
+  for (int32_t i = 0; i < tensor.ndim; ++i) {
+    if (tensor.shape[i] != 1) return false;
+  }
+  return true;
+}
+
 int64_t packed_stride(const DLTensor& tensor, int32_t dim) {
   int64_t stride = 1;
   for (int32_t i = dim + 1; i < tensor.ndim; ++i) stride = multiply(stride, tensor.shape[i]);

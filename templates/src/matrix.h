@@ -45,6 +45,9 @@ inline int64_t stride_of(const DLTensor& tensor, int32_t dim) {
   return tensor.strides != nullptr ? tensor.strides[dim] : packed_stride(tensor, dim);
 }
 
+// Says whether a tensor has one element.
+bool is_one_element(const DLTensor& tensor);
+
 // Joins none or several dimensions.
 bool join_any(const DLTensor& tensor, int32_t begin, int32_t end, Mode* mode);
 

@@ -49,6 +49,9 @@ struct Written {
   int32_t num_dims;
 };
 
+// What Python calls the left operand.
+const char* left_name(Product product);
+
 // Gives an element type as DLPack describes it.
 DLDataType dlpack_type(Element element);
 
@@ -63,14 +66,19 @@ int check_tensor_of(Product product, const char* name, const DLTensor& tensor, c
 // Reads a tensor as a matrix whose rows are its first `num_row_dims` dimensions.
 int read_matrix(Product product, const char* name, const DLTensor& tensor, int32_t num_row_dims, Matrix* matrix);
 
-// Finds the element type of D: the one that is asked for, or that `out` has.
-int find_element_of_d(Product product, const Operands& operands, Element left, Element* element);
+// Checks the shape of a tensor. `reason` ends the refusal of another.
+int check_shape(Product product, Field which, const DLTensor& tensor, const int64_t* extents, int32_t num_dims,
+                const char* reason = "");
 
-// Checks that there are both factors or none, as the element types have it.
-int check_scales(Product product, const Operands& operands, const Request& request);
+// Checks an operand, where there is one, that is to be of an element type and a shape.
+int check_of(Product product, const Operands& operands, Field which, Element element, const int64_t* extents, int32_t num_dims,
+             const char* reason = "");
 
-// Refuses what this library has no operation for. Gives -1.
-int refuse_request(Product product, const Request& request);
+// Checks the shape of `out`, where there is one, whose element type was found.
+int check_out(Product product, const Operands& operands, const Result& result);
+
+// Finds the element type of `out`: the one that it has, or that is asked for, or else another.
+int find_element_of_out(Product product, const Operands& operands, Element otherwise, Element* element);
 
 // Says whether a tensor has a shape.
 bool have_shape(const DLTensor& tensor, const int64_t* extents, int32_t num_dims);

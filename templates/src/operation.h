@@ -18,9 +18,6 @@ struct ElementType {
   constexpr int64_t num_bytes() const { return bits / 8; }
 };
 
-// Elements along k, and rows of B, that one factor of Scale::kBlock serves.
-constexpr int64_t kScaleBlock = 128;
-
 // Counts the blocks of an extent, of any size, that have a factor each.
 inline int64_t num_blocks(int64_t extent) { return extent / kScaleBlock + (extent % kScaleBlock != 0); }
 
@@ -36,6 +33,8 @@ struct AtomFormat {
   // The bytes that the factors of some rows take, in whole atoms of 128 rows by 4 blocks along k.
   constexpr int64_t num_bytes(int64_t rows, int64_t k) const { return (rows + 127) / 128 * ((num_blocks(k) + 3) / 4) * 512; }
 };
+
+constexpr uint32_t bit_of(Argument argument) { return 1u << static_cast<int32_t>(argument); }
 
 // Whether a call has an operand.
 enum class Presence : int32_t { kNone, kOptional, kRequired };
@@ -54,14 +53,17 @@ struct Operation {
   AtomFormat atoms;   // of Scale::kAtoms
   Epilogue epilogue;  // all but kNone and kBias add the bias first, where there is one
   Presence bias;
-  bool scales_d;      // D is multiplied by one factor before it is rounded: it is of 8 bits, or A and B have one each
   bool is_fast;       // FP8 sums stay in the tensor core's accumulator for all of k
   bool is_tf32;       // float32 in memory, of which the tensor cores read 19 bits
   bool can_exchange;  // the problem with A and B exchanged, which computes D's transpose, is of the operation too
   uint32_t layouts;   // a bit for each layout that the table has a section of
   Grouping grouping;
   int32_t batched;  // index of the operation that computes a batch of this one's products; -1 where there is none
+  uint32_t arguments;  // bits of those that every kernel of it takes
 
+  bool takes(Argument argument) const { return (arguments & bit_of(argument)) != 0; }
+  // Says whether D is of 8 bits, and multiplied by one factor before it is rounded.
+  bool scales_d() const { return takes(Argument::kScaleD); }
   bool has_residual() const { return epilogue == Epilogue::kResidual; }
   // With a gate B has 2 n rows: the gate's and the linear ones.
   bool has_gate() const { return epilogue == Epilogue::kSwiglu || epilogue == Epilogue::kGeglu; }
@@ -105,8 +107,11 @@ constexpr int64_t bytes_of(Element element) { return bits_in(element) / 8; }
 // Says whether elements share bytes.
 constexpr bool is_packed(Element element) { return bits_in(element) < 8; }
 
-// Gives the bytes of elements that fill whole ones.
-constexpr int64_t size_of(Element element, int64_t count) { return count * bits_in(element) / 8; }
+// Gives the bytes of elements that fill whole ones. Of a count that no memory holds it gives its lowest 64 bits.
+constexpr int64_t size_of(Element element, int64_t count) {
+  if (is_packed(element)) return count / (8 / bits_in(element));
+  return static_cast<int64_t>(static_cast<uint64_t>(count) * static_cast<uint64_t>(bytes_of(element)));
+}
 
 // The C API's number of an operation: far from the small numbers that a struct may hold by mistake.
 constexpr int32_t kFirstOperationId = 1 << 16;

@@ -12,6 +12,7 @@
 #include "groups.h"
 #include "kernel.h"
 #include "runtime.h"
+#include "stated.h"
 
 namespace aot {
 
@@ -24,7 +25,7 @@ aot_gemm_status_t check_further(const aot_gemm_problem_t& problem, const Operati
   aot_gemm_status_t status = AOT_GEMM_OK;
   if (needs_factors) status = check_argument(problem.scale_a.data, "scale_a.data");
   if (status == AOT_GEMM_OK && needs_factors) status = check_argument(problem.scale_b.data, "scale_b.data");
-  if (status == AOT_GEMM_OK && operation.scales_d) status = check_argument(problem.scale_d.data, "scale_d.data");
+  if (status == AOT_GEMM_OK && operation.scales_d()) status = check_argument(problem.scale_d.data, "scale_d.data");
   if (status != AOT_GEMM_OK || !operation.has_residual()) return status;
   return check_argument(problem.residual.data, "residual.data");
 }
@@ -255,11 +256,6 @@ int64_t count_launches(const aot_gemm_problem_t& problem) {
   Asked asked;
   resolve(problem, index, &asked);
   return asked.num_launches;
-}
-
-aot_gemm_status_t check_argument(const void* pointer, const char* name) {
-  if (pointer != nullptr) return AOT_GEMM_OK;
-  return fail(AOT_GEMM_ERROR_ARGUMENT, "`%s` is null; expected an address", name);
 }
 
 aot_gemm_status_t select(const aot_gemm_problem_t& problem, Asking asking, aot_gemm_selection_t* selection, Plan* plan) {

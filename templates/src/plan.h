@@ -20,24 +20,6 @@ struct Plan {
   Canonical problem;         // of several launches, the first's
 };
 
-// A problem as the caller states it, in the struct of this library's own header.
-class Stated {
- public:
-  explicit Stated(const aot_gemm_problem_t* problem) : status_(take(problem, &storage_, &problem_)) {}
-  Stated(const Stated&) = delete;
-  Stated& operator=(const Stated&) = delete;
-
-  aot_gemm_status_t status() const { return status_; }
-  const aot_gemm_problem_t& operator*() const { return *problem_; }
-
- private:
-  aot_gemm_problem_t storage_;  // written only for a caller of another header
-  const aot_gemm_problem_t* problem_ = nullptr;
-  aot_gemm_status_t status_;
-};
-
-aot_gemm_status_t check_argument(const void* pointer, const char* name);
-
 // Fails by what is wrong with the dispatch table.
 aot_gemm_status_t fail_table(const char* fault);
 

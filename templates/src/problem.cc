@@ -1,13 +1,9 @@
 #include "problem.h"
 
 #include <algorithm>
-#include <cinttypes>
-#include <cstddef>
 #include <cstring>
 #include <initializer_list>
 #include <utility>
-
-#include "error.h"
 
 namespace aot {
 
@@ -16,11 +12,6 @@ namespace {
 // cuTensorMapEncodeTiled: addresses and strides are multiples of 16 bytes, strides are below 2^40 bytes.
 constexpr int64_t kAlignmentBytes = 16;
 constexpr int64_t kStrideLimitBytes = int64_t{1} << 40;
-
-// Problems of callers that were compiled before `bias` came: the smallest there are.
-constexpr uint64_t kLeastProblemBytes = offsetof(aot_gemm_problem_t, bias);
-// More than any header will have: a size past it is no size.
-constexpr uint64_t kMostProblemBytes = 4096;
 
 struct View {
   const void* data;
@@ -315,39 +306,6 @@ bool has_aligned_steps(const aot_gemm_problem_t& problem, const Operation& opera
   };
   return is_aligned_step(problem.group_strides.a, operation.a) && is_aligned_step(problem.group_strides.b, operation.b) &&
          is_aligned_step(problem.group_strides.d, operation.d);
-}
-
-aot_gemm_status_t copy_stated(const char* name, const void* stated, uint64_t least_bytes, uint64_t own_bytes,
-                              void* storage) {
-  uint64_t num_bytes = 0;  // which both structs begin with
-  std::memcpy(&num_bytes, stated, sizeof(num_bytes));
-  if (num_bytes < least_bytes || num_bytes > kMostProblemBytes) {
-    return fail(AOT_GEMM_ERROR_ARGUMENT,
-                "struct_bytes of the problem is %" PRIu64 "; expected sizeof(%s), %" PRIu64 " here and at least %" PRIu64
-                "; set it, or compile the program with the aot_gemm.h of this library (ABI version %d)",
-                num_bytes, name, own_bytes, least_bytes, AOT_GEMM_ABI_VERSION);
-  }
-  const auto* bytes = static_cast<const unsigned char*>(stated);
-  for (uint64_t i = own_bytes; i < num_bytes; ++i) {
-    if (bytes[i] == 0) continue;
-    return fail(AOT_GEMM_ERROR_ARGUMENT,
-                "the problem has %" PRIu64 " bytes, and byte %" PRIu64 " of it, which this library does not know, is "
-                "not 0; expected %" PRIu64 " bytes, or zeros past them; use a library as new as the program's aot_gemm.h",
-                num_bytes, i, own_bytes);
-  }
-  std::memset(storage, 0, own_bytes);
-  std::memcpy(storage, stated, std::min(num_bytes, own_bytes));
-  std::memcpy(storage, &own_bytes, sizeof(own_bytes));
-  return AOT_GEMM_OK;
-}
-
-aot_gemm_status_t take(const aot_gemm_problem_t* stated, aot_gemm_problem_t* storage,
-                       const aot_gemm_problem_t** problem) {
-  if (stated == nullptr) return fail(AOT_GEMM_ERROR_ARGUMENT, "`problem` is null; expected an address");
-  *problem = stated;
-  if (stated->struct_bytes == sizeof(*storage)) return AOT_GEMM_OK;
-  *problem = storage;
-  return copy_stated("aot_gemm_problem_t", stated, kLeastProblemBytes, sizeof(*storage), storage);
 }
 
 void canonicalise(const aot_gemm_problem_t& problem, const Operation& operation, uint32_t layouts, Canonical* canonical) {

@@ -139,16 +139,6 @@ inline bool adds_bias(const aot_gemm_problem_t& problem, const Operation& operat
   return operation.bias == Presence::kRequired || (operation.bias == Presence::kOptional && problem.bias.data != nullptr);
 }
 
-// Copies a problem of a caller of another header, which begins with its size in bytes, to a struct of ours of `own_bytes`:
-// fields that it lacks become 0. `name` is the struct's. Fails where it is smaller than `least_bytes`, or has something that we do not know.
-aot_gemm_status_t copy_stated(const char* name, const void* stated, uint64_t least_bytes, uint64_t own_bytes,
-                              void* storage);
-
-// Takes a problem as a caller states it, whose struct may be smaller or larger than ours: as it is, or copied to
-// `storage`. Checks the pointer and the size alone.
-aot_gemm_status_t take(const aot_gemm_problem_t* stated, aot_gemm_problem_t* storage,
-                       const aot_gemm_problem_t** problem);
-
 // Checks operation, flags, extents, strides, which operands there are, and that D shares no element with itself or any of
 // them. Finds the index of the operation.
 aot_gemm_status_t check(const aot_gemm_problem_t& problem, int32_t* operation);

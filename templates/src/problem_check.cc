@@ -47,24 +47,15 @@ aot_gemm_status_t check_extents(const aot_gemm_problem_t& problem, const Operati
               problem.n, kMaxExtent / 2);
 }
 
-// Refuses an operand that the operation does not take: it would be left out.
-aot_gemm_status_t check_absent(const char* name, const aot_gemm_tensor_t& tensor, const Operation& operation) {
-  if (tensor.data == nullptr) return AOT_GEMM_OK;
-  return fail(AOT_GEMM_ERROR_ARGUMENT, "got %s, which operation %s does not take; expected null, or another operation",
-              name, operation.tag);
-}
-
-aot_gemm_status_t check_absent(const aot_gemm_problem_t& problem, const Operation& operation) {
-  aot_gemm_status_t status = AOT_GEMM_OK;
-  if (operation.bias == Presence::kNone) status = check_absent("a bias", problem.bias, operation);
-  if (status == AOT_GEMM_OK && operation.scale == Scale::kNone) {
-    status = check_absent("scale_a", problem.scale_a, operation);
-    if (status == AOT_GEMM_OK) status = check_absent("scale_b", problem.scale_b, operation);
-  }
-  if (status == AOT_GEMM_OK && !operation.has_residual()) status = check_absent("a residual", problem.residual, operation);
-  if (status == AOT_GEMM_OK && !operation.scales_d) status = check_absent("scale_d", problem.scale_d, operation);
-  if (status == AOT_GEMM_OK && !operation.has_offsets()) status = check_absent("offsets", problem.offsets, operation);
-  if (status == AOT_GEMM_OK && !operation.gathers()) status = check_absent("an index", problem.index, operation);
+aot_gemm_status_t check_which(const aot_gemm_problem_t& problem, const Operation& operation) {
+  const aot_gemm_status_t status = check_absent({{Argument::kBias, "a bias", problem.bias.data},
+                                                 {Argument::kScaleA, "scale_a", problem.scale_a.data},
+                                                 {Argument::kScaleB, "scale_b", problem.scale_b.data},
+                                                 {Argument::kResidual, "a residual", problem.residual.data},
+                                                 {Argument::kScaleD, "scale_d", problem.scale_d.data},
+                                                 {Argument::kOffsets, "offsets", problem.offsets.data},
+                                                 {Argument::kIndex, "an index", problem.index.data}},
+                                                operation.arguments, operation.tag);
   if (status == AOT_GEMM_OK && !operation.groups_rows() && problem.b_of_groups != nullptr) {
     return fail(AOT_GEMM_ERROR_ARGUMENT, "got b_of_groups, which operation %s does not take; expected null, or an operation of "
                 "groups of rows", operation.tag);
@@ -76,6 +67,15 @@ aot_gemm_status_t check_absent(const aot_gemm_problem_t& problem, const Operatio
 }
 
 }  // namespace
+
+aot_gemm_status_t check_absent(std::initializer_list<Given> operands, uint32_t arguments, const char* tag) {
+  for (const Given& given : operands) {
+    if (given.data == nullptr || (arguments & bit_of(given.argument)) != 0) continue;
+    return fail(AOT_GEMM_ERROR_ARGUMENT, "got %s, which operation %s does not take; expected null, or another operation",
+                given.name, tag);
+  }
+  return AOT_GEMM_OK;
+}
 
 aot_gemm_status_t check_extent(const char* name, int64_t extent, int64_t most) {
   if (extent >= 0 && extent <= most) return AOT_GEMM_OK;
@@ -219,7 +219,7 @@ aot_gemm_status_t check_further(const aot_gemm_problem_t& problem, const Operati
     if (status == AOT_GEMM_OK) status = d.check_apart("scale_a", problem.scale_a, problem.m, columns, kFactorBytes);
     if (status == AOT_GEMM_OK) status = d.check_apart("scale_b", problem.scale_b, rows, columns, kFactorBytes);
   }
-  if (status == AOT_GEMM_OK && operation.scales_d) {
+  if (status == AOT_GEMM_OK && operation.scales_d()) {
     status = check_address("scale_d", problem.scale_d.data, kFactorBytes);
     if (status == AOT_GEMM_OK) status = d.check_apart("scale_d", problem.scale_d, 1, 1, kFactorBytes);
   }
@@ -266,7 +266,7 @@ aot_gemm_status_t check(const aot_gemm_problem_t& problem, int32_t* index) {
   const Operation& operation = kOperations[*index];
   status = check_flags(problem.flags, operation);
   if (status == AOT_GEMM_OK) status = check_extents(problem, operation);
-  if (status == AOT_GEMM_OK) status = check_absent(problem, operation);
+  if (status == AOT_GEMM_OK) status = check_which(problem, operation);
   if (status == AOT_GEMM_OK && is_empty(problem)) status = check_batch(problem, operation);
   if (status != AOT_GEMM_OK || is_empty(problem)) return status;
   status = check_bias(problem, operation);

@@ -1,6 +1,5 @@
 #include "row_operands.h"
 
-#include <cinttypes>
 #include <cstring>
 #include <initializer_list>
 
@@ -36,22 +35,6 @@ int find_shape(Product product, const DLTensor& x, Result* result) {
   return 0;
 }
 
-// Finds the element type of y: the one that is asked for, that `out` has, or that of x.
-int find_element_of_y(Product product, const Operands& operands, Element x, Element* y) {
-  const Options& options = operands.options;
-  const DLTensor* out = operands[kOut];
-  *y = options.gives_element ? options.element : x;
-  if (out == nullptr) return 0;
-  Element of_out;
-  if (check_tensor(product, "out", *out, *operands[kLeft], &of_out) != 0) return -1;
-  if (options.gives_element && of_out != options.element) {
-    return refuse("DtypeError", "%s: out is %s and the type asked for %s; expected one type", product_name(product),
-                  type_of(of_out).name, type_of(options.element).name);
-  }
-  *y = of_out;
-  return 0;
-}
-
 RowScale scale_of(const Options& options, Element y) {
   if (bytes_of(y) != 1) return RowScale::kNone;
   return options.has_blocks ? RowScale::kBlock : options.has_one_scale ? RowScale::kTensor : RowScale::kRow;
@@ -62,25 +45,11 @@ int find_operation_of(Product product, const Operands& operands, Result* result)
   Element x;
   Element y;
   if (check_tensor(product, "x", *operands[kLeft], *operands[kLeft], &x) != 0) return -1;
-  if (find_element_of_y(product, operands, x, &y) != 0) return -1;
+  if (find_element_of_out(product, operands, x, &y) != 0) return -1;
   const RowScale scale = scale_of(operands.options, y);
   result->operation = find_row_operation(function_of(product), x, y, scale);
   if (result->operation >= 0) return 0;
   return refuse(kNoOperation, "rows %s %s %s %s", product_name(product), word_of(x), word_of(y), word_of(scale));
-}
-
-int refuse_shape(Product product, Field which, const DLTensor& tensor, const int64_t* extents, int32_t num_dims) {
-  return refuse("ShapeError", "%s: %s has shape %s; expected %s", product_name(product), kOperandNames[which],
-                shape_text(tensor).characters, Text(extents, num_dims).characters);
-}
-
-// Checks a tensor, where there is one, that is to be of an element type and a shape.
-int check_of(Product product, const Operands& operands, Field which, Element element, const int64_t* extents,
-             int32_t num_dims) {
-  const DLTensor* tensor = operands[which];
-  if (tensor == nullptr) return 0;
-  if (check_tensor_of(product, kOperandNames[which], *tensor, *operands[kLeft], element) != 0) return -1;
-  return have_shape(*tensor, extents, num_dims) ? 0 : refuse_shape(product, which, *tensor, extents, num_dims);
 }
 
 bool is_empty(const DLTensor& tensor) {
@@ -88,13 +57,6 @@ bool is_empty(const DLTensor& tensor) {
     if (tensor.shape[i] == 0) return true;
   }
   return false;
-}
-
-bool is_one_element(const DLTensor& tensor) {
-  for (int32_t i = 0; i < tensor.ndim; ++i) {
-    if (tensor.shape[i] != 1) return false;
-  }
-  return true;
 }
 
 // Checks the scale that is given, or the tensor that scales are to be written to, and works out their shape.
@@ -277,7 +239,7 @@ int check_row_operands(Product product, const Operands& operands, Result* result
   if (check_of(product, operands, kBias, operation.x, &cols, 1) != 0) return -1;
   if (check_of(product, operands, kResidual, operation.x, x.shape, x.ndim) != 0) return -1;
   if (check_of(product, operands, kResidualOut, operation.x, x.shape, x.ndim) != 0) return -1;
-  if (check_of(product, operands, kOut, operation.y, result->extents, result->num_dims) != 0) return -1;
+  if (check_out(product, operands, *result) != 0) return -1;
   if (check_scales(product, operands, result) != 0) return -1;
   result->rotary_dim = 0;
   return operation.is_rotary() ? check_angles(product, operands, result) : 0;

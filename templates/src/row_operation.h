@@ -17,13 +17,14 @@ struct RowOperation {
   // What Y is divided by before it is rounded: nothing, a scale for each row, one for each kScaleBlock columns of a row, or one
   // for all.
   RowScale scale;
+  uint32_t arguments;  // bits of those that its kernels take
 
+  bool takes(Argument argument) const { return (arguments & bit_of(argument)) != 0; }
   bool is_norm() const { return function == RowFunction::kRmsNorm || function == RowFunction::kLayerNorm; }
   // Says whether an element of Y is made of two of X, which then has 2 cols columns.
   bool is_pair() const { return function == RowFunction::kSiluMul || function == RowFunction::kGeluTanhMul; }
   bool is_rotary() const { return function == RowFunction::kRotary; }
-  bool has_bias() const { return function == RowFunction::kLayerNorm; }
-  bool has_scale() const { return scale != RowScale::kNone; }
+  bool has_scale() const { return takes(Argument::kScale); }
 };
 
 // Written by table.cc, in the order of the catalogue; there may be none.

@@ -12,13 +12,11 @@
 #include "plan.h"
 #include "row_problem.h"
 #include "runtime.h"
+#include "stated.h"
 
 namespace aot {
 
 namespace {
-
-// The least that a caller of any header has room for: today's struct.
-constexpr uint64_t kLeastRowSelectionBytes = sizeof(aot_rows_selection_t);
 
 // Enqueues a kernel on the current device for a checked problem that it takes.
 aot_gemm_status_t launch_rows(int32_t index, const aot_rows_problem_t& problem, const RowOperation& operation, void* stream,
@@ -112,25 +110,18 @@ aot_gemm_status_t select_rows_in(int32_t table, const aot_rows_problem_t& proble
 }  // namespace aot
 
 aot_gemm_status_t aot_rows_select(const aot_rows_problem_t* problem, aot_rows_selection_t* selection) {
-  const aot::StatedRows stated(problem);
+  const aot::Stated stated(problem);
   aot_gemm_status_t status = stated.status();
-  if (status == AOT_GEMM_OK) status = aot::check_argument(selection, "selection");
+  if (status == AOT_GEMM_OK) status = aot::check_selection(selection);
   if (status != AOT_GEMM_OK) return status;
-  if (selection->struct_bytes < aot::kLeastRowSelectionBytes) {
-    return aot::fail(AOT_GEMM_ERROR_ARGUMENT,
-                     "struct_bytes of the selection is %" PRIu64 "; expected sizeof(aot_rows_selection_t), at least %" PRIu64
-                     "; set it", selection->struct_bytes, aot::kLeastRowSelectionBytes);
-  }
   aot_rows_selection_t found;
   status = aot::select_rows_in(aot::ask_table((*stated).device), *stated, &found);
-  if (status != AOT_GEMM_OK) return status;
-  found.struct_bytes = selection->struct_bytes;
-  *selection = found;
-  return AOT_GEMM_OK;
+  if (status == AOT_GEMM_OK) aot::give(found, selection);
+  return status;
 }
 
 aot_gemm_status_t aot_rows_launch(const aot_rows_problem_t* problem, void* stream) {
-  const aot::StatedRows stated(problem);
+  const aot::Stated stated(problem);
   if (stated.status() != AOT_GEMM_OK) return stated.status();
   const aot_rows_problem_t& rows = *stated;
   aot_rows_selection_t selection;
@@ -144,7 +135,7 @@ aot_gemm_status_t aot_rows_launch(const aot_rows_problem_t* problem, void* strea
 }
 
 aot_gemm_status_t aot_rows_launch_kernel(int32_t kernel, const aot_rows_problem_t* problem, void* stream) {
-  const aot::StatedRows stated(problem);
+  const aot::Stated stated(problem);
   if (stated.status() != AOT_GEMM_OK) return stated.status();
   const aot::DeviceScope scope((*stated).device);
   int32_t index = 0;

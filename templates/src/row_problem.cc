@@ -50,22 +50,15 @@ aot_gemm_status_t check_extents(const aot_rows_problem_t& problem, const RowOper
               problem.heads, problem.positions, problem.rotary_dim, operation.tag);
 }
 
-// Refuses an operand that the operation does not take: it would be left out.
-aot_gemm_status_t check_absent(const char* name, const aot_rows_tensor_t& tensor, bool is_taken,
-                               const RowOperation& operation) {
-  if (is_taken || tensor.data == nullptr) return AOT_GEMM_OK;
-  return fail(AOT_GEMM_ERROR_ARGUMENT, "got %s, which operation %s does not take; expected null, or another operation", name,
-              operation.tag);
-}
-
 aot_gemm_status_t check_which(const aot_rows_problem_t& problem, const RowOperation& operation) {
-  aot_gemm_status_t status = check_absent("a residual", problem.residual, operation.is_norm(), operation);
-  if (status == AOT_GEMM_OK) status = check_absent("residual_out", problem.residual_out, operation.is_norm(), operation);
-  if (status == AOT_GEMM_OK) status = check_absent("a weight", problem.weight, operation.is_norm(), operation);
-  if (status == AOT_GEMM_OK) status = check_absent("a bias", problem.bias, operation.has_bias(), operation);
-  if (status == AOT_GEMM_OK) status = check_absent("cos", problem.cos, operation.is_rotary(), operation);
-  if (status == AOT_GEMM_OK) status = check_absent("sin", problem.sin, operation.is_rotary(), operation);
-  if (status == AOT_GEMM_OK) status = check_absent("a scale", problem.scale, operation.has_scale(), operation);
+  const aot_gemm_status_t status = check_absent({{Argument::kResidual, "a residual", problem.residual.data},
+                                                 {Argument::kResidualOut, "residual_out", problem.residual_out.data},
+                                                 {Argument::kWeight, "a weight", problem.weight.data},
+                                                 {Argument::kBias, "a bias", problem.bias.data},
+                                                 {Argument::kCos, "cos", problem.cos.data},
+                                                 {Argument::kSin, "sin", problem.sin.data},
+                                                 {Argument::kScale, "a scale", problem.scale.data}},
+                                                operation.arguments, operation.tag);
   if (status != AOT_GEMM_OK) return status;
   if (problem.residual_out.data != nullptr && problem.residual.data == nullptr) {
     return fail(AOT_GEMM_ERROR_ARGUMENT, "got residual_out and no residual, whose sum with x it is for; expected both, or none");
@@ -128,16 +121,6 @@ int32_t flags_of(const aot_rows_problem_t& problem) {
 }
 
 }  // namespace
-
-StatedRows::StatedRows(const aot_rows_problem_t* problem) : problem_(problem), status_(AOT_GEMM_OK) {
-  if (problem == nullptr) {
-    status_ = fail(AOT_GEMM_ERROR_ARGUMENT, "`problem` is null; expected an address");
-    return;
-  }
-  if (problem->struct_bytes == sizeof(storage_)) return;
-  status_ = copy_stated("aot_rows_problem_t", problem, sizeof(storage_), sizeof(storage_), &storage_);
-  problem_ = &storage_;
-}
 
 aot_gemm_status_t check_rows(const aot_rows_problem_t& problem, int32_t* index) {
   aot_gemm_status_t status = find_row_operation(problem.operation, index);

@@ -64,22 +64,6 @@ inline int64_t rows_of_scales(const aot_rows_problem_t& problem, const RowOperat
   return operation.scale == RowScale::kTensor ? 1 : problem.rows;
 }
 
-// A problem as the caller states it, in the struct of this library's own header.
-class StatedRows {
- public:
-  explicit StatedRows(const aot_rows_problem_t* problem);
-  StatedRows(const StatedRows&) = delete;
-  StatedRows& operator=(const StatedRows&) = delete;
-
-  aot_gemm_status_t status() const { return status_; }
-  const aot_rows_problem_t& operator*() const { return *problem_; }
-
- private:
-  aot_rows_problem_t storage_;  // written only for a caller of another header
-  const aot_rows_problem_t* problem_;
-  aot_gemm_status_t status_;
-};
-
 // Checks operation, flags, extents, strides, which operands there are, and what shares memory with what. Finds the index of
 // the operation.
 aot_gemm_status_t check_rows(const aot_rows_problem_t& problem, int32_t* operation);

@@ -9,13 +9,6 @@ namespace aot {
 
 namespace {
 
-bool is_one_element(const DLTensor& tensor) {
-  for (int32_t i = 0; i < tensor.ndim; ++i) {
-    if (tensor.shape[i] != 1) return false;
-  }
-  return true;
-}
-
 bool has_shape(const DLTensor& tensor, int64_t first) { return tensor.ndim == 1 && tensor.shape[0] == first; }
 
 bool has_shape(const DLTensor& tensor, int64_t first, int64_t second) {
@@ -50,20 +43,7 @@ int64_t num_rows(const DLTensor& x) {
   return rows.extent;
 }
 
-}  // namespace
-
-ScaleShapes read_scale_shapes(const DLTensor& scale_x, const DLTensor& scale_w, const DLTensor& x, int64_t rows) {
-  const int64_t m = num_rows(x);
-  const int64_t k_blocks = num_blocks(x.shape[x.ndim - 1]);
-  const bool x_is_vector = is_one_element(scale_x) || has_shape(scale_x, m) || has_shape(scale_x, m, 1) ||
-                           leads_as(scale_x, x) || leads_as(scale_x, x, 1);
-  const bool w_is_vector = is_one_element(scale_w) || has_shape(scale_w, rows) || has_shape(scale_w, rows, 1) ||
-                           has_shape(scale_w, 1, rows);
-  const bool x_is_blocks = has_shape(scale_x, m, k_blocks) || leads_as(scale_x, x, k_blocks);
-  const bool w_is_blocks = has_shape(scale_w, num_blocks(rows), k_blocks);
-  return {x_is_vector && w_is_vector, x_is_blocks && w_is_blocks};
-}
-
+// Reads the shapes of the factors of x (rows, k), and of a stack of weights (groups, rows, k).
 ScaleShapes read_group_scale_shapes(const DLTensor& scale_x, const DLTensor& scale_w, const DLTensor& x,
                                     const DLTensor& weight) {
   const int64_t groups = weight.shape[0];
@@ -78,8 +58,30 @@ ScaleShapes read_group_scale_shapes(const DLTensor& scale_x, const DLTensor& sca
           has_shape(scale_x, m, k_blocks) && has_shape(scale_w, groups, num_blocks(rows), k_blocks)};
 }
 
+}  // namespace
+
+ScaleShapes read_scale_shapes(const DLTensor& scale_x, const DLTensor& scale_w, const DLTensor& x, const DLTensor& weight) {
+  if (weight.ndim == 3) return read_group_scale_shapes(scale_x, scale_w, x, weight);
+  const int64_t rows = weight.shape[0];
+  const int64_t m = num_rows(x);
+  const int64_t k_blocks = num_blocks(x.shape[x.ndim - 1]);
+  const bool x_is_vector = is_one_element(scale_x) || has_shape(scale_x, m) || has_shape(scale_x, m, 1) ||
+                           leads_as(scale_x, x) || leads_as(scale_x, x, 1);
+  const bool w_is_vector = is_one_element(scale_w) || has_shape(scale_w, rows) || has_shape(scale_w, rows, 1) ||
+                           has_shape(scale_w, 1, rows);
+  const bool x_is_blocks = has_shape(scale_x, m, k_blocks) || leads_as(scale_x, x, k_blocks);
+  const bool w_is_blocks = has_shape(scale_w, num_blocks(rows), k_blocks);
+  return {x_is_vector && w_is_vector, x_is_blocks && w_is_blocks};
+}
+
 int refuse_scale_shapes(Product product, const DLTensor& scale_x, const DLTensor& scale_w, const DLTensor& x,
                         const DLTensor& weight) {
+  if (weight.ndim == 3) {
+    return refuse("ShapeError", "%s: scale_x has shape %s and scale_w %s, beside x %s and weight %s; expected one element or "
+                  "(rows,) or (rows, 1), and one element, (groups,) or (groups, n); or one for each block: (rows, ceil(k / 128)) "
+                  "and (groups, ceil(n / 128), ceil(k / 128))", product_name(product), shape_text(scale_x).characters,
+                  shape_text(scale_w).characters, shape_text(x).characters, shape_text(weight).characters);
+  }
   const int64_t m = num_rows(x);
   const int64_t n = weight.shape[0];
   const int64_t k_blocks = num_blocks(x.shape[x.ndim - 1]);

@@ -18,12 +18,9 @@ struct ScaleShapes {
   bool are_blocks;
 };
 
-// Reads the shapes of the factors of x (..., k) and of a weight (rows, k).
-ScaleShapes read_scale_shapes(const DLTensor& scale_x, const DLTensor& scale_w, const DLTensor& x, int64_t rows);
-
-// Reads the shapes of the factors of x (rows, k), and of a stack of weights (groups, rows, k).
-ScaleShapes read_group_scale_shapes(const DLTensor& scale_x, const DLTensor& scale_w, const DLTensor& x,
-                                    const DLTensor& weight);
+// Reads the shapes of the factors of x (..., k) and of a weight (rows, k), or of x (rows, k) and of a stack of weights (groups,
+// rows, k).
+ScaleShapes read_scale_shapes(const DLTensor& scale_x, const DLTensor& scale_w, const DLTensor& x, const DLTensor& weight);
 
 // Says in a refusal which shapes the factors of x and of a weight may have. Gives -1.
 int refuse_scale_shapes(Product product, const DLTensor& scale_x, const DLTensor& scale_w, const DLTensor& x,

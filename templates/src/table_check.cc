@@ -4,8 +4,8 @@
 #include <pthread.h>
 
 #include <cinttypes>
-#include <cstdint>
 #include <initializer_list>
+#include <utility>
 
 #include "aot_gemm.h"
 #include "dispatch.h"
@@ -326,40 +326,45 @@ const char* find_fault_of_tables() {
   return first == kNumSections ? nullptr : text.write("its tables have %" PRId32 " sections of %" PRId32, first, kNumSections);
 }
 
-// Says which operand a kernel and its operation disagree about; null where none. One that a kernel does not take would be
-// left out, and one that the operation does not have would be none.
-const char* find_disagreement(const Kernel& kernel, const Operation& operation) {
+// Says which argument of its kernels an operation contradicts itself about; null where none.
+const char* find_contradiction(const Operation& operation) {
   const bool is_scaled = operation.scale != Scale::kNone;
-  if (takes(kernel, Argument::kScaleA) != is_scaled) return "scale_a";
-  if (takes(kernel, Argument::kScaleB) != is_scaled) return "scale_b";
-  if (takes(kernel, Argument::kBias) != (operation.bias != Presence::kNone)) return "a bias";
-  if (takes(kernel, Argument::kResidual) != operation.has_residual()) return "a residual";
-  const bool has_offsets = operation.grouping != Grouping::kDense && operation.grouping != Grouping::kBatched;
-  if (takes(kernel, Argument::kOffsets) != has_offsets) return "offsets";
-  if (takes(kernel, Argument::kIndex) != (operation.grouping == Grouping::kGathered)) return "an index";
-  const bool groups_rows = operation.groups_rows();
-  if (takes(kernel, Argument::kBOfGroups) != groups_rows || takes(kernel, Argument::kPlaces) != groups_rows) {
-    return "the places of groups";
+  const std::pair<Argument, bool> all[] = {
+      {Argument::kScaleA, is_scaled},                       {Argument::kScaleB, is_scaled},
+      {Argument::kBias, operation.bias != Presence::kNone}, {Argument::kResidual, operation.has_residual()},
+      {Argument::kOffsets, operation.has_offsets()},        {Argument::kIndex, operation.gathers()},
+      {Argument::kBOfGroups, operation.groups_rows()},      {Argument::kPlaces, operation.groups_rows()}};
+  for (const auto& [argument, is_taken] : all) {
+    if (operation.takes(argument) != is_taken) return word_of(argument);
   }
-  return takes(kernel, Argument::kScaleD) != operation.scales_d ? "scale_d" : nullptr;
+  return nullptr;
+}
+
+// Checks that a kernel takes what its operation has: what it does not take would be left out.
+const char* find_fault_of_kernel(const Kernel& kernel, int32_t first_operation, int32_t end_operation) {
+  if (kernel.operation < first_operation || kernel.operation >= end_operation) {
+    return text.write("kernel %s is of operation %" PRId32 " of %" PRId32, kernel.name, kernel.operation, end_operation);
+  }
+  uint32_t taken = 0;
+  for (int32_t i = 0; i < kernel.num_arguments; ++i) taken |= bit_of(kernel.signature[i]);
+  const uint32_t expected = is_on_rows(kernel.operation) ? kRowOperations[kernel.operation - kNumOperations].arguments
+                                                         : kOperations[kernel.operation].arguments;
+  constexpr uint32_t kOwn = bit_of(Argument::kWorkspace) | bit_of(Argument::kPrefetchB) | bit_of(Argument::kTileOrder);
+  const uint32_t other = (taken ^ expected) & ~kOwn;
+  return other == 0 ? nullptr
+                    : text.write("kernel %s and its operation %s disagree about %s", kernel.name, tag_of(kernel.operation),
+                                 word_of(static_cast<Argument>(__builtin_ctz(other))));
 }
 
 const char* find_fault_of_kernels() {
-  for (int32_t i = 0; i < kNumRowKernels; ++i) {
-    const Kernel& kernel = kKernels[kNumKernels + i];
-    if (is_on_rows(kernel.operation) && kernel.operation < kNumAllOperations && takes(kernel, Argument::kStream)) continue;
-    return text.write("row kernel %s is of no operation, or has no stream", kernel.name);
+  for (int32_t i = 0; i < kNumOperations; ++i) {
+    const char* what = find_contradiction(kOperations[i]);
+    if (what != nullptr) return text.write("operation %s contradicts itself about %s", kOperations[i].tag, what);
   }
-  for (int32_t i = 0; i < kNumKernels; ++i) {
-    const Kernel& kernel = kKernels[i];
-    if (kernel.operation < 0 || kernel.operation >= kNumOperations) {
-      return text.write("kernel %s is of operation %" PRId32 " of %" PRId32, kernel.name, kernel.operation, kNumOperations);
-    }
-    const char* what = find_disagreement(kernel, kOperations[kernel.operation]);
-    if (what != nullptr) {
-      return text.write("kernel %s and its operation %s disagree about %s", kernel.name,
-                   kOperations[kernel.operation].tag, what);
-    }
+  for (int32_t i = 0; i < kNumAllKernels; ++i) {
+    const char* found = i < kNumKernels ? find_fault_of_kernel(kKernels[i], 0, kNumOperations)
+                                        : find_fault_of_kernel(kKernels[i], kNumOperations, kNumAllOperations);
+    if (found != nullptr) return found;
   }
   return nullptr;
 }

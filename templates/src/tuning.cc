@@ -3,6 +3,7 @@
 
 #include "cuda_entry.h"
 #include "plan.h"
+#include "stated.h"
 
 aot_gemm_status_t aot_gemm_kernel_workspace_bytes(int32_t kernel, const aot_gemm_problem_t* problem,
                                                   size_t* num_bytes) {

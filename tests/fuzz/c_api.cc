@@ -52,7 +52,7 @@ void draw_operands(const aot::Operation& operation, aot_gemm_problem_t* problem)
   if (is_scaled || one_in(200)) problem->scale_a = draw_factors(operation, problem->m, problem->k);
   if (is_scaled || one_in(200)) problem->scale_b = draw_factors(operation, rows, problem->k);
   if (operation.has_residual() || one_in(200)) problem->residual = draw_tensor(problem->m, problem->n);
-  if (operation.scales_d || one_in(200)) problem->scale_d = {draw_address(), {draw_stride(1), draw_stride(1)}};
+  if (operation.scales_d() || one_in(200)) problem->scale_d = {draw_address(), {draw_stride(1), draw_stride(1)}};
 }
 
 // Draws a batch at times: mostly of few products, one behind the other.

@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import json
 import random
+import re
 import shutil
 import sys
 from dataclasses import replace
@@ -30,11 +31,10 @@ from tests.runtime.structs import Clear, FakeLaunch, Order, RealLaunch, Selectio
 RECORDER = Path(__file__).with_name("recorder.cc")
 CHOOSER = Path(__file__).with_name("chooser.cc")
 ROW_RECORDER = Path(__file__).with_name("row_recorder.cc")
-BINDING_SOURCES = {
-    *("binding", "call", "capsules", "exchange", "group_operands", "matrix", "operands", "products"),
-    *("python_state", "reading", "record", "refusal", "request", "row_operands", "scales"),
-    *("torch_guard", "weights", "xla_call"),
-}
+_OF_BINDING = re.compile(r"if\(AOT_BUILD_BINDING\)(.*?)endif", re.DOTALL)
+_CMAKE_LISTS = read_templates()["CMakeLists.txt.j2"].decode()
+BINDING_SOURCES = set(re.findall(r"src/(\w+)\.cc", _OF_BINDING.search(_CMAKE_LISTS)[1]))
+"""What CMakeLists.txt compiles for Python alone."""
 REPLACED_SOURCES = {"cuda_entry", "graph_edge", "spread"}
 """What a library over something other than CUDA is not compiled of."""
 INIT, LOAD, LAUNCH, GET_DEVICE, SET_DEVICE, CAPABILITY, CLEAR, CAPTURE_MODE, SYNCHRONIZE, IS_CAPTURING, ORDER, FACTS = (

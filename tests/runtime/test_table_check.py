@@ -19,6 +19,8 @@ import pytest
 from aot.core.dispatch import MAX_STEP_KERNELS, MAX_STEP_M, Column, DispatchTable, Grid, Section
 from aot.core.element import ElementType
 from aot.core.operation import Operation
+from aot.core.signature import Argument, signature_of
+from aot.package.enumerations import argument_bits
 from tests import native
 from tests.golden.manifest import FALLBACK, golden_manifest, kernel, with_table
 from tests.runtime import host
@@ -34,6 +36,9 @@ NOT_ASCENDING = "its edges do not ascend, or its first row is not"
 STEPS_TURNED = "of its grid: its edges do not ascend"
 NO_STEP = "of 6 cannot stand in its grid"
 UNSCALED = "\n     Scale::kNone,\n     Epilogue::kNone,\n     "
+BEHIND_BIAS = "false,\n     false,\n     true,\n     1,\n     Grouping::kDense,\n     -1,\n     "
+HALF_REST = f"{UNSCALED}Presence::kNone,\n     {BEHIND_BIAS}"
+PLAIN = signature_of(HALF, has_workspace=False, prefetches_b=False)
 
 
 def step(m, number):
@@ -138,21 +143,21 @@ DAMAGES = {
     "no_table": ("kNumTables = 1", "kNumTables = 0", "it has no section"),
     "section_twice": ("    {0,\n     1,\n", "    {0,\n     0,\n", "section 1 has layout 0, or one like it came before"),
     "groups_of_kernels": ("     true,\n     3,\n     Grouping::kDense", "     true,\n     3,\n     Grouping::kGrouped",
-                          f"kernel {ONE_NAME} and its operation bf16 disagree about offsets"),
+                          "operation bf16 contradicts itself about offsets"),
     "layout_above": ("    {0,\n     1,\n", "    {0,\n     4,\n", "section 1 has layout 4, or one like it came before"),
     "type_above": ("    {1,\n     0,\n", "    {2,\n     0,\n", "section 2 is of operation 2 of 2"),
     "no_section": ("kNumSections = 3", "kNumSections = 0", "it has no section"),
     "layouts_without_section": ("true,\n     3,", "true,\n     7,",
                                 "its sections of bf16 are of the layouts 0x3, and 0x7 is listed"),
     "bias_that_no_kernel_adds": (f"kFloat16,{UNSCALED}Presence::kNone", f"kFloat16,{UNSCALED}Presence::kOptional",
-                                 f"kernel {HALF_NAME} and its operation fp16 disagree about a bias"),
+                                 "operation fp16 contradicts itself about bias"),
     "factors_that_no_kernel_takes": (f"kFloat16,{UNSCALED}", f"kFloat16,{UNSCALED}".replace("kNone", "kVector", 1),
-                                     f"kernel {HALF_NAME} and its operation fp16 disagree about scale_a"),
+                                     "operation fp16 contradicts itself about scale_a"),
     "residual_that_no_kernel_adds": (f"kFloat16,{UNSCALED}Pre",
                                      f"kFloat16,{UNSCALED}Pre".replace("logue::kNone", "logue::kResidual"),
-                                     f"kernel {HALF_NAME} and its operation fp16 disagree about a residual"),
-    "factor_of_d_that_no_kernel_takes": (f"kFloat16,{UNSCALED}Presence::kNone,\n     false",
-                                         f"kFloat16,{UNSCALED}Presence::kNone,\n     true",
+                                     "operation fp16 contradicts itself about residual"),
+    "factor_of_d_that_no_kernel_takes": (f"kFloat16,{HALF_REST}{argument_bits(PLAIN)}",
+                                         f"kFloat16,{HALF_REST}{argument_bits((*PLAIN, Argument.SCALE_D))}",
                                          f"kernel {HALF_NAME} and its operation fp16 disagree about scale_d"),
     "operation_of_kernels_above": ("kNumOperations = 2", "kNumOperations = 1",
                                    f"kernel {HALF_NAME} is of operation 1 of 1"),

@@ -101,15 +101,15 @@ def _workspace_bytes(product: TensorCall, shape: tuple[int, ...], operation: str
         return 0
     k = product.x.shape[-1]
     n = shape[-1] if product.weight.ndim == 2 else 1
-    asked = _library.operation(operation)
+    operation_id = _library.operation(operation)
     tables = range(_library.library().aot_gemm_num_tables())
     plan = _library.binding()["plan"]
-    answers = [
-        plan(asked, layout, math.prod(shape) // n, n, k, 1, 0, table)  # of one product, without flags
+    asked = (
+        _library.Asked(operation_id, layout, m=math.prod(shape) // n, n=n, k=k, table=table)
         for layout in _LAYOUTS[product.function]
         for table in tables
-    ]
-    return max(answer["workspace_bytes"] for answer in answers)
+    )
+    return max(plan(*each)["workspace_bytes"] for each in asked)
 
 
 def _num_batches(call: Call, operands: tuple[Any, ...]) -> int:

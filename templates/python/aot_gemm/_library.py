@@ -7,7 +7,7 @@ import os
 import sys
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from . import _files, errors
 
@@ -24,6 +24,21 @@ _ELF_START = b"\x7fELF\x02\x01\x01"
 _ELF_SHARED = 3
 _ELF_MACHINES = {62: "x86_64", 183: "aarch64"}
 """By e_machine, the names that the operating system has for them."""
+
+
+class Asked(NamedTuple):
+    """What the binding's `plan` is asked, in its order."""
+
+    operation: int
+    layout: int
+    m: int
+    n: int
+    k: int
+    num_groups: int = 1
+    """Products or groups."""
+    flags: int = 0
+    """Those of calls that ask something of results."""
+    table: int = 0
 
 
 def _check_header() -> None:

@@ -184,15 +184,13 @@ def grouped_linear(
         weight: (groups, n, k), or with a gate (groups, 2 n, k): the n rows of the gate and then the n linear ones; (n,
             k), with neither index nor gate nor bias; or a list or tuple of one for each group, of one size and of the
             same strides: nothing is copied, and a CUDA graph holds the addresses that it captured.
-        offsets: int32 in GPU memory, ascending: (groups,), where each group ends in rows, as torch has `offs`; or
-            (groups + 1,), the first group's start in front. A group that ends before it starts is empty. Of runs of k
-            (groups,), where each ends in k.
-        bias: (groups, n), or with a gate (groups, 2 n), where factors are given; None for none.
+        offsets: int32 in GPU memory, ascending: (groups,), where each group ends in rows, or run in k, as torch has
+            `offs`; or of rows (groups + 1,), the first start in front. A group that ends before it starts is empty.
+        bias: (groups, n), or with a gate (groups, 2 n), where factors are given.
         index: int32 in GPU memory, (rows,), in any order: row i of the groups is x[index[i]], or zeros of no row of x.
         gate: None, "silu" (SwiGLU) or "gelu_tanh" (GeGLU): activation(gate) * linear of the halves of the weight.
         interleaved: whether row 2 j of a weight is of the gate and row 2 j + 1 the linear one of column j.
-        scale_x: float32 factors of float8 rows of x, those with an index too: one element, (rows,) or (rows, 1), or of
-            blocks (rows, ceil(k / 128)).
+        scale_x: of float8 rows of x: one float32 factor, (rows,), (rows, 1), or of blocks (rows, ceil(k / 128)).
         scale_w: those of the weights: one element, (groups,), or (groups, n); or of blocks (groups, ceil(n / 128),
             ceil(k / 128)), where rows of a gate are not interleaved.
         out: (rows, n), or (groups, rows, n) of runs of k; allocated where it is not given. Rows of no group are not
@@ -214,12 +212,11 @@ def grouped_linear(
     element = -1 if out_dtype is None else dtype_number("grouped_linear: out_dtype", out_dtype)
     flags = INTERLEAVED if interleaved else 0
     flags |= mode_flags(deterministic=deterministic, batch_invariant=batch_invariant)
-    weights = None
-    if isinstance(weight, (list, tuple)):
-        weights = weights_of(weight, "grouped_linear", "one (n, k) for each group, one or more")
-        weight = weights[0]
+    are_many = isinstance(weight, (list, tuple))
+    weights = weights_of(weight, "grouped_linear", "one (n, k) for each group, one or more") if are_many else None
+    first = weight if weights is None else weights[0]
     return _products.grouped_linear(
-        x, weight, bias, out, scale_x, scale_w, offsets, index, weights, epilogue, element, flags
+        x, first, bias, out, scale_x, scale_w, offsets, index, weights, epilogue, element, flags
     )
 
 

@@ -8,16 +8,13 @@ from typing import Any
 from . import _library, _row_request, errors
 from ._catalogue import ROW_CATALOGUE, RowRow
 from ._dtypes import dtype_name
-from ._enumerations import TIERS
+from ._enumerations import BITS, PAIRS, SCALE_BLOCK, TIERS
 from ._manifest import library_of_manifest, manifest
 from ._rows import GRANULARITIES
 from ._states import state_text
 from ._table import extent_of, table_of
 
 FUNCTIONS = tuple(dict.fromkeys(row.function for row in ROW_CATALOGUE))
-_BYTES = {"bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1}
-_SCALE_BLOCK = 128
-"""kScaleBlock of operation.h."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,7 @@ def _row_of(function: str, dtype: Any, out_dtype: Any, granularity: Any) -> RowR
     default = "float8_e4m3fn" if function == "quantize" else x
     y = default if out_dtype is None else dtype_name("out_dtype", out_dtype)
     is_row = granularity == "tensor" and function != "quantize"  # one scale is given there, as it may be of rows
-    scale = "none" if _BYTES.get(y) != 1 else "row" if is_row else granularity
+    scale = "none" if BITS.get(y) != 8 else "row" if is_row else granularity
     row = _row_request.find(function, x, y, scale)
     if row is None or not _row_request.is_there(row):
         _row_request.refuse(f"{_row_request.PREFIX}{function} {x} {y} {scale}")
@@ -78,11 +75,10 @@ def _row_of(function: str, dtype: Any, out_dtype: Any, granularity: Any) -> RowR
 
 def _num_bytes(row: RowRow, rows: int, cols: int) -> int:
     """Count the fewest bytes that memory must move: `RowOperation.num_bytes` of the toolchain."""
-    is_pair = row.function in ("silu_mul", "gelu_tanh_mul")
     vectors = {"rms_norm": 1, "layer_norm": 2}.get(row.function, 0)
-    scales = {"none": 0, "row": rows, "block": rows * -(-cols // _SCALE_BLOCK), "tensor": 1}[row.scale]
-    x = _BYTES[row.x] * (rows * cols * (2 if is_pair else 1) + vectors * cols)
-    return x + _BYTES[row.y] * rows * cols + 4 * scales
+    scales = {"none": 0, "row": rows, "block": rows * -(-cols // SCALE_BLOCK), "tensor": 1}[row.scale]
+    x = BITS[row.x] * (rows * cols * (2 if row.function in PAIRS else 1) + vectors * cols)
+    return (x + BITS[row.y] * rows * cols) // 8 + 4 * scales
 
 
 def _step_of(table: int, section: int, index: int) -> tuple[dict[str, Any], int]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _files, _library, _packed, errors
 from ._enumerations import LAYOUTS, TIERS, TILE_ORDERS
+from ._extras import mode_flags
 from ._manifest import device_table, library_of_manifest, manifest
 from ._packed import Row
 from ._plan_groups import Shape, grouping_of, of_a_group, skew_of
@@ -215,10 +216,6 @@ def table_of(target: str | None) -> int:
     return targets.index(target)
 
 
-BATCH_INVARIANT, DETERMINISTIC = 4, 8
-"""Flags of a problem. Source: aot_gemm.h, AOT_GEMM_BATCH_INVARIANT and AOT_GEMM_DETERMINISTIC."""
-
-
 def _select(call: str, layout: object, shape: Shape, batch: int, flags: int, target: str | None) -> _Selection:
     """Ask the library for an operation, by its tag, in a layout.
 
@@ -229,7 +226,7 @@ def _select(call: str, layout: object, shape: Shape, batch: int, flags: int, tar
     if not isinstance(layout, str) or layout not in LAYOUTS:
         raise errors.StrideError(f"layout is {errors.show(layout)}; expected one of {', '.join(LAYOUTS)}")
     library_of_manifest()
-    asked = _library.operation(call), LAYOUTS.index(layout), *shape, batch, flags, table_of(target)
+    asked = _library.Asked(_library.operation(call), LAYOUTS.index(layout), *shape, batch, flags, table_of(target))
     return _Selection(**_library.binding()["plan"](*asked))
 
 
@@ -349,8 +346,7 @@ def _plan(
 ) -> Plan:
     """Ask the library for what is requested, and find in the table what is known of it."""
     kind, call, count = request.grouping, find(request), num_groups or batch
-    flags = (BATCH_INVARIANT if modes["batch_invariant"] else 0) | (DETERMINISTIC if modes["deterministic"] else 0)
-    selection = _select(call, layout, shape, count, flags, target)
+    selection = _select(call, layout, shape, count, mode_flags(**modes), target)
     one = of_a_group(kind, shape, count)
     return Plan(
         *shape,

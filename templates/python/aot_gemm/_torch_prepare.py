@@ -9,18 +9,17 @@ import torch
 from . import _operations, _torch_modules, errors
 from ._constant import ConstantWeight
 from ._dtypes import dtype_name
+from ._enumerations import SCALE_BLOCK
 from ._table import plan
 from ._torch_products import is_plain
 
 _LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0, "int8": 127.0}
 """By element type of 8 bits: its largest value."""
 _WIDE = (torch.bfloat16, torch.float16, torch.float32)
-_BLOCK = 128
-"""kScaleBlock of operation.h."""
 _GRANULARITIES = ("row", "tensor", "block")
 _LEAST_SCALE = 2.0**-126
 """LEAST_SCALE of the toolchain's row_quantization.py, by which `quantize` computes its scales: none becomes 0."""
-_SLAB = 8 * _BLOCK
+_SLAB = 8 * SCALE_BLOCK
 """Rows that are quantized at a time, so that little is held in float32."""
 
 
@@ -157,7 +156,7 @@ def _quantized(rows: Any, element: str, granularity: str) -> tuple[Any, Any]:
         return quantize_weight(rows, dtype)
     if rows.numel() == 0:
         n, k = rows.shape
-        shape = (1,) if granularity == "tensor" else (-(-n // _BLOCK), -(-k // _BLOCK))
+        shape = (1,) if granularity == "tensor" else (-(-n // SCALE_BLOCK), -(-k // SCALE_BLOCK))
         return rows.to(dtype), torch.ones(shape, device=rows.device)
     values = torch.empty(rows.shape, dtype=dtype, device=rows.device)
     whole = rows.abs().amax().float().reshape(1) if granularity == "tensor" else None
@@ -168,7 +167,8 @@ def _quantized(rows: Any, element: str, granularity: str) -> tuple[Any, Any]:
         most = _block_maxima(wide) if whole is None else whole
         each = most
         if whole is None:
-            each = most.repeat_interleave(_BLOCK, 0).repeat_interleave(_BLOCK, 1)[: wide.shape[0], : wide.shape[1]]
+            blocks = most.repeat_interleave(SCALE_BLOCK, 0).repeat_interleave(SCALE_BLOCK, 1)
+            each = blocks[: wide.shape[0], : wide.shape[1]]
         values[part] = _rounded(wide, dtype, each)[0]
         scales.append(_rounded(most, dtype, most)[1])
     return values, torch.cat(scales) if whole is None else scales[0]
@@ -177,5 +177,5 @@ def _quantized(rows: Any, element: str, granularity: str) -> tuple[Any, Any]:
 def _block_maxima(wide: Any) -> Any:
     """Return the largest magnitude of each 128 by 128 elements."""
     n, k = wide.shape
-    padded = torch.nn.functional.pad(wide.abs(), (0, -k % _BLOCK, 0, -n % _BLOCK))
-    return padded.unflatten(0, (-1, _BLOCK)).unflatten(2, (-1, _BLOCK)).amax((1, 3))
+    padded = torch.nn.functional.pad(wide.abs(), (0, -k % SCALE_BLOCK, 0, -n % SCALE_BLOCK))
+    return padded.unflatten(0, (-1, SCALE_BLOCK)).unflatten(2, (-1, SCALE_BLOCK)).amax((1, 3))

@@ -23,6 +23,7 @@ from ._enumerations import (
     ONE_SCALE,
     PAIRS,
     READ,
+    SCALE_BLOCK,
     USE_FAST_ACCUM,
     WRITTEN,
 )
@@ -41,8 +42,6 @@ _UNKNOWN_TYPE = 3
 """kDLOpaqueHandle of dlpack.h."""
 _UNKNOWN_EXTENT = 8192
 """What stands for an extent that no trace knows, as of indices of what is not zero."""
-_SCALE_BLOCK = 128
-"""kScaleBlock of operation.h."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +194,7 @@ def _shapes_of(call: TensorCall) -> dict[str, tuple[Any, ...]]:
     shape = tuple(call.x.shape)
     if call.function in PAIRS:
         shape = (*shape[:-1], shape[-1] // 2)
-    scales = (*shape[:-1], -(-shape[-1] // _SCALE_BLOCK) if _scales(call) == "block" else 1)
+    scales = (*shape[:-1], -(-shape[-1] // SCALE_BLOCK) if _scales(call) == "block" else 1)
     scales = (1,) * len(shape) if _scales(call) == "tensor" else scales
     return {"out": shape, "residual_out": tuple(call.x.shape), "scale_out": scales}
 

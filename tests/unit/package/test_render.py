@@ -80,7 +80,7 @@ def test_a_table_without_a_section_is_answered_by_another_that_has_it(templates)
     assert "kTable1SectionOf[] = {1, 2, -1, -1};" in text
     assert '{"h100", kTable0Names, 1, 132, 4800, kTable0SectionOf, 1},' in text
     assert '    {"bf16",\n     "bf16",\n     Element::kBfloat16,\n' in text
-    assert "     true,\n     3,\n     Grouping::kDense,\n     -1},\n" in text
+    assert "     true,\n     3,\n     Grouping::kDense,\n     -1,\n" in text
     assert "Each GPU of a process gets the table of its own kind" in files["README.md"].decode()
 
 

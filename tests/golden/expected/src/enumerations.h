@@ -257,6 +257,9 @@ constexpr const char* kProductWords[] = {
 
 constexpr const char* word_of(Product value) { return kProductWords[static_cast<int32_t>(value)]; }
 
+// Most arguments that a kernel's entry takes.
+constexpr int32_t kMaxArguments = 16;
+
 // Tags and bits of elements, by Element.
 constexpr const char* kElementTags[] = {
     "bf16",
@@ -270,6 +273,9 @@ constexpr const char* kElementTags[] = {
     "int32",
 };
 constexpr int32_t kElementBits[] = {16, 16, 32, 8, 8, 4, 8, 8, 32};
+
+// Elements along k, columns of a row, and rows of B, that one factor of blocks serves.
+constexpr int64_t kScaleBlock = 128;
 
 // Bits of the argument kFlags.
 enum RowFlag : int32_t {

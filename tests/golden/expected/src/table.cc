@@ -100,11 +100,11 @@ const Operation kOperations[] = {
      Presence::kNone,
      false,
      false,
-     false,
      true,
      3,
      Grouping::kDense,
-     -1},
+     -1,
+     32775},
 };
 
 const int32_t kNumOperations = 1;

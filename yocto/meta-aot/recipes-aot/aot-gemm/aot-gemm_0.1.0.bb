@@ -26,7 +26,7 @@ do_install() {
     install -d ${D}${includedir} ${D}${libdir}/cmake/aot_gemm ${D}${libdir}/pkgconfig
     install -m 0755 ${S}/${AOT_LIBDIR}/libaot_gemm.so.1 ${D}${libdir}/
     ln -sf libaot_gemm.so.1 ${D}${libdir}/libaot_gemm.so
-    install -m 0644 ${S}/usr/include/aot_gemm.h ${S}/usr/include/aot_gemm.hpp ${D}${includedir}/
+    install -m 0644 ${S}/usr/include/aot_gemm*.h* ${D}${includedir}/
     install -m 0644 ${S}/${AOT_LIBDIR}/cmake/aot_gemm/*.cmake ${D}${libdir}/cmake/aot_gemm/
     install -m 0644 ${S}/${AOT_LIBDIR}/pkgconfig/aot_gemm.pc ${D}${libdir}/pkgconfig/
     # Debian has a folder for the machine between the libraries and /usr/lib.

@@ -14,6 +14,18 @@ ELEMENTS = (
     "int32",
 )
 """Element types, by torch's names."""
+BITS = {
+    "bfloat16": 16,
+    "float16": 16,
+    "float32": 32,
+    "float8_e4m3fn": 8,
+    "float8_e5m2": 8,
+    "int8": 8,
+    "int32": 32,
+}
+"""Of one element."""
+SCALE_BLOCK = 128
+"""Elements along k, columns of a row, and rows of a weight that one factor of blocks serves."""
 EPILOGUES = (
     "none",
     "bias",

@@ -150,18 +150,18 @@ const Operation kOperations[] = {
      Presence::kNone,
      false,
      false,
-     false,
      true,
      3,
      Grouping::kDense,
-     -1},
+     -1,
+     32775},
 };
 
 const int32_t kNumOperations = 1;
 
 const RowOperation kRowOperations[2] = {
-    {"bf16_rms_norm", RowFunction::kRmsNorm, Element::kBfloat16, Element::kBfloat16, RowScale::kNone},
-    {"bf16_e4m3_quantize", RowFunction::kQuantize, Element::kBfloat16, Element::kE4m3, RowScale::kRow},
+    {"bf16_rms_norm", RowFunction::kRmsNorm, Element::kBfloat16, Element::kBfloat16, RowScale::kNone, 62095424},
+    {"bf16_e4m3_quantize", RowFunction::kQuantize, Element::kBfloat16, Element::kE4m3, RowScale::kRow, 38895616},
 };
 
 const int32_t kNumRowOperations = 2;

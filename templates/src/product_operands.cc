@@ -1,0 +1,210 @@
+#include "product_operands.h"
+
+#include <cinttypes>
+
+#include "products.h"
+#include "refusal.h"
+#include "scales.h"
+
+namespace aot {
+
+namespace {
+
+const char* right_name(Product product) { return product == Product::kMatmul ? "b" : "weight"; }
+
+bool is_8_bit(Element element) { return type_of(element).bits == 8; }
+
+// The element type that D has where a call says nothing of it: torch's for its scaled products, else that of x.
+Element default_element(Element left, bool is_scaled) {
+  if (is_scaled) return Element::kBfloat16;
+  return left == Element::kInt8 ? Element::kInt32 : left;
+}
+
+int check_scales(Product product, const Operands& operands, const Request& request) {
+  const bool is_given = operands[kScaleX] != nullptr;
+  if (is_given != (operands[kScaleW] != nullptr)) {
+    return refuse("OperandError", "%s: got %s and no %s; expected both, or none", product_name(product),
+                  is_given ? "scale_x" : "scale_w", is_given ? "scale_w" : "scale_x");
+  }
+  const bool are_8_bit = is_8_bit(request.a) && is_8_bit(request.b);
+  if (is_given && !are_8_bit) {
+    return refuse("OperandError", "%s: got scale_x and scale_w, which go with float8 and int8 operands; x is %s and weight "
+                  "%s; leave them away", product_name(product), type_of(request.a).name, type_of(request.b).name);
+  }
+  if (is_given || !are_8_bit || request.d == Element::kInt32) return 0;
+  return refuse("OperandError", "%s: %s operands of a %s result need factors, by which they are multiplied; expected "
+                "float32 tensors in GPU memory, of one element, or of one for each row; pass them as linear(x, weight, "
+                "scale_x=, scale_w=)", product_name(product), type_of(request.a).name, type_of(request.d).name);
+}
+
+int refuse_request(Product product, const Request& request) {
+  return refuse(kNoOperation, "%s", write_request(product, request).characters);
+}
+
+// Finds the operation of operands that have factors. Such that each serve a whole row, as where k is up to 128, may be of
+// either kind: then the one that the library has.
+int resolve_scaled(Product product, const Operands& operands, Request* request, int32_t* operation) {
+  const DLTensor& left = *operands[kLeft];
+  const DLTensor& right = *operands[kRight];
+  const DLTensor& scale_x = *operands[kScaleX];
+  const DLTensor& scale_w = *operands[kScaleW];
+  request->scale = Scale::kVector;
+  if (request->grouping == Grouping::kKgrouped) return refuse_request(product, *request);
+  if (check_tensor_of(product, "scale_x", scale_x, left, Element::kFloat32) != 0) return -1;
+  if (check_tensor_of(product, "scale_w", scale_w, left, Element::kFloat32) != 0) return -1;
+  const ScaleShapes shapes = read_scale_shapes(scale_x, scale_w, left, right);
+  if (!shapes.are_vectors && !shapes.are_blocks) return refuse_scale_shapes(product, scale_x, scale_w, left, right);
+  if (!shapes.are_vectors) request->scale = Scale::kBlock;
+  *operation = find_operation(*request);
+  if (*operation >= 0) return 0;
+  Request by_blocks = *request;
+  by_blocks.scale = Scale::kBlock;
+  if (shapes.are_blocks) *operation = find_operation(by_blocks);
+  return *operation >= 0 ? 0 : refuse_request(product, *request);
+}
+
+int check_scale_out(Product product, const Operands& operands, const Result& result) {
+  const Operation& operation = result.computed_by();
+  if (operands[kScaleD] == nullptr) {
+    if (!operation.scales_d()) return 0;
+    return refuse("OperandError", "%s: a %s result needs scale_out, by which it is multiplied before it is rounded; expected "
+                  "a float32 tensor of one element in GPU memory; pass scale_out=", product_name(product),
+                  type_of(operation.d).name);
+  }
+  if (!operation.scales_d()) {
+    return refuse("OperandError", "%s: got scale_out, which goes with a float8 result; the result is %s; leave it away",
+                  product_name(product), type_of(operation.d).name);
+  }
+  const DLTensor& scale = *operands[kScaleD];
+  if (check_tensor_of(product, "scale_out", scale, *operands[kLeft], Element::kFloat32) != 0) return -1;
+  if (is_one_element(scale)) return 0;
+  return refuse("ShapeError", "%s: scale_out has shape %s; expected one element", product_name(product),
+                shape_text(scale).characters);
+}
+
+// Checks that a left and a right operand make a product.
+int check_shapes(Product product, const DLTensor& left, const DLTensor& right) {
+  const bool is_matmul = product == Product::kMatmul;
+  if (left.ndim < 1 || right.ndim < 1 || (!is_matmul && right.ndim != 2)) {
+    return refuse("ShapeError", "%s: got %s %s and %s %s; expected %s", product_name(product), left_name(product),
+                  shape_text(left).characters, right_name(product), shape_text(right).characters,
+                  is_matmul ? "a (..., m, k) or (k,), and b (..., k, n) or (k,)" : "x (..., k) and weight (n, k)");
+  }
+  const int64_t left_k = left.shape[left.ndim - 1];
+  const int64_t right_k = right.shape[is_matmul ? (right.ndim == 1 ? 0 : right.ndim - 2) : 1];
+  if (left_k != right_k) {
+    return refuse("ShapeError", "%s: %s %s has k %" PRId64 ", %s %s has k %" PRId64 "; expected one k",
+                  product_name(product), left_name(product), shape_text(left).characters, left_k,
+                  right_name(product), shape_text(right).characters, right_k);
+  }
+  if (product != Product::kGatedLinear || right.shape[0] % 2 == 0) return 0;
+  return refuse("ShapeError", "%s: weight has shape %s; expected an even number of rows, those of the gate and as many "
+                "linear ones", product_name(product), shape_text(right).characters);
+}
+
+aot_gemm_tensor_t as_tensor(const Matrix& matrix) { return {matrix.data, {matrix.strides[0], matrix.strides[1]}}; }
+
+// States the operands that a plain product has none of.
+int state_others(Product product, const Operands& operands, const Result& result, aot_gemm_problem_t* problem) {
+  if (operands[kScaleX] != nullptr) {
+    const Scale kind = result.computed_by().scale;
+    if (state_scale(product, "scale_x", *operands[kScaleX], kind, &problem->scale_a) != 0) return -1;
+    if (state_scale(product, "scale_w", *operands[kScaleW], kind, &problem->scale_b) != 0) return -1;
+  }
+  if (operands[kResidual] != nullptr) {
+    Matrix residual;
+    const DLTensor& tensor = *operands[kResidual];
+    if (read_matrix(product, "residual", tensor, result.num_dims - 1, &residual) != 0) return -1;
+    problem->residual = as_tensor(residual);
+  }
+  if (operands[kScaleD] != nullptr) problem->scale_d = {data_of(*operands[kScaleD]), {0, 0}};
+  return 0;
+}
+
+// States the two weights of a gate, which are tensors of their own: the second lies behind the first.
+int state_parts(const Operands& operands, aot_gemm_problem_t* problem) {
+  const auto gate = reinterpret_cast<uintptr_t>(operands.weights[0]);
+  const auto linear = reinterpret_cast<uintptr_t>(operands.weights[1]);
+  const auto element_bytes = static_cast<uintptr_t>(operands[kRight]->dtype.bits / 8);
+  if (linear < gate || (linear - gate) % element_bytes != 0) {
+    return refuse("StrideError", "gated_linear: the gate's weight is at address %p, the linear one at %p; expected the linear one "
+                  "behind it, by a number of elements; compute the two products by linear", operands.weights[0],
+                  operands.weights[1]);
+  }
+  problem->flags |= AOT_GEMM_GATE_PARTS;
+  problem->group_strides.b = static_cast<int64_t>((linear - gate) / element_bytes);
+  return 0;
+}
+
+}  // namespace
+
+int resolve(Product product, const Operands& operands, Grouping grouping, Element a, Element b, int32_t* operation) {
+  const Options& options = operands.options;
+  Request request = {a,
+                     b,
+                     a,
+                     Scale::kNone,
+                     options.epilogue,
+                     grouping,
+                     operands[kBias] != nullptr,
+                     operands[kResidual] != nullptr,
+                     options.allow_tf32,
+                     options.use_fast_accum};
+  const Element otherwise = default_element(a, operands[kScaleX] != nullptr);
+  if (find_element_of_out(product, operands, otherwise, &request.d) != 0) return -1;
+  if (check_scales(product, operands, request) != 0) return -1;
+  if (operands[kScaleX] != nullptr) return resolve_scaled(product, operands, &request, operation);
+  *operation = find_operation(request);
+  return *operation >= 0 ? 0 : refuse_request(product, request);
+}
+
+int check_product(Product product, const Operands& operands, Result* result) {
+  const DLTensor& left = *operands[kLeft];
+  const DLTensor& right = *operands[kRight];
+  Element a;
+  Element b;
+  if (check_tensor(product, left_name(product), left, left, &a) != 0) return -1;
+  if (check_tensor(product, right_name(product), right, left, &b) != 0) return -1;
+  if (check_shapes(product, left, right) != 0) return -1;
+  if (resolve(product, operands, Grouping::kDense, a, b, &result->operation) != 0) return -1;
+  if (is_batched(product, right)) {
+    if (find_batch_extents(left, right, result) != 0) return -1;
+    return check_out(product, operands, *result);
+  }
+  result->num_dims = left.ndim - 1;
+  for (int32_t i = 0; i < result->num_dims; ++i) result->extents[i] = left.shape[i];
+  const int64_t num_rows = right.ndim == 2 ? right.shape[product == Product::kMatmul ? 1 : 0] : 1;
+  const int64_t n = product == Product::kGatedLinear ? num_rows / 2 : num_rows;
+  if (right.ndim == 2) result->extents[result->num_dims++] = n;
+  const Operation& operation = result->computed_by();
+  const char* reason = ", an element for each row of weight; an output is named by keyword: linear(x, weight, out=out)";
+  if (check_of(product, operands, kBias, operation.bias_element, &num_rows, 1, reason) != 0) return -1;
+  reason = ", as the result";
+  if (check_of(product, operands, kResidual, operation.d, result->extents, result->num_dims, reason) != 0) return -1;
+  if (check_scale_out(product, operands, *result) != 0) return -1;
+  return check_out(product, operands, *result);
+}
+
+int state_product(Product product, const Operands& operands, const Result& result, aot_gemm_problem_t* problem) {
+  Matrix a;
+  Matrix b;
+  Matrix d;
+  const DLTensor& left = *operands[kLeft];
+  const DLTensor& right = *operands[kRight];
+  if (read_matrix(product, left_name(product), left, left.ndim - 1, &a) != 0) return -1;
+  if (read_matrix(product, right_name(product), right, 1, &b) != 0) return -1;
+  // Where b is a vector, D has one column and all dimensions of `out` are rows.
+  if (read_matrix(product, "out", *operands[kOut], result.num_dims - (right.ndim - 1), &d) != 0) return -1;
+  const int rows = product == Product::kMatmul ? 1 : 0;  // which mode of the right operand is n
+  if (operands[kBias] != nullptr) problem->bias = {data_of(*operands[kBias]), {0, stride_of(*operands[kBias], 0)}};
+  problem->m = a.extents[0];
+  problem->n = product == Product::kGatedLinear ? b.extents[rows] / 2 : b.extents[rows];
+  problem->k = a.extents[1];
+  problem->a = as_tensor(a);
+  problem->b = {b.data, {b.strides[rows], b.strides[1 - rows]}};
+  problem->d = as_tensor(d);
+  if (operands.weights != nullptr && state_parts(operands, problem) != 0) return -1;
+  return state_others(product, operands, result, problem);
+}
+
+}  // namespace aot
