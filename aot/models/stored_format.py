@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from aot.core import types
 from aot.core.constraints import one_line
-from aot.core.types import SCALE_BLOCK, Types
+from aot.core.formats import SCALE_BLOCK
+from aot.core.types import Types
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
