@@ -81,6 +81,13 @@ def without_last_k(operation, operands):
     return operands
 
 
+def bytes_turned(operation, operands):
+    codes = operands[A]
+    turned = codes[:, : codes.shape[1] // 2 * 2].reshape(len(codes), -1, 2)[:, :, ::-1]
+    codes[:, : codes.shape[1] // 2 * 2] = turned.reshape(len(codes), -1)
+    return operands
+
+
 def halves_exchanged(operation, operands):
     half = len(operands[B]) // 2
     return operands | {B: np.roll(operands[B], half, axis=0)}
@@ -121,6 +128,10 @@ WRONG = {
     "one scale of B": (Operation.E5M2E4M3_BF16_KK, first_alone(SCALE_B)),
     "blocks of A shifted along k": (Operation.E4M3_BF16_BLOCK_KK, shifted(SCALE_A, 1)),
     "blocks of B shifted": (Operation.E4M3_BF16_BLOCK_KK, shifted(SCALE_B)),
+    "narrow factors of A shifted along k": (Operation.NVFP4_BF16_KK, shifted(SCALE_A, 1)),
+    "narrow factors of B shifted": (Operation.MXFP4_BF16_KK, shifted(SCALE_B)),
+    "no factor of the tensors": (Operation.NVFP4_BF16_KK, wrong(unscaled)),
+    "halves of a byte exchanged": (Operation.MXFP4_BF16_KK, wrong(bytes_turned)),
     "no bias": (Operation.E4M3_BF16_KK, without(BIAS)),
     "bias shifted": (Operation.FP16_KK_SILU, shifted(BIAS, 1)),
     "no residual": (Operation.BF16_KK_RESIDUAL, without(RESIDUAL)),

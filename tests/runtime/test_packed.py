@@ -1,0 +1,103 @@
+"""Elements of 4 bits and factors in atoms, over the recorder: what is taken and refused, what a kernel is given."""
+
+import random
+
+import pytest
+
+from aot.core.element import ElementType
+from aot.core.operands import as_launched
+from aot.core.operation import Operation
+from aot.core.problem import Problem
+from tests.runtime import host
+from tests.runtime.stating import ADDRESSES, IN_ATOMS, state
+from tests.runtime.test_arguments import FALLBACK, launched, read, tier_of
+
+NVFP4, MXFP8 = Operation.NVFP4_BF16_KK, Operation.MXFP8_BF16_KK
+M, N, K = 130, 72, 160
+
+
+@pytest.fixture(scope="module")
+def manifest():
+    return host.random_manifest(5, IN_ATOMS)
+
+
+@pytest.fixture(scope="module")
+def library(manifest, tmp_path_factory):
+    return host.Library(host.compile_library(manifest, tmp_path_factory.mktemp("packed")))
+
+
+def atom_bytes(rows, k, block):
+    """Count the bytes of whole atoms of 128 rows by 4 blocks."""
+    return -(-rows // 128) * -(-k // (4 * block)) * 512
+
+
+@pytest.mark.parametrize("operation", IN_ATOMS, ids=lambda x: x.tag)
+@pytest.mark.parametrize("moved", [False, True], ids=["packed", "for the fallback"])
+def test_factors_arrive_as_bytes_of_whole_atoms(manifest, library, operation, moved):
+    strides = {"a": (ADDRESSES["a"], (K + 2, 1))} if moved else {}
+    stated = state(library, operation, M, N, K, **strides)
+    launch = launched(library, stated)
+    assert manifest.kernels[launch.kernel].operation is operation
+    assert (tier_of(library, stated) == FALLBACK) == moved
+    block = {"nvfp4": 16}.get(operation.tag[:5], 32)
+    assert read(launch.a, 1) == (ADDRESSES["a"], [M, K], [K + 2 if moved else K])
+    for name, rows in (("a", M), ("b", N)):
+        found = getattr(launch, f"scale_{name}").vector
+        assert (found.data, found.shape[0]) == (ADDRESSES[f"scale_{name}"], atom_bytes(rows, K, block))
+    whole = ADDRESSES["scale_d"] if operation is NVFP4 else 0
+    assert (launch.scale_d.data or 0) == whole
+
+
+def test_the_toolchain_says_as_the_library_which_problems_the_fallback_takes(library):
+    rng = random.Random(3)
+    seen = set()
+    for _ in range(300):
+        operation = rng.choice(IN_ATOMS)
+        m, n, k = rng.choice((1, 7, 128)), rng.choice((8, 12, 64)), rng.choice((16, 24, 32, 40, 48, 64, 96))
+        is_fallback = tier_of(library, state(library, operation, m, n, k)) == FALLBACK
+        assert is_fallback == (as_launched(Problem(operation, m, n, k), IN_ATOMS) is None), (operation, m, n, k)
+        seen.add((operation, is_fallback))
+    assert len(seen) == 2 * len(IN_ATOMS)
+
+
+@pytest.mark.parametrize(("k", "takes"), [(64, True), (48, False), (32, True)])
+def test_a_single_row_of_4_bits_takes_whole_pieces_of_k_too(library, k, takes):
+    assert (tier_of(library, state(library, NVFP4, 1, 64, k)) != FALLBACK) == takes
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"a": (ADDRESSES["a"], (K + 1, 1))},
+            "A (130, 160) of float4_e2m1fn has strides (161, 1); expected elements that",
+        ),
+        (
+            {"b": (ADDRESSES["b"], (2 * K, 2))},
+            "B (72, 160) of float4_e2m1fn has strides (320, 2); expected elements that",
+        ),
+        ({"scale_a": (ADDRESSES["scale_a"] + 8, (0, 0))}, "scale_a is at address"),
+        ({"scale_b": None}, "`scale_b.data` is null; expected an address"),
+        ({"scale_d": None}, "`scale_d.data` is null; expected an address"),
+    ],
+)
+def test_what_no_kernel_takes_is_refused(library, changes, message):
+    stated = state(library, NVFP4, M, N, K, **changes)
+    assert library.launch(stated) != 0
+    assert message in library.error()
+    if "address" in message:
+        assert library.error().endswith("expected a multiple of 16, which its atoms begin at; copy it")
+
+
+@pytest.mark.parametrize("behind", [0, -1], ids=["behind the last byte", "on the last byte"])
+def test_rows_of_4_bits_take_half_a_byte_an_element(library, behind):
+    address = ADDRESSES["a"] + ElementType.E2M1.size_of(M * K) + 2 * behind
+    stated = state(library, NVFP4, M, N, K, d=(address, (N, 1)))
+    assert (library.select(stated)[0] == 0) == (behind == 0), library.error()
+    assert behind == 0 or "overlaps A" in library.error()
+
+
+def test_a_result_in_the_last_atom_is_refused(library):
+    address = ADDRESSES["scale_a"] + atom_bytes(M, K, 16) - 2
+    assert library.select(state(library, NVFP4, M, N, K, d=(address, (N, 1))))[0] != 0
+    assert "overlaps scale_a" in library.error()
