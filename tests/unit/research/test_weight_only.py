@@ -1,4 +1,4 @@
-"""What docs/formats.md says of packed weights, and which kernels the bench's library has."""
+"""What docs/weights.md says of packed weights, and which kernels the bench's library has."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from aot.families._weight_only_tile import Tile
 from research.bench.weight_only import WEIGHTS
 from research.bench.weight_only_library import SMEM_BYTES, variants
 
-PAGE = Path(__file__).parents[3] / "docs" / "formats.md"
+PAGE = Path(__file__).parents[3] / "docs" / "weights.md"
 H200_BYTES_PER_US = 4.3e6
 
 
