@@ -43,7 +43,7 @@ RESERVED_SMEM_BYTES = 1024
 shared memory has it inside. Source: CUDA C++ Programming Guide, "Compute Capability 9.0"; and ptxas 12.8 and 13.1, of
 kernels without static shared memory, 2026-11-27."""
 
-_IMAGE, _LAUNCHER, _SOURCE, _OBJECT = "image.cubin", "launcher.c", "kernel.c", "kernel.o"
+_IMAGE, _LAUNCHER, _SOURCE = "image.cubin", "launcher.c", "kernel.c"
 _FLAGS = ("-std=c11", "-O2", "-g0", "-fPIC", "-Wall", "-Wno-c23-extensions", "-Werror=undefined-internal")
 
 _TEMPLATE = string.Template("""\
@@ -186,13 +186,14 @@ def _compile(key: KernelKey, target: Target, folder: Path, out: Path) -> None:
     machine = ("-target", f"{target.machine}-linux-gnu.{target.glibc}", f"-mcpu={target.host_cpu.replace('-', '_')}")
     includes = (f"-I{HEADER.parent}", f"-I{folder}", f"--embed-dir={folder}")
     command = [sys.executable, "-m", COMPILER, "cc", *machine, *_FLAGS, *includes]
-    caches = {f"ZIG_{x}_CACHE_DIR": str(Path(tempfile.gettempdir()) / "zig") for x in ("GLOBAL", "LOCAL")}
+    caches = {f"ZIG_{x}_CACHE_DIR": str(folder / "zig") for x in ("GLOBAL", "LOCAL")}
     try:
         run([*command, "-c", str(folder / _SOURCE), "-o", str(out)], "compiling the launcher", env=os.environ | caches)
     except PackageError as error:
         found = re.findall(r"^\s*(?:\S*/)?([^\s/]+:\d+:\d+: error: .*)$", str(error), re.MULTILINE)
         told = "; ".join(found[:3]) or one_line(str(error), 300)
-        raise CompileError(f"{key.name}: its launcher, which defines `{prototype(key)}`: {told}") from error
+        text = f"{key.name}: its launcher does not compile: {told}; expected it to define `{prototype(key)}`"
+        raise CompileError(text) from error
 
 
 def write_binary(binary: Binary, key: KernelKey, target: Target, out: Path) -> None:
