@@ -1,14 +1,18 @@
-"""A family from another package all the way: space, compiler, interpreter, tuning, table, wheel."""
+"""Families from other packages all the way, one in CuTe DSL and one whose kernels another compiler makes.
+
+The way is space, compiler, interpreter, tuning, table, wheel.
+"""
 
 from __future__ import annotations
 
 import zipfile
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from click.testing import CliRunner
 
 from aot.cli.main import main
+from aot.compile.compiler import TOOLCHAIN
 from aot.core.candidate import KernelKey
 from aot.core.errors import CandidateError, StoreError
 from aot.core.knobs import PlainKnobs
@@ -17,6 +21,7 @@ from aot.measure.tuning_set import read_tuning_set
 from aot.package.wheel_check import read_wheel_manifest
 from aot.select.record import parse_record, read_record, record_text
 from tests.compiling import STORE, compile_kernels
+from tests.emulated import CACHE
 from tests.example_family import example_family, forget_families
 from tests.objects import BF16
 from tests.simulated import device as simulated
@@ -25,23 +30,60 @@ from tests.simulated.machines import H200
 from tests.unit.accepted import named
 from tests.unit.invoked import coarse_grid
 
-OWN = "row_dot_columns2_warps4"
-MACHINE = replace(H200, sound=(OWN, H200.sound[0]))
-"""Its first kernel is the fastest there."""
+
+@dataclass(frozen=True)
+class Example:
+    """A package of examples/, and what of it is tried."""
+
+    folder: str
+    distribution: str
+    kernel: str
+    knobs: tuple
+    wrong_knobs: str
+    compilers: tuple = ()
+
+    @property
+    def family(self):
+        return self.distribution.replace("-", "_")
+
+    @property
+    def machine(self):
+        """Return a machine on which the kernel is the fastest."""
+        return replace(H200, sound=(self.kernel, H200.sound[0]))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _example():
-    with example_family():
-        yield
+EXAMPLES = (
+    Example(
+        "family",
+        "row-dot",
+        "row_dot_columns2_warps4",
+        (("columns", 2), ("warps", 4)),
+        "row_dot_columns2_warps99: warps: expected a whole number from 1 to 16, got 99; the knobs of row_dot",
+    ),
+    Example(
+        "triton_kernel",
+        "few-rows",
+        "few_rows_columns32_depth64_stages3",
+        (("columns", 32), ("depth", 64), ("stages", 3)),
+        "few_rows_columns32_depth64_stages99: stages: expected a whole number from 2 to 8, got 99; the knobs of",
+        ("triton", "ziglang"),
+    ),
+)
+
+
+@pytest.fixture(scope="module", autouse=True, params=EXAMPLES, ids=lambda x: x.folder)
+def example(request):
+    found = request.param
+    with example_family(found.folder, found.family):
+        yield found
 
 
 @pytest.fixture(scope="module")
-def own_tuning(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tuning")
+def own_tuning(example, tmp_path_factory):
+    folder, machine = tmp_path_factory.mktemp("tuning"), example.machine
     shapes = write_shapes(folder / "small.toml", [1, 8])
-    compile_kernels([KernelKey(BF16, named(name, "h200")) for name in MACHINE.candidates], MACHINE.target)
-    done = tune(MACHINE, "--shapes", shapes, "--bundle", folder / "bundle")
+    compile_kernels([KernelKey(BF16, named(name, "h200")) for name in machine.candidates], machine.target)
+    done = tune(machine, "--shapes", shapes, "--bundle", folder / "bundle")
     assert done.exit_code == 0, done.output
     return Tuning(folder / "bundle", shapes, read_tuning_set(folder / "bundle"))
 
@@ -53,36 +95,37 @@ def aot(*words):
 
 
 @pytest.fixture(scope="module")
-def record(own_tuning, tmp_path_factory):
+def record(example, own_tuning, tmp_path_factory):
     """Measure on a simulated device, whose runner has no family; return the record's path."""
     folder = tmp_path_factory.mktemp("device")
     sources = [simulated.HERE / "libcuda.cc"]
     driver = simulated.compile_shared(sources, folder / "libcuda.so.1", H200.target, "-Wl,-soname,libcuda.so.1")
-    device = simulated.make_device(folder / "device", driver, MACHINE, own_tuning)
+    device = simulated.make_device(folder / "device", driver, example.machine, own_tuning)
     device.run(own_tuning.directory / "run.py", "--out", folder / "results.sqlite")
     aot("import", folder / "results.sqlite", "--record", folder / "record.jsonl.gz")
     return folder / "record.jsonl.gz"
 
 
-def test_its_times_are_recorded_by_its_knobs(record):
+def test_its_times_are_recorded_by_its_knobs(example, record):
     found = read_record(record)
     ((own, times),) = [
         (key, [x.median_us for x in found.measurements if x.kernel == key])
         for key in {x.kernel for x in found.measurements}
-        if key.candidate.family == "row_dot"
+        if key.candidate.family == example.family
     ]
-    assert own.candidate.knobs == PlainKnobs((("columns", 2), ("warps", 4)))
-    assert own.name == f"bf16_kk_{OWN}"
+    assert own.candidate.knobs == PlainKnobs(example.knobs)
+    assert own.name == f"bf16_kk_{example.kernel}"
     assert len(times) == 4
     assert min(times) > 0
     text = record_text(found)
-    assert '{"family": "row_dot", "knobs": {"columns": 2, "warps": 4}}' in text
-    wrong = "row_dot_columns2_warps99: warps: expected a whole number from 1 to 16, got 99; the knobs of row_dot are"
-    with pytest.raises(StoreError, match=wrong):
-        parse_record(text.replace('"warps": 4', '"warps": 99'), "x")
+    last, value = example.knobs[-1]
+    knobs = ", ".join(f'"{name}": {value}' for name, value in example.knobs)
+    assert f'{{"family": "{example.family}", "knobs": {{{knobs}}}}}' in text
+    with pytest.raises(StoreError, match=example.wrong_knobs):
+        parse_record(text.replace(f'"{last}": {value}', f'"{last}": 99'), "x")
 
 
-def test_the_table_takes_it_and_the_wheel_has_it_with_its_licence(record, own_tuning, tmp_path, monkeypatch):
+def test_the_table_takes_it_and_the_wheel_has_it_with_its_licence(example, record, tmp_path, monkeypatch):
     coarse_grid(monkeypatch)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "build").mkdir()
@@ -90,35 +133,39 @@ def test_the_table_takes_it_and_the_wheel_has_it_with_its_licence(record, own_tu
     selection, dist = tmp_path / "simulated.json", tmp_path / "dist"
     aot("select", "--target", "h200", "--record", record, "--operations", "bf16_kk", "-o", selection)
     told = aot("explain", "--target", "h200", "--selection", selection, 1, 136, 72)
-    assert f"bf16_kk_{OWN}" in told
+    assert f"bf16_kk_{example.kernel}" in told
     aot("build", "--target", "h200", "--selection", selection, "--dist", dist)
     (wheel,) = dist.iterdir()
     manifest = read_wheel_manifest(wheel)
-    (own,) = [x for x in manifest.kernels if x.candidate.family == "row_dot"]
-    assert (own.name, own.num_threads, own.load_alignment) == (f"bf16_kk_{OWN}", 128, 16)
+    (own,) = [x for x in manifest.kernels if x.candidate.family == example.family]
+    assert (own.name, own.num_threads, own.load_alignment) == (f"bf16_kk_{example.kernel}", 128, 16)
+    assert set(manifest.toolchain) == {*TOOLCHAIN, *example.compilers}
     chosen = {row.kernel for x in manifest.tables[0].table.sections for y in x.ladders for row in y.rows}
     assert manifest.kernels.index(own) in chosen
     with zipfile.ZipFile(wheel) as archive:
-        (licence,) = [x for x in archive.namelist() if x.endswith("/licenses/row-dot.txt")]
+        (licence,) = [x for x in archive.namelist() if x.endswith(f"/licenses/{example.distribution}.txt")]
         assert "Apache License" in archive.read(licence).decode()
     aot("verify", wheel)
 
 
-def test_the_interpreter_finds_it_right(tmp_path, monkeypatch):
+def test_the_interpreter_finds_it_right(example, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    words = ["--target", "h200", "--operations", "bf16_kk", "--legal", "--kernels", OWN, "--problem", "3,21,296"]
-    assert "1 of 1 kernels are right" in aot("emulate", *words)
+    (tmp_path / "build").mkdir()
+    CACHE.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "build" / "emulate").symlink_to(CACHE)
+    words = ["--fresh", "--target", "h200", "--operations", "bf16_kk", "--legal", "--kernels", example.kernel]
+    assert "1 of 1 kernels are right" in aot("emulate", *words, "--problem", "3,21,296")
 
 
-def test_where_it_is_not_installed_what_has_its_kernels_says_so(record):
-    candidate = named(OWN, "h200")
+def test_where_it_is_not_installed_what_has_its_kernels_says_so(example, record):
+    candidate = named(example.kernel, "h200")
     check_knobs(candidate)
-    assert family_of(candidate).tiling(candidate).tile_n == 8
+    assert family_of(candidate).tiling(candidate).tile_n == {"row_dot": 8, "few_rows": 32}[example.family]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.path", [x for x in __import__("sys").path if not x.endswith(".example")])
         forget_families()
-        with pytest.raises(StoreError, match="no kernel family 'row_dot'; there are: cluster_split_k, "):
+        with pytest.raises(StoreError, match=f"no kernel family '{example.family}'; there are: cluster_split_k, "):
             read_record(record)
-        with pytest.raises(CandidateError, match="no kernel family 'row_dot'"):
+        with pytest.raises(CandidateError, match=f"no kernel family '{example.family}'"):
             family_of(candidate)
     forget_families()
