@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 import re
 import sys
@@ -13,6 +12,7 @@ import click
 from tqdm import tqdm
 
 from aot.cli import emulate_tables
+from aot.cli.emulate_record import RecordFile
 from aot.cli.options import (
     ANY_OPERATIONS_TYPE,
     OUTPUT_FILE,
@@ -31,17 +31,16 @@ from aot.cli.selection import (
     NAMED,
     PREDICTED,
     UNSELECTED,
-    rows_with,
     selection_for,
     selection_with,
     shipped_mode,
+    stepped_with,
 )
-from aot.compile.kinds import verdict_of
 from aot.compile.legal_keys import legal_keys
 from aot.compile.workplace import Workplace
 from aot.core.candidate import Accepted, KernelKey
 from aot.core.errors import CandidateError, CompileError, VerificationError
-from aot.core.execution import COMMITTED, Execution, interpreter_sha256, merged, read_executions, write_executions
+from aot.core.execution import COMMITTED, executions_path
 from aot.core.scratch import scratch_folder
 from aot.core.target import load_target
 from aot.emulate.build import emulated_target
@@ -53,12 +52,13 @@ from aot.emulate.sight import Sight, Sighting, num_mutants, sight
 from aot.emulate.trace import TracedWarp, trace_line
 from aot.kinds.named_operations import DEFAULT_PRESET, HELP, all_named_operations
 from aot.space.enumeration import Patterns
+from aot.space.legality import check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from aot.compile.kinds import AnyKey
     from aot.core.target import Target
+    from aot.core.work import AnyKey
     from aot.emulate.gpu import Trace
     from aot.emulate.kernels import EmulatedSet
     from aot.emulate.ptx import Instruction
@@ -137,17 +137,17 @@ def _keys(context: click.Context, device: Target, emulated: Target) -> list[AnyK
     patterns = Patterns.parse(values["kernels"])
     if source == LEGAL:
         asked = named or all_named_operations(DEFAULT_PRESET)
-        keys += legal_keys((*asked.products, *asked.rows), emulated, values["sample"], patterns)
+        keys += legal_keys(asked.operations, emulated, values["sample"], patterns)
     elif source == WITH_OPERATIONS:
         if named.products:
             is_predicted = values["predicted"]
             keys += selection_with(context, device, named.products, is_predicted=is_predicted).kernels
-        if named.rows:
-            keys += rows_with(named.rows, device).kernels
+        if named.others:
+            keys += stepped_with(named.others, device).kernels
     else:
         keys += selection_for(context, source, device, values["selection"]).kernels
     kept = [x for x in keys if patterns.keep(x.candidate.name)]
-    legal = [x for x in kept if isinstance(verdict_of(x, emulated), Accepted)]
+    legal = [x for x in kept if isinstance(check(x.candidate, x.operation, emulated), Accepted)]
     if len(legal) < len(kept):
         click.echo(f"{len(kept) - len(legal)} kernels are not legal with {emulated.num_sms} SMs: left out", err=True)
     if not legal:
@@ -203,30 +203,21 @@ def _execute(kernels: EmulatedSet, asked: ExecutionOptions, values: Mapping[str,
     yield from execute_kernels(left, kernels, asked, values["jobs"] or os.cpu_count() or 1)
 
 
-def recorded_execution(result: KernelResult) -> Execution | None:
-    """Return what a record says of a kernel; None where it was not executed."""
-    if result.error or not result.num_runs:
+def _record_file(values: Mapping[str, Any], device: Target) -> RecordFile | None:
+    """Return the file that results are noted in, if any."""
+    path = values["record"]
+    if path is None:
         return None
-    executed = [x for x in result.cases if x.num_runs]
-    return Execution(
-        kernel=result.name,
-        ptx_sha256=result.ptx_sha256,
-        interpreter_sha256=interpreter_sha256(),
-        num_cases=len(executed),
-        num_schedules=max(x.num_runs for x in executed),
-        num_runs=result.num_runs,
-        worst_error=round(result.worst_share, 4),
-        num_findings=result.num_faults,
-        date=dt.datetime.now(dt.UTC).date().isoformat(),
-    )
+    return RecordFile(executions_path(device.name) if path == COMMITTED else path, device.name)
 
 
-def _record(path: Path, target: str, result: KernelResult) -> None:
-    """Put a result into a file of executions."""
-    found = recorded_execution(result)
-    if found is not None:
-        known = read_executions(path, target) if path.exists() else ()
-        write_executions(path, target, merged(known, [found]))
+def _left_to_execute(kernels: EmulatedSet, record: RecordFile | None, values: Mapping[str, Any]) -> EmulatedSet:
+    """Leave out kernels that the record has, where that is asked for."""
+    if record is None or not values["unrecorded"]:
+        return kernels
+    left = record.unrecorded(kernels)
+    click.echo(f"{len(kernels.names) - len(left.names)} kernels are in the record with this PTX: left out", err=True)
+    return left
 
 
 def _refuse_contradictions(values: Mapping[str, Any], num_kernels: int) -> None:
@@ -235,6 +226,8 @@ def _refuse_contradictions(values: Mapping[str, Any], num_kernels: int) -> None:
         TracedWarp.parse(values["trace"])
     if values["record"] is not None and values["num_sms"]:
         raise click.UsageError("--record means nothing with --num-sms: other kernels ship; leave one of the two out")
+    if values["unrecorded"] and values["record"] is None:
+        raise click.UsageError("--unrecorded says nothing without --record; give both, or leave it out")
     if values["mutants"] and values["trace"]:
         raise click.UsageError("--mutants and --trace do not go together; leave one of the two out")
     if values["trace"] and num_kernels != 1:
@@ -278,7 +271,7 @@ def _refuse_contradictions(values: Mapping[str, Any], num_kernels: int) -> None:
     "--mutants",
     only=[ON_PROBLEM],
     is_flag=True,
-    help="Make faults in each kernel, one at a time, and say which of them executing it shows.",
+    help="Make faults in each kernel, one at a time, and say which of them executing it shows, in modes of their own.",
 )
 @option(
     "--record",
@@ -288,6 +281,7 @@ def _refuse_contradictions(values: Mapping[str, Any], num_kernels: int) -> None:
     type=_Record(),
     help="Note what was found in a file of executions; by default the one that the target's wheels are built with.",
 )
+@option("--unrecorded", is_flag=True, help="Only kernels whose PTX the file of --record does not have.")
 @option("--fresh", is_flag=True, help="Execute again what was executed before.")
 @options(jobs_option())
 @JSON
@@ -308,13 +302,14 @@ def emulate(context: click.Context, /, **values: Any) -> None:
     emulated = emulated_target(device, values["num_sms"])
     keys = _keys(context, device, emulated)
     _refuse_contradictions(values, len(keys))
-    path = COMMITTED / f"{device.name}.json" if values["record"] == COMMITTED else values["record"]
+    record = _record_file(values, device)
     asked = _options(values, keys)
     results: list[KernelResult] = []
     with scratch_folder("aot-emulate-") as scratch:
         kernels = compile_emulated(keys, emulated, scratch, Workplace(jobs=values["jobs"]))
+        kernels = _left_to_execute(kernels, record, values)
         if values["mutants"]:
-            _show_mutants(kernels, asked)
+            _show_mutants(kernels, asked, values["seeds"])
             return
         interval = 0.1 if sys.stderr.isatty() else 15.0  # a log gets a line now and then
         is_quiet = bool(values["trace"])
@@ -323,8 +318,8 @@ def emulate(context: click.Context, /, **values: Any) -> None:
             with bar:
                 for result in _execute(kernels, asked, values):
                     results.append(result)
-                    if path is not None:
-                        _record(path, device.name, result)
+                    if record is not None:
+                        record.add(result)
                     bar.update()
         finally:  # of a command that is interrupted, what was done
             if results:
@@ -334,15 +329,16 @@ def emulate(context: click.Context, /, **values: Any) -> None:
     _judge(results, kernels)
 
 
-def _show_mutants(kernels: EmulatedSet, asked: ExecutionOptions) -> None:
+def _show_mutants(kernels: EmulatedSet, asked: ExecutionOptions, num_seeds: int) -> None:
     """Execute the mutants of each kernel on the problem; show which were found, of an interrupted command so far."""
+    problems = [asked.problem or ()]
     sights: list[Sight] = []
     for name in kernels.names:
         sightings: list[Sighting] = []
         bar = tqdm(total=num_mutants(kernels, name), desc=name, unit="mutant", mininterval=0.1)
         try:
             with bar:
-                for sighting in sight(kernels, name, [asked.problem or ()]):
+                for sighting in sight(kernels, name, problems, num_seeds):
                     sightings.append(sighting)
                     bar.update()
         finally:

@@ -1,4 +1,4 @@
-"""What the interpreter found of kernels, and which state a kernel has by that: `aot/executions/<target>.json`.
+"""What the interpreter found of kernels, and which state a kernel has by that: `aot/executions/<target>.json.gz`.
 
 A record is bound to the code by the hash of a kernel's PTX: where a source or the compiler changes the kernel, no
 record speaks of it any more. `aot emulate --record` writes these files, and tests execute the kernels again and
@@ -7,6 +7,7 @@ compare.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,9 @@ EXECUTIONS_VERSION = 1
 
 COMMITTED = Path(__file__).parents[1] / "executions"
 """The records that the project ships: a file for each target whose kernels were executed."""
+
+SUFFIX = ".json.gz"
+"""What the names of the committed records end with, behind the target's."""
 
 INTERPRETER = Path(__file__).parents[1] / "emulate"
 
@@ -118,7 +122,7 @@ def write_executions(path: Path, target: str, executions: Iterable[Execution]) -
     """Write what was found of a target's kernels; equal records are equal bytes.
 
     Args:
-        path: the file; it is replaced as a whole.
+        path: the file; it is replaced as a whole, and compressed where its name ends with `.gz`.
         target: the target's name.
         executions: in any order, each kernel once; see `merged`.
 
@@ -132,7 +136,7 @@ def write_executions(path: Path, target: str, executions: Iterable[Execution]) -
         _decoded(text, target)
     except DecodeError as error:
         raise StoreError(f"the executions for {path}: {error}; record what a file can hold") from error
-    write_whole(path, text)
+    write_whole(path, gzip.compress(text.encode(), 9, mtime=0) if path.suffix == ".gz" else text)
 
 
 def merged(known: Sequence[Execution], new: Iterable[Execution]) -> tuple[Execution, ...]:
@@ -141,13 +145,19 @@ def merged(known: Sequence[Execution], new: Iterable[Execution]) -> tuple[Execut
     return tuple(by_name[name] for name in sorted(by_name))
 
 
+def executions_path(target: str, folder: Path = COMMITTED) -> Path:
+    """Return the file of a target's record."""
+    return folder / f"{target}{SUFFIX}"
+
+
 def committed_executions(folder: Path = COMMITTED) -> tuple[Execution, ...]:
     """Read the records of all targets: a kernel whose PTX is the same for several targets counts for all of them.
 
     Raises:
         StoreError: as `read_executions`.
     """
-    return tuple(x for path in sorted(folder.glob("*.json")) for x in read_executions(path, path.stem))
+    paths = sorted(folder.glob(f"*{SUFFIX}"))
+    return tuple(x for path in paths for x in read_executions(path, path.name.removesuffix(SUFFIX)))
 
 
 def execution_of(name: str, ptx_sha256: str, executions: Iterable[Execution]) -> Execution | None:

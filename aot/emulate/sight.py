@@ -19,20 +19,15 @@ if TYPE_CHECKING:
     from aot.emulate.kernels import EmulatedSet
     from aot.emulate.results import KernelResult
 
-SCHEDULES = tuple(
-    Schedule(mode, seed)
-    for seed, mode in enumerate(
-        (
-            Mode.RANDOM,
-            Mode.LAZY,
-            Mode.EAGER,
-            Mode.HOLD_PRODUCTS,
-            Mode.HOLD_LOADS,
-            Mode.HOLD_STORES,
-            Mode.STRICT,
-            Mode.HOLD_FRONT,
-        )
-    )
+MODES = (
+    Mode.RANDOM,
+    Mode.LAZY,
+    Mode.EAGER,
+    Mode.HOLD_PRODUCTS,
+    Mode.HOLD_LOADS,
+    Mode.HOLD_STORES,
+    Mode.STRICT,
+    Mode.HOLD_FRONT,
 )
 """What a mutant of the order is tried under, until one shows it."""
 
@@ -87,6 +82,11 @@ class Sight:
         return tuple(x for x in self.sightings if x.is_reached and not x.shown_by)
 
 
+def schedules(num_seeds: int) -> tuple[Schedule, ...]:
+    """Return the schedules that a mutant is tried under: all modes, so many times, each with a seed of its own."""
+    return tuple(Schedule(mode, seed) for seed, mode in enumerate(MODES * num_seeds))
+
+
 def _shown(result: KernelResult, notes: frozenset[tuple[str, str]]) -> str:
     """Return what is wrong in a result, or a note that the right kernel does not have; empty where there is nothing."""
     if result.error:
@@ -108,8 +108,11 @@ def _code_of(kernels: EmulatedSet, name: str) -> DeviceCode:
 class _Observer:
     """Executes a kernel's mutants."""
 
-    def __init__(self, kernels: EmulatedSet, name: str, problems: Sequence[tuple[int, ...]]) -> None:
+    def __init__(
+        self, kernels: EmulatedSet, name: str, problems: Sequence[tuple[int, ...]], tried: Sequence[Schedule]
+    ) -> None:
         self._set, self._name, self._problems, self._limit = kernels, name, problems, LIMIT
+        self._schedules = tried
         self._code = _code_of(kernels, name)
         self._notes: frozenset[tuple[str, str]] = frozenset()
         self._executed: set[int] = set()
@@ -128,9 +131,9 @@ class _Observer:
         notes: set[tuple[str, str]] = set()
         most = 0
         for problem in self._problems:
-            for schedule in SCHEDULES:
+            for schedule in self._schedules:
                 options = ExecutionOptions((schedule,), problem)
-                trace = see if schedule is SCHEDULES[0] else None
+                trace = see if schedule is self._schedules[0] else None
                 result = Executor(self._set, options, trace, {self._name: self._code}).execute(self._name)
                 shown = _shown(result, frozenset((y.kind, y.where) for x in result.cases for y in x.findings))
                 if shown:
@@ -151,8 +154,8 @@ class _Observer:
         is_reached = mutant.line in self._executed
         shown = ""
         code = replace(self._code, mutant=mutant.kernel)
-        schedules = SCHEDULES[:1] if mutant.change in STRUCTURAL else SCHEDULES
-        for schedule in schedules if is_reached else ():
+        tried = self._schedules[:1] if mutant.change in STRUCTURAL else self._schedules
+        for schedule in tried if is_reached else ():
             for problem in self._problems:
                 shown = shown or _shown(self._execute(code, schedule, problem), self._notes)
             if shown:
@@ -165,7 +168,9 @@ def num_mutants(kernels: EmulatedSet, name: str) -> int:
     return sum(1 for kernel in _code_of(kernels, name).kernels.values() for _ in mutants(kernel))
 
 
-def sight(kernels: EmulatedSet, name: str, problems: Sequence[tuple[int, ...]]) -> Iterator[Sighting]:
+def sight(
+    kernels: EmulatedSet, name: str, problems: Sequence[tuple[int, ...]], num_seeds: int = 1
+) -> Iterator[Sighting]:
     """Execute all mutants of a kernel of a set, one after the other.
 
     Args:
@@ -173,10 +178,11 @@ def sight(kernels: EmulatedSet, name: str, problems: Sequence[tuple[int, ...]]) 
         name: the kernel.
         problems: extents that each mutant is executed on, (m, n, k) or (rows, cols): k should turn the ring of stages
             twice, and several tiles a CTA should be there.
+        num_seeds: schedules of each mode that a mutant of the order is tried under.
 
     Raises:
         VerificationError: the kernel is not right by itself.
     """
-    observer = _Observer(kernels, name, problems)
+    observer = _Observer(kernels, name, problems, schedules(num_seeds))
     for mutant in observer.kernels():
         yield observer.sight(mutant)

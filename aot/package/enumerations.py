@@ -17,7 +17,6 @@ from aot.core.types import Scale
 from aot.kinds.rows.operation import PAIRS, RowFunction, RowScale
 from aot.kinds.rows.signature import RowArgument, RowFlag
 from aot.package.call_fields import FIELDS, OPERANDS, OPTIONS, PLAIN, PYTHON_NAMES, READ, WRITTEN, CallFlag
-from aot.package.enumerator import enumerator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,13 +33,14 @@ class _Enumeration:
     """An `enum class` of C++, with the words of its enumerators by number."""
 
     name: str
-    enumerators: tuple[str, ...]
     words: tuple[str, ...]
+    names: tuple[str, ...]
+    """What the enumerators are named by, where the words are no names of ours."""
 
 
 @dataclass(frozen=True)
 class _Fields:
-    """What a function hands over: enumerators of `Field`."""
+    """What a function hands over: fields by name."""
 
     function: str
     fields: tuple[str, ...]
@@ -50,7 +50,7 @@ class _Fields:
 
 def _enumeration(name: str, values: Iterable[str]) -> _Enumeration:
     words = tuple(values)
-    return _Enumeration(name, tuple(map(enumerator, words)), words)
+    return _Enumeration(name, words, words)
 
 
 def _of(members: type[Enum]) -> _Enumeration:
@@ -58,9 +58,7 @@ def _of(members: type[Enum]) -> _Enumeration:
 
 
 def _enumerations() -> tuple[_Enumeration, ...]:
-    elements = _Enumeration(
-        "Element", tuple(enumerator(x.name) for x in ELEMENTS), tuple(str(x.value) for x in ELEMENTS)
-    )
+    elements = _Enumeration("Element", tuple(str(x.value) for x in ELEMENTS), tuple(x.name for x in ELEMENTS))
     arguments = dict.fromkeys([*(x.value for x in Argument), *(x.value for x in RowArgument)])
     plain = tuple(_of(x) for x in (Scale, Epilogue, Grouping, SplitK, RowFunction, RowScale))
     layouts = _enumeration("Layout", (x.value for x in sorted(Layout, key=lambda x: x.code)))
@@ -69,23 +67,19 @@ def _enumerations() -> tuple[_Enumeration, ...]:
 
 def enumeration_variables() -> dict[str, object]:
     """Return what the templates write of enumerations and of calls."""
-    fields = [
-        _Fields(function, tuple(map(enumerator, found)), PLAIN.get(function, len(found)))
-        for function, found in FIELDS.items()
-    ]
+    fields = [_Fields(function, found, PLAIN.get(function, len(found))) for function, found in FIELDS.items()]
     return {
         "enumerations": _enumerations(),
         "element_types": ELEMENTS,
         "element_bits": [x.bits for x in ELEMENTS],
-        "row_flags": [(enumerator(str(x.name).lower()), x.value) for x in RowFlag],
-        "call_flags": [(enumerator(str(x.name).lower()), str(x.name), x.value) for x in CallFlag],
+        "row_flags": tuple(RowFlag),
+        "call_flags": tuple(CallFlag),
         "all_call_flags": sum(CallFlag),
-        "operands": [enumerator(x) for x in OPERANDS],
+        "operands": OPERANDS,
         "operand_names": [PYTHON_NAMES.get(x, x) for x in OPERANDS],
-        "options": [enumerator(x) for x in OPTIONS],
+        "options": OPTIONS,
         "call_fields": fields,
         "most_fields": max(len(x.fields) for x in fields),
-        "fields_by_name": FIELDS,
         "on_rows": [x.value for x in RowFunction],
         "pairs": [x.value for x in PAIRS],
         "read": READ,

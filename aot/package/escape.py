@@ -75,6 +75,11 @@ def name(value: object) -> Escaped:
     return Escaped.of(str(value))
 
 
+def enumerator(value: object) -> Escaped:
+    """Write the name in C++ of an enumerator that Python names in snake case: `kPrefetchB` of `prefetch_b`."""
+    return name("k" + "".join(word.capitalize() for word in name(value).split("_")))
+
+
 def plain(value: object) -> Escaped:
     """Write words that mean nothing in any language, in a comment for instance."""
     if not isinstance(value, str) or _PLAIN.fullmatch(value) is None:
@@ -130,7 +135,7 @@ def code(value: object) -> Escaped:
 
 
 FILTERS: dict[str, Callable[..., Escaped]] = {
-    x.__name__: x for x in (name, plain, numbers, cpp, python, toml, markdown, code)
+    x.__name__: x for x in (name, plain, numbers, cpp, python, toml, markdown, code, enumerator)
 }
 
 

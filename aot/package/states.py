@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
+from aot.compile.artifact import AnyKernel
 from aot.core.candidate import KernelKey
 from aot.core.dispatch import DispatchTable
 from aot.core.execution import Execution, KernelState, execution_of, state_of
-from aot.core.kernel import Kernel
 from aot.core.measurement import OperationTimes, Provenance
-from aot.kinds.rows.candidate import RowKernelKey
+from aot.core.work import AnyKey
 from aot.kinds.rows.dispatch import RowTable
-from aot.kinds.rows.kernel import RowKernel
 from aot.package.manifest import Manifest
-
-AnyKernel = TypeVar("AnyKernel", Kernel, RowKernel)
 
 
 def measured_kernels(table: DispatchTable, kernels: Sequence[KernelKey], timed: OperationTimes) -> set[KernelKey]:
@@ -41,14 +37,14 @@ def measured_kernels(table: DispatchTable, kernels: Sequence[KernelKey], timed: 
     }
 
 
-def measured_row_kernels(table: RowTable, kernels: Sequence[RowKernelKey]) -> set[RowKernelKey]:
-    """Return the kernels of row operations of which the table has a time that was taken on its device."""
+def measured_steps(table: RowTable, kernels: Sequence[AnyKey]) -> set[AnyKey]:
+    """Return the kernels of which a table of steps has a time that was taken on its device."""
     steps = (step for section in table.sections for column in section.columns for step in column.steps)
     return {kernels[step.kernel] for step in steps if step.provenance == Provenance.MEASURED}
 
 
 def with_states(
-    kernels: Iterable[AnyKernel], measured: set[KernelKey] | set[RowKernelKey], executions: Sequence[Execution]
+    kernels: Iterable[AnyKernel], measured: Collection[AnyKey], executions: Sequence[Execution]
 ) -> tuple[AnyKernel, ...]:
     """Say of kernels how far they were tried.
 
@@ -68,7 +64,7 @@ def with_states(
     return tuple(stated(kernel) for kernel in kernels)
 
 
-def executions_of(kernels: Iterable[Kernel | RowKernel], executions: Sequence[Execution]) -> Iterator[Execution]:
+def executions_of(kernels: Iterable[AnyKernel], executions: Sequence[Execution]) -> Iterator[Execution]:
     """List what the interpreter found of kernels, in their order."""
     for kernel in kernels:
         found = execution_of(kernel.name, kernel.ptx_sha256, executions)
@@ -95,11 +91,16 @@ def execution_text(execution: Execution) -> str:
 def states_text(manifest: Manifest) -> str:
     """Say in a line how many kernels of a wheel have which state, and name those in which the interpreter found faults.
 
-    Such as `66 of 66 kernels executed in the interpreter`.
+    Such as `66 of 66 kernels executed in the interpreter`, or `616 of 616 kernels ran on the device (610 executed in
+    the interpreter too)`.
     """
     kernels = manifest.all_kernels
     counts = Counter(kernel.state for kernel in kernels)
+    right = {x.kernel for x in manifest.executions if x.is_right}
+    num_both = sum(kernel.state is KernelState.RUN and kernel.name in right for kernel in kernels)
     parts = [f"{counts[state]} {text}" for state, text in _TEXTS.items() if counts[state]]
+    if num_both:
+        parts[0] += f" ({num_both} {_TEXTS[KernelState.EXECUTED]} too)"
     text = ", ".join(parts).replace(" ", f" of {len(kernels)} kernels ", 1)
     wrong = [x.kernel for x in manifest.executions if not x.is_right]
     return f"{text}; wrong in the interpreter: {', '.join(wrong)}" if wrong else text

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from aot.core.candidate import Accepted
 from aot.core.errors import CandidateError, OutputError
+from aot.core.execution import executions_path, read_executions
 from aot.core.operation import Operation
 from aot.core.target import load_target, target_names
 from aot.core.whole_file import write_whole
@@ -22,11 +23,10 @@ from aot.kinds.named_operations import PRESETS, all_named_operations
 from aot.kinds.rows.operation import RowOperation, RowScale
 from aot.select.joined import operations_of
 from aot.select.pipeline import committed_selection, records_of, timed_operations
-from aot.select.rows import row_times
 from aot.select.selection import read_selection
-from aot.space.enumeration import fallback
+from aot.select.stepped import times_of
+from aot.space.enumeration import fallback, legal
 from aot.space.legality import check, unbuilt
-from aot.space.row_legality import legal_rows, row_fallback
 from research.bench.compact import read_result
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ RECORDS = Path(__file__).parents[2] / "aot" / "records"
 MEASURED = "measured"
 SHIPPED = "by the times of"
 PROVEN = "right, not timed"
+EXECUTED = "executed, not run"
 COMPILED = "compiles, not run"
 FALLBACK = "fallback only"
 REFUSED = "none"
@@ -73,7 +74,8 @@ def proven_operations(target: str) -> frozenset[Operation]:
 @cache
 def measured_rows(target: str) -> frozenset[RowOperation]:
     """Return the operations on rows of which the committed record of a target has times, if it has one."""
-    return frozenset(row_times(tuple(RowOperation), records_of(load_target(target), RECORDS)))
+    found = times_of(tuple(RowOperation), records_of(load_target(target), RECORDS))
+    return frozenset(x for x in RowOperation if x in found)
 
 
 @cache
@@ -84,6 +86,20 @@ def proven_rows(target: str) -> frozenset[RowOperation]:
         checks |= read_result(path)["checks"]
     found = {x: [faults for name, (_, faults) in checks.items() if name.startswith(f"{x}_row_")] for x in RowOperation}
     return frozenset(x for x, faults in found.items() if faults and not any(faults))
+
+
+@cache
+def executed_operations(target: str) -> frozenset[Operation]:
+    """Return the operations of which the interpreter executed kernels for a target, not the fallback's, all right."""
+    path = executions_path(target)
+    right: dict[str, bool] = {x.kernel: x.is_right for x in read_executions(path, target)} if path.exists() else {}
+    names = [x.name for x in families_for(load_target(target)) if not x.is_fallback]
+
+    def verdicts(operation: Operation) -> list[bool]:
+        starts = tuple(f"{operation.tag}_{name}_" for name in names)
+        return [is_right for kernel, is_right in right.items() if kernel.startswith(starts)]
+
+    return frozenset(x for x in Operation if verdicts(x) and all(verdicts(x)))
 
 
 @cache
@@ -136,8 +152,9 @@ def support(operation: Operation, target: str) -> Support:
     nearest = next((x for x in operation.equivalents if x in measured_operations(target)), None)
     if nearest and operation in shipped_operations(target):
         return Support(f"{SHIPPED} {nearest.tag}")
-    if operation in proven_operations(target):
-        return Support(PROVEN)
+    for status, found in ((PROVEN, proven_operations), (EXECUTED, executed_operations)):
+        if operation in found(target):
+            return Support(status)
     if _has_tuned(operation, target):
         return Support(COMPILED)
     try:
@@ -153,14 +170,14 @@ def row_support(operation: RowOperation, target: str) -> Support:
     """Say what supports an operation on rows on a target."""
     device = load_target(target)
     try:
-        row_fallback(operation, device)
+        fallback(operation, device)
     except CandidateError as error:
         return Support(REFUSED, str(error))
     if operation in measured_rows(target):
         return Support(MEASURED)
     if operation in proven_rows(target):
         return Support(PROVEN)
-    return Support(COMPILED if legal_rows(operation, device) else FALLBACK)
+    return Support(COMPILED if legal(operation, device) else FALLBACK)
 
 
 _SCALES = {
@@ -198,7 +215,7 @@ def _of_rows(targets: Sequence[str]) -> list[list[str]]:
 def _preset(name: str) -> str:
     """List what a preset stands for: products, then operations on rows."""
     found = all_named_operations(name)
-    return ", ".join(f"`{x}`" for x in (*found.products, *found.rows))
+    return ", ".join(f"`{x}`" for x in (*found.products, *found.others))
 
 
 def _row(cells: list[str]) -> str:

@@ -158,8 +158,7 @@ PyObject* describe_written(Product product, const Operands& operands, const Resu
 
 // Argument: a record of capsules or shapes, whose tensors to be allocated are None. Returns what it writes, and the tag of its
 // operation.
-template <Product product>
-PyObject* describe_result(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
+PyObject* describe_result(Product product, PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
   const State& state = State::of(self);
   Capsules held;
   Result result;
@@ -213,8 +212,7 @@ bool read_workspace(const State& state, PyObject* capsule, HeldTensor* workspace
 }
 
 // Arguments: a record, the promised address of right, workspace (bytes, or None), stream (an integer).
-template <Product product>
-PyObject* run_on(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
+PyObject* run_on(Product product, PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
   const State& state = State::of(self);
   StatedRecord stated;
   if (!has_arguments(state, num_arguments, 4)) return nullptr;
@@ -238,8 +236,7 @@ PyObject* run_on(PyObject* self, PyObject* const* arguments, Py_ssize_t num_argu
 }
 
 // Arguments: a record, the promised address of right. An operation on rows needs no workspace.
-template <Product product>
-PyObject* measure_workspace(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
+PyObject* measure_workspace(Product product, PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
   const State& state = State::of(self);
   StatedRecord stated;
   if (!has_arguments(state, num_arguments, 2)) return nullptr;
@@ -398,13 +395,20 @@ bool add_function(PyObject* dictionary, PyObject* self, PyMethodDef* definition)
   return set_item(dictionary, definition->ml_name, function);
 }
 
+// A function above, of one product.
+using OfProduct = PyObject*(Product product, PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments);
+template <Product product, OfProduct* function>
+PyObject* of(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
+  return function(product, self, arguments, num_arguments);
+}
+
 // Adds what runs a product, and what routes take.
 template <Product product>
 bool add_functions_of(PyObject* dictionary, PyObject* self) {
   constexpr int kNum = 4;
   constexpr const char* kSuffixes[kNum] = {"", "_result", "_on", "_workspace_bytes"};
-  constexpr FastFunction* kFunctions[kNum] = {&run<product>, &describe_result<product>, &run_on<product>,
-                                              &measure_workspace<product>};
+  constexpr FastFunction* kFunctions[kNum] = {&run<product>, &of<product, &describe_result>, &of<product, &run_on>,
+                                              &of<product, &measure_workspace>};
   static char names[kNum][40];
   static PyMethodDef definitions[kNum];
   for (int i = 0; i < kNum; ++i) {

@@ -79,14 +79,15 @@ class Call : private Reader {
 
   // Makes room for an operand, whose object may come later, or never.
   Operand* add(Field field, PyObject* object) {
-    Operand* operand = new (storage_[field]) Operand();
+    Operand* operand = new (storage_[num_others_]) Operand();
     operand->object = object;
+    operands_[field] = operand;
     others_[num_others_++] = field;
     return operand;
   }
 
   // Gives an operand that there is, and that is not the left one.
-  Operand& at(Field field) { return *std::launder(reinterpret_cast<Operand*>(storage_[field])); }
+  Operand& at(Field field) { return *operands_[field]; }
 
   // Reads the operands behind the left one, in the record's order.
   int read_operands() {
@@ -290,7 +291,8 @@ class Call : private Reader {
   }
 
   PyObject* give(const Result& result) {
-    const bool has_scale = is_on_rows(product_) && result.computed_on_rows().has_scale();
+    if (!is_on_rows(product_)) return give(kOut);
+    const bool has_scale = result.computed_on_rows().has_scale();
     if (!result.writes_residual && !has_scale) return give(kOut);
     Field given[3];
     Py_ssize_t count = 0;
@@ -311,9 +313,10 @@ class Call : private Reader {
   Operands given_ = {};
   WeightList* weights_ = nullptr;  // null: there is none
   alignas(WeightList) unsigned char list_[sizeof(WeightList)];
-  Field others_[kNumOperands];  // the operands that there are beside the left one
   int32_t num_others_ = 0;
-  alignas(Operand) unsigned char storage_[kNumOperands][sizeof(Operand)];  // of those, by Field
+  Field others_[kNumOperands];  // the operands that there are beside the left one
+  Operand* operands_[kNumOperands];  // by Field; written for those alone
+  alignas(Operand) unsigned char storage_[kNumOperands][sizeof(Operand)];  // where they are, in their own order
   HeldTensor workspace_;
   WithoutGil* without_gil_ = nullptr;
   bool right_is_constant_ = false;

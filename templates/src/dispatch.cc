@@ -32,16 +32,18 @@ const Ladder* find_ladder(const Section& section, int64_t n, int64_t k) {
   return is_there ? ladder : nullptr;
 }
 
-Choice choose_in_grid(const Grid& grid, int32_t column, int64_t m) {
+const uint32_t* find_step(const Grid& grid, int32_t column, int64_t m) {
   const uint32_t* first = grid.steps + grid.starts[column];
   const auto count = static_cast<int32_t>(grid.starts[column + 1] - grid.starts[column]);
   // Past the last edge the last step answers, so that it need not be compared.
-  const uint32_t* step =
-      lower_bound(first, count - 1, [m](uint32_t candidate) { return candidate >> kKernelBits < m; });
+  return lower_bound(first, count - 1, [m](uint32_t candidate) { return candidate >> kKernelBits < m; });
+}
+
+Choice choose_in_grid(const Grid& grid, int32_t column, int64_t m) {
+  const uint32_t* step = find_step(grid, column, m);
   const int32_t kernel = grid.kernels[*step & kPlaceMask];
-  const auto number = static_cast<int32_t>(step - grid.steps);
-  const int32_t order = grid.tile_orders == nullptr ? 0 : grid.tile_orders[number];
-  return {kernel, AOT_GEMM_TIER_GRID, column, order, number};
+  const int32_t order = grid.tile_orders == nullptr ? 0 : grid.tile_orders[step - grid.steps];
+  return {kernel, AOT_GEMM_TIER_GRID, column, order};
 }
 
 }  // namespace
@@ -83,6 +85,12 @@ int32_t find_unaligned_section(int32_t first, int64_t loads) {
     if (section.loads > 0 && section.loads <= loads) found = i;  // they ascend
   }
   return found;
+}
+
+RowChoice choose_rows(const Section& section, int64_t rows, int64_t cols) {
+  const Grid& grid = section.grid;
+  const uint32_t* step = find_step(grid, round_up(cols, grid.n_edges, grid.num_n), rows);
+  return {grid.kernels[*step & kPlaceMask], static_cast<int32_t>(step - grid.steps)};
 }
 
 Choice choose(const Section& section, const Multiples* multiples, int64_t m, int64_t n, int64_t k, bool aligned) {

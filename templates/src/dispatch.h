@@ -97,16 +97,26 @@ extern std::atomic<bool> section_is_right[];
 // before each look-up, since a table that points outside itself would be memory of others.
 extern const char* const kTableFault;
 
+// Looks at the ladders and the grid of a section; null where nothing is wrong.
+const char* look_at_section(int32_t section);
+
 // Gives what is wrong with the ladders or the grid of a section; null where nothing is. The first call for a section looks at
 // them, at some hundred thousand entries in a tenth of a millisecond: a process waits for those alone that it asks.
-const char* fault_of_section(int32_t section);
+inline const char* fault_of_section(int32_t section) {
+  return section_is_right[section].load(std::memory_order_acquire) ? nullptr : look_at_section(section);
+}
 
 struct Choice {
   int32_t kernel;
   int32_t tier;
   int32_t index;  // of the ladders' row, or of the grid's column
   int32_t tile_order = 0;
-  int32_t step = 0;  // of the grid's
+};
+
+// What an operation on rows gets.
+struct RowChoice {
+  int32_t kernel;
+  int32_t step;  // of the grid's
 };
 
 // Gives the index of the first edge that is not below `value`; past the last edge, the last index.
@@ -123,6 +133,9 @@ int32_t find_section_for(int32_t section, int64_t num_groups, bool batch_invaria
 // Finds among them the one for operands that are not aligned, whose A and B are of multiples of `loads` bytes; -1 where
 // there is none.
 int32_t find_unaligned_section(int32_t section, int64_t loads);
+
+// Chooses the kernel of an operation on rows for extents of 1 and more. Whether it takes the problem is not asked.
+RowChoice choose_rows(const Section& section, int64_t rows, int64_t cols);
 
 // Chooses the kernel for extents of 0 to 2^31 - 1. `aligned` says whether the operands are as the section has them.
 Choice choose(const Section& section, const Multiples* multiples, int64_t m, int64_t n, int64_t k, bool aligned);

@@ -32,9 +32,9 @@ struct Result {
   int64_t extents[kMaxDims];
   int32_t num_dims;
   int32_t operation;  // index into kOperations, or on rows into kRowOperations
-  // The rest is of operations on rows, whose scales have as many dimensions.
-  bool writes_residual = false;
-  bool writes_scale = false;
+  // The rest is written of operations on rows alone, whose scales have as many dimensions.
+  bool writes_residual;
+  bool writes_scale;
   int64_t rotary_dim;
   int64_t scale_extents[kMaxDims];
 

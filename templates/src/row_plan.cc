@@ -95,7 +95,7 @@ aot_gemm_status_t select_rows_in(int32_t table, const aot_rows_problem_t& proble
   if (fault != nullptr) return fail_table(fault);
   const Section& section = kSections[found];
   const int64_t rows = num_rows(problem, operation);
-  const Choice choice = choose(section, kMultiples, rows, problem.cols, 1, true);
+  const RowChoice choice = choose_rows(section, rows, problem.cols);
   const bool is_taken = takes(choice.kernel, problem, operation);
   *selection = {sizeof(*selection),
                 (is_taken ? choice.kernel : section.fallback) - kNumKernels,

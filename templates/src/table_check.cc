@@ -378,11 +378,10 @@ const char* find_fault() {
 
 const char* const kTableFault = find_fault();
 
-const char* fault_of_section(int32_t number) {
+const char* look_at_section(int32_t number) {
   static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
   // Of the first section that was found wrong, by which all that were not looked at before are refused.
   static const char* fault = nullptr;
-  if (section_is_right[number].load(std::memory_order_acquire)) return nullptr;
   pthread_mutex_lock(&mutex);
   set_roles(kSections[number]);
   if (fault == nullptr) fault = find_fault_of_ladders(kSections[number], number);

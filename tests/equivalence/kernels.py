@@ -42,15 +42,15 @@ def wheel():
 def facets(key, *, of_every=EVERY):
     """List what host code depends on: the candidate in each layout and epilogue, and the family in each operation.
 
-    Unless every candidate is asked for, a candidate counts by the values of its fields in its family, and by the groups
-    of fields that a grid is counted from; and an operation by its element type, and by its layout.
+    Unless every candidate is asked for, a candidate counts by the values of its knobs in its family, and by the groups
+    of knobs that a grid is counted from; and an operation by its element type, and by its layout.
     """
     operation, candidate, family = key.operation, key.candidate, key.candidate.family
     found = {(family, operation.element), (family, operation.layout, operation.epilogue)}
     if of_every:
         return found | {(family, operation), (candidate, operation.layout, operation.epilogue)}
     swaps = candidate.gemm.swap_ab
-    found |= {(family, name, value) for name, value in vars(candidate).items()}
+    found |= {(family, name, value) for name, value in vars(candidate.knobs).items()}
     found |= {
         (family, "split", candidate.gemm.split_k, candidate.gemm.split_k_mode, swaps),
         (family, candidate.gemm.schedule, swaps),

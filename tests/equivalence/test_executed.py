@@ -6,8 +6,9 @@ executes all of the wheel's, on all cases of the record. So `aot build` calls a 
 
 import pytest
 
-from aot.cli.emulate import DEFAULT_MODES, recorded_execution
-from aot.core.execution import COMMITTED, read_executions
+from aot.cli.emulate import DEFAULT_MODES
+from aot.cli.emulate_record import recorded_execution
+from aot.core.execution import executions_path, read_executions
 from aot.emulate.execute import MAX_INSTRUCTIONS, ExecutionOptions, Executor
 from aot.emulate.schedule import Schedule
 from tests.compiling import EVERY
@@ -17,7 +18,7 @@ from tests.equivalence import kernels
 pytestmark = pytest.mark.slow
 FEW = 12_000
 """Warp instructions of the cases that `make test` executes."""
-RECORD = {x.kernel: x for x in read_executions(COMMITTED / "thor.json", "thor")}
+RECORD = {x.kernel: x for x in read_executions(executions_path("thor"), "thor")}
 AGAIN = "python -m aot emulate --target thor --record"
 
 

@@ -84,7 +84,7 @@ void recorder_rows(int32_t index, RowLaunch* launch) { *launch = launches[static
 void chooser_choose_rows(int32_t operation, int64_t count, const int64_t* shapes, int64_t* choices) {
   for (int64_t i = 0; i < count; ++i) {
     const aot::Section& found = aot::kSections[aot::find_section(aot::kTables[0], aot::kNumOperations + operation, 0)];
-    const aot::Choice choice = aot::choose(found, aot::kMultiples, shapes[2 * i], shapes[2 * i + 1], 1, true);
+    const aot::RowChoice choice = aot::choose_rows(found, shapes[2 * i], shapes[2 * i + 1]);
     choices[2 * i] = choice.kernel - aot::kNumKernels;
     choices[2 * i + 1] = choice.step;
   }

@@ -1,7 +1,7 @@
 """A legal kernel of each family for each operation is executed in the interpreter, drawn at random but always the same.
 
 So is one that is compiled for four SMs, whose CTAs take many tiles each and turn their rings of stages often; and of
-each family as few kernels as have every value of each field of a candidate.
+each family as few kernels as have every value of each of its knobs.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def test_a_kernel_of_each_family_is_right(target, operation, num_sms, tmp_path):
 
 
 def every_value(family, target):
-    """Give as few kernels of a family, of operations that it computes, as have every value of each field."""
+    """Give as few kernels of a family, of operations that it computes, as have every value of each knob."""
     operations = [x for x in Operation if family in families_of(x, target)]
     legal = [key for key in legal_keys(operations, target, MOST) if key.candidate.family == family.name]
-    values = {key: {(x, y) for x, y in vars(key.candidate).items()} for key in legal}
+    values = {key: {(x, y) for x, y in vars(key.candidate.knobs).items()} for key in legal}
     left, chosen = set().union(*values.values()), []
     while left:
         chosen.append(max(legal, key=lambda key: len(values[key] & left)))
@@ -68,7 +68,7 @@ def every_value(family, target):
 @pytest.mark.parametrize(
     ("target", "name"), [(target, x.name) for target in ("thor", "h200") for x in families_for(load_target(target))]
 )
-def test_every_value_of_each_field_is_right(target, name, tmp_path):
+def test_every_value_of_each_knob_is_right(target, name, tmp_path):
     device = emulated_target(load_target(target), None)
     keys = every_value(families()[name], device)
     assert wrong_of(keys, device, tmp_path) == ({}, ())

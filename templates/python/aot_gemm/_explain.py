@@ -9,6 +9,9 @@ from ._plan_groups import GROUPINGS, Shape, of_a_group
 from ._states import state_text
 from ._table import Plan, plan
 
+_SHOWN = {"bias", "target", "batch", "batch_invariant", "deterministic"}
+"""Arguments of `plan` that are said beside the operation."""
+
 
 def _products(got: Plan) -> str:
     """Say how many products, or groups, a plan's bucket is of, where that is more than one."""
@@ -54,13 +57,10 @@ def explain(
     k: int,
     dtype: Any = "bfloat16",
     layout: str = "kk",
-    *,
-    bias: bool = False,
-    target: str | None = None,
     **options: Any,
 ) -> str:
     """Say in words which kernel a product gets and why; arguments and errors are those of `plan`."""
-    got = plan(m, n, k, dtype, layout, bias=bias, target=target, **options)
+    got = plan(m, n, k, dtype, layout, **options)
     m, n, k = got.m, got.n, got.k
     reasons = {
         "tuned": "tier 1: this (n, k) has a ladder of m of its own",
@@ -71,7 +71,7 @@ def explain(
     what += f", a batch of {got.batch}" if got.batch > 1 else ""
     what += ", batch-invariant" if got.batch_invariant else ""
     what += ", deterministic" if got.deterministic else ""
-    what += f", operation {got.operation}" if set(options) - {"batch", "batch_invariant", "deterministic"} else ""
+    what += f", operation {got.operation}" if set(options) - _SHOWN else ""
     lines = [
         f"{what}, on {manifest()['arch']}, by the table of {got.target}",
         f"  {reasons[got.tier]}",

@@ -1,4 +1,10 @@
-"""The products: `linear` and `matmul` over tensors of any framework that speaks DLPack."""
+"""The products: `linear` and `matmul` over tensors of any framework that speaks DLPack.
+
+Work goes to the current stream of the tensors' framework, where a CUDA graph may capture it; with JAX it is waited for.
+Nothing is read or written before the work in front of it on the stream has ended, unless `constant` has promised it of
+the weight. Products of int8 are summed up exactly where their sums are numbers of int32, as all are up to a k of
+131,071; what others become is left open.
+"""
 
 from __future__ import annotations
 
@@ -55,13 +61,7 @@ def linear(
 ) -> Any:
     """Compute activation(x @ weight^T + bias) + residual, as torch.nn.functional.linear and what follows it.
 
-    All is done in float32, and the result is rounded once:
-    cast((activation(x @ weight^T * scale_x * scale_w + bias) + residual) * scale_out). Products of int8 are summed up
-    exactly where their sums are numbers of int32, as all are up to a k of 131,071; what others become is left open.
-    Work goes to the current stream of the tensors' framework, where a CUDA graph may capture it; with JAX it is waited
-    for. Nothing is read or written before the work in front of it on the stream has ended, unless `constant` has
-    promised it of the weight.
-
+    It is cast((activation(x @ weight^T * scale_x * scale_w + bias) + residual) * scale_out): in float32, rounded once.
     Which operations there are kernels for depends on what the wheel was built for; `plan` says so by dtypes.
 
     Args:
@@ -70,16 +70,14 @@ def linear(
         weight: (n, k), of the same type and GPU (of float8, either type), or what `constant` returned for one.
         bias: (n,), its elements adjacent, of the type of the result; None for none.
         activation: None, "relu", "gelu", "gelu_tanh" (torch's approximate="tanh") or "silu".
-        scale_x: the factors that float8 or int8 elements of x are multiplied by, as scale_a of torch's scaled
-            products: a float32 tensor in GPU memory of one element; or of an element for each row, (m,) or (m, 1) or
-            the leading dimensions of x; or of one for each 128 elements of a row, (m, ceil(k / 128)). m is the product
-            of the leading dimensions.
-        scale_w: those of the weight: one element; one for each row of it, (n,), (n, 1) or (1, n); or, where scale_x has
+        scale_x: float32 factors of float8 or int8 elements of x, in GPU memory: one element; one for each of the m
+            rows, (m,), (m, 1) or of x's leading dimensions; or one for each 128 elements of a row, (m, ceil(k / 128)).
+        scale_w: those of the weight: one element; one for each row, (n,), (n, 1) or (1, n); or, where scale_x has
             blocks, one for each 128 by 128 elements, (ceil(n / 128), ceil(k / 128)).
         residual: (..., n), of the type of the result, a matrix in memory; added behind the activation.
-        out: (..., n), written to; allocated where it is not given. Its type is that of the result.
-        out_dtype: type of the result, as torch, NumPy or JAX have it or by name. By default that of `out`, or where it
-            is not given: bfloat16 where there are factors, int32 for int8 without any, else the type of x.
+        out: (..., n), of the type of the result, written to; allocated where it is not given.
+        out_dtype: type of the result, as torch, NumPy or JAX have it or by name. By default that of `out`, else
+            bfloat16 where there are factors, int32 for int8 without any, and the type of x.
         scale_out: the factor of a float8 result, a float32 tensor of one element in GPU memory.
         allow_tf32: whether products of float32 may be of TF32, where the wheel has those; else they are exact.
         use_fast_accum: whether sums of float8 products may stay in the tensor cores' accumulators, of some 14 bits on
@@ -93,17 +91,7 @@ def linear(
         `out`, or the new tensor, of the kind of tensor that x is.
 
     Raises:
-        DtypeError: an operand is no tensor, or there is no product of the element types.
-        ShapeError: the shapes do not make a product.
-        StrideError: out is not one matrix in memory, or overlaps itself or an operand; a bias or factors have gaps.
-        DeviceError: an operand is not in GPU memory, or not on the same GPU.
-        OperandError: an operand is no plain memory (a wrapper, sparse, quantised), out is read-only, or a factor is
-            missing or goes with other types.
-        GradientError: torch would record a gradient: use torch.no_grad().
-        UnsupportedError: this wheel has no kernels for what is asked for, as a bias or an activation.
-        NoGpuError: there is no GPU or driver.
-        ArchitectureError: the GPU is not of the architecture that this wheel is for.
-        CudaError: CUDA failed.
+        AotGemmError: one of its classes, each of which says when it is raised.
     """
     try:
         epilogue = ACTIVATIONS[activation]
@@ -154,7 +142,7 @@ def gated_linear(
         `out`, or the new tensor, of the kind of tensor that x is.
 
     Raises:
-        AotGemmError: one of the classes that `linear` lists.
+        AotGemmError: one of its classes, as of `linear`.
     """
     try:
         epilogue = GATES[activation]
@@ -188,48 +176,36 @@ def grouped_linear(
 ) -> Any:
     """Compute x[rows of g] @ weight[g]^T for each group g of rows, as torch.nn.functional.grouped_mm with offs.
 
-    The layer of a mixture of experts: the rows of an expert are a group, and `index` is the permutation of the tokens,
-    which is done while they are loaded. All is done in float32, and the result is rounded once. Where the groups end
-    stays on the GPU: nothing waits for the host, and a CUDA graph may capture the call.
-
-    Where the weight is one matrix (n, k), the groups are runs of k, and each has a result of its own: x[:, run of g] @
-    weight[:, run of g]^T, zeros where a run is empty. So the gradient of the weights is
-    grouped_linear(gradient.t(), x.t(), offsets).
-
-    Which operations there are kernels for depends on what the wheel was built for.
+    The rows of an expert of a mixture are a group, and `index` is the permutation of the tokens. Of one matrix (n, k)
+    the groups are runs of k, each with a result: the weights' gradient is grouped_linear(gradient.t(), x.t(), offsets).
 
     Args:
         x: (rows, k) in GPU memory: bfloat16, float16 or float8_e4m3fn. With an index (tokens, k).
-        weight: (groups, n, k), or with a gate (groups, 2 n, k): the n rows of the gate and then the n linear ones. Or a
-            list or tuple of one (n, k) or (2 n, k) for each group, wherever each lies, of one size and of the same
-            strides: nothing is copied. Where they do not lie at one step, a small kernel goes in front, which tells the
-            product where each is; a CUDA graph holds the addresses that it was captured with. Or (n, k), bfloat16 or
-            float16, with neither index nor gate nor bias.
-        offsets: int32 in GPU memory, ascending: (groups,), where each group ends in rows, the first starting at 0, as
-            torch has `offs`; or (groups + 1,), the first group's start in front. What lies outside of the rows counts
-            as their end; a group that ends before it starts is empty. Of runs of k (groups,), where each ends in k.
+        weight: (groups, n, k), or with a gate (groups, 2 n, k): the n rows of the gate and then the n linear ones; (n,
+            k), with neither index nor gate nor bias; or a list or tuple of one for each group, of one size and of the
+            same strides: nothing is copied, and a CUDA graph holds the addresses that it captured.
+        offsets: int32 in GPU memory, ascending: (groups,), where each group ends in rows, as torch has `offs`; or
+            (groups + 1,), the first group's start in front. A group that ends before it starts is empty. Of runs of k
+            (groups,), where each ends in k.
         bias: (groups, n), or with a gate (groups, 2 n), where factors are given; None for none.
-        index: int32 in GPU memory, (rows,), in any order: row i of the groups is x[index[i]]. An index that is no row
-            of x, such as -1, is a row of zeros. None for the rows of x as they are.
+        index: int32 in GPU memory, (rows,), in any order: row i of the groups is x[index[i]], or zeros of no row of x.
         gate: None, "silu" (SwiGLU) or "gelu_tanh" (GeGLU): activation(gate) * linear of the halves of the weight.
         interleaved: whether row 2 j of a weight is of the gate and row 2 j + 1 the linear one of column j.
-        scale_x: float32 factors of float8 rows of x, as `linear` has it: one element, or (rows,), or (rows, 1), or of
-            blocks (rows, ceil(k / 128)). With an index the rows are those of x.
+        scale_x: float32 factors of float8 rows of x, those with an index too: one element, (rows,) or (rows, 1), or of
+            blocks (rows, ceil(k / 128)).
         scale_w: those of the weights: one element, (groups,), or (groups, n); or of blocks (groups, ceil(n / 128),
             ceil(k / 128)), where rows of a gate are not interleaved.
-        out: (rows, n), or (groups, rows, n) of runs of k; written to; allocated where it is not given. Rows that are in
-            no group are not written: a new tensor holds anything there.
+        out: (rows, n), or (groups, rows, n) of runs of k; allocated where it is not given. Rows of no group are not
+            written: a new tensor holds anything there.
         out_dtype: as `linear` has it.
         deterministic: as `linear` has it.
-        batch_invariant: whether a row of the result must have the same bits whatever the number of rows of its group,
-            whatever they hold, and whatever the other groups are. No wheel has to be built for it, and it costs no
-            time: where a wheel's kernels for groups add up k in more than one order it is refused.
+        batch_invariant: whether a row's bits must not depend on any group. It costs no time, or is refused.
 
     Returns:
         `out`, or the new tensor, of the kind of tensor that x is.
 
     Raises:
-        AotGemmError: one of the classes that `linear` lists.
+        AotGemmError: one of its classes, as of `linear`.
     """
     try:
         epilogue = 0 if gate is None else GATES[gate]
@@ -268,7 +244,7 @@ def matmul(a: Any, b: Any, *, out: Any = None, deterministic: bool = False, batc
         `out`, or the new tensor, of the type of tensor that a is.
 
     Raises:
-        AotGemmError: one of the classes that `linear` lists.
+        AotGemmError: one of its classes, as of `linear`.
     """
     if not (deterministic or batch_invariant):
         return _products.matmul(a, b, out)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypedDict
 
 from . import _extras, _library, errors
 from ._catalogue import CATALOGUE, Row
@@ -13,6 +13,20 @@ _GATES = {"swiglu": "silu", "geglu": "gelu_tanh"}
 """The activation of a gate."""
 _BYTE_DTYPES = {"float8_e4m3fn", "float8_e5m2", "int8"}
 _NOT_EXTRA = ("none", "bias", "residual")
+
+
+class Computed(TypedDict, total=False):
+    """What a product computes, as `plan` is told it."""
+
+    bias: bool
+    activation: str | None
+    residual: bool
+    gated: bool
+    weight_dtype: Any
+    scales: str | None
+    out_dtype: Any
+    allow_tf32: bool
+    use_fast_accum: bool
 
 
 class Request(NamedTuple):
@@ -69,15 +83,15 @@ def _scale_of(scales: object, dtype: str, weight_dtype: str, out_dtype: str | No
 def request_of(
     dtype: Any,
     *,
-    bias: bool,
-    activation: Any,
-    residual: bool,
-    gated: bool,
-    weight_dtype: Any,
-    scales: Any,
-    out_dtype: Any,
-    allow_tf32: bool,
-    use_fast_accum: bool,
+    bias: bool = False,
+    activation: str | None = None,
+    residual: bool = False,
+    gated: bool = False,
+    weight_dtype: Any = None,
+    scales: str | None = None,
+    out_dtype: Any = None,
+    allow_tf32: bool = False,
+    use_fast_accum: bool = False,
 ) -> Request:
     """Return what operation a product needs, by the arguments of `plan`.
 

@@ -164,20 +164,11 @@ def plan_rows(
     )
 
 
-def explain_rows(
-    function: str,
-    rows: int,
-    cols: int,
-    dtype: Any = "bfloat16",
-    *,
-    out_dtype: Any = None,
-    granularity: str = "row",
-    target: str | None = None,
-) -> str:
+def explain_rows(function: str, rows: int, cols: int, dtype: Any = "bfloat16", **options: Any) -> str:
     """Say in words which kernel an operation on rows gets and why; arguments and errors are those of `plan_rows`."""
-    got = plan_rows(function, rows, cols, dtype, out_dtype=out_dtype, granularity=granularity, target=target)
+    got = plan_rows(function, rows, cols, dtype, **options)
     into = "" if got.out_dtype == got.dtype else f" to {got.out_dtype}"
-    what = f"{function} of {got.dtype}{into}, rows {rows} cols {cols}"
+    what = f"{got.function} of {got.dtype}{into}, rows {got.rows} cols {got.cols}"
     lines = [f"{what}, on {manifest()['arch']}, by the table of {got.target}"]
     if got.bucket is None:
         lines += ["  fallback: the table's kernel here takes no such number of columns"]

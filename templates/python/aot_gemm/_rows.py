@@ -80,9 +80,9 @@ def rms_norm(
         ArchitectureError: the GPU is not of the architecture that this wheel is for.
         CudaError: CUDA failed.
     """
-    numbers = _real("rms_norm", "eps", eps), _real("rms_norm", "weight_offset", weight_offset)
-    options = _element("rms_norm", out_dtype), ROUNDS_NORM if round_norm else 0, *numbers
-    return _products.rms_norm(x, weight, residual, scale, out, residual_out, scale_out, *options)
+    eps, offset = _real("rms_norm", "eps", eps), _real("rms_norm", "weight_offset", weight_offset)
+    element, flags = _element("rms_norm", out_dtype), ROUNDS_NORM if round_norm else 0
+    return _products.rms_norm(x, weight, residual, scale, out, residual_out, scale_out, element, flags, eps, offset)
 
 
 def layer_norm(
@@ -118,8 +118,8 @@ def layer_norm(
     Raises:
         AotGemmError: one of the classes that `rms_norm` lists.
     """
-    options = _element("layer_norm", out_dtype), 0, _real("layer_norm", "eps", eps)
-    return _products.layer_norm(x, weight, bias, residual, scale, out, residual_out, scale_out, *options)
+    element, eps = _element("layer_norm", out_dtype), _real("layer_norm", "eps", eps)
+    return _products.layer_norm(x, weight, bias, residual, scale, out, residual_out, scale_out, element, 0, eps)
 
 
 def silu_mul(

@@ -5,15 +5,18 @@ from __future__ import annotations
 import operator
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _files, _library, _packed, errors
 from ._enumerations import LAYOUTS, TIERS, TILE_ORDERS
 from ._manifest import device_table, library_of_manifest, manifest
 from ._packed import Row
 from ._plan_groups import Shape, grouping_of, of_a_group, skew_of
-from ._request import find, request_of
+from ._request import Computed, Request, find, request_of
 from ._roofline import Rates, rates_of
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 MAX_EXTENT = 2**31 - 1
 
@@ -287,21 +290,13 @@ def plan(
     dtype: Any = "bfloat16",
     layout: str = "kk",
     *,
-    bias: bool = False,
-    activation: str | None = None,
-    residual: bool = False,
-    gated: bool = False,
-    weight_dtype: Any = None,
-    scales: str | None = None,
-    out_dtype: Any = None,
-    allow_tf32: bool = False,
-    use_fast_accum: bool = False,
     batch: int = 1,
     groups: int | None = None,
     grouping: str | None = None,
     batch_invariant: bool = False,
     deterministic: bool = False,
     target: str | None = None,
+    **options: Unpack[Computed],
 ) -> Plan:
     """Say which kernel a product gets, without a GPU: by dtypes where `linear` and `gated_linear` take tensors.
 
@@ -312,16 +307,6 @@ def plan(
         dtype: element type of x, by name or as torch, NumPy or JAX have it: `torch.float16`.
         layout: which mode of A, then of B, is contiguous: `k`, or `m` for A and `n` for B. A torch weight is `k`; the
             right operand of a plain matmul is `n`. Operands are taken as contiguous and aligned, D as row-major.
-        bias: whether the product adds a bias, as `linear` does where it is given one.
-        activation: as `linear` has it, or `gated_linear`, whose default is "silu".
-        residual: whether it adds a residual.
-        gated: whether it is `gated_linear`.
-        weight_dtype: element type of the weight, where it is not that of x.
-        scales: "vector" for factors of rows, or one for all; "block" for factors of blocks; by default those that the
-            types need: vectors for float8, and for int8 of a floating result.
-        out_dtype: as `linear` has it.
-        allow_tf32: as `linear` has it.
-        use_fast_accum: as `linear` has it.
         batch: products of the same sizes, as `matmul` computes them of leading dimensions; none share an operand.
         groups: how many `grouped_linear` is given, of rows, with a weight (n, k) each, or (2 n, k) where it is gated; m
             is the rows of all. None for no groups.
@@ -331,40 +316,44 @@ def plan(
         deterministic: as `linear` has it; torch's own setting is not asked here.
         target: whose table is asked, such as `h200`. By default it is that of the current GPU, for which the driver is
             asked if the wheel has several tables; where there is no GPU, the first table.
+        options: what is computed, as `linear` has it: `bias` and `residual` as booleans, `activation`, `out_dtype`,
+            `allow_tf32` and `use_fast_accum`; `gated` for `gated_linear`, whose activation is by default "silu";
+            `weight_dtype`, where it is not that of x; and `scales`, "vector" for factors of rows or one for all,
+            "block" for those of blocks, by default those that the types need: vectors for float8, and for int8 of a
+            floating result.
 
     Raises:
         DtypeError: there is no such element type, or no product of those.
         ShapeError: an extent is not an integer, negative or past 2^31 - 1.
         StrideError: there is no such layout.
-        UnsupportedError: the wheel has no kernels for it; there is no such activation or grouping, or no table of the
-            target.
+        UnsupportedError: the wheel has no kernels for it, or there is no such activation, grouping or target.
         CorruptLibraryError: the library or the manifest is damaged, missing, or not for this machine.
     """
-    m, n, k = extent_of("m", m), extent_of("n", n), extent_of("k", k)
-    request = request_of(
-        dtype,
-        bias=bias,
-        activation=activation,
-        residual=residual,
-        gated=gated,
-        weight_dtype=weight_dtype,
-        scales=scales,
-        out_dtype=out_dtype,
-        allow_tf32=allow_tf32,
-        use_fast_accum=use_fast_accum,
-    )
+    shape = extent_of("m", m), extent_of("n", n), extent_of("k", k)
+    request = request_of(dtype, **options)
     batch = extent_of("batch", batch)
     num_groups = None if groups is None else extent_of("groups", groups)
     kind = grouping_of(num_groups, grouping, batch)
-    call = find(request._replace(grouping=kind))
-    count = num_groups or batch
-    flags = (BATCH_INVARIANT if batch_invariant else 0) | (DETERMINISTIC if deterministic else 0)
-    selection = _select(call, layout, (m, n, k), count, flags, target)
-    one = of_a_group(kind, (m, n, k), count)
+    modes = {"batch_invariant": batch_invariant, "deterministic": deterministic}
+    return _plan(request._replace(grouping=kind), shape, layout, batch, num_groups, modes, target)
+
+
+def _plan(
+    request: Request,
+    shape: Shape,
+    layout: str,
+    batch: int,
+    num_groups: int | None,
+    modes: dict[str, bool],
+    target: str | None,
+) -> Plan:
+    """Ask the library for what is requested, and find in the table what is known of it."""
+    kind, call, count = request.grouping, find(request), num_groups or batch
+    flags = (BATCH_INVARIANT if modes["batch_invariant"] else 0) | (DETERMINISTIC if modes["deterministic"] else 0)
+    selection = _select(call, layout, shape, count, flags, target)
+    one = of_a_group(kind, shape, count)
     return Plan(
-        m=m,
-        n=n,
-        k=k,
+        *shape,
         dtype=request.a,
         layout=layout,
         bias=request.bias,
@@ -372,8 +361,7 @@ def plan(
         grouping="batched" if batch > 1 else kind,
         groups=num_groups or 1,
         expected=one[2] if kind == "kgrouped" else one[0],
-        batch_invariant=batch_invariant,
-        deterministic=deterministic,
         operation=call,
+        **modes,
         **_answer(selection, call, one, count, is_grouped=num_groups is not None),
     )

@@ -6,7 +6,9 @@ they are computed. It writes nothing that it is given.
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from functools import wraps
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,6 +17,12 @@ from ._dtypes import dtype_name
 from ._torch_operators import LIBRARY, NAMESPACE
 from ._torch_products import is_compiling, is_recorded
 from ._torch_result import TensorCall, results_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import ParamSpec
+
+    _Parameters = ParamSpec("_Parameters")
 
 _NORM = "Tensor? residual=None, Tensor? scale=None, *, float eps={eps}, ScalarType? out_dtype=None"
 _GATE = "(Tensor x, Tensor? scale=None, *, bool interleaved=False, ScalarType? out_dtype=None) -> Tensor[]"
@@ -100,123 +108,50 @@ def _register() -> None:
 _register()
 
 
-def _dispatch(name: str, tensors: dict[str, Any], written: dict[str, Any], options: dict[str, Any]) -> Any:
-    """Call an operator where torch is to know of it, else the package's function."""
-    x, scale = tensors["x"], tensors.get("scale")
-    given = {key: value for key, value in written.items() if value is not None}
-    is_told = is_compiling() or (isinstance(x, torch.Tensor) and is_recorded(*tensors.values(), *given.values()))
-    if not is_told:
-        if name == "quantize":
-            return _rows.quantize(x, options["dtype"], options["granularity"], scale=scale, **given)
-        return getattr(_rows, name)(**tensors, **given, **options)
+def _run_operator(name: str, arguments: dict[str, Any]) -> Any:
+    """Call an operator with the arguments of the package's function."""
+    tensors = {key: arguments.pop(key, None) for key in _TENSORS[name]}
+    given = [key for key in _WRITTEN if arguments.pop(key, None) is not None]
     if given:
         raise errors.UnsupportedError(
             f"{name}: got {', '.join(given)} where torch traces or records, where operators give new "
             "tensors; leave it away"
         )
+    if name == "quantize":
+        arguments = {"dtype": torch.float8_e4m3fn, "granularity": "row"} | arguments
+        _rows.check_granularity(arguments["granularity"])
     for key in ("out_dtype", "dtype"):
-        if options.get(key) is not None and not isinstance(options[key], torch.dtype):
-            options = {**options, key: getattr(torch, dtype_name(key, options[key]))}
-    results = getattr(_operators, name).default(*tensors.values(), **options)
+        if arguments.get(key) is not None and not isinstance(arguments[key], torch.dtype):
+            arguments[key] = getattr(torch, dtype_name(key, arguments[key]))
+    results = getattr(_operators, name).default(*tensors.values(), **arguments)
+    scale = tensors.get("scale")
     results = (*results, scale) if scale is not None else tuple(results)
     return results[0] if len(results) == 1 else results
 
 
-def _written(out: Any, residual_out: Any = None, scale_out: Any = None) -> dict[str, Any]:
-    return dict(zip(_WRITTEN, (out, residual_out, scale_out), strict=True))
+def _for_torch(full: Callable[_Parameters, Any]) -> Callable[_Parameters, Any]:
+    """Have calls of one of the package's functions go to the operator where torch is to know of them."""
+    name, names = full.__name__, tuple(inspect.signature(full).parameters)
 
+    @wraps(full)
+    def call(*operands: Any, **options: Any) -> Any:
+        if not is_compiling():
+            is_of_torch = isinstance(operands[0] if operands else options.get("x"), torch.Tensor)
+            if not (is_of_torch and is_recorded(*operands, *options.values())):
+                return getattr(_rows, name)(*operands, **options)
+        return _run_operator(name, {**dict(zip(names, operands, strict=False)), **options})
 
-def rms_norm(
-    x: Any,
-    weight: Any = None,
-    *,
-    eps: float = 1e-6,
-    residual: Any = None,
-    weight_offset: float = 0.0,
-    round_norm: bool = False,
-    out: Any = None,
-    out_dtype: Any = None,
-    scale: Any = None,
-    residual_out: Any = None,
-    scale_out: Any = None,
-) -> Any:
-    """Compute the package's `rms_norm`, under torch.compile and torch.export too.
+    call.__doc__ = f"""Compute the package's `{name}`, under torch.compile and torch.export too.
 
     Arguments, result and errors are those of the package's function. Where a compiler or a dispatch mode traces,
-    nothing that is given can be written: UnsupportedError. No gradient is recorded: GradientError. So it is of all
-    functions below.
+    nothing that is given can be written: UnsupportedError. No gradient is recorded: GradientError.
     """
-    tensors = {"x": x, "weight": weight, "residual": residual, "scale": scale}
-    options = {"eps": eps, "out_dtype": out_dtype, "weight_offset": weight_offset, "round_norm": round_norm}
-    return _dispatch("rms_norm", tensors, _written(out, residual_out, scale_out), options)
+    return call
 
 
-def layer_norm(
-    x: Any,
-    weight: Any = None,
-    bias: Any = None,
-    *,
-    eps: float = 1e-5,
-    residual: Any = None,
-    out: Any = None,
-    out_dtype: Any = None,
-    scale: Any = None,
-    residual_out: Any = None,
-    scale_out: Any = None,
-) -> Any:
-    """Compute the package's `layer_norm`, as `rms_norm` is here."""
-    tensors = {"x": x, "weight": weight, "bias": bias, "residual": residual, "scale": scale}
-    options = {"eps": eps, "out_dtype": out_dtype}
-    return _dispatch("layer_norm", tensors, _written(out, residual_out, scale_out), options)
-
-
-def silu_mul(
-    x: Any,
-    *,
-    interleaved: bool = False,
-    out: Any = None,
-    out_dtype: Any = None,
-    scale: Any = None,
-    scale_out: Any = None,
-) -> Any:
-    """Compute the package's `silu_mul`, as `rms_norm` is here."""
-    options = {"interleaved": interleaved, "out_dtype": out_dtype}
-    return _dispatch("silu_mul", {"x": x, "scale": scale}, _written(out, None, scale_out), options)
-
-
-def gelu_tanh_mul(
-    x: Any,
-    *,
-    interleaved: bool = False,
-    out: Any = None,
-    out_dtype: Any = None,
-    scale: Any = None,
-    scale_out: Any = None,
-) -> Any:
-    """Compute the package's `gelu_tanh_mul`, as `rms_norm` is here."""
-    options = {"interleaved": interleaved, "out_dtype": out_dtype}
-    return _dispatch("gelu_tanh_mul", {"x": x, "scale": scale}, _written(out, None, scale_out), options)
-
-
-def rotary(
-    x: Any, cos: Any, sin: Any, *, interleaved: bool = False, rotary_dim: int | None = None, out: Any = None
-) -> Any:
-    """Compute the package's `rotary`, as `rms_norm` is here."""
-    options = {"interleaved": interleaved, "rotary_dim": rotary_dim}
-    return _dispatch("rotary", {"x": x, "cos": cos, "sin": sin}, _written(out), options)
-
-
-def quantize(
-    x: Any,
-    dtype: Any = torch.float8_e4m3fn,
-    granularity: str = "row",
-    *,
-    scale: Any = None,
-    out: Any = None,
-    scale_out: Any = None,
-) -> tuple[Any, Any]:
-    """Compute the package's `quantize`, as `rms_norm` is here."""
-    _rows.check_granularity(granularity)
-    options = {"dtype": dtype, "granularity": granularity}
-    found: tuple[Any, Any] = _dispatch("quantize", {"x": x, "scale": scale}, _written(out, None, scale_out), options)
-    return found
+rms_norm = _for_torch(_rows.rms_norm)
+layer_norm = _for_torch(_rows.layer_norm)
+silu_mul = _for_torch(_rows.silu_mul)
+gelu_tanh_mul = _for_torch(_rows.gelu_tanh_mul)
+rotary = _for_torch(_rows.rotary)
+quantize = _for_torch(_rows.quantize)

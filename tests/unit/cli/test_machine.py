@@ -60,7 +60,7 @@ def test_a_machine_with_everything_can_do_everything():
         (
             replace(MACHINE, gpu=replace(H200, name="Tesla V100", compute_capability=(7, 0))),
             "run kernels",
-            "Tesla V100 has compute capability 7.0; expected one of 8.0, 8.7, 8.9, 9.0, 10.0, 11.0, 12.0; CONTRI",
+            "Tesla V100 has compute capability 7.0; expected one of 8.0, 8.7, 8.9, 9.0, 10.0, 11.0, 12.0, 12.1; CONTRI",
         ),
         (
             replace(MACHINE, gpu=replace(H200, driver_version="CUDA 12.8")),

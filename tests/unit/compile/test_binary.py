@@ -23,10 +23,10 @@ from aot.core.target import load_target
 from aot.emulate.code import DeviceCode
 from aot.emulate.gpu import EmulatedGpu
 from aot.emulate.host import EmulatedKernels
-from aot.families import family_named
+from aot.families import any_family_of, family_named
 from aot.kinds.rows.candidate import RowKernelKey
 from aot.kinds.rows.operation import RowOperation
-from aot.space.row_legality import row_fallback
+from aot.space.enumeration import fallback
 from tests.compiling import compile_kernels
 from tests.emulated import link, target_of
 from tests.example_family import example_family
@@ -145,8 +145,8 @@ def test_a_family_says_what_compiles_its_launchers(tmp_path, monkeypatch, binary
 
 def test_an_operation_on_rows_takes_none_yet(tmp_path, monkeypatch, binary):
     norm = RowOperation("bf16_rms_norm")
-    key = RowKernelKey(norm, row_fallback(norm, H200))
-    monkeypatch.setattr(compiler, "entry_of", lambda *_: binary)
+    key = RowKernelKey(norm, fallback(norm, H200))
+    monkeypatch.setattr(type(any_family_of(key.candidate)), "entry", lambda *_: binary)
     with pytest.raises(CompileError, match="is a Binary, which operations on rows do not take yet; expected an Entry"):
         compiler._export(key, H200, tmp_path)
 

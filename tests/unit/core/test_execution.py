@@ -12,6 +12,7 @@ from aot.core.execution import (
     KernelState,
     committed_executions,
     execution_of,
+    executions_path,
     interpreter_sha256,
     merged,
     read_executions,
@@ -97,14 +98,18 @@ def test_a_new_execution_takes_the_place_of_the_older_one():
 
 def test_the_records_of_all_targets_are_read(tmp_path):
     assert committed_executions(tmp_path / "none") == ()
-    write_executions(tmp_path / "h200.json", "h200", [OTHER])
-    write_executions(tmp_path / "thor.json", "thor", [RIGHT])
+    write_executions(executions_path("h200", tmp_path), "h200", [OTHER])
+    write_executions(executions_path("thor", tmp_path), "thor", [RIGHT])
     assert committed_executions(tmp_path) == (OTHER, RIGHT)
 
 
-def test_each_committed_record_can_be_read():
-    found = {path.stem: read_executions(path, path.stem) for path in COMMITTED.glob("*.json")}
-    assert committed_executions() == tuple(x for name in sorted(found) for x in found[name])
+def test_a_committed_record_is_compressed_and_can_be_read():
+    paths = sorted(COMMITTED.iterdir())
+    names = [x.name.removesuffix(".json.gz") for x in paths]
+    assert paths == [executions_path(x) for x in names]
+    assert {"h200", "thor"} <= set(names)
+    assert {x.read_bytes()[:2] for x in paths} == {b"\x1f\x8b"}
+    assert committed_executions() == tuple(x for name in names for x in read_executions(executions_path(name), name))
 
 
 def test_a_record_speaks_of_a_kernel_of_the_same_name_and_ptx_alone():

@@ -14,6 +14,7 @@ def test_shipped_targets():
     assert target_names() == [
         "a100",
         "b200",
+        "gb10",
         "h100",
         "h200",
         "l4",

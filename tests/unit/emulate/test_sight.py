@@ -9,7 +9,8 @@ from aot.emulate import sight as module
 from aot.emulate.execute import ExecutionOptions, Executor
 from aot.emulate.mutants import Change
 from aot.emulate.results import RESULT_VERSION, CaseResult, FoundFinding, KernelResult
-from aot.emulate.sight import SCHEDULES, STRUCTURAL, Sight, Sighting, num_mutants, sight
+from aot.emulate.schedule import Schedule
+from aot.emulate.sight import MODES, STRUCTURAL, Sight, Sighting, num_mutants, schedules, sight
 from aot.select.selector import fallback_key
 from tests.emulated import emulated_set, target_of, with_ptx
 from tests.unit.twins import BF16
@@ -52,9 +53,17 @@ def test_mutants_are_counted_by_what_was_changed_without_those_that_are_never_ex
 
 
 def test_the_first_schedule_is_any_order_and_each_next_one_holds_something_back():
-    assert len(SCHEDULES) == len(set(SCHEDULES)) == 8
-    assert SCHEDULES[0].mode.value == "random"
-    assert {x.value for y in SCHEDULES for x in [y.mode]} >= {"hold_products", "hold_loads", "hold_stores", "strict"}
+    assert len(set(MODES)) == 8
+    assert MODES[0].value == "random"
+    assert set(MODES) >= {"hold_products", "hold_loads", "hold_stores", "strict"}
+
+
+def test_more_seeds_are_more_schedules_of_each_mode():
+    assert schedules(1) == tuple(Schedule(mode, seed) for seed, mode in enumerate(MODES))
+    found = schedules(3)
+    assert found[:8] == schedules(1)
+    assert [x.mode for x in found] == [*MODES] * 3
+    assert len({x.seed for x in found}) == 24
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +72,13 @@ def general(tmp_path_factory):
     return emulated_set([fallback_key(BF16, target_of("thor"))], "thor", tmp_path_factory.mktemp("sight"))
 
 
-FEW = SCHEDULES[:3]
+FEW = schedules(1)[:3]
 
 
 @pytest.fixture
 def executions(monkeypatch):
     """Try few schedules; collect those of what is executed, and the limits of its instructions."""
-    monkeypatch.setattr(module, "SCHEDULES", FEW)
+    monkeypatch.setattr(module, "MODES", MODES[: len(FEW)])
     real, found = Executor.execute, []
 
     def execute(self, name):

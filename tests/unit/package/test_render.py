@@ -13,7 +13,8 @@ from aot.core.operation import Operation
 from aot.package.build import read_templates
 from aot.package.file_set import FileSet
 from aot.package.manifest import Library, from_json, to_json
-from aot.package.render import capability, header_of, render, render_library, substitute
+from aot.package.render import capability, header_of, render, render_library
+from aot.package.render_tables import substitute
 from tests.golden.manifest import FALLBACK, golden_manifest, kernel, with_kernels, with_table
 
 GOLDEN = golden_manifest()

@@ -15,7 +15,7 @@ from aot.package.states import (
     execution_text,
     executions_of,
     measured_kernels,
-    measured_row_kernels,
+    measured_steps,
     state_variables,
     states_text,
     with_states,
@@ -51,8 +51,8 @@ def test_a_row_kernel_is_measured_where_a_step_has_a_time_of_it():
     keys = [x.key for x in kernels]
     steps = (RowStep(1, 1, 2.0, "measured"), RowStep(9, 2, 3.0, "predicted"))
     table = RowTable((RowSection(RowOperation.BF16_RMS_NORM, (RowColumn(64, steps),), 0),))
-    assert measured_row_kernels(table, keys) == {keys[1]}
-    made = with_states(kernels, measured_row_kernels(table, keys), [replace(RIGHT, kernel=kernels[2].name)])
+    assert measured_steps(table, keys) == {keys[1]}
+    made = with_states(kernels, measured_steps(table, keys), [replace(RIGHT, kernel=kernels[2].name)])
     assert [x.state for x in made] == ["compiled", "run", "executed"]
 
 
@@ -96,6 +96,16 @@ def states(*given, executions=()):
 def test_states_are_counted(given, text, has_executed):
     manifest = states(*map(KernelState, given))
     assert state_variables(manifest) == {"states": text, "has_executed": has_executed}
+
+
+def test_kernels_that_ran_and_were_executed_are_counted_too():
+    run = [KernelState.RUN, KernelState.RUN, KernelState.COMPILED]
+    ran = "2 of 3 kernels ran on the device"
+    expected = f"{ran} (2 executed in the interpreter too), 1 compiled only"
+    assert states_text(states(*run, executions=(of(RIGHT, BIG),))) == expected
+    assert states_text(states(*run, executions=(of(RIGHT, SMALL),))) == f"{ran}, 1 compiled only"
+    text = states_text(states(*run, executions=(of(RIGHT, BIG, num_findings=1),)))
+    assert text.startswith(f"{ran}, 1 compiled only; wrong in the interpreter: ")
 
 
 def test_what_the_interpreter_found_wrong_is_named():

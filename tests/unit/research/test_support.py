@@ -1,9 +1,11 @@
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
 from aot.core.errors import OutputError
+from aot.core.execution import Execution, executions_path, write_executions
 from aot.core.operation import Operation
 from aot.core.target import load_target, target_names
 from aot.families import families, families_for
@@ -46,7 +48,9 @@ def test_every_operation_has_a_status_on_every_target():
     found = rows()
     assert list(found) == [*(x.tag for x in Operation), *(x.value for x in RowOperation)]
     assert sorted(x for names in alike(target_names()) for x in names) == target_names()
-    known = re.compile(r"measured|by the times of [a-z0-9_]+_kk|right, not timed|compiles, not run|fallback only|none")
+    known = re.compile(
+        r"measured|by the times of [a-z0-9_]+_kk|right, not timed|(executed|compiles), not run|fallback only|none"
+    )
     assert [cell for cells in found.values() for cell in cells if not known.fullmatch(cell)] == []
 
 
@@ -54,7 +58,24 @@ def test_only_what_a_record_has_is_measured():
     assert measured_operations("thor") == frozenset()
     assert Operation.BF16_KK in measured_operations("h200")
     assert support(Operation.BF16_KK, "h200") == Support("measured")
-    assert support(Operation.BF16_KK, "thor") == Support("compiles, not run")
+    assert support(Operation.BF16_KK, "thor") == Support("executed, not run")
+    assert support(Operation.BF16_KK_SILU, "thor") == Support("compiles, not run")
+
+
+def test_an_operation_is_executed_where_all_of_its_kernels_were_right(tmp_path, monkeypatch):
+    right = Execution("bf16_kk_sm100_tgv_64x8", "0" * 64, "f" * 64, 3, 2, 6, 0.5, 0, "2026-11-26")
+    path = executions_path("thor", tmp_path)
+    monkeypatch.setattr(module, "executions_path", lambda target: executions_path(target, tmp_path))
+    others = [
+        replace(right, kernel="bf16_kk_bias_sm100_tgv_64x8"),
+        replace(right, kernel="bf16_kk_bias_sm100_tgv_64x16", num_findings=1),
+        replace(right, kernel="fp16_kk_simt_64x64_c1x1_direct"),
+    ]
+    write_executions(path, "thor", [right, *others])
+    module.executed_operations.cache_clear()
+    assert module.executed_operations("thor") == {Operation.BF16_KK}
+    assert module.executed_operations("h100") == frozenset()
+    module.executed_operations.cache_clear()
 
 
 def test_what_was_right_on_a_device_is_said_where_it_was_not_timed(tmp_path, monkeypatch):
@@ -123,6 +144,7 @@ def test_what_is_said_to_compile_for_a_thor_has_compiled():
     census = read_census(ROOT / "research" / "studies" / "thor-census.json")
     compiled = {x.operation.tag for x in census.all_rows if x.num_compiled and x.family not in ("simt", "row_scalar")}
     column = next(i for i, names in enumerate(alike(target_names())) if "thor" in names)
-    assert {tag for tag, cells in rows().items() if cells[column] == "compiles, not run"} == compiled
+    said = ("compiles, not run", "executed, not run")
+    assert {tag for tag, cells in rows().items() if cells[column] in said} == compiled
     fallbacks = {x.operation.tag for x in census.all_rows if x.num_compiled and x.family in ("simt", "row_scalar")}
     assert set(rows()) == fallbacks

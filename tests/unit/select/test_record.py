@@ -261,7 +261,7 @@ def test_store_with_nothing_finished_is_refused(tmp_path):
         ),
         (
             "UPDATE runs SET target = 'xavier'",
-            "no target 'xavier'; there are: a100, b200, h100, h200, l4, orin, rtx_pro_6000, thor, thor_6sm, thor_t4000",
+            "no target 'xavier'; there are: a100, b200, gb10, h100, h200, l4, orin, rtx_pro_6000, thor, thor_6sm, thor",
         ),
         ("UPDATE runs SET arch = 'sm_80'", "measured on sm_80, and the target h200 is sm_90a"),
         ("UPDATE runs SET arch = 'x'", "arch: expected an architecture, such as sm_90a, got 'x'"),

@@ -1,0 +1,101 @@
+"""The entries of row kernels: functions of a signature's arguments, and fake arguments to compile them with.
+
+Imports CUTLASS. No `from __future__ import annotations` here: CuTe DSL reads the annotations of jit functions as they
+are.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from cuda.bindings import driver as cuda
+from cutlass import Float32, Int32, cute
+
+from aot.core.candidate import Candidate
+from aot.core.element import ElementType
+from aot.families import Entry
+from aot.families._arguments import cutlass_type
+from aot.families.rows._rotary_kernel import RotaryKernel
+from aot.families.rows._row_kernel import Operands, RowKernel
+from aot.families.rows._tensor_scale_kernel import TensorScaleKernel
+from aot.kinds.rows.candidate import RowKnobs
+from aot.kinds.rows.operation import RowOperation, RowScale
+from aot.kinds.rows.signature import RowArgument, row_signature_of
+
+
+def _tensor(element: ElementType, rank: int, elements: int) -> Any:
+    """Make a fake tensor of rows that lie on multiples of some elements; of 1 its strides are all dynamic."""
+    shape = tuple(cute.sym_int() for _ in range(rank))
+    last = (cute.sym_int64(),) if elements == 1 else (1,)
+    strides = (*(cute.sym_int64(divisibility=elements) for _ in range(rank - 1)), *last)
+    alignment = elements * element.num_bytes
+    return cute.runtime.make_fake_tensor(cutlass_type(element), shape, stride=strides, assumed_align=alignment)
+
+
+def _vector(element: ElementType, elements: int) -> Any:
+    alignment = elements * element.num_bytes
+    return cute.runtime.make_fake_tensor(cutlass_type(element), (cute.sym_int(),), stride=(1,), assumed_align=alignment)
+
+
+def fake_arguments(operation: RowOperation, elements: int) -> dict[RowArgument, Any]:
+    """Make an argument for each one that an operation has; tensors lie on multiples of some elements."""
+    rank = 3 if RowArgument.COS in row_signature_of(operation) else 2
+    made: dict[RowArgument, Callable[[], Any]] = {
+        RowArgument.X: lambda: _tensor(operation.x, rank, elements),
+        RowArgument.RESIDUAL: lambda: _tensor(operation.x, 2, elements),
+        RowArgument.WEIGHT: lambda: _vector(operation.x, elements),
+        RowArgument.BIAS: lambda: _vector(operation.x, elements),
+        RowArgument.COS: lambda: _tensor(operation.x, 2, elements),
+        RowArgument.SIN: lambda: _tensor(operation.x, 2, elements),
+        RowArgument.Y: lambda: _tensor(operation.y, rank, elements),
+        RowArgument.RESIDUAL_OUT: lambda: _tensor(operation.x, 2, elements),
+        RowArgument.SCALE: lambda: _tensor(ElementType.FLOAT32, 2, 1),
+        RowArgument.EPS: lambda: Float32(0.0),
+        RowArgument.WEIGHT_OFFSET: lambda: Float32(0.0),
+        RowArgument.FLAGS: lambda: Int32(0),
+        RowArgument.STREAM: cute.runtime.make_fake_stream,
+    }
+    return {argument: made[argument]() for argument in row_signature_of(operation)}
+
+
+def row_entry(operation: RowOperation, candidate: Candidate, registers: int, *, is_looped: bool) -> Entry:
+    """Make the entry of a kernel of `_row_kernel`, or of the three of a tensor's scale.
+
+    What the operation does not have is None, and no parameter.
+    """
+    kind = TensorScaleKernel if operation.scale is RowScale.TENSOR else RowKernel
+    row_kernel = kind(operation, candidate, registers, is_looped)
+
+    def entry(
+        x: cute.Tensor,
+        residual: cute.Tensor | None,
+        weight: cute.Tensor | None,
+        bias: cute.Tensor | None,
+        y: cute.Tensor,
+        residual_out: cute.Tensor | None,
+        scale: cute.Tensor | None,
+        eps: Float32,
+        weight_offset: Float32,
+        flags: Int32,
+        stream: cuda.CUstream,
+    ) -> None:
+        operands = Operands(x, residual, weight, bias, y, residual_out, scale, eps, weight_offset, flags)
+        row_kernel.launch(operands, stream)
+
+    made = fake_arguments(operation, RowKnobs.of(candidate).vector_elements)
+    arguments = [x for x in RowArgument if x not in (RowArgument.COS, RowArgument.SIN)]
+    # A scalar that is None must be said to be: CuTe DSL would convert it.
+    entry.__annotations__ |= {x.value: None for x in arguments if x not in made}
+    return Entry(cute.jit(entry), tuple(made.get(x) for x in arguments))
+
+
+def rotary_entry(operation: RowOperation, candidate: Candidate) -> Entry:
+    """Make the entry of a kernel of `_rotary_kernel`."""
+    kernel = RotaryKernel(candidate)
+
+    @cute.jit
+    def entry(
+        x: cute.Tensor, cos: cute.Tensor, sin: cute.Tensor, y: cute.Tensor, flags: Int32, stream: cuda.CUstream
+    ) -> None:
+        kernel.launch(x, cos, sin, y, flags, stream)
+
+    return Entry(entry, tuple(fake_arguments(operation, RowKnobs.of(candidate).vector_elements).values()))
