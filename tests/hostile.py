@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from aot.core import candidate
 from aot.core.constraints import Form
+from aot.core.knobs import GemmKnobs
+from aot.kinds.rows.candidate import RowCandidate, RowKnobs
 
 HOSTILE = {
     "quote": 'a"b',
@@ -51,9 +54,18 @@ HOSTILE = {
 def written_kind(kind: Any) -> Any:
     """Return the type that a value is written as; a candidate's knobs lie beside its family."""
     if get_origin(kind) is not Annotated:
-        return candidate._FLAT if kind is candidate.Candidate else kind
+        return candidate.flat(GemmKnobs) if kind is candidate.Candidate else kind
     base, constraint = get_args(kind)
-    return constraint.kind if isinstance(constraint, Form) else base
+    if kind == RowCandidate:
+        return candidate.flat(RowKnobs)
+    return constraint.kind if isinstance(constraint, Form) and constraint.kind is not Any else base
+
+
+def alternative(kind: Any, value: Any) -> Any:
+    """Return the one of several types that a value is written as: the dataclass that has its keys."""
+    able = [x for x in get_args(kind) if x is not type(None)] if get_origin(kind) in (Union, UnionType) else []
+    able = [x for x in map(written_kind, able) if not is_dataclass(x) or {*value} <= {y.name for y in fields(x)}]
+    return able[0] if able else kind
 
 
 def text_fields(kind: Any, within: str = "") -> set[tuple[str, str]]:
@@ -73,11 +85,11 @@ def text_fields(kind: Any, within: str = "") -> set[tuple[str, str]]:
 
 def text_places(kind: Any, value: Any, within: str = "", place: tuple[Any, ...] = ()):
     """List the place of each text of a document, with (class, field); the place of a key ends with `(key,)`."""
-    kind = written_kind(kind)
-    if type(None) in get_args(kind):
-        (kind,) = (x for x in get_args(kind) if x is not type(None))
     if value is None:
         return
+    kind = written_kind(kind)
+    while alternative(kind, value) is not kind:
+        kind = alternative(kind, value)
     if is_dataclass(kind):
         hints = get_type_hints(kind, include_extras=True)
         for name, item in value.items():

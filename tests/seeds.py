@@ -542,7 +542,7 @@ SEEDS = {
     ),
     "result of rows": Seed(
         artifact.StoredResult,
-        {"seconds": 1.5, "row_kernel": plain(ROWS.row_kernels[1])},
+        {"seconds": 1.5, "kernel": plain(ROWS.row_kernels[1])},
         json_bytes,
         from_file("result.json", artifact.read_result),
         DecodeError,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, make_dataclass, replace
 from enum import Enum
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 
 from aot.core.constraints import FamilyName, Range
@@ -90,19 +91,24 @@ class _Candidate:
     family: FamilyName
 
 
+@cache
+def flat(knobs: type[Knobs]) -> Any:
+    """Make the dataclass that a candidate is written as whose knobs are its kind's: they lie beside the family."""
+    hints = get_type_hints(knobs, include_extras=True)
+    own = [(x.name, hints[x.name]) for x in fields(cast("Any", knobs))]
+    return make_dataclass("_Candidate", [("family", FamilyName), *own], frozen=True)
+
+
 def reader(knobs: type[Knobs]) -> Callable[[object], Candidate]:
     """Return what makes a candidate of what `as_json` returned, which raises DecodeError where it is none.
 
     Args:
         knobs: those of the candidate's kind, whose fields stand beside the family's name.
     """
-    hints = get_type_hints(knobs, include_extras=True)
-    own = [(x.name, hints[x.name]) for x in fields(cast("Any", knobs))]
-    flat = make_dataclass("_Candidate", [("family", FamilyName), *own], frozen=True)
 
     def read(value: object) -> Candidate:
         if not isinstance(value, dict) or "knobs" not in value:
-            values = dict(vars(decode(flat, value)))
+            values: dict[str, Any] = dict(vars(decode(flat(cast("Any", knobs)), value)))
             return Candidate(values.pop("family"), knobs(**values))
         plain = decode(_Candidate, {name: x for name, x in value.items() if name != "knobs"})
         if not isinstance(value["knobs"], dict):

@@ -1,8 +1,14 @@
-"""Every kernel of the default Thor wheel is executed in the interpreter, and the committed record says what was found.
+"""Kernels that ship are executed in the interpreter, and the committed records say what was found.
 
-`make test` executes the kernels that are compiled for the tests beside this file, on their smaller cases; `make walk`
-executes all of the wheel's, on all cases of the record. So `aot build` calls a kernel executed because it was.
+Of the default Thor wheel `make test` executes the kernels that are compiled for the tests beside this file, on their
+smaller cases, each under one of the record's kinds of schedule; `make walk` executes all of them, on all cases of the
+record and under all of its schedules. So `aot build` calls a kernel executed because it was.
+
+Of an H200's kernels, most of which ran on one, the record has smaller cases in one order each. `make test` executes one
+of each family again, `make walk` some.
 """
+
+from collections import defaultdict
 
 import pytest
 
@@ -10,16 +16,49 @@ from aot.cli.emulate import DEFAULT_MODES
 from aot.cli.emulate_record import recorded_execution
 from aot.core.execution import executions_path, read_executions
 from aot.emulate.execute import MAX_INSTRUCTIONS, ExecutionOptions, Executor
-from aot.emulate.schedule import Schedule
+from aot.emulate.schedule import Mode, Schedule
+from aot.select.pipeline import committed_selection
+from aot.select.selection import read_selection
+from aot.space.widths import shared
 from tests.compiling import EVERY
-from tests.emulated import emulated_set
+from tests.emulated import emulated_set, target_of
 from tests.equivalence import kernels
 
 pytestmark = pytest.mark.slow
-FEW = 12_000
+FEW = {"thor": 12_000, "h200": 6_000}
 """Warp instructions of the cases that `make test` executes."""
-RECORD = {x.kernel: x for x in read_executions(executions_path("thor"), "thor")}
-AGAIN = "python -m aot emulate --target thor --record"
+SCHEDULES = tuple(Schedule(mode, 0) for mode in DEFAULT_MODES)
+AGAIN = {
+    "thor": "python -m aot emulate --target thor --record",
+    "h200": "python -m aot emulate --target h200 --modes random --max-instructions 20000 --record --unrecorded",
+}
+"""What makes the records: that of an H200 has 616 kernels under one schedule, which take an hour of one core."""
+OF_HOPPER = (Schedule(Mode.RANDOM, 0),)
+MOST = {"thor": MAX_INSTRUCTIONS, "h200": 20_000}
+"""Warp instructions of the records' cases."""
+OF_A_FAMILY = 4 if EVERY else 1
+SAME = ("num_cases", "num_schedules", "num_runs", "worst_error")
+
+
+def record_of(target):
+    return {x.kernel: x for x in read_executions(executions_path(target), target)}
+
+
+def options(target, schedules):
+    return ExecutionOptions(schedules, max_instructions=(MOST if EVERY else FEW)[target])
+
+
+def check(target, result):
+    """Hold what executing a kernel showed against the record."""
+    assert result.is_right, [(x.case, x.fault, x.findings) for x in result.cases if not x.is_right]
+    found, recorded = recorded_execution(result), record_of(target)[result.name]
+    assert found.ptx_sha256 == recorded.ptx_sha256, f"{result.name} is another than the record's: {AGAIN[target]}"
+    assert recorded.num_findings == 0
+    if EVERY:
+        assert [getattr(found, x) for x in SAME] == [getattr(recorded, x) for x in SAME], (result.name, AGAIN[target])
+    else:
+        assert found.worst_error <= recorded.worst_error
+        assert 1 <= found.num_cases <= recorded.num_cases
 
 
 def keys():
@@ -27,26 +66,50 @@ def keys():
 
 
 @pytest.fixture(scope="module")
-def executor(tmp_path_factory):
-    schedules = tuple(Schedule(mode, 0) for mode in DEFAULT_MODES)
-    options = ExecutionOptions(schedules, max_instructions=MAX_INSTRUCTIONS if EVERY else FEW)
-    return Executor(emulated_set(keys(), "thor", tmp_path_factory.mktemp("executed")), options)
+def of_thor(tmp_path_factory):
+    return emulated_set(keys(), "thor", tmp_path_factory.mktemp("executed"))
 
 
 def test_the_record_has_every_kernel_of_the_wheel():
-    assert sorted(RECORD) == sorted(key.name for key in kernels.wheel().kernels), AGAIN
+    record = record_of("thor")
+    assert sorted(record) == sorted(key.name for key in kernels.wheel().kernels), AGAIN["thor"]
+    assert {x.num_schedules for x in record.values()} == {len(SCHEDULES)}
 
 
-@pytest.mark.parametrize("name", [key.name for key in keys()])
-def test_a_kernel_does_what_the_record_says(executor, name):
-    result = executor.execute(name)
-    assert result.is_right, [(x.case, x.fault, x.findings) for x in result.cases if not x.is_right]
-    found, recorded = recorded_execution(result), RECORD[name]
-    assert found.ptx_sha256 == recorded.ptx_sha256, f"{name} is another kernel than the record's: {AGAIN}"
-    assert recorded.num_findings == 0
-    if EVERY:
-        same = ("num_cases", "num_schedules", "num_runs", "worst_error")
-        assert [getattr(found, x) for x in same] == [getattr(recorded, x) for x in same], AGAIN
-    else:
-        assert found.worst_error <= recorded.worst_error
-        assert 1 <= found.num_cases <= recorded.num_cases
+@pytest.mark.parametrize(("number", "name"), enumerate(key.name for key in keys()))
+def test_a_kernel_does_what_the_record_says(of_thor, number, name):
+    schedules = SCHEDULES if EVERY else (SCHEDULES[number % len(SCHEDULES)],)
+    check("thor", Executor(of_thor, options("thor", schedules)).execute(name))
+
+
+def hopper_keys():
+    """Give the kernels of an H200's wheel, by name."""
+    path = committed_selection(target_of("h200"))
+    return {key.name: key for key in read_selection(path).kernels}
+
+
+def test_the_record_of_an_h200_is_of_kernels_of_its_wheel_that_are_right():
+    record = record_of("h200")
+    assert set(record) <= set(hopper_keys()), AGAIN["h200"]
+    assert [x.kernel for x in record.values() if not x.is_right] == []
+    assert {x.num_schedules for x in record.values()} == {len(OF_HOPPER)}
+
+
+def sample_of_hopper():
+    """Give kernels of each family, in the order of their PTX's hashes, which prefers none.
+
+    A kernel that is shipped as a wider one is not among them, but the wider one can be.
+    """
+    record, shipped, of_family = record_of("h200"), hopper_keys(), defaultdict(list)
+    widest = shared(list(shipped.values()), target_of("h200"))
+    own = [key for name, key in shipped.items() if name in record and widest.get(key, (key, 0))[0] == key]
+    for key in sorted(own, key=lambda x: record[x.name].ptx_sha256):
+        of_family[key.candidate.family].append(key)
+    return [key for found in of_family.values() for key in found[:OF_A_FAMILY]]
+
+
+def test_a_kernel_of_each_family_of_an_h200_does_what_the_record_says(tmp_path):
+    sample = sample_of_hopper()
+    executor = Executor(emulated_set(sample, "h200", tmp_path), options("h200", OF_HOPPER))
+    for key in sample:
+        check("h200", executor.execute(key.name))

@@ -63,3 +63,12 @@ def test_every_folder_of_tests_is_run_by_one_of_the_targets():
     walk = subprocess.run(["make", "-n", "walk"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert set(paths) == folders - {"tests/walks"}
     assert "pytest tests/walks " in walk
+
+
+def test_the_walk_takes_all_of_what_the_tests_take_a_part_of():
+    command = ["make", "--dry-run", "--silent", "walk"]
+    words = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    of_more = re.compile(r"^from tests\.compiling import (.*, )?EVERY\b", re.MULTILINE)
+    tests = [x.relative_to(ROOT) for x in (ROOT / "tests").rglob("test_*.py") if of_more.search(x.read_text())]
+    assert len(tests) > 10
+    assert [x for x in tests if not {str(x), *map(str, x.parents)} & set(words)] == []

@@ -38,10 +38,10 @@ def workplace(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_problem_is_executed_and_its_instructions_are_counted():
-    words = (*GENERAL, "--problem", "17,24,40", "--modes", "random,strict_lazy", "--seeds", "2")
+    words = (*GENERAL, "--problem", "3,5,8", "--modes", "random,strict_lazy", "--seeds", "2")
     found = json.loads(aot(*words, "--json").stdout)
     (kernel,) = found["kernels"]
-    assert (found["target"], found["num_sms"], found["problem"]) == ("thor", 20, [17, 24, 40])
+    assert (found["target"], found["num_sms"], found["problem"]) == ("thor", 20, [3, 5, 8])
     assert found["schedules"] == ["random 0", "strict_lazy 0", "random 1", "strict_lazy 1"]
     assert (found["num_kernels"], found["num_right"], kernel["name"], kernel["is_right"]) == (1, 1, NAME, True)
     (case,) = kernel["cases"]
@@ -52,7 +52,7 @@ def test_a_problem_is_executed_and_its_instructions_are_counted():
     assert done.exit_code == 0
     assert "1 kernels were executed before, by the same sources: kept; --fresh repeats" in done.stderr
     assert re.search(rf"^{NAME} +1 +1 +0 +0\.\d\d +0 +4 ", done.stdout, re.MULTILINE)
-    assert re.search(r"^global stores +816$", done.stdout, re.MULTILINE)  # 17 x 24 elements of two bytes
+    assert re.search(r"^global stores +30$", done.stdout, re.MULTILINE)  # 3 x 5 elements of two bytes
     assert done.stdout.endswith(
         "1 of 1 kernels are right; schedules: random 0, strict_lazy 0, random 1, strict_lazy 1\n"
     )
@@ -95,7 +95,7 @@ def test_a_wrong_kernel_ends_with_an_error_and_says_what_is_wrong(monkeypatch, t
         return with_ptx(real(*arguments), lambda x: re.sub(r"bar\.sync\s+0;", "", x), tmp_path)
 
     monkeypatch.setattr(command, "compile_emulated", damaged)
-    done = aot(*GENERAL, "--problem", "17,24,40", "--fresh", "--modes", "random")
+    done = aot(*GENERAL, "--problem", "3,5,8", "--fresh", "--modes", "random")
     assert done.exit_code == VerificationError.exit_code
     assert f"aot: error: 1 of 1 kernels are wrong or could not be executed; the first: {NAME}: " in done.stderr
     assert "read that is not ordered behind the write" in done.stdout

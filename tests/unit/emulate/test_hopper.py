@@ -16,11 +16,14 @@ SAMPLE = (
     "e4m3_bf16_kk_residual_sm90_quack_64x64_c1x1_pingpong_serial2",
     "e4m3_bf16_block_kk_sm90_block_scale_64x112_c1x1_pingpong",
     "e4m3_bf16_kk_gathered_sm90_grouped_64x32_c2x1_pingpong",
-    "fp16_rotary_row_rotary_4x32_v8x1",
+    "fp16_rotary_row_scalar_32x8_v1x1",
     "bf16_silu_mul_row_scalar_256x1_v1x4",
-    "bf16_e4m3_block_quantize_row_registers_16x16_v8x1",
+    "bf16_e4m3_block_quantize_row_scalar_32x8_v1x4",
 )
-"""What `make test` executes: small kernels, with TMA, wgmma, clusters, gathers, FP8 and rows among them."""
+"""What `make test` executes: small kernels, with TMA, wgmma, clusters, gathers, FP8 and rows among them.
+
+Those on rows are compiled for other tests too.
+"""
 NUM_CASES = None if EVERY else 3
 """Of each kernel."""
 
