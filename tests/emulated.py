@@ -10,12 +10,24 @@ from tempfile import mkdtemp
 from aot.core.candidate import KernelKey
 from aot.core.target import load_target
 from aot.emulate.build import build_host_library, emulated_library, emulated_target
+from aot.emulate.gpu import EmulatedGpu
 from aot.emulate.kernels import EmulatedSet
 from tests import native
 from tests.compiling import compile_kernels
 
 CACHE = native.STORE / "emulate"
 """Where the runtime's objects are kept for all tests."""
+
+
+class KeepingGpu(EmulatedGpu):
+    """Keeps what is enqueued, and executes nothing."""
+
+    def __init__(self):
+        super().__init__(1 << 20)
+        self.asked = []
+
+    def enqueue(self, operation):
+        self.asked.append(operation)
 
 
 @cache

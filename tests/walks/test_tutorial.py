@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
-from tests.package.test_tutorial import NOT_RUN, PAGE, blocks, commands
+from tests.package.test_tutorial import PAGE
+from tests.walks.page import run_commands
 
 
 def test_every_command_runs_as_it_is_written(tmp_path):
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = []
-    for before, code in blocks(PAGE.read_text()):
-        for command in () if before.startswith(NOT_RUN) else commands(code):
-            run = subprocess.run(
-                ["bash", "-euo", "pipefail", "-c", command],
-                cwd=tmp_path,
-                env=os.environ | {"PATH": path},
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            assert run.returncode == 0, f"{command}\n{run.stdout}\n{run.stderr}"
-            done.append(run)
+    done = run_commands(PAGE, tmp_path)
     wheel, recorded, built = done[1], done[3], done[7]
     assert wheel.stdout.splitlines()[-1].startswith("on the thor: pip install dist/aot_gemm-0.1.0+thor.")
     assert "computed 63 times" in recorded.stdout

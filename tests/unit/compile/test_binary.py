@@ -21,14 +21,13 @@ from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.target import load_target
 from aot.emulate.code import DeviceCode
-from aot.emulate.gpu import EmulatedGpu
 from aot.emulate.host import EmulatedKernels
 from aot.families import any_family_of, family_named
 from aot.kinds.rows.candidate import RowKernelKey
 from aot.kinds.rows.operation import RowOperation
 from aot.space.enumeration import fallback
 from tests.compiling import compile_kernels
-from tests.emulated import link, target_of
+from tests.emulated import KeepingGpu, link, target_of
 from tests.example_family import example_family
 from tests.unit.accepted import named
 from tests.unit.twins import BF16
@@ -135,6 +134,12 @@ def test_a_launcher_that_does_not_compile_is_told_with_the_compilers_words(tmp_p
     assert told.endswith(ends)
 
 
+def test_the_launcher_of_the_page_compiles(tmp_path, binary, key):
+    page = (ROOT / "docs" / "your-kernel.md").read_text(encoding="utf-8")
+    (launcher,) = re.findall(r"^```c\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    write_binary(replace(binary, launcher=launcher), key, H200, tmp_path / "kernel.o")
+
+
 def test_a_family_says_what_compiles_its_launchers(tmp_path, monkeypatch, binary, key):
     monkeypatch.setattr(type(family_named("few_rows")), "compilers", ("triton",))
     assert refusal(binary, key, tmp_path) == (
@@ -214,21 +219,10 @@ def test_the_store_tells_apart_what_decides_an_object(tmp_path, monkeypatch, key
     assert len(set(found)) == 3
 
 
-class Device(EmulatedGpu):
-    """Keeps what is enqueued, and executes nothing."""
-
-    def __init__(self):
-        super().__init__(1 << 20)
-        self.asked = []
-
-    def enqueue(self, operation):
-        self.asked.append(operation)
-
-
 def launched(artifact, folder, m, n, k):
     """Launch a kernel through the library's own host code; return the launch, and the operands by their names."""
     target = target_of("h200")
-    kernels, gpu = link([artifact], [], target, folder), Device()
+    kernels, gpu = link([artifact], [], target, folder), KeepingGpu()
     found = EmulatedKernels(kernels.library, [DeviceCode.of(artifact)], gpu, target)
     problem = Problem(BF16, m, n, k)
     tensors = {x: Tensor(gpu.alloc(2 * y.num_elements), y) for x, y in operands(problem).items()}

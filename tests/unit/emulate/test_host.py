@@ -12,7 +12,7 @@ from aot.core.errors import DeviceError
 from aot.core.operands import GemmCall, Matrix, Tensor, operands
 from aot.core.problem import Problem
 from aot.emulate.code import DeviceCode
-from aot.emulate.gpu import Clear, EmulatedGpu, KernelLaunch
+from aot.emulate.gpu import Clear, KernelLaunch
 from aot.emulate.host import EmulatedKernels
 from aot.kinds.rows.call import RowCall
 from aot.kinds.rows.candidate import RowKernelKey
@@ -20,23 +20,12 @@ from aot.kinds.rows.operation import RowOperation, RowProblem
 from aot.kinds.rows.signature import RowArgument
 from aot.select.selector import fallback_key
 from aot.space.enumeration import fallback
-from tests.emulated import emulated_set, target_of
+from tests.emulated import KeepingGpu, emulated_set, target_of
 from tests.unit.twins import BF16
 
 pytestmark = pytest.mark.slow
 NORM = RowOperation("bf16_rms_norm")
 SPLIT = KernelKey(BF16, gemm_candidate("sm100_quack", 128, 128, split_k=2, split_k_mode="serial", schedule="static"))
-
-
-class Device(EmulatedGpu):
-    """Keeps what is enqueued, and executes nothing."""
-
-    def __init__(self):
-        super().__init__(1 << 20)
-        self.asked = []
-
-    def enqueue(self, operation):
-        self.asked.append(operation)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +37,7 @@ def kernels(tmp_path_factory):
 
 def products(kernels, target=None, folder=None):
     """Load the kernels; into a folder where the library is to ask anew what the device is."""
-    gpu = Device()
+    gpu = KeepingGpu()
     codes = [DeviceCode.of(x) for x in (*kernels.products, *kernels.rows)]
     path = kernels.library if folder is None else Path(shutil.copy(kernels.library, folder))
     return gpu, EmulatedKernels(path, codes, gpu, target or kernels.target)
