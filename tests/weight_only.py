@@ -171,4 +171,5 @@ def execute(case, m, n, k, schedule=None, *, seed=0, is_constant=True, program=N
     wide = decode(element, x)
     exact, root = wide @ weight.T, np.sqrt(wide**2 @ (weight**2).T)
     error = np.abs(decode(element, found[:, :n]) - exact) - unit_roundoff(element) * np.abs(exact)
+    root = np.maximum(root, np.finfo(np.float64).tiny)  # rows whose factors are all 0 have sums of 0
     return Outcome(float((error / root).max()), report.findings, report.num_instructions)
