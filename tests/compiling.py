@@ -15,9 +15,9 @@ from functools import cache
 from pathlib import Path
 
 from aot.compile.compiler import SCRATCH, ArtifactStore, _start_worker, compile_one
-from aot.compile.kinds import verdict_of
 from aot.core.candidate import Accepted
 from aot.core.scratch import scratch_folder
+from aot.space.legality import check
 from tests import native
 
 STORE = Path(__file__).parents[1] / "build" / "artifacts"
@@ -52,13 +52,13 @@ def _compiler(arch):
 
 
 def compile_kernels(keys, target):
-    """Return the artifacts of kernels, of products or of row operations, in the order of their keys."""
+    """Return the artifacts of kernels of any kind, in the order of their keys."""
     store = ArtifactStore(STORE)
     for key in dict.fromkeys(keys):
-        assert isinstance(verdict_of(key, target), Accepted), key.name
-        if store.get_any(key, target) is None:
+        assert isinstance(check(key.candidate, key.operation, target), Accepted), key.name
+        if store.get(key, target) is None:
             with native.locked(native.STORE / f"{store.directory(key, target).name}.lock"):
-                if store.get_any(key, target) is None:
+                if store.get(key, target) is None:
                     outcome = _compiler(target.arch).run(key, target)
                     assert (outcome.failure, outcome.machine, outcome.missing) == (None, "", ""), (key.name, outcome)
-    return [store.get_any(key, target) for key in keys]
+    return [store.get(key, target) for key in keys]

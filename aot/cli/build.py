@@ -38,10 +38,10 @@ from aot.cli.selection import (
     PREDICTED,
     UNSELECTED,
     last_selection,
-    rows_with,
     selection_for,
     selection_with,
     shipped_mode,
+    stepped_with,
 )
 from aot.compile.workplace import Workplace
 from aot.core.errors import SelectionError
@@ -66,8 +66,8 @@ if TYPE_CHECKING:
 VARIOUS = "with targets of which some have a selection and others have none"
 EXTENDED = "with --operations and a committed selection"
 MODES = (NAMED, PREDICTED, LAST, COMMITTED, UNSELECTED, EXTENDED, VARIOUS)
-ROWS = "aot.rows"
-"""Where a context keeps the row operations of --operations."""
+OTHERS = "aot.others"
+"""Where a context keeps the operations of --operations that are no products."""
 
 
 @dataclass(frozen=True)
@@ -150,8 +150,8 @@ def _source(context: click.Context, wanted: _Wanted) -> tuple[TableSource, Cover
         click.echo(f"warning: {device.name}: {found.text_of_general}", err=True)
     tell(selection_tables.selection_summary(chosen))
     gate.check_heldout(chosen, *values["max_heldout_regret"])
-    rows = rows_with(context.meta[ROWS], device) if context.meta[ROWS] else None
-    return TableSource(chosen, device, pipeline.times_behind(chosen, None, RECORDS), found, rows), found
+    stepped = stepped_with(context.meta[OTHERS], device) if context.meta[OTHERS] else None
+    return TableSource(chosen, device, pipeline.times_behind(chosen, None, RECORDS), found, stepped), found
 
 
 def said(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> str:
@@ -278,7 +278,7 @@ def build(context: click.Context, /, **values: Any) -> None:
     dist = values["dist"] or check_folder(Path("dist"))
     wanted = _wanted(values, is_target_given=is_given(context, "target"))
     named = values["operations"]
-    context.params["operations"], context.meta[ROWS] = (named.products, named.rows) if named else (None, ())
+    context.params["operations"], context.meta[OTHERS] = (named.products, named.others) if named else (None, ())
     found = [_source(context, x) for x in wanted]
     workplace = Workplace(jobs=values["jobs"], verbose=values["verbose"])
     built = make_wheel(

@@ -31,12 +31,11 @@ from aot.cli.selection import (
     NAMED,
     PREDICTED,
     UNSELECTED,
-    rows_with,
     selection_for,
     selection_with,
     shipped_mode,
+    stepped_with,
 )
-from aot.compile.kinds import verdict_of
 from aot.compile.legal_keys import legal_keys
 from aot.compile.workplace import Workplace
 from aot.core.candidate import Accepted, KernelKey
@@ -53,12 +52,13 @@ from aot.emulate.sight import Sight, Sighting, num_mutants, sight
 from aot.emulate.trace import TracedWarp, trace_line
 from aot.kinds.named_operations import DEFAULT_PRESET, HELP, all_named_operations
 from aot.space.enumeration import Patterns
+from aot.space.legality import check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from aot.compile.kinds import AnyKey
     from aot.core.target import Target
+    from aot.core.work import AnyKey
     from aot.emulate.gpu import Trace
     from aot.emulate.kernels import EmulatedSet
     from aot.emulate.ptx import Instruction
@@ -137,17 +137,17 @@ def _keys(context: click.Context, device: Target, emulated: Target) -> list[AnyK
     patterns = Patterns.parse(values["kernels"])
     if source == LEGAL:
         asked = named or all_named_operations(DEFAULT_PRESET)
-        keys += legal_keys((*asked.products, *asked.rows), emulated, values["sample"], patterns)
+        keys += legal_keys(asked.operations, emulated, values["sample"], patterns)
     elif source == WITH_OPERATIONS:
         if named.products:
             is_predicted = values["predicted"]
             keys += selection_with(context, device, named.products, is_predicted=is_predicted).kernels
-        if named.rows:
-            keys += rows_with(named.rows, device).kernels
+        if named.others:
+            keys += stepped_with(named.others, device).kernels
     else:
         keys += selection_for(context, source, device, values["selection"]).kernels
     kept = [x for x in keys if patterns.keep(x.candidate.name)]
-    legal = [x for x in kept if isinstance(verdict_of(x, emulated), Accepted)]
+    legal = [x for x in kept if isinstance(check(x.candidate, x.operation, emulated), Accepted)]
     if len(legal) < len(kept):
         click.echo(f"{len(kept) - len(legal)} kernels are not legal with {emulated.num_sms} SMs: left out", err=True)
     if not legal:

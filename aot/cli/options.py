@@ -19,6 +19,8 @@ from aot.kinds.named_operations import HELP, NamedOperations, all_named_operatio
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from aot.core.work import AnyOperation
+
 Decorated = TypeVar("Decorated", bound="Callable[..., Any] | click.Command")
 
 
@@ -218,7 +220,7 @@ class _Operations(click.ParamType[tuple[Operation, ...]]):
 
 
 class _AnyOperations(click.ParamType[NamedOperations]):
-    """Products and row operations by tag, pattern or preset; there may be of either alone."""
+    """Operations of any kind by tag, pattern or preset."""
 
     name = "TAG,..."
 
@@ -228,7 +230,7 @@ class _AnyOperations(click.ParamType[NamedOperations]):
 
 
 class _AllOperations(click.ParamType[NamedOperations]):
-    """Products and row operations by tag, pattern or preset; there is a product among them."""
+    """Operations of any kind by tag, pattern or preset; there is a product among them."""
 
     name = "TAG,..."
 
@@ -282,6 +284,12 @@ def asked_operations(values: Mapping[str, Any]) -> tuple[Operation, ...]:
         raise click.UsageError(str(error)) from error
 
 
+def asked_of_any_kind(values: Mapping[str, Any]) -> tuple[AnyOperation, ...]:
+    """Return the operations that a command is asked for by `ASKED_OF_ANY_KIND`; errors as `asked_operations`."""
+    named: NamedOperations | None = values["operations"]
+    return named.operations if named else asked_operations(values)
+
+
 def asked_operation(values: Mapping[str, Any]) -> Operation:
     """Return the one operation that a command is asked for.
 
@@ -333,3 +341,7 @@ def options(*options: Decorator) -> Decorator:
 
 ASKED_OPERATIONS = options(OPERATIONS, _ONE_DTYPE, _ONE_LAYOUT, _ONE_EPILOGUE)
 """How a command is told of an operation, or of several by --operations: see `asked_operations`, `OPERATIONS_AXIS`."""
+ASKED_OF_ANY_KIND = options(
+    option("--operations", type=ANY_OPERATIONS_TYPE, help=HELP), _ONE_DTYPE, _ONE_LAYOUT, _ONE_EPILOGUE
+)
+"""The same of a command for operations of any kind: see `asked_of_any_kind`."""

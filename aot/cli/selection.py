@@ -20,15 +20,16 @@ from aot.select import pipeline
 from aot.select.joined import joined, operations_of, restricted
 from aot.select.narrowed import narrowed
 from aot.select.objective import NAMED_WEIGHT, Objective, SelectionLimits
-from aot.select.rows import RowSelection, row_times, select_rows
 from aot.select.selection import Selection, read_selection
 from aot.select.siblings import as_sibling, sibling_in
+from aot.select.stepped import SteppedSelection, select_stepped, times_of
 from aot.space.calibration import constants_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from aot.kinds.rows.operation import RowOperation
+    from aot.core.work import AnyOperation
+
 
 NAMED = "with --selection"
 RECORDED = "with --record and without --selection"
@@ -268,13 +269,13 @@ def _shipped(
     return parts, [x for x in others if x not in adopted]
 
 
-def rows_with(operations: Sequence[RowOperation], device: Target) -> RowSelection:
-    """Select row kernels by the target's committed records, or by the cost model where it has none of an operation."""
-    times = row_times(operations, pipeline.records_of(device, RECORDS))
+def stepped_with(operations: Sequence[AnyOperation], device: Target) -> SteppedSelection:
+    """Select kernels of operations that are no products by the target's committed records, else by the cost model."""
+    times = times_of(operations, pipeline.records_of(device, RECORDS))
     predicted = [x.tag for x in operations if x not in times]
     if predicted:
         click.echo(f"{', '.join(predicted)}: by the cost model", err=True)
-    return select_rows(operations, device, times)
+    return select_stepped(operations, device, times)
 
 
 def _as_siblings(

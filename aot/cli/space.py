@@ -8,13 +8,13 @@ import click
 
 from aot.cli import tables
 from aot.cli.options import (
-    ASKED_OPERATIONS,
+    ASKED_OF_ANY_KIND,
     KERNELS,
     OPERATIONS_AXIS,
     TARGET,
     Axis,
     Command,
-    asked_operations,
+    asked_of_any_kind,
     option,
     options,
 )
@@ -26,7 +26,7 @@ from aot.space.enumeration import Patterns, census, judge
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aot.core.operation import Operation
+    from aot.core.work import AnyOperation
 
 LISTED, COUNTED = "with --list", "without --list"
 
@@ -45,21 +45,21 @@ def targets(as_json: bool) -> None:
 
 
 @click.command(cls=Command, axes=(Axis((LISTED, COUNTED), _form), OPERATIONS_AXIS))
-@options(TARGET, KERNELS, ASKED_OPERATIONS)
+@options(TARGET, KERNELS, ASKED_OF_ANY_KIND)
 @option("--explain", only=[COUNTED], is_flag=True, help="Say of every reason why, with an example in figures.")
 @click.option("--list", "list_all", is_flag=True, help="List every candidate with its verdict.")
 @JSON
 def space(**values: Any) -> None:
     """Show which candidates are in the space, which are out, and why. Needs no compiler and no GPU."""
-    operations = asked_operations(values)
+    operations = asked_of_any_kind(values)
     patterns, device = Patterns.parse(values["kernels"]), load_target(values["target"])
 
-    def text_of(operation: Operation) -> str:
+    def text_of(operation: AnyOperation) -> str:
         if values["list_all"]:
             return tables.verdicts_table(judge(operation, device, patterns))
         return tables.census_table(census(operation, device, patterns), explain=values["explain"])
 
-    def facts_of(operation: Operation) -> object:
+    def facts_of(operation: AnyOperation) -> object:
         return dict(judge(operation, device, patterns)) if values["list_all"] else census(operation, device, patterns)
 
     def text() -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from aot.core.candidate import Accepted, Candidate, Verdict
 
 if TYPE_CHECKING:
-    from aot.compile.artifact import Artifact, CompileFailure
+    from aot.compile.artifact import AnyKernel, Artifact, CompileFailure
     from aot.core.measurement import AnyRecord
     from aot.core.shape_set import ShapeSet
     from aot.core.target import Target
@@ -134,7 +134,9 @@ def verdicts_table(judged: Iterable[tuple[Candidate, Verdict]]) -> str:
     for candidate, verdict in judged:
         if isinstance(verdict, Accepted):
             used = verdict.resources
-            rows.append((candidate.name, "in", f"{used.smem_bytes:,} B, {used.num_stages} stages"))
+            stages = f", {used.num_stages} stages" if used.num_stages else ""
+            registers = f", {used.registers} registers" if used.registers else ""
+            rows.append((candidate.name, "in", f"{used.smem_bytes:,} B{stages}{registers}"))
         else:
             rows.append((candidate.name, "out", f"{verdict.reason.value}: {verdict.message}"))
     return table(("candidate", "", "resources or reason"), rows)
@@ -165,19 +167,19 @@ def smem_table(
     return f"{arch}: {limit_bytes:,} bytes a block; stages that fit\n{table(('tile', *header), cells)}"
 
 
-def artifacts_table(artifacts: Sequence[Artifact], failures: Sequence[CompileFailure]) -> str:
+def artifacts_table(artifacts: Sequence[Artifact[AnyKernel]], failures: Sequence[CompileFailure]) -> str:
     """Show compiled kernels with their resources, then the failures with their reasons."""
     rows = [tuple(each.values()) for each in map(_resources, artifacts)]
     text = table(("kernel", "object B", "SMEM B", "TMEM", "regs", "spill B"), rows)
     return "\n".join([text, *(f"failed: {failure.name}: {failure.reason}" for failure in failures)])
 
 
-def _resources(artifact: Artifact) -> dict[str, object]:
+def _resources(artifact: Artifact[AnyKernel]) -> dict[str, object]:
     names = ("name", "object_bytes", "smem_bytes", "tmem_columns", "registers", "spill_bytes")
-    return {name: getattr(artifact.kernel, name) for name in names}
+    return {name: getattr(artifact.kernel, name, 0) for name in names}
 
 
-def artifact_facts(artifacts: Sequence[Artifact], failures: Sequence[CompileFailure]) -> dict[str, object]:
+def artifact_facts(artifacts: Sequence[Artifact[AnyKernel]], failures: Sequence[CompileFailure]) -> dict[str, object]:
     """Return compiled kernels with their resources, and why others were not compiled."""
     return {"kernels": list(map(_resources, artifacts)), "failures": {x.name: x.reason for x in failures}}
 

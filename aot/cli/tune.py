@@ -13,7 +13,7 @@ from aot.cli import tables
 from aot.cli.importing import merge_results
 from aot.cli.options import (
     ANY_OPERATIONS_TYPE,
-    ASKED_OPERATIONS,
+    ASKED_OF_ANY_KIND,
     CALIBRATION,
     DTYPES,
     EPILOGUES,
@@ -30,7 +30,7 @@ from aot.cli.options import (
     Axis,
     Command,
     FiniteFloat,
-    asked_operations,
+    asked_of_any_kind,
     is_given,
     option,
     options,
@@ -38,7 +38,6 @@ from aot.cli.options import (
 )
 from aot.cli.output import JSON, show, tell
 from aot.compile.workplace import Workplace, compile_all
-from aot.core.candidate import KernelKey
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.errors import AotError, SelectionError
@@ -53,16 +52,9 @@ from aot.select.selection import read_selection
 from aot.space.calibration import constants_of
 from aot.space.enumeration import Patterns
 from aot.tune.bundle import check_bundle_folder
+from aot.tune.kinds import TuningRequest, tuning_keys
 from aot.tune.remote import Tuning as RemoteTuning
-from aot.tune.tuning import (
-    TuningRequest,
-    check_problems,
-    check_this_machine,
-    learn,
-    make_tuning_bundle,
-    measure_here,
-    tuning_candidates,
-)
+from aot.tune.tuning import check_problems, check_this_machine, learn, make_tuning_bundle, measure_here
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -140,16 +132,18 @@ class _Options:
 
 
 @click.command(name="compile", cls=Command, axes=(OPERATIONS_AXIS,))
-@options(TARGET, SHAPES, KERNELS, ASKED_OPERATIONS, JOBS)
+@options(TARGET, SHAPES, KERNELS, ASKED_OF_ANY_KIND, JOBS)
 @click.option("--limit", type=click.IntRange(1), default=64, show_default=True, help="Candidates of each operation.")
 @JSON
 def compile_command(**values: Any) -> None:
-    """Compile the candidates that the cost model ranks best on a shape set. Needs no GPU; resumes."""
-    operations, shapes = asked_operations(values), load_shape_set(values["shapes"])
+    """Compile the candidates that the cost model ranks best on a shape set. Needs no GPU; resumes.
+
+    Operations on rows have sizes of their own.
+    """
+    operations, shapes = asked_of_any_kind(values), load_shape_set(values["shapes"])
     request = TuningRequest(shapes, operations, Patterns.parse(values["kernels"]), values["limit"], PRUNE)
     device = load_target(values["target"])
-    keys = [KernelKey(x, candidate) for x in operations for candidate in tuning_candidates(request, device, x)]
-    artifacts, failures = compile_all(keys, device, Workplace(jobs=values["jobs"]))
+    artifacts, failures = compile_all(tuning_keys(request, device), device, Workplace(jobs=values["jobs"]))
     show(lambda: tables.artifact_facts(artifacts, failures), lambda: tables.artifacts_table(artifacts, failures))
     if failures:
         raise SystemExit(AotError.exit_code)
@@ -238,13 +232,13 @@ def tune(**values: Any) -> None:
     sizes of their own.
     """
     asked = _Options(**{name: value for name, value in values.items() if name != "as_json"})
-    _check_rows(click.get_current_context(), asked)
+    _check_others(click.get_current_context(), asked)
     device = load_target(asked.target)
     directory = check_bundle_folder(asked.bundle or Path("build/tuning") / device.name)
     request = _request(asked, device)
     if asked.url:
         check_output(asked.record or RECORDS / f"{device.name}.jsonl.gz")
-    for line in check_problems(request) if request.operations else ():
+    for line in check_problems(request):
         click.echo(line, err=True)
     remote = _inspected(asked, device)
     bundle, failures = make_tuning_bundle(request, device, directory, Workplace(jobs=asked.jobs, verbose=asked.verbose))
@@ -271,16 +265,16 @@ OF_PRODUCTS = ("shapes", "limit", "selection", "learn_from", "per_problem", "cal
 """Options that mean something for products alone."""
 
 
-def _check_rows(context: click.Context, asked: _Options) -> None:
+def _check_others(context: click.Context, asked: _Options) -> None:
     """Refuse what means nothing for the operations that are named (click.UsageError)."""
     named = asked.operations
-    if named is None or not named.rows:
+    if named is None or not named.others:
         return
     if asked.selection:
         raise click.UsageError("a selection has kernels of products alone; leave --selection out", context)
     given = next((x for x in context.command.params if x.name in OF_PRODUCTS and is_given(context, x.name or "")), None)
     if given is not None and not named.products:
-        tags = ", ".join(x.tag for x in named.rows)
+        tags = ", ".join(x.tag for x in named.others)
         raise click.UsageError(f"{given.opts[-1]} means nothing for {tags}; leave it out, or name products", context)
 
 
@@ -304,7 +298,7 @@ def _request(asked: _Options, device: Target) -> TuningRequest:
     shape_set = load_shape_set(asked.shapes)
     return TuningRequest(
         shape_set,
-        _operations(asked, shape_set),
+        (*_operations(asked, shape_set), *(asked.operations.others if asked.operations else ())),
         Patterns.parse(asked.kernels),
         asked.limit,
         asked.prune or (math.inf if asked.selection else PRUNE),
@@ -312,7 +306,6 @@ def _request(asked: _Options, device: Target) -> TuningRequest:
         constants_of(asked.calibration, device.name),
         learn(asked.learn_from, device) if asked.learn_from else None,
         asked.per_problem,
-        asked.operations.rows if asked.operations else (),
     )
 
 

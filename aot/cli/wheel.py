@@ -42,8 +42,9 @@ from aot.package.wheel import DEFAULT_PACKAGE, TableSource, make_wheel, toolchai
 from aot.select import pipeline
 from aot.select.selection import Selection, read_selection, write_selection
 from aot.space.enumeration import Patterns
+from aot.tune.kinds import TuningRequest
 from aot.tune.remote import Tuning as RemoteTuning
-from aot.tune.tuning import TuningRequest, check_problems, import_results, make_tuning_bundle
+from aot.tune.tuning import check_problems, import_results, make_tuning_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -4,38 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 
-from aot.core.constraints import Seconds, Text
+from aot.core.constraints import Form, Seconds, Text
 from aot.core.kernel import Kernel
 from aot.core.strict_json import decode, parse_json, read_content
+from aot.kinds.registry import read_kernel
 from aot.kinds.rows.kernel import RowKernel
 
 PTX_NAME = "kernel.ptx"
 """How the store calls the file of a kernel's PTX, beside its object."""
 
 
+AnyKernel: TypeAlias = Kernel | RowKernel
+"""A compiled kernel of any kind."""
+N_co = TypeVar("N_co", bound=AnyKernel, covariant=True)
+
+
 @dataclass(frozen=True)
-class Artifact:
+class Artifact(Generic[N_co]):
     """One object file and the manifest's entry for it."""
 
-    kernel: Kernel
+    kernel: N_co
     path: Path
     cpu_s: float = field(default=0.0, compare=False)
     """What compiling took, in seconds of CPU time."""
-
-    @property
-    def ptx_path(self) -> Path:
-        """Return the file of the PTX that the object's device code was assembled from."""
-        return self.path.with_name(PTX_NAME)
-
-
-@dataclass(frozen=True)
-class RowArtifact:
-    """The same of a kernel of a row operation."""
-
-    kernel: RowKernel
-    path: Path
-    cpu_s: float = field(default=0.0, compare=False)
 
     @property
     def ptx_path(self) -> Path:
@@ -58,13 +51,12 @@ class StoredResult:
     """The file beside an object in the store: what became of compiling one kernel."""
 
     seconds: Seconds
-    kernel: Kernel | None = None
+    kernel: Annotated[AnyKernel, Form(Any, read_kernel)] | None = None
     failure: Text | None = None
-    row_kernel: RowKernel | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is neither an artifact nor a failure, or several (ValueError)."""
-        if [self.kernel, self.failure, self.row_kernel].count(None) != 2:
+        """Refuse what is neither an artifact nor a failure, or both (ValueError)."""
+        if (self.kernel is None) == (self.failure is None):
             raise ValueError("expected a kernel or a failure")
 
 

@@ -25,31 +25,24 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from aot.compile.artifact import PTX_NAME, Artifact, CompileFailure, RowArtifact
-from aot.compile.kinds import (
-    OBJECT_NAME,
-    RESULT_NAME,
-    AnyKey,
-    described,
-    entry_of,
-    read_artifact,
-    sources_changed,
-    sources_of,
-    verdict_of,
-)
+from aot.compile.artifact import PTX_NAME, Artifact, CompileFailure
+from aot.compile.kinds import OBJECT_NAME, RESULT_NAME, described, read_artifact
 from aot.compile.process_pool import Died, Pool
+from aot.compile.sources import family_sources, sources_changed
 from aot.core.candidate import Accepted
 from aot.core.constraints import one_line
 from aot.core.errors import REPAIR, CompileError, DependencyError, ResourceError, is_of_the_machine
+from aot.core.json_text import plain_json
 from aot.core.scratch import scratch_folder
 from aot.core.strict_json import DecodeError
+from aot.families import any_family_of
+from aot.space.legality import check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from aot.core.candidate import KernelKey
     from aot.core.target import Target
-    from aot.kinds.rows.candidate import RowKernelKey
+    from aot.core.work import AnyKey
 
 TOOLCHAIN = ("nvidia-cutlass-dsl", "quack-kernels", "nvidia-cutlass-operators")
 """Distributions whose version decides what an object contains."""
@@ -87,18 +80,13 @@ class ArtifactStore:
             "candidate": key.candidate.as_json(),
             "target": {name: value for name, value in asdict(target).items() if name not in _NOT_COMPILED},
             "toolchain": toolchain_versions(),
-            "sources": sources_of(key),
+            "sources": family_sources(key.candidate.family),
         }
         digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
         return self.root / digest[:2] / digest[2:]
 
-    def get(self, key: KernelKey, target: Target) -> Artifact | CompileFailure | None:
+    def get(self, key: AnyKey, target: Target) -> Artifact[Any] | CompileFailure | None:
         """Return what an earlier run made of a kernel, or None; a damaged entry counts as none."""
-        found = self.get_any(key, target)
-        return None if isinstance(found, RowArtifact) else found
-
-    def get_any(self, key: AnyKey, target: Target) -> Artifact | RowArtifact | CompileFailure | None:
-        """Return the same of a kernel of either kind."""
         try:
             return read_artifact(self.directory(key, target), key, target.num_sms)
         except (OSError, DecodeError):
@@ -116,7 +104,7 @@ def _export(key: AnyKey, target: Target, directory: Path) -> Path:
     """
     from cutlass import cute
 
-    entry = entry_of(key, target)
+    entry = any_family_of(key.candidate).entry(key.candidate, key.operation, target)
     host = f"llvm -mtriple={target.host_triple} -mcpu={target.host_cpu}"
     with tempfile.TemporaryDirectory(dir=directory) as kept:
         options = f"--gpu-arch {target.arch} --host-target '{host}' --keep-ptx --dump-dir {shlex.quote(kept)}"
@@ -203,12 +191,12 @@ def compile_one(key: AnyKey, target: Target, root: Path, workplace: Path) -> _Ou
     try:
         scratch = Path(tempfile.mkdtemp(dir=workplace))
         try:
-            result = described(key, target, _export(key, target, scratch))
+            result = {"kernel": plain_json(described(key, target, _export(key, target, scratch)))}
             outcome, is_stored = _Outcome(), True
         except Exception as error:  # noqa: BLE001 - whatever the compiler raises is judged
             outcome, is_stored = _judge(error, key, round(time.process_time() - start, 3), workplace)
             result = {"failure": outcome.failure.reason if outcome.failure else ""}
-        if sources_changed(key):
+        if sources_changed(key.candidate.family):
             return _Outcome(changed=True)
         if is_stored:
             _store(scratch, directory, {**result, "seconds": round(time.process_time() - start, 3)})
@@ -227,63 +215,41 @@ def _start_worker(arch: str, workplace: Path) -> None:
 
 def _refuse_illegal(keys: Sequence[AnyKey], target: Target) -> None:
     for key in keys:
-        verdict = verdict_of(key, target)
+        verdict = check(key.candidate, key.operation, target)
         if not isinstance(verdict, Accepted):
             raise CompileError(f"{key.name} is not legal on {target.name}: {verdict.message}")
 
 
 def compile_kernels(
-    keys: Sequence[KernelKey], target: Target, root: Path, *, jobs: int | None = None, progress: bool = True
-) -> tuple[list[Artifact], list[CompileFailure]]:
+    keys: Sequence[AnyKey], target: Target, root: Path, *, jobs: int | None = None, progress: bool = True
+) -> list[Artifact[Any] | CompileFailure]:
     """Compile kernels that the store does not have yet.
 
     Args:
-        keys: what to compile; each must be legal on the target.
+        keys: what to compile, of any kind; each must be legal on the target.
         target: device and host.
         root: the store's directory; made if missing. What is done stays, whenever this is interrupted.
         jobs: worker processes; by default one a core.
         progress: whether to show a bar on standard error.
 
     Returns:
-        The artifacts in the order of `keys`, without the failures, and the failures.
+        What became of each key, in their order.
 
     Raises:
         CompileError: a key is not legal.
         DependencyError: a compiler's package is not installed, or cannot be imported.
         ResourceError: the machine is short of disk or memory, or a compiler was killed.
     """
-    results = compile_any(keys, target, root, jobs=jobs, progress=progress)
-    artifacts = [result for result in results if isinstance(result, Artifact)]
-    return artifacts, [result for result in results if isinstance(result, CompileFailure)]
-
-
-def compile_row_kernels(
-    keys: Sequence[RowKernelKey], target: Target, root: Path, *, jobs: int | None = None, progress: bool = True
-) -> tuple[list[RowArtifact], list[CompileFailure]]:
-    """Compile kernels of row operations that the store does not have yet; arguments and errors as `compile_kernels`."""
-    results = compile_any(keys, target, root, jobs=jobs, progress=progress)
-    artifacts = [result for result in results if isinstance(result, RowArtifact)]
-    return artifacts, [result for result in results if isinstance(result, CompileFailure)]
-
-
-def compile_any(
-    keys: Sequence[AnyKey], target: Target, root: Path, *, jobs: int | None = None, progress: bool = True
-) -> list[Artifact | RowArtifact | CompileFailure]:
-    """Compile kernels of both kinds, in the order of `keys`; arguments and errors as `compile_kernels`.
-
-    Returns:
-        What became of each key.
-    """
     _refuse_illegal(keys, target)
     store = ArtifactStore(root)
-    todo = [key for key in dict.fromkeys(keys) if store.get_any(key, target) is None]
+    todo = [key for key in dict.fromkeys(keys) if store.get(key, target) is None]
     failed: dict[AnyKey, CompileFailure] = {}
     if todo:
         root.mkdir(parents=True, exist_ok=True)
         with scratch_folder(SCRATCH, root.resolve()) as workplace:
             num_processes = min(jobs or os.cpu_count() or 1, len(todo))
             failed = _run_workers(todo, target, root.resolve(), workplace, num_processes, progress=progress)
-    results = [failed.get(key) or store.get_any(key, target) for key in keys]
+    results = [failed.get(key) or store.get(key, target) for key in keys]
     lost = [key.name for key, result in zip(keys, results, strict=True) if result is None]
     if lost:
         raise ResourceError(f"no result for {', '.join(lost)}: something else removes files from {root}; run again")

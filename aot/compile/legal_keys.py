@@ -1,39 +1,30 @@
-"""Every legal kernel of operations: products, and operations on rows."""
+"""Every legal kernel of operations, of any kind."""
 
 from __future__ import annotations
 
 from itertools import islice, zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from aot.compile.kinds import AnyKey, verdict_of
-from aot.core.candidate import Accepted, KernelKey
-from aot.families import families_of
-from aot.kinds.rows.candidate import RowKernelKey
-from aot.kinds.rows.operation import RowOperation
-from aot.row_families import row_families_for
+from aot.core.candidate import Accepted
+from aot.kinds.registry import kind_of
 from aot.space.enumeration import Patterns
+from aot.space.kinds import space_of
+from aot.space.legality import check
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aot.core.operation import Operation
     from aot.core.target import Target
+    from aot.core.work import AnyKey, AnyOperation
 
 
-def candidates_of(operation: Operation | RowOperation, target: Target) -> dict[str, list[AnyKey]]:
+def candidates_of(operation: AnyOperation, target: Target) -> dict[str, list[AnyKey]]:
     """List every candidate of every family that computes an operation, the fallback's too, by the family's name."""
-    if isinstance(operation, RowOperation):
-        on_rows: dict[str, list[AnyKey]] = {
-            family.name: [RowKernelKey(operation, x) for x in family.candidates(operation)]
-            for family in row_families_for(target)
-        }
-        return {name: found for name, found in on_rows.items() if found}
-    return {
-        family.name: [KernelKey(operation, x) for x in family.candidates(operation, target)]
-        for family in families_of(operation, target)
-        if operation.types in family.types and operation.epilogue in family.epilogues
-    }
+    space = space_of(operation)
+    make: Any = kind_of(operation).key_type
+    able = (x for x in space.families(operation, target) if not space.unbuilt(x, operation))
+    return {x.name: [make(operation, y) for y in x.candidates(operation, target)] for x in able}
 
 
 def _drawn(key: AnyKey) -> int:
@@ -42,7 +33,7 @@ def _drawn(key: AnyKey) -> int:
 
 
 def legal_keys(
-    operations: Sequence[Operation | RowOperation],
+    operations: Sequence[AnyOperation],
     target: Target,
     sample: int | None = None,
     patterns: Patterns | None = None,
@@ -60,9 +51,12 @@ def legal_keys(
     """
     kept = (patterns or Patterns()).keep
 
+    def is_legal(key: AnyKey) -> bool:
+        return isinstance(check(key.candidate, key.operation, target), Accepted)
+
     def legal(keys: Sequence[AnyKey]) -> list[AnyKey]:
         drawn = sorted((key for key in keys if kept(key.candidate.name)), key=_drawn)
-        return list(islice((key for key in drawn if isinstance(verdict_of(key, target), Accepted)), sample))
+        return list(islice((key for key in drawn if is_legal(key)), sample))
 
     families = [legal(keys) for operation in operations for keys in candidates_of(operation, target).values()]
     rounds = zip_longest(*families)

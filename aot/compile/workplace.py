@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from aot.compile.artifact import Artifact, CompileFailure, RowArtifact
-from aot.compile.compiler import compile_any, compile_kernels, compile_row_kernels
-from aot.compile.kinds import AnyKey
+from aot.compile.artifact import Artifact, CompileFailure
+from aot.compile.compiler import compile_kernels
 from aot.core.candidate import KernelKey
 from aot.core.errors import REPAIR, DependencyError
+from aot.core.kernel import Kernel
 from aot.core.target import Target
-from aot.kinds.rows.candidate import RowKernelKey
+from aot.core.work import AnyKey
 from aot.space.widths import shared
 
 ARTIFACTS = Path("build/artifacts")
@@ -29,9 +30,7 @@ class Workplace:
     verbose: bool = False
 
 
-def compile_all(
-    keys: Sequence[KernelKey], target: Target, workplace: Workplace
-) -> tuple[list[Artifact], list[CompileFailure]]:
+def compile_each(keys: Sequence[AnyKey], target: Target, workplace: Workplace) -> list[Artifact[Any] | CompileFailure]:
     """Compile kernels into the workplace's store; see `compile_kernels`.
 
     Raises:
@@ -43,9 +42,18 @@ def compile_all(
         raise DependencyError(f"cannot compile: {error}; {REPAIR}") from error
 
 
+def compile_all(
+    keys: Sequence[AnyKey], target: Target, workplace: Workplace
+) -> tuple[list[Artifact[Any]], list[CompileFailure]]:
+    """Compile kernels as `compile_each`; return the artifacts, in the order of their keys, and the failures."""
+    results = compile_each(keys, target, workplace)
+    artifacts = [x for x in results if isinstance(x, Artifact)]
+    return artifacts, [x for x in results if isinstance(x, CompileFailure)]
+
+
 def compile_shipped(
     keys: Sequence[KernelKey], target: Target, workplace: Workplace
-) -> tuple[list[Artifact], list[CompileFailure]]:
+) -> tuple[list[Artifact[Kernel]], list[CompileFailure]]:
     """Compile kernels that ship together: those of one kernel of several widths share its object.
 
     Returns:
@@ -62,35 +70,7 @@ def compile_shipped(
     return shipped, failures
 
 
-def _as_kernel(artifact: Artifact, key: KernelKey, num_narrower: int) -> Artifact:
+def _as_kernel(artifact: Artifact[Kernel], key: KernelKey, num_narrower: int) -> Artifact[Kernel]:
     """Describe an object as the kernel of one of its widths."""
     kernel = replace(artifact.kernel, name=key.name, candidate=key.candidate, num_narrower=num_narrower or None)
     return replace(artifact, kernel=kernel)
-
-
-def compile_all_rows(
-    keys: Sequence[RowKernelKey], target: Target, workplace: Workplace
-) -> tuple[list[RowArtifact], list[CompileFailure]]:
-    """Compile kernels of row operations into the workplace's store; see `compile_row_kernels`.
-
-    Raises:
-        DependencyError: a compiler's package is not installed.
-    """
-    try:
-        return compile_row_kernels(keys, target, workplace.artifacts, jobs=workplace.jobs, progress=workplace.progress)
-    except ImportError as error:
-        raise DependencyError(f"cannot compile: {error}; {REPAIR}") from error
-
-
-def compile_all_kinds(
-    keys: Sequence[AnyKey], target: Target, workplace: Workplace
-) -> list[Artifact | RowArtifact | CompileFailure]:
-    """Compile kernels of both kinds, in their order, into the workplace's store; see `compile_any`.
-
-    Raises:
-        DependencyError: a compiler's package is not installed.
-    """
-    try:
-        return compile_any(keys, target, workplace.artifacts, jobs=workplace.jobs, progress=workplace.progress)
-    except ImportError as error:
-        raise DependencyError(f"cannot compile: {error}; {REPAIR}") from error

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, make_dataclass, replace
+from dataclasses import dataclass, fields, make_dataclass, replace
 from enum import Enum
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 
 from aot.core.constraints import FamilyName, Range
 from aot.core.knobs import Cluster, GemmKnobs, Knobs, PlainKnobs, SplitK, Splits, Tile
 from aot.core.operation import Operation
 from aot.core.strict_json import DecodeError, decode, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Clusters = Annotated[int, Range(1, 4096)]
 
@@ -42,11 +45,12 @@ class Candidate:
 
     family: FamilyName
     knobs: Knobs
-    """`GemmKnobs`, or, of a family that has others, `PlainKnobs`: the same wherever the family is installed or not."""
+    """Those of the kind, such as `GemmKnobs`, or, of a family that has others, `PlainKnobs`: the same wherever the
+    family is installed or not."""
 
     def __post_init__(self) -> None:
         """Keep knobs of a family's own by their names."""
-        if type(self.knobs) not in (GemmKnobs, PlainKnobs):
+        if not self.knobs.is_of_kind and type(self.knobs) is not PlainKnobs:
             values = tuple((name, str(x) if isinstance(x, str) else x) for name, x in self.knobs.items())
             object.__setattr__(self, "knobs", PlainKnobs(values))
 
@@ -65,26 +69,18 @@ class Candidate:
         return self.knobs if isinstance(self.knobs, GemmKnobs) else GemmKnobs.of(self)
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values, for manifests and records: `GemmKnobs` beside the family, others under `knobs`."""
+        """Return plain values, for manifests and records: knobs of the kind beside the family, others under `knobs`."""
         values = {name: str(x) if isinstance(x, str) else x for name, x in self.knobs.items()}
-        return {"family": self.family, **(values if isinstance(self.knobs, GemmKnobs) else {"knobs": values})}
+        return {"family": self.family, **(values if self.knobs.is_of_kind else {"knobs": values})}
 
     @staticmethod
     def read_json(value: object) -> Candidate:
-        """Make a candidate of what `as_json` returned.
+        """Make a candidate of what `as_json` returned of one whose kind's knobs are `GemmKnobs`.
 
         Raises:
             DecodeError: it is none.
         """
-        if isinstance(value, dict) and "knobs" in value:
-            plain = decode(_Candidate, {name: x for name, x in value.items() if name != "knobs"})
-            if not isinstance(value["knobs"], dict):
-                raise DecodeError(f"expected an object of Knobs, got {shown(value['knobs'])}", ("knobs",))
-            try:
-                return Candidate(plain.family, PlainKnobs(tuple(value["knobs"].items())))
-            except ValueError as error:
-                raise DecodeError(str(error), ("knobs",)) from error
-        return decode(_FLAT, value).candidate()
+        return _read_gemm(value)
 
 
 @dataclass(frozen=True)
@@ -94,20 +90,32 @@ class _Candidate:
     family: FamilyName
 
 
-class _Flat:
-    """A candidate as files have it whose knobs are `GemmKnobs`: their fields beside the family's."""
+def reader(knobs: type[Knobs]) -> Callable[[object], Candidate]:
+    """Return what makes a candidate of what `as_json` returned, which raises DecodeError where it is none.
 
-    def candidate(self) -> Candidate:
-        values = dict(vars(self))
-        return Candidate(values.pop("family"), GemmKnobs(**values))
+    Args:
+        knobs: those of the candidate's kind, whose fields stand beside the family's name.
+    """
+    hints = get_type_hints(knobs, include_extras=True)
+    own = [(x.name, hints[x.name]) for x in fields(cast("Any", knobs))]
+    flat = make_dataclass("_Candidate", [("family", FamilyName), *own], frozen=True)
+
+    def read(value: object) -> Candidate:
+        if not isinstance(value, dict) or "knobs" not in value:
+            values = dict(vars(decode(flat, value)))
+            return Candidate(values.pop("family"), knobs(**values))
+        plain = decode(_Candidate, {name: x for name, x in value.items() if name != "knobs"})
+        if not isinstance(value["knobs"], dict):
+            raise DecodeError(f"expected an object of Knobs, got {shown(value['knobs'])}", ("knobs",))
+        try:
+            return Candidate(plain.family, PlainKnobs(tuple(value["knobs"].items())))
+        except ValueError as error:
+            raise DecodeError(str(error), ("knobs",)) from error
+
+    return read
 
 
-_FLAT: type[_Flat] = make_dataclass(
-    "_Candidate",
-    [("family", FamilyName), *get_type_hints(GemmKnobs, include_extras=True).items()],
-    bases=(_Flat,),
-    frozen=True,
-)
+_read_gemm = reader(GemmKnobs)
 
 
 def gemm_candidate(family: str, tile_m: int, tile_n: int, *rest: Any, **knobs: Any) -> Candidate:
@@ -205,7 +213,10 @@ class Resources:
     """The part of it that one A/B stage takes."""
     num_threads: int
     num_stages: int
+    """0 of a kernel that has none."""
     tmem_columns: int = 0
+    registers: int = 0
+    """Those that a thread cannot do without; 0 where the family leaves it to the compiler."""
 
 
 @dataclass(frozen=True)
@@ -233,9 +244,9 @@ class Reason(Enum):
     TYPES = "element types not supported by the family"
     EPILOGUE = "epilogue not supported by the family"
     GROUPING = "grouping not supported by the family"
+    OPERATION = "operation not computed by the family"
     COMBINATION = "combination not supported by the family"
     FEATURE = "the chip lacks what the family needs"
-    ARCHITECTURE = "family is for another architecture"
     PATTERN = "excluded by --kernels"
 
 

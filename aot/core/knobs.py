@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, cast
 
 from aot.core.constraints import MAX_EXTENT, Range, Schedule, Word
 from aot.core.errors import CandidateError
@@ -50,6 +50,9 @@ class Knobs:
     checked. A family makes its candidates of them, `Candidate(name, Knobs(block=128))`, and asks for them again by
     `Knobs.of(candidate)`.
     """
+
+    is_of_kind: ClassVar[bool] = False
+    """Whether they are those of a kind of work, which are known wherever the family is installed or not."""
 
     @property
     def name(self) -> str:
@@ -150,6 +153,8 @@ class GemmKnobs(Knobs):
     `tile_m` and `tile_n` are the kernel's own: with `swap_ab` the kernel computes the transpose, so that `tile_m` runs
     along the problem's n. Sizes are in elements or CTAs.
     """
+
+    is_of_kind = True
 
     tile_m: Tile
     tile_n: Tile

@@ -22,6 +22,8 @@ from aot.core.types import SCALE_BLOCK, Scale, Types
 if TYPE_CHECKING:
     from typing import Self  # Python 3.10 has none of its own
 
+    from aot.core.feature import Feature
+
 
 class Layout(Enum):
     """Which mode of A and of B is contiguous in memory; D is always row-major.
@@ -192,6 +194,11 @@ class Operation(Word):
     def kind(self) -> str:
         """Return the name of its kind of work."""
         return KIND
+
+    @property
+    def needs(self) -> tuple[Feature, ...]:
+        """Return what of a chip its element types ask for, whichever family computes it."""
+        return self.types.needs
 
     @cached_property
     def position(self) -> int:

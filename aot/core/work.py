@@ -5,7 +5,11 @@ A stage that asks no more than this serves any kind: `aot.kinds` has what there 
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from aot.core.candidate import Candidate
+    from aot.core.feature import Feature
 
 
 class AnyOperation(Protocol):
@@ -22,6 +26,10 @@ class AnyOperation(Protocol):
     @property
     def kind(self) -> str:
         """Return the name of its kind."""
+
+    @property
+    def needs(self) -> tuple[Feature, ...]:
+        """Return what of a chip its element types ask for, whichever family computes it."""
 
 
 class AnyProblem(Protocol):
@@ -44,21 +52,6 @@ class AnyProblem(Protocol):
         """Count the arithmetic operations."""
 
 
-class AnyCandidate(Protocol):
-    """A point of a family's space. Candidates of one kind are ordered."""
-
-    @property
-    def family(self) -> str:
-        """Return the name of the family."""
-
-    @property
-    def name(self) -> str:
-        """Return the name that users see and filter by."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields as plain values."""
-
-
 class AnyKey(Protocol):
     """A candidate for one operation: what is compiled, measured, shipped and named."""
 
@@ -67,7 +60,7 @@ class AnyKey(Protocol):
         """Return what it computes."""
 
     @property
-    def candidate(self) -> AnyCandidate:
+    def candidate(self) -> Candidate:
         """Return how."""
 
     @property

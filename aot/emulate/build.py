@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING
 
 from aot.core.dispatch import Column, DispatchTable, Grid, Section
 from aot.core.errors import PackageError, TargetError
-from aot.core.measurement import PROVENANCE_PREDICTED
 from aot.core.process import run
 from aot.core.scratch import scratch_folder
 from aot.core.target import Target, load_target, target_names
-from aot.kinds.rows.dispatch import RowColumn, RowSection, RowStep, RowTable
+from aot.kinds.rows.dispatch import fallback_table
 from aot.package.build import NO_CXX_LIBRARY, ZIG_CACHE, read_templates, write
 from aot.package.manifest import Library, device_table
 from aot.package.render import render_library
@@ -31,7 +30,9 @@ from aot.package.toolchain import TOOLCHAIN_CACHE
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from aot.compile.artifact import Artifact, RowArtifact
+    from aot.compile.artifact import Artifact
+    from aot.core.kernel import Kernel
+    from aot.kinds.rows.kernel import RowKernel
 
 HOST_CACHE = Path("build/emulate")
 """Where compiled objects of the runtime are kept, below the working directory."""
@@ -74,7 +75,9 @@ def emulated_target(target: Target, num_sms: int | None = None) -> Target:
     return replace(found, num_sms=num_sms, active_clusters=fewer)
 
 
-def emulated_library(products: Sequence[Artifact], rows: Sequence[RowArtifact], target: Target) -> Library:
+def emulated_library(
+    products: Sequence[Artifact[Kernel]], rows: Sequence[Artifact[RowKernel]], target: Target
+) -> Library:
     """Return what a library of kernels is rendered from; it is called by a kernel's index, so that any table will do.
 
     Args:
@@ -86,17 +89,14 @@ def emulated_library(products: Sequence[Artifact], rows: Sequence[RowArtifact], 
     for operation in dict.fromkeys(x.kernel.operation for x in products):
         index = [x.kernel.operation for x in products].index(operation)
         sections.append(Section(operation, (), Grid((1,), (1,), (Column((1,), (index,)),)), index))
-    row_sections = []
-    for row_operation in dict.fromkeys(x.kernel.operation for x in rows):
-        index = [x.kernel.operation for x in rows].index(row_operation)
-        column = RowColumn(1, (RowStep(1, index, 0.0, PROVENANCE_PREDICTED),))
-        row_sections.append(RowSection(row_operation, (column,), index))
     return Library(
         package="aot-emulated",
         version="0",
         arch=target.arch,
         kernels=tuple(x.kernel for x in products),
-        tables=(device_table(target, DispatchTable(tuple(sections)), RowTable(tuple(row_sections))),),
+        tables=(
+            device_table(target, DispatchTable(tuple(sections)), fallback_table([x.kernel.operation for x in rows])),
+        ),
         row_kernels=tuple(x.kernel for x in rows),
     )
 

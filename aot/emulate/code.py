@@ -11,7 +11,7 @@ from aot.emulate.program import Program
 from aot.emulate.ptx import parse_module
 
 if TYPE_CHECKING:
-    from aot.compile.artifact import Artifact, RowArtifact
+    from aot.compile.artifact import AnyKernel, Artifact
     from aot.emulate.ptx import Kernel
 
 
@@ -31,7 +31,7 @@ class DeviceCode:
     """A kernel of the module that is executed in place of the one that has its name."""
 
     @staticmethod
-    def of(artifact: Artifact | RowArtifact) -> DeviceCode:
+    def of(artifact: Artifact[AnyKernel]) -> DeviceCode:
         """Read that of a compiled kernel."""
         kernel, text = artifact.kernel, artifact.ptx_path.read_text("utf-8")
         waits = isinstance(kernel, ProductKernel) and kernel.workspace.waits

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from aot.compile.tuned import tuned_kernel
 from aot.core.constraints import one_line
 from aot.core.errors import AotError, DeviceError, VerificationError
 from aot.core.tile_order import NUM_ORDERS, order_name
@@ -24,7 +25,6 @@ from aot.emulate.code import DeviceCode
 from aot.emulate.faults import Fault, Finding, FindingKind, UnknownInstructionError
 from aot.emulate.gpu import LIMIT, EmulatedGpu
 from aot.emulate.host import EmulatedKernels
-from aot.emulate.kernels import tuned_kernel
 from aot.emulate.results import RESULT_VERSION, CaseResult, FoundFinding, KernelResult
 from aot.emulate.schedule import Schedule
 from aot.emulate.work import product_work, row_work
@@ -35,10 +35,12 @@ from aot.measure.verify import Verifier
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from aot.compile.artifact import Artifact, RowArtifact
+    from aot.compile.artifact import AnyKernel, Artifact
     from aot.core.comparison import Comparison
+    from aot.core.kernel import Kernel
     from aot.emulate.gpu import Execution, Trace
     from aot.emulate.kernels import EmulatedSet
+    from aot.kinds.rows.kernel import RowKernel
 
 SEED = 0
 """Of the operands."""
@@ -102,7 +104,7 @@ class Executor:
         self._set, self._options = kernels, options
         self._gpu = EmulatedGpu(kernels.target.l2_bytes, limit=options.limit, counts=options.counts, trace=trace)
         target, gpu = kernels.target, self._gpu
-        artifacts: list[Artifact | RowArtifact] = [*kernels.products, *kernels.rows]
+        artifacts: list[Artifact[AnyKernel]] = [*kernels.products, *kernels.rows]
         found = [codes.get(x.kernel.name) or DeviceCode.of(x) for x in artifacts]
         self._kernels = EmulatedKernels(kernels.library, found, gpu, target)
         self._begin()
@@ -122,8 +124,9 @@ class Executor:
                 return self._result(row, self._row_cases(row, index))
         raise AotError(f"no kernel {name} in the set; expected one of {', '.join(self._set.names)}")
 
-    def _product_cases(self, artifact: Artifact, index: int) -> list[_Case]:
-        tuned, schedules = tuned_kernel(artifact), self._options.schedules
+    def _product_cases(self, artifact: Artifact[Kernel], index: int) -> list[_Case]:
+        tuned: Any = tuned_kernel(artifact.kernel)
+        schedules = self._options.schedules
         if self._options.problem is None:
             shapes = edge_shapes(tuned)
         else:
@@ -144,7 +147,7 @@ class Executor:
             found.append(_Case(name, product_work(artifact.kernel.candidate, shape), run, promises))
         return found
 
-    def _row_cases(self, artifact: RowArtifact, index: int) -> list[_Case]:
+    def _row_cases(self, artifact: Artifact[RowKernel], index: int) -> list[_Case]:
         operation, limits = artifact.kernel.operation, artifact.kernel.limits
         if self._options.problem is None:
             cases = list(row_cases(operation, limits))
@@ -155,7 +158,7 @@ class Executor:
         verify = partial(self._verifier.run_each, index=index, promises=promises, is_reproducible=True)
         return [_Case(str(x), row_work(x), partial(verify, x), promises) for x in cases]
 
-    def _result(self, artifact: Artifact | RowArtifact, cases: list[_Case]) -> KernelResult:
+    def _result(self, artifact: Artifact[AnyKernel], cases: list[_Case]) -> KernelResult:
         kernel, limit = artifact.kernel, self._options.max_instructions
         results: list[CaseResult] = []
         left_out: list[str] = []

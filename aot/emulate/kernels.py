@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aot.compile.workplace import Workplace, compile_all_rows, compile_shipped
+from aot.compile.workplace import Workplace, compile_all, compile_shipped
 from aot.core.candidate import KernelKey
 from aot.core.element import ElementType
 from aot.core.errors import CompileError
 from aot.core.operation import Operation
 from aot.emulate.build import build_host_library, emulated_library
-from aot.families import family_of
-from aot.kinds.gemm.tuned import TunedKernel
 from aot.kinds.rows.candidate import RowKernelKey
 from aot.select.selector import fallback_key
 
@@ -20,9 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from aot.compile.artifact import Artifact, CompileFailure, RowArtifact
-    from aot.compile.kinds import AnyKey
+    from aot.compile.artifact import Artifact, CompileFailure
+    from aot.core.kernel import Kernel
     from aot.core.target import Target
+    from aot.core.work import AnyKey
+    from aot.kinds.rows.kernel import RowKernel
 
 
 @dataclass(frozen=True)
@@ -31,29 +31,14 @@ class EmulatedSet:
 
     target: Target
     """What they are compiled for: its device, with this machine as the host."""
-    products: tuple[Artifact, ...]
+    products: tuple[Artifact[Kernel], ...]
     """In the order of the library's. A library has at least one, whether it was asked for or not."""
-    rows: tuple[RowArtifact, ...]
+    rows: tuple[Artifact[RowKernel], ...]
     names: tuple[str, ...]
     """The kernels that were asked for, products first."""
     library: Path
     failures: tuple[CompileFailure, ...] = ()
     """Those that did not compile."""
-
-
-def tuned_kernel(artifact: Artifact) -> TunedKernel:
-    """Return what verifying needs to know of a compiled kernel."""
-    kernel = artifact.kernel
-    return TunedKernel(
-        kernel.key,
-        kernel.object_sha256,
-        kernel.m_multiple,
-        kernel.n_multiple,
-        family_of(kernel.candidate).is_fallback,
-        kernel.orders_tiles,
-        kernel.load_alignment,
-        kernel.store_alignment,
-    )
 
 
 def compile_emulated(keys: Sequence[AnyKey], target: Target, out_dir: Path, workplace: Workplace) -> EmulatedSet:
@@ -72,7 +57,7 @@ def compile_emulated(keys: Sequence[AnyKey], target: Target, out_dir: Path, work
     wanted = [key for key in keys if isinstance(key, KernelKey)]
     products, failures = compile_shipped(wanted, target, workplace) if wanted else ([], [])
     row_keys = [key for key in keys if isinstance(key, RowKernelKey)]
-    rows, row_failures = compile_all_rows(row_keys, target, workplace) if row_keys else ([], [])
+    rows, row_failures = compile_all(row_keys, target, workplace) if row_keys else ([], [])
     failures = [*failures, *row_failures]
     names = (*(x.kernel.name for x in products), *(x.kernel.name for x in rows))
     if not names:

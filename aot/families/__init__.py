@@ -15,8 +15,12 @@ from aot.core.epilogue import Epilogue
 from aot.core.errors import CandidateError, FamilyError
 from aot.core.grouping import Grouping
 from aot.core.knobs import GemmKnobs, Knobs, SplitK
+from aot.core.operation import KIND as GEMM
 from aot.core.signature import signature_of
 from aot.families._entry_points import registrations
+from aot.kinds.registry import KINDS
+from aot.kinds.rows.candidate import RowKnobs
+from aot.kinds.rows.operation import KIND as ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
     from aot.core.signature import Signature
     from aot.core.target import Target
     from aot.core.types import Types
+    from aot.kinds.rows.candidate import RowLimits
+    from aot.kinds.rows.operation import RowOperation
 
 
 @dataclass(frozen=True)
@@ -41,19 +47,38 @@ class Entry:
 
 
 class Family(Protocol):
-    """One kernel family. Methods but `entry` are pure."""
+    """One kernel family, of any kind of work. Methods but `entry` are pure."""
 
     name: str
     """Prefix of its candidates' names."""
+    kind: str
+    """The kind of work, by its name in `aot.kinds`, whose protocol the family satisfies: `PROTOCOLS`."""
     knobs: type[Knobs]
-    """What it sets of a kernel: a frozen dataclass, `GemmKnobs` or one of its own. One whose knobs are its own has a
-    method `tiling` too (`tiling_of`), and cannot order tiles."""
+    """What it sets of a kernel: a frozen dataclass, that of its kind or one of its own. One whose knobs are its own has
+    a method `tiling` too, which describes a candidate in the kind's."""
     needs: tuple[Feature, ...]
     """What it asks of a chip: it compiles for every target that has all of them."""
+    is_fallback: bool
+    """Whether it takes any size, alignment and layout, and is therefore kept out of tuning."""
+
+    def candidates(self, operation: Any, target: Target) -> Iterator[Candidate]:
+        """Enumerate the family's space for an operation of its kind, legal or not; none if it does not compute it."""
+
+    def check(self, candidate: Candidate, operation: Any, target: Target) -> Rejected | None:
+        """Say why the family cannot build a candidate, apart from the limits that `aot.space.legality` knows."""
+
+    def resources(self, candidate: Candidate, operation: Any, target: Target) -> Resources:
+        """Count what one CTA takes. Where not even the fewest stages fit, count the fewest stages."""
+
+    def entry(self, candidate: Candidate, operation: Any, target: Target) -> Entry:
+        """Build the function to compile. Imports the kernel's library."""
+
+
+class GemmFamily(Family, Protocol):
+    """A family of products. One whose knobs are its own cannot order tiles."""
+
     num_strides: int
     """Strides an operand is passed with: 1, the leading one, or 2, both."""
-    is_fallback: bool
-    """Whether it takes any alignment and layout, and is therefore kept out of tuning."""
     loads_outside: bool
     """Whether its loads reach past the operands' last row, which costs time (`outside_row_ns` of aot.space.cost)."""
     widens_fp8: bool
@@ -72,15 +97,6 @@ class Family(Protocol):
     """The epilogues that it can build."""
     groupings: tuple[Grouping, ...]
     """How many products its kernels can compute in a launch."""
-
-    def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
-        """Enumerate the family's space for an operation, legal or not."""
-
-    def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
-        """Say why the family cannot build a candidate, apart from the limits that `aot.space.legality` knows."""
-
-    def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
-        """Count what one CTA takes. Where not even the fewest stages fit, count the fewest stages."""
 
     def workspace(self, candidate: Candidate) -> Workspace:
         """Say what the kernel needs beside its operands."""
@@ -101,13 +117,24 @@ class Family(Protocol):
         the other rows hold.
         """
 
-    def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
-        """Build the function to compile. Imports the kernel's library."""
+
+class RowsFamily(Family, Protocol):
+    """A family of operations on rows."""
+
+    operations: tuple[RowOperation, ...]
+    """Those that it computes."""
+
+    def limits(self, candidate: Candidate, operation: RowOperation) -> RowLimits:
+        """Say what the kernel asks of a problem."""
+
+    def num_reads(self, candidate: Candidate, operation: RowOperation) -> int:
+        """Count how often the kernel reads X."""
 
 
 class Defaults:
     """What a family is where it says nothing else: dense products with no further step, aligned rows, any chip."""
 
+    kind = GEMM
     knobs: type[Knobs] = GemmKnobs
     needs: tuple[Feature, ...] = ()
     num_strides = 1
@@ -159,7 +186,16 @@ def signature(key: KernelKey) -> Signature:
     )
 
 
-_MEMBERS = (*Family.__annotations__, *(x for x in vars(Family) if not x.startswith("_")))
+def _members(protocol: Any) -> tuple[str, ...]:
+    """List what a family has that satisfies a protocol."""
+    bases = [x for x in protocol.__mro__ if Protocol in x.__mro__[1:]]
+    names = (y for x in reversed(bases) for y in (*x.__annotations__, *(z for z in vars(x) if not z.startswith("_"))))
+    return tuple(dict.fromkeys(names))
+
+
+PROTOCOLS = {GEMM: GemmFamily, ROWS: RowsFamily}
+"""What families satisfy, by their kind."""
+_COMMON, _MEMBERS = _members(Family), {kind: _members(protocol) for kind, protocol in PROTOCOLS.items()}
 
 
 @cache
@@ -173,11 +209,12 @@ def family_named(name: str) -> Family:
     found = registrations()
     if name not in found:
         raise CandidateError(f"no kernel family {name!r}; there are: {', '.join(sorted(found))}")
-    family: Family = found[name].load(_MEMBERS)
-    is_own = family.knobs is not GemmKnobs
-    if is_own and (family.orders_tiles or not hasattr(family, "tiling")):
-        text = "orders tiles, which takes GemmKnobs" if family.orders_tiles else "has knobs of its own and no `tiling`"
-        raise FamilyError(f"the family {name!r} of {found[name].source} {text}")
+    family: Family = found[name].load(_COMMON, _MEMBERS)
+    if family.knobs is not KINDS[family.kind].knobs:
+        text = "has knobs of its own and no `tiling`" if not hasattr(family, "tiling") else ""
+        text = "orders tiles, which takes GemmKnobs" if getattr(family, "orders_tiles", False) else text
+        if text:
+            raise FamilyError(f"the family {name!r} of {found[name].source} {text}")
     return family
 
 
@@ -190,9 +227,33 @@ def families() -> dict[str, Family]:
     return {name: family_named(name) for name in registrations()}
 
 
-def family_of(candidate: Candidate) -> Family:
+def any_family_of(candidate: Candidate) -> Family:
     """Return a candidate's family; errors as `family_named`."""
     return family_named(candidate.family)
+
+
+def _of_kind(candidate: Candidate, kind: str) -> Any:
+    """Return a candidate's family.
+
+    Raises:
+        CandidateError: there is none of that name, or it is of another kind.
+    """
+    family = family_named(candidate.family)
+    if family.kind != kind:
+        raise CandidateError(f"{family.name} is a family of the kind {family.kind}; expected one of the kind {kind}")
+    return family
+
+
+def family_of(candidate: Candidate) -> GemmFamily:
+    """Return the family of a candidate for products; errors as `_of_kind`."""
+    found: GemmFamily = _of_kind(candidate, GEMM)
+    return found
+
+
+def rows_family_of(candidate: Candidate) -> RowsFamily:
+    """Return the family of a candidate for operations on rows; errors as `_of_kind`."""
+    found: RowsFamily = _of_kind(candidate, ROWS)
+    return found
 
 
 def tiling_of(candidate: Candidate) -> GemmKnobs:
@@ -206,24 +267,45 @@ def tiling_of(candidate: Candidate) -> GemmKnobs:
     return found
 
 
+def row_tiling_of(candidate: Candidate) -> RowKnobs:
+    """Say how a kernel divides rows among threads, as `tiling_of`."""
+    if isinstance(candidate.knobs, RowKnobs):
+        return candidate.knobs
+    found: RowKnobs = cast("Any", rows_family_of(candidate)).tiling(candidate)
+    return found
+
+
 def check_knobs(candidate: Candidate) -> None:
     """Refuse a candidate from a file whose knobs are not its family's.
 
     Raises:
         CandidateError: it has others, or one is out of its range; or there is no such family.
     """
-    kind = family_of(candidate).knobs
-    if isinstance(candidate.knobs, GemmKnobs) != (kind is GemmKnobs):
-        names = ", ".join(x.name for x in fields(cast("Any", kind)))
+    family = any_family_of(candidate)
+    usual = KINDS[family.kind].knobs
+    if isinstance(candidate.knobs, usual) != (family.knobs is usual):
+        names = ", ".join(x.name for x in fields(cast("Any", family.knobs)))
         raise CandidateError(f"{candidate.name} has knobs of another family; those of {candidate.family} are {names}")
-    kind.of(candidate)
+    family.knobs.of(candidate)
 
 
-def families_for(target: Target) -> list[Family]:
-    """List the families whose needs a target's chip has, by name."""
-    return [family for _, family in sorted(families().items()) if not target.lacks(family.needs)]
+def all_families_for(target: Target, kind: str) -> list[Family]:
+    """List the families of a kind whose needs a target's chip has, by name."""
+    found = [family for _, family in sorted(families().items())]
+    return [x for x in found if x.kind == kind and not target.lacks(x.needs)]
 
 
-def families_of(operation: Operation, target: Target) -> list[Family]:
+def families_for(target: Target) -> list[GemmFamily]:
+    """List the families of products whose needs a target's chip has, by name."""
+    return cast("list[GemmFamily]", all_families_for(target, GEMM))
+
+
+def families_of(operation: Operation, target: Target) -> list[GemmFamily]:
     """List the families for a target that compute products grouped as an operation's are, by name."""
     return [family for family in families_for(target) if operation.grouping in family.groupings]
+
+
+def rows_families_of(operation: RowOperation, target: Target) -> list[RowsFamily]:
+    """List the families for a target that compute an operation on rows, by name."""
+    found = cast("list[RowsFamily]", all_families_for(target, ROWS))
+    return [family for family in found if operation in family.operations]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from aot.core.errors import REPAIR, FamilyError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 GROUP = "aot.families"
 OWN = "aot-kernels"
@@ -41,11 +41,12 @@ class Registration:
         of = " ".join(x for x in (self.distribution, self.version) if x)
         return f"{of}, entry point {self.entry.name} = {self.entry.value!r}"
 
-    def load(self, members: tuple[str, ...]) -> Any:
+    def load(self, members: tuple[str, ...], of_kinds: Mapping[str, tuple[str, ...]]) -> Any:
         """Import the family.
 
         Args:
             members: what every family has.
+            of_kinds: what those of each kind have, by its name.
 
         Raises:
             FamilyError: it cannot be imported, or is none.
@@ -58,9 +59,13 @@ class Registration:
                 f"the family {name!r} of {self.source} cannot be loaded: {type(error).__name__}: {error}; install "
                 f"{self.distribution} again, or uninstall it"
             ) from error
-        missing = [x for x in members if not hasattr(found, x)]
+        kind = getattr(found, "kind", None)
+        missing = [x for x in of_kinds.get(str(kind), members) if not hasattr(found, x)]
         if missing:
             text = f"is a {type(found).__name__} without {', '.join(missing)}; expected an aot.families.Family"
+            raise FamilyError(f"the family {name!r} of {self.source} {text}")
+        if kind not in of_kinds:
+            text = f"is of the kind {kind!r}; there are {', '.join(of_kinds)}"
             raise FamilyError(f"the family {name!r} of {self.source} {text}")
         if found.name != name:
             text = f"calls itself {found.name!r}; expected its entry point's name, by which it is found"

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, Workspace, gemm_candidate
 from aot.core.epilogue import Epilogue
 from aot.core.feature import Feature
-from aot.core.grouping import Grouping
-from aot.core.knobs import GemmKnobs, SplitK
+from aot.core.knobs import SplitK
 from aot.core.operation import Layout
 from aot.core.types import BF16, E4M3_BF16, E4M3_BF16_FAST, E4M3_FP16, E4M3_FP32, FP16
+from aot.families import Defaults
 from aot.families._epilogue import has_own_epilogue
 from aot.families._skinny_tile import BARRIER_BYTES, MMA_M, ROUNDING_BYTES, EpilogueTile, ScaledTile, Tile
 
@@ -89,23 +89,16 @@ def _blocks_per_sm(tile: Tile, target: Target) -> int:
     return max(1, min(2, target.smem_bytes_per_sm // (tile.smem_bytes + RESERVED_SMEM_BYTES)))
 
 
-class ClusterSplitK:
+class ClusterSplitK(Defaults):
     """The family `cluster_split_k`."""
 
     name = "cluster_split_k"
-    knobs = GemmKnobs
     needs = (Feature.TMA, Feature.CLUSTERS, Feature.MMA_SYNC, Feature.DEPENDENT_LAUNCH)
-    num_strides = 1
-    is_fallback = False
     loads_outside = True
     widens_fp8 = True
-    peak_share = 1.0
     prefetches_b = True
-    orders_tiles = False
-    own_clusters = ()
     types = (BF16, FP16, E4M3_BF16, E4M3_FP16, E4M3_FP32, E4M3_BF16_FAST)
     epilogues = tuple(Epilogue)
-    groupings = (Grouping.DENSE,)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles and clusters, each with stages that fill an SM's shared memory with one CTA and with two.

@@ -28,9 +28,9 @@ from aot.core.candidate import (
 from aot.core.dispatch import LOADS
 from aot.core.epilogue import Epilogue
 from aot.core.feature import Feature
-from aot.core.grouping import Grouping
-from aot.core.knobs import GemmKnobs, SplitK
+from aot.core.knobs import SplitK
 from aot.core.types import BF16, FP16
+from aot.families import Defaults
 from aot.families._mma_sync_tile import WARPS, Tile
 
 if TYPE_CHECKING:
@@ -84,24 +84,15 @@ def tile_of(candidate: Candidate, operation: Operation) -> Tile:
     return Tile(knobs.tile_m, knobs.tile_n, warps, loads, *majors, knobs.split_k)
 
 
-class MmaSync:
+class MmaSync(Defaults):
     """The family `mma_sync`."""
 
     name = "mma_sync"
-    knobs = GemmKnobs
     needs = (Feature.CP_ASYNC, Feature.MMA_SYNC)
-    num_strides = 1
-    is_fallback = False
-    loads_outside = False
-    widens_fp8 = False
     peak_share = 0.6
     """An assumption: mma.sync does not reach wgmma's rate. Not measured."""
-    prefetches_b = False
-    orders_tiles = False
-    own_clusters = ()
     types = (BF16, FP16)
     epilogues = tuple(Epilogue)
-    groupings = (Grouping.DENSE,)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles, warps along k, and the bytes of a load."""

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, Workspace, gemm_candidate
 from aot.core.epilogue import Epilogue
-from aot.core.feature import Feature
 from aot.core.grouping import Grouping
-from aot.core.knobs import GemmKnobs
 from aot.core.operation import Operation
+from aot.families import Defaults
 from aot.families._simt_tile import NUM_THREADS, TILE, smem_bytes
 
 if TYPE_CHECKING:
@@ -24,20 +23,13 @@ if TYPE_CHECKING:
     from aot.families import Entry
 
 
-class Simt:
+class Simt(Defaults):
     """The family `simt`."""
 
     name = "simt"
-    knobs = GemmKnobs
-    needs: tuple[Feature, ...] = ()
     num_strides = 2
     is_fallback = True
     loads_outside = True
-    widens_fp8 = False
-    peak_share = 1.0
-    prefetches_b = False
-    orders_tiles = False
-    own_clusters = ()
     types = tuple(dict.fromkeys(x.types for x in Operation))
     epilogues = tuple(Epilogue)
     groupings = tuple(Grouping)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from aot.core.candidate import Alignment, Candidate, Reason, Rejected, Resources, Workspace, gemm_candidate
 from aot.core.epilogue import Epilogue
 from aot.core.feature import Feature
-from aot.core.grouping import Grouping
-from aot.core.knobs import GemmKnobs, SplitK
+from aot.core.knobs import SplitK
 from aot.core.types import BF16, FP16
+from aot.families import Defaults
 from aot.families._split_k import order_of_splits
 from aot.families._tcgen05 import BARRIER_BYTES, CLC, STATIC, TILE_M, shape_of, stages_that_fit
 
@@ -30,23 +30,14 @@ MAX_CLUSTER = 16
 """CTAs in a cluster. Source: the same class's documented constraints."""
 
 
-class Sm100Persistent:
+class Sm100Persistent(Defaults):
     """The family `sm100_persistent`."""
 
     name = "sm100_persistent"
-    knobs = GemmKnobs
     needs = (Feature.TCGEN05, Feature.TMA, Feature.CLUSTERS, Feature.DEPENDENT_LAUNCH)
-    num_strides = 1
-    is_fallback = False
     loads_outside = True
-    widens_fp8 = False
-    peak_share = 1.0
-    prefetches_b = False
-    orders_tiles = False
-    own_clusters = ()
     types = (BF16, FP16)
     epilogues = (Epilogue.NONE,)
-    groupings = (Grouping.DENSE,)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate the guide's four parameters, both schedulers, and swap."""

@@ -8,8 +8,9 @@ from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected
 from aot.core.epilogue import Epilogue
 from aot.core.feature import Feature
 from aot.core.grouping import Grouping
-from aot.core.knobs import GemmKnobs, SplitK
+from aot.core.knobs import SplitK
 from aot.core.types import BF16, FP16, TF32, Types
+from aot.families import Defaults
 from aot.families._epilogue import FP8, INT8, has_own_epilogue
 from aot.families._quack_smem import epilogue_fault, vector_bytes, wide_fault
 from aot.families._split_k import order_of_splits, split_k_multiples, split_k_workspace
@@ -43,20 +44,13 @@ def _gate_fault(candidate: Candidate, operation: Operation) -> str | None:
     return f"{operation.gate.value} takes tile_m 128 without two CTAs, since {text}; got {candidate.gemm.tile_m}"
 
 
-class Sm100Quack:
+class Sm100Quack(Defaults):
     """The family `sm100_quack`."""
 
     name = "sm100_quack"
-    knobs = GemmKnobs
     needs = (Feature.TCGEN05, Feature.TMA, Feature.CLUSTERS, Feature.DEPENDENT_LAUNCH)
-    num_strides = 1
-    is_fallback = False
     loads_outside = True
-    widens_fp8 = False
-    peak_share = 1.0
-    prefetches_b = False
     orders_tiles = True
-    own_clusters = ()
     types: tuple[Types, ...] = (BF16, FP16, *FP8, *INT8, TF32)
     epilogues: tuple[Epilogue, ...] = tuple(Epilogue)
     groupings: tuple[Grouping, ...] = (Grouping.DENSE, Grouping.BATCHED)

@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, Workspace, gemm_candidate
 from aot.core.epilogue import Epilogue
 from aot.core.feature import Feature
-from aot.core.grouping import Grouping
-from aot.core.knobs import GemmKnobs, SplitK
+from aot.core.knobs import SplitK
 from aot.core.operation import Layout, Operation
 from aot.core.target import Target
 from aot.core.types import BF16, FP16
-from aot.families import Entry
+from aot.families import Defaults, Entry
 from aot.families._split_k import order_of_splits
 from aot.families._tcgen05 import BARRIER_BYTES
 
@@ -38,23 +37,14 @@ TMEM_COLUMNS = 256
 `TgvGemmKernel.mma_warp`."""
 
 
-class Sm100Tgv:
+class Sm100Tgv(Defaults):
     """The family `sm100_tgv`."""
 
     name = "sm100_tgv"
-    knobs = GemmKnobs
     needs = (Feature.TCGEN05, Feature.TMA, Feature.CLUSTERS, Feature.DEPENDENT_LAUNCH)
-    num_strides = 1
-    is_fallback = False
     loads_outside = True
-    widens_fp8 = False
-    peak_share = 1.0
-    prefetches_b = False
-    orders_tiles = False
-    own_clusters = ()
     types = (BF16, FP16)
     epilogues = (Epilogue.NONE,)
-    groupings = (Grouping.DENSE,)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles and pipeline depths; not every depth fits every tile."""

@@ -22,8 +22,9 @@ from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected
 from aot.core.epilogue import Epilogue
 from aot.core.feature import Feature
 from aot.core.grouping import Grouping
-from aot.core.knobs import GemmKnobs, SplitK
+from aot.core.knobs import SplitK
 from aot.core.types import BF16, FP16
+from aot.families import Defaults
 from aot.families._epilogue import FP8, has_own_epilogue
 from aot.families._sm90_split_tile import BARRIER_BYTES, GROUP, SWIZZLED, ScaledTile, Tile
 
@@ -173,20 +174,13 @@ def check_schedule(candidate: Candidate, operation: Operation) -> Rejected | Non
     return None
 
 
-class Sm90ClusterSplitK:
+class Sm90ClusterSplitK(Defaults):
     """The family `sm90_cluster_split_k`."""
 
     name = "sm90_cluster_split_k"
-    knobs = GemmKnobs
     needs = (Feature.WGMMA, Feature.TMA, Feature.CLUSTERS, Feature.DEPENDENT_LAUNCH)
-    num_strides = 1
-    is_fallback = False
     loads_outside = True
-    widens_fp8 = False
-    peak_share = 1.0
     prefetches_b = True
-    orders_tiles = False
-    own_clusters: tuple[tuple[int, int], ...] = ()
     types: tuple[Types, ...] = (BF16, FP16, *FP8)
     epilogues = tuple(Epilogue)
     groupings = (Grouping.DENSE, Grouping.BATCHED)

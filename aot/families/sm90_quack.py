@@ -9,8 +9,9 @@ from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected
 from aot.core.epilogue import Epilogue
 from aot.core.feature import Feature
 from aot.core.grouping import Grouping
-from aot.core.knobs import GemmKnobs, SplitK
+from aot.core.knobs import SplitK
 from aot.core.types import BF16, FP16, TF32, Types
+from aot.families import Defaults
 from aot.families._epilogue import FP8, INT8, has_own_epilogue
 from aot.families._quack_smem import epilogue_fault, wide_fault
 from aot.families._ragged import MATRIX_COLUMNS
@@ -87,20 +88,13 @@ GATE_COLUMNS = 32
 """Columns of which a gated tile is a multiple. Source: quack epilogue/ops.py, `TileStore.to_params`."""
 
 
-class Sm90Quack:
+class Sm90Quack(Defaults):
     """The family `sm90_quack`."""
 
     name = "sm90_quack"
-    knobs = GemmKnobs
     needs = (Feature.WGMMA, Feature.TMA, Feature.CLUSTERS, Feature.DEPENDENT_LAUNCH)
-    num_strides = 1
-    is_fallback = False
     loads_outside = True
-    widens_fp8 = False
-    peak_share = 1.0
-    prefetches_b = False
     orders_tiles = True
-    own_clusters = ()
     tile_n_step = MATRIX_COLUMNS
     """Columns in which a tile can grow."""
     types: tuple[Types, ...] = (BF16, FP16, *FP8, *INT8, TF32)

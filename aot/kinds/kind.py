@@ -12,11 +12,13 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from aot.core.strict_json import DecodeError, decode, shown
-from aot.core.work import AnyCandidate, AnyKey, AnyOperation, AnyProblem, K_co, P_co
+from aot.core.work import AnyKey, AnyOperation, AnyProblem, K_co, P_co
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
+    from aot.core.candidate import Candidate
+    from aot.core.knobs import Knobs, Value
     from aot.core.measurement import Record
 
 
@@ -134,10 +136,13 @@ class Kind(ABC, Generic[P_co, K_co]):
     """A dataclass of the operation and a field for each axis."""
     key_type: type[K_co]
     """A dataclass of an operation and a candidate."""
-    candidate_type: type[AnyCandidate]
+    knobs: type[Knobs]
+    """Those of its families that have none of their own."""
     features: Features
+    kernel_type: type[Any]
+    """A dataclass of a compiled kernel, as a manifest holds it."""
     tuned_type: type[Any]
-    """A dataclass that satisfies `Tuned`."""
+    """A dataclass that satisfies `Tuned`, made of a compiled kernel by `of(kernel, is_fallback=...)`."""
 
     @property
     def stated_axes(self) -> tuple[str, ...]:
@@ -179,9 +184,17 @@ class Kind(ABC, Generic[P_co, K_co]):
         found: Any = replace(record, measurements=tuple(mine), library_times=tuple(times))
         return found  # type: ignore[no-any-return]
 
-    @abstractmethod
-    def values(self, candidate: Any) -> Mapping[str, Any]:
-        """Return a candidate's family, first, and what else it sets, by name: numbers, words and switches."""
+    def values(self, candidate: Candidate) -> dict[str, Value]:
+        """Return a candidate's family, first, and its knobs, whichever they are, by name."""
+        return {"family": candidate.family, **dict(candidate.knobs.items())}
+
+    def edges(self, operation: Any) -> Mapping[str, tuple[int, ...]]:
+        """Return, by axis, where tables have steps beside the sizes that were measured; the last key is the largest.
+
+        None of a kind whose tables have several key axes, of which one grid is chosen by times.
+        """
+        del operation
+        return {}
 
     @abstractmethod
     def imputed_from(self, operation: AnyOperation) -> tuple[AnyOperation, ...]:

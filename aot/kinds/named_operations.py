@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING
 from aot.core.epilogue import Epilogue
 from aot.core.errors import OperationError
 from aot.core.operation import Operation
-from aot.kinds.rows.operation import RowOperation
+from aot.kinds.registry import OPERATIONS
+from aot.kinds.rows.kind import ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from aot.core.work import AnyOperation
 
 DEFAULT_PRESET = "default"
 """What a wheel has where nobody says which operations it is to have: bf16 and fp16, plain and with a bias."""
@@ -41,7 +44,7 @@ PRESETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "int8": ("int8_*",),
         "attention": ("[bf][fp]16_??_batched",),
         "moe": tuple(f"[bf][fp]16_kk_{x}" for x in ("grouped", "grouped_swiglu", "gathered", "gathered_swiglu")),
-        "rows": tuple(RowOperation),
+        "rows": tuple(x.tag for x in ROWS.operations),
     }
 )
 """Patterns of tags by the name of a preset; `[bf][fp]16` is `bf16` or `fp16`.
@@ -63,33 +66,42 @@ HELP = (
 
 @dataclass(frozen=True)
 class NamedOperations:
-    """What a text names of the two catalogues, each in its order."""
+    """What a text names, in the order of the kinds and their catalogues."""
 
-    products: tuple[Operation, ...]
-    rows: tuple[RowOperation, ...]
+    operations: tuple[AnyOperation, ...]
+
+    @property
+    def products(self) -> tuple[Operation, ...]:
+        """Return the products, of which every library has some."""
+        return tuple(x for x in self.operations if isinstance(x, Operation))
+
+    @property
+    def others(self) -> tuple[AnyOperation, ...]:
+        """Return those of the other kinds."""
+        return tuple(x for x in self.operations if not isinstance(x, Operation))
 
 
-def _matching(word: str) -> set[Operation | RowOperation]:
-    """List what a tag, a pattern or a preset names.
+def _matching(word: str) -> set[str]:
+    """List the tags of what a tag, a pattern or a preset names.
 
     Raises:
         OperationError: it names nothing.
     """
     patterns = PRESETS.get(word, (word,))
-    found = {x for x in (*Operation, *RowOperation) if any(fnmatchcase(x.tag, pattern) for pattern in patterns)}
+    found = {tag for tag in OPERATIONS if any(fnmatchcase(tag, pattern) for pattern in patterns)}
     if found:
         return found
-    near = get_close_matches(word, [*PRESETS, *(x.tag for x in (*Operation, *RowOperation))], n=3)
+    near = get_close_matches(word, [*PRESETS, *OPERATIONS], n=3)
     hint = f"did you mean {' or '.join(near)}?" if near else "docs/operations.md lists them"
     raise OperationError(f"no operation is called {word!r}, and no preset; {hint}")
 
 
 def all_named_operations(text: str) -> NamedOperations:
-    """List the products and the row operations that a text names.
+    """List the operations of all kinds that a text names.
 
     Args:
         text: tags, patterns and presets with commas between. What a word with a leading `-` names is left out; where
-            all words have one, of both catalogues.
+            all words have one, of all catalogues.
 
     Raises:
         OperationError: a word is empty or names nothing, or none is left.
@@ -98,26 +110,24 @@ def all_named_operations(text: str) -> NamedOperations:
     if any(word in ("", "-") for word in words):
         raise OperationError(f"an empty name in {text!r}; write for example 'bf16_kk,bf16_kk_silu' or 'llama,-fp16_*'")
     includes = [word for word in words if not word.startswith("-")]
-    kept = set().union(*map(_matching, includes)) if includes else {*Operation, *RowOperation}
+    kept = set().union(*map(_matching, includes)) if includes else {*OPERATIONS}
     kept -= {x for word in words if word.startswith("-") for x in _matching(word[1:])}
     if not kept:
         raise OperationError(f"{text!r} leaves no operation; exclude less")
-    return NamedOperations(tuple(x for x in Operation if x in kept), tuple(x for x in RowOperation if x in kept))
+    return NamedOperations(tuple(x for tag, x in OPERATIONS.items() if tag in kept))
 
 
 def named_operations(text: str) -> tuple[Operation, ...]:
-    """List the products that a text names; of the row operations of a preset or a pattern nothing is said.
+    """List the products that a text names; of the operations of other kinds nothing is said.
 
     Raises:
-        OperationError: as `all_named_operations`, or it names row operations alone.
+        OperationError: as `all_named_operations`, or it names no product.
     """
     found = all_named_operations(text)
     if found.products:
         return found.products
-    tags = ", ".join(x.tag for x in found.rows)
-    raise OperationError(
-        f"{text!r} names operations on rows alone ({tags}); expected a product too: write default,{text}"
-    )
+    tags = ", ".join(x.tag for x in found.others)
+    raise OperationError(f"{text!r} names no product ({tags}); expected one too: write default,{text}")
 
 
 def _epilogues(text: str) -> list[Epilogue]:
@@ -138,7 +148,7 @@ def with_epilogues(named: NamedOperations, text: str) -> NamedOperations:
     """Add operations like the ones named, of the same types, layout and grouping, with other epilogues.
 
     Args:
-        named: the operations; those on rows stay as they are.
+        named: the operations; those of other kinds stay as they are.
         text: epilogues with commas between, as in a tag.
 
     Raises:
@@ -155,4 +165,4 @@ def with_epilogues(named: NamedOperations, text: str) -> NamedOperations:
                 f"there are {tags}"
             )
         kept |= found
-    return NamedOperations(tuple(x for x in Operation if x in kept), named.rows)
+    return NamedOperations((*(x for x in Operation if x in kept), *named.others))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from aot.core.constraints import Form, Label
-from aot.core.strict_json import DecodeError, shown
+from aot.core.strict_json import DecodeError, decode, shown
 from aot.core.work import AnyKey, AnyOperation, AnyProblem
 from aot.kinds.gemm.kind import GEMM
 from aot.kinds.kind import Kind
@@ -53,3 +53,14 @@ def read_operation(tag: str) -> AnyOperation:
 
 Catalogued: TypeAlias = Annotated[AnyOperation, Form(Label, read_operation)]
 """An operation of any kind, as a field of a file."""
+
+
+def read_kernel(value: object) -> Any:
+    """Return the compiled kernel that a file holds, of its operation's kind.
+
+    Raises:
+        DecodeError: it is none.
+    """
+    if not isinstance(value, dict) or not isinstance(value.get("operation"), str):
+        raise DecodeError(f"expected an object of a kernel with its operation, got {shown(value)}")
+    return decode(kind_of(read_operation(value["operation"])).kernel_type, value)

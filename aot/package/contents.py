@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
-from aot.compile.kinds import family_imports
+from aot.compile.sources import family_imports
 from aot.core.errors import REPAIR, DependencyError, PackageError
 from aot.families._entry_points import OWN, registrations
 

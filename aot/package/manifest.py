@@ -216,25 +216,15 @@ def device_table(target: Target, table: DispatchTable, row_table: RowTable | Non
     )
 
 
-def _check_kernel(kernel: Kernel) -> None:
+def _check_kernel(kernel: Kernel | RowKernel) -> None:
     if kernel.name != kernel.key.name:
         raise DecodeError(f"the kernel {kernel.name} is of {kernel.key.name}; the two are one name")
-    if kernel.num_sms is None:
+    if isinstance(kernel, Kernel) and kernel.num_sms is None:
         raise DecodeError(f"the kernel {kernel.name} does not say how many SMs it was built for; compile it again")
     try:
-        expected = signature(kernel.key)
+        expected = signature(kernel.key) if isinstance(kernel, Kernel) else row_signature_of(kernel.operation)
     except CandidateError as error:
         raise DecodeError(str(error)) from error
-    if kernel.signature != expected:
-        raise DecodeError(
-            f"the kernel {kernel.name} takes {', '.join(kernel.signature)}; expected {', '.join(expected)}"
-        )
-
-
-def _check_row_kernel(kernel: RowKernel) -> None:
-    if kernel.name != kernel.key.name:
-        raise DecodeError(f"the kernel {kernel.name} is of {kernel.key.name}; the two are one name")
-    expected = row_signature_of(kernel.operation)
     if kernel.signature != expected:
         raise DecodeError(
             f"the kernel {kernel.name} takes {', '.join(kernel.signature)}; expected {', '.join(expected)}"
@@ -338,10 +328,8 @@ def _check(manifest: Manifest) -> None:
     names = [kernel.name for kernel in every]
     if len(set(names)) != len(names):
         raise DecodeError(f"two kernels have one name: {sorted(n for n in names if names.count(n) > 1)}")
-    for kernel in manifest.kernels:
+    for kernel in manifest.all_kernels:
         _check_kernel(kernel)
-    for row_kernel in manifest.row_kernels:
-        _check_row_kernel(row_kernel)
     _check_symbols(manifest)
     _check_states(manifest)
     bits = {kernel.operation.call: ElementBits.of(kernel.operation) for kernel in manifest.kernels}

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
+from aot.compile.artifact import AnyKernel
 from aot.core.candidate import KernelKey
 from aot.core.dispatch import DispatchTable
 from aot.core.execution import Execution, KernelState, execution_of, state_of
-from aot.core.kernel import Kernel
 from aot.core.measurement import OperationTimes, Provenance
-from aot.kinds.rows.candidate import RowKernelKey
+from aot.core.work import AnyKey
 from aot.kinds.rows.dispatch import RowTable
-from aot.kinds.rows.kernel import RowKernel
 from aot.package.manifest import Manifest
-
-AnyKernel = TypeVar("AnyKernel", Kernel, RowKernel)
 
 
 def measured_kernels(table: DispatchTable, kernels: Sequence[KernelKey], timed: OperationTimes) -> set[KernelKey]:
@@ -41,14 +37,14 @@ def measured_kernels(table: DispatchTable, kernels: Sequence[KernelKey], timed: 
     }
 
 
-def measured_row_kernels(table: RowTable, kernels: Sequence[RowKernelKey]) -> set[RowKernelKey]:
-    """Return the kernels of row operations of which the table has a time that was taken on its device."""
+def measured_steps(table: RowTable, kernels: Sequence[AnyKey]) -> set[AnyKey]:
+    """Return the kernels of which a table of steps has a time that was taken on its device."""
     steps = (step for section in table.sections for column in section.columns for step in column.steps)
     return {kernels[step.kernel] for step in steps if step.provenance == Provenance.MEASURED}
 
 
 def with_states(
-    kernels: Iterable[AnyKernel], measured: set[KernelKey] | set[RowKernelKey], executions: Sequence[Execution]
+    kernels: Iterable[AnyKernel], measured: Collection[AnyKey], executions: Sequence[Execution]
 ) -> tuple[AnyKernel, ...]:
     """Say of kernels how far they were tried.
 
@@ -68,7 +64,7 @@ def with_states(
     return tuple(stated(kernel) for kernel in kernels)
 
 
-def executions_of(kernels: Iterable[Kernel | RowKernel], executions: Sequence[Execution]) -> Iterator[Execution]:
+def executions_of(kernels: Iterable[AnyKernel], executions: Sequence[Execution]) -> Iterator[Execution]:
     """List what the interpreter found of kernels, in their order."""
     for kernel in kernels:
         found = execution_of(kernel.name, kernel.ptx_sha256, executions)

@@ -6,27 +6,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-from aot.compile.artifact import Artifact, RowArtifact
+from aot.compile.artifact import AnyKernel, Artifact, CompileFailure
 from aot.compile.compiler import toolchain_versions
-from aot.compile.workplace import Workplace, compile_all_rows, compile_shipped
+from aot.compile.workplace import Workplace, compile_all, compile_shipped
 from aot.core.candidate import KernelKey
 from aot.core.errors import CompileError, PackageError
 from aot.core.execution import Execution, committed_executions
 from aot.core.grouping import Grouping
+from aot.core.kernel import Kernel
 from aot.core.measurement import PROVENANCE_PREDICTED, OperationTimes
 from aot.core.target import Target
+from aot.core.work import AnyKey
 from aot.families import family_of
-from aot.kinds.rows.candidate import RowKernelKey
+from aot.kinds.rows.kernel import RowKernel
 from aot.package.build import build_wheel
 from aot.package.distribution import wheel_version as version_of
 from aot.package.manifest import MANIFEST_VERSION, ElementBits, Manifest, WheelTable, device_table
-from aot.package.states import executions_of, measured_kernels, measured_row_kernels, with_states
+from aot.package.states import executions_of, measured_kernels, measured_steps, with_states
 from aot.select.coverage import Coverage
 from aot.select.invariance import has_one_order
 from aot.select.joined import renumbered
-from aot.select.rows import RowSelection, renumbered_rows
 from aot.select.selection import Selection
+from aot.select.stepped import SteppedSelection, renumbered_steps
 from aot.select.tiles import tile_notes
 from aot.space.widths import shared
 
@@ -43,8 +46,8 @@ class TableSource:
     """The measured times behind the selection, by which bigger tiles are compared."""
     coverage: Coverage | None = None
     """How the selection answers what it was made for, where it does not say so itself."""
-    rows: RowSelection | None = None
-    """Row operations; None where the wheel is to have none."""
+    stepped: SteppedSelection | None = None
+    """Operations of the other kinds; None where the wheel is to have none."""
 
 
 def shared_kernels(sources: Sequence[TableSource]) -> dict[KernelKey, Target]:
@@ -72,9 +75,9 @@ def shared_kernels(sources: Sequence[TableSource]) -> dict[KernelKey, Target]:
 
 
 def _wheel_table(
-    source: TableSource, numbers: Mapping[KernelKey, int], row_numbers: Mapping[RowKernelKey, int]
+    source: TableSource, numbers: Mapping[KernelKey, int], other_numbers: Mapping[AnyKey, int]
 ) -> WheelTable:
-    """Return the table of a selection over the kernels of the whole wheel.
+    """Return the tables of a device over the kernels of the whole wheel.
 
     What the cost model chose has regrets against the model's own times, which are none.
     """
@@ -82,9 +85,9 @@ def _wheel_table(
     is_predicted = selection.provenance == PROVENANCE_PREDICTED
     table = renumbered(selection.table, lambda index: numbers[selection.kernels[index]])
     calls = {key.operation.call: key.operation for key in numbers}
-    rows = renumbered_rows(source.rows, row_numbers) if source.rows else None
+    stepped = renumbered_steps(source.stepped, other_numbers) if source.stepped else None
     return WheelTable(
-        **vars(device_table(target, table, rows)),
+        **vars(device_table(target, table, stepped)),
         provenance=selection.provenance,
         record=selection.record,
         conditions=selection.conditions,
@@ -97,23 +100,20 @@ def _wheel_table(
     )
 
 
-def _measured(sources: Sequence[TableSource]) -> set[KernelKey]:
-    """Return the kernels of products of which a time was taken on the device of one of the tables."""
-    found = (measured_kernels(x.selection.table, x.selection.kernels, x.timed or {}) for x in sources)
-    return set().union(*found)
-
-
-def _measured_rows(sources: Sequence[TableSource]) -> set[RowKernelKey]:
-    """Return the same of kernels of row operations."""
-    return set().union(*(measured_row_kernels(x.rows.table, x.rows.kernels) for x in sources if x.rows))
+def _measured(sources: Sequence[TableSource]) -> set[AnyKey]:
+    """Return the kernels of which a time was taken on the device of one of the tables."""
+    found: set[AnyKey] = set()
+    for x in sources:
+        found |= measured_kernels(x.selection.table, x.selection.kernels, x.timed or {})
+        found |= measured_steps(x.stepped.table, x.stepped.kernels) if x.stepped else set()
+    return found
 
 
 def manifest_of(
     sources: Sequence[TableSource],
-    artifacts: Sequence[Artifact],
+    artifacts: Sequence[Artifact[AnyKernel]],
     package: str,
     wheel_version: str,
-    row_artifacts: Sequence[RowArtifact] = (),
     *,
     batch_invariant: bool = False,
     executions: Sequence[Execution] = (),
@@ -122,17 +122,17 @@ def manifest_of(
 
     Args:
         sources: what each table is made from; all of one architecture and host.
-        artifacts: the kernels of all, each once, as `shared_kernels` lists them.
+        artifacts: the kernels of all, each once: products as `shared_kernels` lists them, then the others.
         package: name of the distribution.
         wheel_version: the version's public part.
-        row_artifacts: the kernels of row operations, likewise.
         batch_invariant: whether every call is to be batch-invariant.
         executions: what the interpreter found of any kernels, by which theirs have states.
     """
-    row_kernels = with_states((x.kernel for x in row_artifacts), _measured_rows(sources), executions)
-    row_numbers = {kernel.key: number for number, kernel in enumerate(row_kernels)}
-    kernels = with_states((x.kernel for x in artifacts), _measured(sources), executions)
+    every = with_states([x.kernel for x in artifacts], _measured(sources), executions)
+    kernels = tuple(x for x in every if isinstance(x, Kernel))
+    row_kernels = tuple(x for x in every if isinstance(x, RowKernel))
     numbers = {kernel.key: number for number, kernel in enumerate(kernels)}
+    other_numbers: dict[AnyKey, int] = {kernel.key: number for number, kernel in enumerate(row_kernels)}
     target = sources[0].target
     return Manifest(
         manifest_version=MANIFEST_VERSION,
@@ -140,7 +140,7 @@ def manifest_of(
         version=version_of(
             wheel_version,
             *(source.selection for source in sources),
-            rows=[x.rows for x in sources if x.rows],
+            stepped=[x.stepped for x in sources if x.stepped],
             coverages=[x.coverage or x.selection.coverage for x in sources],
         ),
         arch=target.arch,
@@ -149,9 +149,9 @@ def manifest_of(
         toolchain=toolchain_versions(),
         kernels=kernels,
         row_kernels=row_kernels,
-        tables=tuple(_wheel_table(source, numbers, row_numbers) for source in sources),
+        tables=tuple(_wheel_table(source, numbers, other_numbers) for source in sources),
         batch_invariant=batch_invariant or None,
-        executions=tuple(executions_of((*kernels, *row_kernels), executions)),
+        executions=tuple(executions_of(every, executions)),
     )
 
 
@@ -186,29 +186,33 @@ def check_one_host(targets: Sequence[Target]) -> None:
         raise PackageError(f"the target {max(names, key=names.count)} is given twice; expected each once")
 
 
-def _compiled(sources: Sequence[TableSource], workplace: Workplace) -> list[Artifact]:
-    """Compile the kernels of all selections, in the order of `shared_kernels`."""
+def _compiled(sources: Sequence[TableSource], workplace: Workplace) -> list[Artifact[Any]]:
+    """Compile the kernels of all selections: products in the order of `shared_kernels`, then the others, each once.
+
+    Nothing of a device but its architecture is in the others.
+    """
     kernels = shared_kernels(sources)
-    found: dict[KernelKey, Artifact] = {}
+    found: dict[AnyKey, Artifact[Any]] = {}
     for target in dict.fromkeys(kernels.values()):
         keys = [key for key, built_for in kernels.items() if built_for == target]
-        artifacts, failures = compile_shipped(keys, target, workplace)
-        if failures:
-            first = failures[0]
-            text = f"{len(failures)} selected kernels do not compile; the first: {first.name}: {first.reason}"
-            raise CompileError(f"{text}; leave it out with `aot select --kernels='-...'`")
-        found |= {artifact.kernel.key: artifact for artifact in artifacts}
-    return [found[key] for key in kernels]
+        found |= {x.kernel.key: x for x in _whole(*compile_shipped(keys, target, workplace))}
+    others = list(dict.fromkeys(key for source in sources if source.stepped for key in source.stepped.kernels))
+    found |= {x.kernel.key: x for x in _whole(*compile_all(others, sources[0].target, workplace))} if others else {}
+    return [found[key] for key in (*kernels, *others)]
 
 
-def _compiled_rows(sources: Sequence[TableSource], workplace: Workplace) -> list[RowArtifact]:
-    """Compile the row kernels of all selections, each once: nothing of a device but its architecture is in them."""
-    keys = dict.fromkeys(key for source in sources if source.rows for key in source.rows.kernels)
-    artifacts, failures = compile_all_rows(list(keys), sources[0].target, workplace)
+def _whole(artifacts: Sequence[Artifact[Any]], failures: Sequence[CompileFailure]) -> Sequence[Artifact[Any]]:
+    """Return what compiling made of selected kernels.
+
+    Raises:
+        CompileError: one does not compile.
+    """
     if failures:
         first = failures[0]
-        text = f"{len(failures)} selected row kernels do not compile; the first: {first.name}: {first.reason}"
-        raise CompileError(f"{text}; leave its operation out with `aot build --operations`")
+        text = f"{len(failures)} selected kernels do not compile; the first: {first.name}: {first.reason}"
+        raise CompileError(
+            f"{text}; leave it out with `aot select --kernels='-...'`, or its operation with `aot build --operations`"
+        )
     return artifacts
 
 
@@ -266,18 +270,16 @@ def make_wheel(
     check_one_host([source.target for source in sources])
     if batch_invariant:
         _check_invariant(sources)
-    artifacts, row_artifacts = _compiled(sources, workplace), _compiled_rows(sources, workplace)
+    artifacts = _compiled(sources, workplace)
     manifest = manifest_of(
         sources,
         artifacts,
         package,
         wheel_version,
-        row_artifacts,
         batch_invariant=batch_invariant,
         executions=committed_executions(),
     )
     objects = {artifact.kernel.name: artifact.path for artifact in artifacts}
-    objects |= {artifact.kernel.name: artifact.path for artifact in row_artifacts}
     target = sources[0].target
     wheel = build_wheel(manifest, objects, dist_dir, target, verbose=workplace.verbose, progress=workplace.progress)
     return BuiltWheel(wheel, manifest)

@@ -12,22 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aot.compile.object_file import ELF_MAGIC, cubin_sm, cubins
+from aot.compile.tuned import tuned_kernel
 from aot.core.errors import AotError, DeviceError, PackageError, VerificationError
 from aot.core.target import load_target
-from aot.families import family_of
-from aot.kinds.gemm.tuned import TunedKernel
-from aot.kinds.rows.tuned import TunedRowKernel
 from aot.package.manifest import Manifest, from_json
 from aot.package.render import capability, library_name
 from aot.package.states import states_text
 from aot.package.wheel_archive import read_wheel
 from aot.package.wheel_file import inspect_wheel
-from aot.row_families import row_family_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from aot.kinds.kind import Tuned
 
 
 SEED = 0
@@ -177,7 +172,7 @@ def check_kernels(wheel: Path) -> Iterator[str]:
         kernels = KernelLibrary(library)
         gpu, rng = CudaGpu(properties), np.random.default_rng(SEED)
         verifier = Verifier(gpu, kernels, rng)
-        for index, kernel in enumerate(tuned_kernels(manifest)):
+        for index, kernel in enumerate(map(tuned_kernel, manifest.all_kernels)):
             try:
                 yield f"{kernel.name}: {_right(verifier.verify(kernel, index))}"
             except VerificationError as error:
@@ -186,26 +181,6 @@ def check_kernels(wheel: Path) -> Iterator[str]:
     if failures:
         num_kernels = len(manifest.all_kernels)
         raise VerificationError(f"{len(failures)} of {num_kernels} kernels are wrong: {'; '.join(failures)}")
-
-
-def tuned_kernels(manifest: Manifest) -> list[Tuned]:
-    """List what verifying needs to know of a wheel's kernels, in the order of its library's."""
-    products: list[Tuned] = [
-        TunedKernel(
-            kernel.key,
-            kernel.object_sha256,
-            kernel.m_multiple,
-            kernel.n_multiple,
-            family_of(kernel.candidate).is_fallback,
-            load_alignment=kernel.load_alignment,
-            store_alignment=kernel.store_alignment,
-        )
-        for kernel in manifest.kernels
-    ]
-    return products + [
-        TunedRowKernel(x.key, x.object_sha256, x.limits, row_family_of(x.candidate).is_fallback)
-        for x in manifest.row_kernels
-    ]
 
 
 def _right(relative_error: float) -> str:

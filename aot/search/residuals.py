@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
-    from aot.core.work import AnyCandidate, AnyProblem
+    from aot.core.candidate import Candidate
+    from aot.core.work import AnyProblem
     from aot.kinds.registry import AnyKind
 
 Array = NDArray[np.float64]
@@ -82,7 +83,7 @@ class Coordinates:
     def _code(self, value: Hashable) -> int:
         return self._codes.setdefault(value, len(self._codes))
 
-    def points(self, candidates: Sequence[AnyCandidate]) -> Points:
+    def points(self, candidates: Sequence[Candidate]) -> Points:
         """Place candidates."""
         features = self._kind.features
         values = [self._kind.values(x) for x in candidates]

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aot.core.work import AnyCandidate, AnyProblem
+    from aot.core.candidate import Candidate
+    from aot.core.work import AnyProblem
 
 EXHAUSTIVE = "exhaustive"
 RANKED = "ranked"
@@ -30,7 +31,7 @@ class Task:
     """One problem and what may be measured on it."""
 
     problem: AnyProblem
-    candidates: tuple[AnyCandidate, ...]
+    candidates: tuple[Candidate, ...]
     predicted_us: tuple[float, ...]
     """The cost model's time of each candidate; only their ratios matter much."""
 

@@ -48,7 +48,7 @@ from aot.core.work import AnyKey, AnyOperation, AnyProblem, in_order
 from aot.kinds.gemm.kind import GEMM
 from aot.kinds.registry import Catalogued, kind_of
 from aot.measure.store import read_store
-from aot.space.recorded_kernels import check_recorded
+from aot.space.legality import check_recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -233,8 +233,8 @@ def _check(record: AnyRecord) -> None:
     archs = {item.arch for item in record.conditions} - {target.arch}
     if archs:
         raise DecodeError(f"measured on {max(archs)}, and the target {target.name} is {target.arch}")
-    candidates: Iterable[Any] = {x.kernel.candidate for x in record.measurements}
-    for candidate in sorted(candidates, key=lambda x: str(x.name)):
+    candidates = {x.kernel.candidate for x in record.measurements}
+    for candidate in sorted(candidates, key=lambda x: x.name):
         try:
             check_recorded(candidate, target)
         except CandidateError as error:

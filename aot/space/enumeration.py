@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from aot.core.candidate import Accepted, Candidate, Reason, Rejected, Verdict
 from aot.core.dispatch import LOADS
 from aot.core.errors import CandidateError
-from aot.core.feature import Feature
-from aot.families import families_for, families_of, family_of
+from aot.families import all_families_for, families_of, family_of
+from aot.space.kinds import space_of
 from aot.space.legality import check, unbuilt
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from aot.core.operation import Operation
     from aot.core.target import Target
+    from aot.core.work import AnyOperation
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Patterns:
 
 
 def judge(
-    operation: Operation, target: Target, patterns: Patterns, *, only_able: bool = False
+    operation: AnyOperation, target: Target, patterns: Patterns, *, only_able: bool = False
 ) -> Iterator[tuple[Candidate, Verdict]]:
     """Return every candidate of every family for the target, with its verdict; fallback families are not tuned.
 
@@ -63,7 +64,7 @@ def judge(
         only_able: whether to leave out families that build no kernel of the operation, all of whose candidates are
             rejected.
     """
-    for family in families_of(operation, target):
+    for family in space_of(operation).families(operation, target):
         if family.is_fallback or (only_able and unbuilt(family, operation)):
             continue
         for candidate in family.candidates(operation, target):
@@ -73,28 +74,19 @@ def judge(
                 yield candidate, Rejected(Reason.PATTERN, f"{candidate.name} is excluded by --kernels")
 
 
-def legal(operation: Operation, target: Target, patterns: Patterns | None = None) -> list[Candidate]:
+def legal(operation: AnyOperation, target: Target, patterns: Patterns | None = None) -> list[Candidate]:
     """List the candidates that may be compiled for aligned problems, in the families' order.
 
     Raises:
         CandidateError: none is left.
     """
     pairs = judge(operation, target, patterns or Patterns(), only_able=True)
-    found = [x for x, verdict in pairs if isinstance(verdict, Accepted) and is_for_aligned(x, target)]
+    is_timed = space_of(operation).is_timed
+    found = [x for x, verdict in pairs if isinstance(verdict, Accepted) and is_timed(x, target)]
     if not found:
         hint = f"see `aot space --target {target.name} --explain`"
         raise CandidateError(f"no candidate of {operation.tag} on {target.name} is left; {hint}")
     return found
-
-
-def is_for_aligned(candidate: Candidate, target: Target) -> bool:
-    """Say whether a kernel is to be timed on aligned problems.
-
-    Those of unaligned problems alone are not, where the chip has TMA: what loads by it is faster. Of a chip
-    without, the kernels that load 16 bytes at once are.
-    """
-    asked = family_of(candidate).alignment(candidate)
-    return not asked.only_unaligned or (Feature.TMA not in target.features and asked.loads == LOADS[-1])
 
 
 def unaligned(operation: Operation, target: Target, loads: int, patterns: Patterns | None = None) -> list[Candidate]:
@@ -122,15 +114,19 @@ def takes_loads(candidate: Candidate, loads: int) -> bool:
     return asked.loads <= loads and asked.stores == 1
 
 
-def fallback(operation: Operation, target: Target) -> Candidate:
+def fallback(operation: AnyOperation, target: Target) -> Candidate:
     """Return the candidate that takes what no other does.
 
     Raises:
         CandidateError: no fallback family compiles for the target, or none that computes the operation.
     """
-    candidates = [next(iter(x.candidates(operation, target))) for x in families_for(target) if x.is_fallback]
-    if not candidates:
-        raise CandidateError(f"no fallback family compiles for {target.arch}; a table without one is not total")
+    families = [x for x in all_families_for(target, operation.kind) if x.is_fallback]
+    if not families:
+        raise CandidateError(
+            f"no fallback family of the kind {operation.kind} compiles for {target.arch}; a table without one is not "
+            "total"
+        )
+    candidates = [next(iter(x.candidates(operation, target))) for x in families]
     verdicts = [check(candidate, operation, target) for candidate in candidates]
     for candidate, verdict in zip(candidates, verdicts, strict=True):
         if isinstance(verdict, Accepted):
@@ -140,7 +136,7 @@ def fallback(operation: Operation, target: Target) -> Candidate:
 
 
 @cache
-def has_tuned_kernels(operation: Operation, target: Target) -> bool:
+def has_tuned_kernels(operation: AnyOperation, target: Target) -> bool:
     """Say whether any kernel but the fallback computes an operation on a target."""
     pairs = judge(operation, target, Patterns(), only_able=True)
     return any(isinstance(verdict, Accepted) for _, verdict in pairs)
@@ -156,7 +152,7 @@ class FamilyCensus:
     examples: dict[Reason, str]
 
 
-def census(operation: Operation, target: Target, patterns: Patterns) -> list[FamilyCensus]:
+def census(operation: AnyOperation, target: Target, patterns: Patterns) -> list[FamilyCensus]:
     """Count verdicts by family and reason."""
     accepted: Counter[str] = Counter()
     rejected: dict[str, Counter[Reason]] = {}

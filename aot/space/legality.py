@@ -9,29 +9,35 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aot.core.candidate import Accepted, Candidate, Reason, Rejected, Resources, Verdict
-from aot.core.knobs import SplitK
-from aot.families import family_of, tiling_of
+from aot.core.errors import CandidateError
+from aot.families import any_family_of, check_knobs
+from aot.space.kinds import space_of
 
 if TYPE_CHECKING:
-    from aot.core.operation import Operation
     from aot.core.target import Target
+    from aot.core.work import AnyOperation
     from aot.families import Family
+
+MAX_REGISTERS = 255
+"""Registers that a thread may have. Source: CUDA C++ Programming Guide, technical specifications."""
 
 
 def _smem(candidate: Candidate, resources: Resources, target: Target) -> Rejected | None:
     limit = target.smem_bytes_per_block
     if resources.smem_bytes <= limit:
         return None
+    text = f"{candidate.name} needs {resources.smem_bytes:,} bytes of shared memory"
+    gives = f"{target.arch} gives {limit:,} a block"
+    if not resources.num_stages:
+        return Rejected(Reason.SMEM, f"{text}; {gives}; take fewer threads")
     fixed = resources.smem_bytes - resources.num_stages * resources.stage_bytes
     fit = max(limit - fixed, 0) // resources.stage_bytes
     fits = {0: "no stage fits; take a smaller tile", 1: "1 stage fits; take a smaller tile"}.get(
         fit, f"{fit} stages fit"
     )
-    text = (
-        f"{candidate.name} needs {resources.smem_bytes:,} bytes of shared memory with {resources.num_stages} stages "
-        f"of {resources.stage_bytes:,}; {target.arch} gives {limit:,} a block; {fits}"
+    return Rejected(
+        Reason.SMEM, f"{text} with {resources.num_stages} stages of {resources.stage_bytes:,}; {gives}; {fits}"
     )
-    return Rejected(Reason.SMEM, text)
 
 
 def _limits(candidate: Candidate, resources: Resources, target: Target) -> Rejected | None:
@@ -47,56 +53,22 @@ def _limits(candidate: Candidate, resources: Resources, target: Target) -> Rejec
             f"{target.arch} takes {target.max_threads_per_block} a block"
         )
         return Rejected(Reason.THREADS, text)
-    tiling = tiling_of(candidate)
-    cluster, clusters = (
-        (tiling.cluster_m, tiling.cluster_n),
-        (*target.clusters, *family_of(candidate).own_clusters),
-    )
-    if cluster not in clusters:
-        allowed = ", ".join(f"{m}x{n}" for m, n in clusters)
-        text = f"{candidate.name}: cluster {cluster[0]}x{cluster[1]} is not one of {target.name}'s: {allowed}"
-        return Rejected(Reason.CLUSTER, text)
+    most = min(target.registers_per_sm // resources.num_threads, MAX_REGISTERS)
+    if resources.registers > most:
+        text = (
+            f"{candidate.name} needs about {resources.registers} registers a thread; "
+            f"{target.arch} gives {most} to each of {resources.num_threads}"
+        )
+        return Rejected(Reason.REGISTERS, text)
     return None
 
 
-_NO_SPLIT, *_SPLITS = (mode.value for mode in SplitK)
-
-
-def _split_k(candidate: Candidate) -> Rejected | None:
-    """Refuse a split without a mode and a mode without a split: the workspace would not be the kernel's."""
-    tiling = tiling_of(candidate)
-    is_split = tiling.split_k_mode != _NO_SPLIT
-    is_known = not is_split or tiling.split_k_mode in _SPLITS
-    if is_known and tiling.split_k >= 1 and is_split == (tiling.split_k > 1):
-        needs_none = tiling.split_k_mode == SplitK.CLUSTER
-        if needs_none and family_of(candidate).workspace(candidate).mode != SplitK.NONE:
-            text = f"{candidate.name}: {candidate.family} splits k through a workspace, not within a cluster"
-            return Rejected(Reason.COMBINATION, text)
-        return None
-    text = f"{candidate.name}: split_k {tiling.split_k} in mode '{tiling.split_k_mode}'"
-    return Rejected(Reason.COMBINATION, f"{text}; 1 goes with {_NO_SPLIT}, 2 and more with {', '.join(_SPLITS)}")
-
-
-def unbuilt(family: Family, operation: Operation) -> Reason | None:
+def unbuilt(family: Family, operation: AnyOperation) -> Reason | None:
     """Say what of an operation a family has no code for, whatever the candidate is; None where it has all."""
-    if operation.types not in family.types:
-        return Reason.TYPES
-    if operation.epilogue not in family.epilogues:
-        return Reason.EPILOGUE
-    return None if operation.grouping in family.groupings else Reason.GROUPING
+    return space_of(operation).unbuilt(family, operation)
 
 
-def _refuse_unbuilt(candidate: Candidate, operation: Operation, family: Family, reason: Reason) -> Rejected:
-    kind, built, needed = {
-        Reason.TYPES: ("types", [x.tag for x in family.types], operation.types.tag),
-        Reason.EPILOGUE: ("epilogues", [str(x) for x in family.epilogues], str(operation.epilogue)),
-        Reason.GROUPING: ("groupings", [x.value for x in family.groupings], operation.grouping.value),
-    }[reason]
-    text = f"{candidate.name}: {family.name} builds the {kind} {', '.join(built)}, {operation.tag} needs {needed}"
-    return Rejected(reason, text)
-
-
-def check(candidate: Candidate, operation: Operation, target: Target) -> Verdict:
+def check(candidate: Candidate, operation: AnyOperation, target: Target) -> Verdict:
     """Decide whether a candidate may be compiled for an operation on a target.
 
     Returns:
@@ -105,16 +77,19 @@ def check(candidate: Candidate, operation: Operation, target: Target) -> Verdict
     Raises:
         CandidateError: there is no such family.
     """
-    family = family_of(candidate)
-    for needing, needs in ((family.name, family.needs), (operation.tag, operation.types.needs)):
+    family, space = any_family_of(candidate), space_of(operation)
+    if family.kind != operation.kind:
+        text = f"{candidate.name}: {family.name} is of the kind {family.kind}, {operation.tag} of {operation.kind}"
+        return Rejected(Reason.OPERATION, text)
+    for needing, needs in ((family.name, family.needs), (operation.tag, operation.needs)):
         lacked = target.lacks(needs)
         if lacked:
             text = f"{candidate.name}: {needing} needs {', '.join(lacked)}, which {target.name} ({target.arch}) has not"
             return Rejected(Reason.FEATURE, text)
-    missing = unbuilt(family, operation)
+    missing = space.unbuilt(family, operation)
     if missing:
-        return _refuse_unbuilt(candidate, operation, family, missing)
-    wrong = _split_k(candidate)
+        return Rejected(missing, f"{candidate.name}: {space.unbuilt_text(family, operation, missing)}")
+    wrong = space.inconsistency(candidate)
     if wrong:
         return wrong
     resources = family.resources(candidate, operation, target)
@@ -122,5 +97,19 @@ def check(candidate: Candidate, operation: Operation, target: Target) -> Verdict
         _smem(candidate, resources, target)
         or family.check(candidate, operation, target)
         or _limits(candidate, resources, target)
+        or space.excess(candidate, target)
     )
     return rejected or Accepted(resources)
+
+
+def check_recorded(candidate: Candidate, target: Target) -> None:
+    """Refuse a candidate that cannot have been measured on a target.
+
+    Raises:
+        CandidateError: there is no such family, the candidate has knobs of another, or the target lacks what the family
+            needs.
+    """
+    check_knobs(candidate)
+    lacked = target.lacks(any_family_of(candidate).needs)
+    if lacked:
+        raise CandidateError(f"has kernels of {candidate.family}, which needs {lacked[0]}; {target.name} has it not")

@@ -6,135 +6,57 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from aot.compile.artifact import Artifact, CompileFailure, RowArtifact
-from aot.compile.workplace import Workplace, compile_all, compile_all_rows, compile_shipped
+from aot.compile.artifact import AnyKernel, Artifact, CompileFailure
+from aot.compile.tuned import tuned_kernel
+from aot.compile.workplace import Workplace, compile_all, compile_shipped
 from aot.core.candidate import Candidate, KernelKey
-from aot.core.dispatch import LOADS, Column, DispatchTable, Grid, Section
+from aot.core.dispatch import Column, DispatchTable, Grid, Section
 from aot.core.element import ElementType
-from aot.core.errors import CandidateError, CompileError, DeviceError, ShapeFileError, StoreError, TargetError
+from aot.core.errors import CompileError, DeviceError, ShapeFileError, StoreError, TargetError
+from aot.core.kernel import Kernel
 from aot.core.measurement import AnyRecord
-from aot.core.operands import unaligned_loads
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.scratch import scratch_folder
-from aot.core.shape_set import ShapeSet
-from aot.core.signature import Argument
 from aot.core.target import Target, load_target, target_names
 from aot.core.whole_file import check_output
 from aot.core.work import AnyProblem
-from aot.families import family_of
 from aot.kinds.gemm.kind import GEMM
-from aot.kinds.gemm.tuned import TunedKernel
-from aot.kinds.rows.operation import RowOperation
-from aot.kinds.rows.tuned import TunedRowKernel
+from aot.kinds.rows.dispatch import fallback_table
+from aot.kinds.rows.kernel import RowKernel
 from aot.measure.options import Options
 from aot.measure.preflight import read_machine
 from aot.measure.runner import run_bundle
 from aot.measure.tuning_set import TuningSet
 from aot.package.build import build_library
 from aot.package.manifest import Library, device_table
-from aot.row_families import row_family_of
 from aot.search.strategy import MODEL
 from aot.select.coverage import untuned
 from aot.select.level import Level, level, levels_apart
 from aot.select.record import from_store, merge, read_products, read_record, write_record
-from aot.select.row_times import is_journal, read_journal
 from aot.select.selector import fallback_key
 from aot.select.time_model import TimeModel
-from aot.select.times import launched_problems, measured_times, unaligned_problems
-from aot.space import cost
-from aot.space import enumeration as space
-from aot.space.cost import DEFAULTS, Constants
-from aot.space.shortlist import shortlist, within
+from aot.select.times import measured_times
+from aot.space.enumeration import fallback
 from aot.tune.bundle import Bundle, make_bundle
+from aot.tune.kinds import TUNINGS, TuningRequest, key_of, tuning_keys
 from aot.tune.remote import check_machine
-from aot.tune.row_problems import fallback_table, row_fallbacks, row_tuning_keys
 
 
-@dataclass(frozen=True)
-class TuningRequest:
-    """What to tune.
-
-    `limit` is how many candidates of each operation the model may put forward; `ratio` leaves a pair of kernel and
-    problem out where the model says that the kernel takes this many times its best.
-    """
-
-    shapes: ShapeSet
-    operations: tuple[Operation, ...]
-    patterns: space.Patterns
-    limit: int
-    ratio: float
-    candidates: tuple[Candidate, ...] = ()
-    """If given, what to measure, whatever the model says: the kernels of an earlier selection, say."""
-    constants: Constants = DEFAULTS
-    """The cost model's, as a calibration found them."""
-    learned: TimeModel | None = None
-    """If given, each problem is measured with the `per_problem` candidates that this predicts fastest."""
-    per_problem: int = 24
-    rows: tuple[RowOperation, ...] = ()
-    """Operations on rows, whose sizes are those of `aot.tune.row_problems`."""
-
-
-def tuning_candidates(request: TuningRequest, target: Target, operation: Operation) -> list[Candidate]:
-    """Choose the candidates of one operation to measure."""
-    problems = launched_problems([operation], request.shapes).get(operation, [])
-    unaligned = _unaligned_candidates(request, target, operation)
-    try:
-        legal = space.legal(operation, target, request.patterns)
-    except CandidateError:
-        if not unaligned:
-            raise
-        legal = []  # what --kernels leaves is for problems that are not aligned
-    if request.candidates:
-        return [x for x in dict.fromkeys((*legal, *unaligned)) if x in set(request.candidates)]
-    if not problems:
-        return unaligned
-    if len(legal) > request.limit:
-        legal = shortlist(legal, problems, target, request.limit, request.constants)
-    return list(dict.fromkeys((*legal, *unaligned)))
-
-
-def _unaligned_candidates(request: TuningRequest, target: Target, operation: Operation) -> list[Candidate]:
-    """Choose the candidates for the problems that are not aligned, for each number of bytes of a load apart."""
-    problems = unaligned_problems([operation], request.shapes).get(operation, [])
-    found: dict[Candidate, None] = {}
-    for loads in LOADS:
-        own = [x for x in problems if unaligned_loads(x) == loads]
-        able = space.unaligned(operation, target, loads, request.patterns) if own else []
-        few = shortlist(able, own, target, request.limit, request.constants) if able else []
-        found |= dict.fromkeys(few)
-    return list(found)
-
-
-def _library(artifacts: Sequence[Artifact], rows: Sequence[RowArtifact], target: Target) -> Library:
+def _library(artifacts: Sequence[Artifact[AnyKernel]], target: Target) -> Library:
     """Return what a tuning library is built from: every kernel, and tables with no more than fallbacks."""
-    section = Section(artifacts[0].kernel.operation, (), Grid((1,), (1,), (Column((1,), (0,)),)), 0)
+    kernels = [x.kernel for x in artifacts]
+    products = tuple(x for x in kernels if isinstance(x, Kernel))
+    rows = tuple(x for x in kernels if isinstance(x, RowKernel))
+    section = Section(products[0].operation, (), Grid((1,), (1,), (Column((1,), (0,)),)), 0)
     return Library(
         package="aot-tuning",
         version="0",
         arch=target.arch,
-        kernels=tuple(artifact.kernel for artifact in artifacts),
-        tables=(device_table(target, DispatchTable((section,)), fallback_table(rows, target)),),
-        row_kernels=tuple(artifact.kernel for artifact in rows),
+        kernels=products,
+        tables=(device_table(target, DispatchTable((section,)), fallback_table([x.operation for x in rows])),),
+        row_kernels=rows,
     )
-
-
-def _promising(
-    request: TuningRequest, candidates: Sequence[Candidate], problem: Problem, target: Target
-) -> dict[Candidate, float]:
-    """Choose the candidates to measure a problem with; return their predicted times in microseconds."""
-    if request.learned is None:
-        near = within(candidates, problem, target, request.ratio, request.constants)
-        times = cost.estimate(near, [problem], target, request.constants).total_us[0].tolist()
-        return dict(zip(near, times, strict=True))
-    times = request.learned.times_us(candidates, [problem])[0].tolist()
-    ranked = sorted(zip(times, candidates, strict=True))[: request.per_problem]
-    return {candidate: us for us, candidate in ranked}
-
-
-def _suits(candidate: Candidate, loads: int, target: Target) -> bool:
-    """Say whether a candidate is to be timed on a problem whose section is of `loads` bytes, 0 of an aligned one."""
-    return space.takes_loads(candidate, loads) if loads else space.is_for_aligned(candidate, target)
 
 
 def learn(paths: Sequence[Path], target: Target) -> TimeModel:
@@ -156,69 +78,19 @@ def learn(paths: Sequence[Path], target: Target) -> TimeModel:
     return TimeModel.fit(times, target)
 
 
-def tuning_set(
-    request: TuningRequest, artifacts: Sequence[Artifact], target: Target, rows: Sequence[RowArtifact] = ()
-) -> TuningSet:
+def tuning_set(request: TuningRequest, artifacts: Sequence[Artifact[AnyKernel]], target: Target) -> TuningSet:
     """List kernels, in the order of the library's, problems, and which kernels each is to be measured with."""
-    products, on_rows = _products_set(request, artifacts, target), _rows_set(request, rows, target)
-    return replace(
-        products,
-        kernels=(*products.kernels, *on_rows.kernels),
-        problems=(*products.problems, *on_rows.problems),
-        chosen={**products.chosen, **on_rows.chosen},
-        predicted_us={**products.predicted_us, **on_rows.predicted_us},
-    )
-
-
-def _rows_set(request: TuningRequest, artifacts: Sequence[RowArtifact], target: Target) -> TuningSet:
-    """Return the part of operations on rows."""
-    kernels = tuple(
-        TunedRowKernel(
-            x.kernel.key, x.kernel.object_sha256, x.kernel.limits, row_family_of(x.kernel.candidate).is_fallback
-        )
-        for x in artifacts
-    )
-    there = {kernel.key for kernel in kernels}
-    wanted = row_tuning_keys(request.rows, request.patterns, request.ratio, target)
-    predicted: dict[AnyProblem, dict[str, float]] = {
-        problem: {key.name: round(us, 4) for key, us in keys.items() if key in there}
-        for problem, keys in wanted.items()
-    }
+    kernels = tuple(tuned_kernel(x.kernel) for x in artifacts)
+    predicted: dict[AnyProblem, dict[str, float]] = {}
+    for name, operations in request.by_kind.items():
+        tuning = TUNINGS[name]
+        for operation, problems in tuning.problems(request, operations).items():
+            own = {x.key.candidate: x.key.name for x in kernels if x.key.operation == operation and not x.is_fallback}
+            for problem in problems:
+                times = tuning.promising(request, list(own), problem, target)
+                predicted[problem] = {own[candidate]: round(us, 4) for candidate, us in times.items()}
     chosen = {problem: frozenset(times) for problem, times in predicted.items()}
     return TuningSet(target.name, target.arch, kernels, tuple(predicted), chosen, predicted)
-
-
-def _products_set(request: TuningRequest, artifacts: Sequence[Artifact], target: Target) -> TuningSet:
-    """Return the part of products."""
-    kernels = tuple(
-        TunedKernel(
-            artifact.kernel.key,
-            artifact.kernel.object_sha256,
-            artifact.kernel.m_multiple,
-            artifact.kernel.n_multiple,
-            family_of(artifact.kernel.candidate).is_fallback,
-            Argument.TILE_ORDER in artifact.kernel.signature,
-            artifact.kernel.load_alignment,
-            artifact.kernel.store_alignment,
-        )
-        for artifact in artifacts
-    )
-    problems: list[Problem] = []
-    chosen: dict[AnyProblem, frozenset[str]] = {}
-    predicted: dict[AnyProblem, dict[str, float]] = {}
-    aligned = launched_problems(request.operations, request.shapes)
-    unaligned = unaligned_problems(request.operations, request.shapes)
-    for operation in dict.fromkeys((*aligned, *unaligned)):
-        launched = [*aligned.get(operation, []), *unaligned.get(operation, [])]
-        candidates = [x.key.candidate for x in kernels if x.key.operation == operation and not x.is_fallback]
-        problems += launched
-        for problem in launched:
-            loads = unaligned_loads(problem)
-            able = [x for x in candidates if _suits(x, loads, target)]
-            times = _promising(request, able, problem, target) if able else {}
-            predicted[problem] = {KernelKey(operation, x).name: round(us, 4) for x, us in times.items()}
-            chosen[problem] = frozenset(predicted[problem])
-    return TuningSet(target.name, target.arch, kernels, tuple(problems), chosen, predicted)
 
 
 def check_problems(request: TuningRequest) -> list[str]:
@@ -227,10 +99,11 @@ def check_problems(request: TuningRequest) -> list[str]:
     Raises:
         ShapeFileError: there are no others.
     """
-    asked = sum(len(request.shapes.problems(operation)) for operation in request.operations)
-    reasons = untuned(request.operations, request.shapes)
+    of_shapes = [x for x in request.operations if isinstance(x, Operation)]
+    asked = sum(len(request.shapes.problems(operation)) for operation in of_shapes)
+    reasons = untuned(of_shapes, request.shapes)
     lines = [f"{count} of {asked} problems are not tuned: {reason}" for reason, count in reasons.items()]
-    if sum(reasons.values()) == asked and not request.rows:
+    if sum(reasons.values()) == asked and len(of_shapes) == len(request.operations):
         raise ShapeFileError(
             f"there is nothing to tune: {'; '.join(lines)}; every wheel computes them with its general kernel, which "
             "is not timed; pad the extents, or add problems to --shapes"
@@ -244,42 +117,27 @@ def tuning_library(
     """Compile a tuning's kernels and link them into one library, which has at least one product.
 
     Raises:
-        CompileError: not one kernel of products compiled, or a fallback of operations on rows did not.
+        CompileError: a fallback did not compile.
     """
-    products = request.operations or (Operation.of(ElementType.BFLOAT16),)
-    keys = list(dict.fromkeys(fallback_key(operation, target) for operation in products))
-    for operation in request.operations:
-        keys += [KernelKey(operation, candidate) for candidate in tuning_candidates(request, target, operation)]
-    # Kernels of a selection are measured as they ship.
-    make = compile_shipped if request.candidates else compile_all
-    artifacts, failures = make(keys, target, workplace)
-    if not artifacts:
-        raise CompileError(f"none of {len(keys)} kernels compiled; the first: {failures[0].name}: {failures[0].reason}")
-    rows, lost = _compiled_rows(request, target, workplace)
-    objects = {x.kernel.name: x.path for x in artifacts} | {x.kernel.name: x.path for x in rows}
-    library = _library(artifacts, rows, target)
+    has_products = GEMM.name in request.by_kind
+    needed = () if has_products else (fallback_key(Operation.of(ElementType.BFLOAT16), target),)
+    fallbacks = [key_of(x, fallback(x, target)) for x in request.operations]
+    keys = list(dict.fromkeys([*needed, *fallbacks, *tuning_keys(request, target)]))
+    # Kernels of a selection, which are products, are measured as they ship.
+    shipped = [x for x in keys if isinstance(x, KernelKey)] if request.candidates else []
+    artifacts, failures = compile_shipped(shipped, target, workplace) if shipped else ([], [])
+    rest = [x for x in keys if x not in set(shipped)]
+    more, lost = compile_all(rest, target, workplace) if rest else ([], [])
+    failures = [*failures, *lost]
+    reasons = {x.name: x.reason for x in failures}
+    failed = next((x.name for x in (*needed, *fallbacks) if x.name in reasons), None)
+    if failed:
+        raise CompileError(f"{failed}, which every library has, does not compile: {reasons[failed]}")
+    every = sorted([*artifacts, *more], key=lambda x: not isinstance(x.kernel, Kernel))
+    objects = {x.kernel.name: x.path for x in every}
+    library = _library(every, target)
     path = build_library(library, objects, out_dir, target, verbose=workplace.verbose, progress=workplace.progress)
-    return path, tuning_set(request, artifacts, target, rows), [*failures, *lost]
-
-
-def _compiled_rows(
-    request: TuningRequest, target: Target, workplace: Workplace
-) -> tuple[list[RowArtifact], list[CompileFailure]]:
-    """Compile the kernels of operations on rows, their fallbacks first.
-
-    Raises:
-        CompileError: a fallback does not compile.
-    """
-    if not request.rows:
-        return [], []
-    wanted = row_tuning_keys(request.rows, request.patterns, request.ratio, target)
-    fallbacks = row_fallbacks(request.rows, target)
-    keys = list(dict.fromkeys([*fallbacks, *(key for found in wanted.values() for key in found)]))
-    artifacts, failures = compile_all_rows(keys, target, workplace)
-    lost = [failure for failure in failures if failure.name in {key.name for key in fallbacks}]
-    if lost:
-        raise CompileError(f"{lost[0].name} does not compile: {lost[0].reason}")
-    return artifacts, failures
+    return path, tuning_set(request, every, target), failures
 
 
 def make_tuning_bundle(
@@ -339,7 +197,7 @@ def import_results(
     """Merge result stores, and the record if it is there, into the record.
 
     Args:
-        results: the stores, or journals of operations on rows as they were until 2026-11-27.
+        results: the stores.
         record: the record to write; by default the one of the stores' target among `records`.
         records: the folder of the targets' records.
         is_levelled: whether the stores' times are first put to the level of the record, or else of the first store.
@@ -349,7 +207,7 @@ def import_results(
             common to be put to one level.
         TargetError: the stores are of a target that there is not.
     """
-    found = [read_journal(path) if is_journal(path) else from_store(path) for path in results]
+    found = [from_store(path) for path in results]
     target = found[0].target
     if target not in target_names():
         known = ", ".join(target_names())

@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from aot.compile.artifact import Artifact, CompileFailure, RowArtifact
-from aot.compile.kinds import AnyKey, verdict_of
+from aot.compile.artifact import Artifact, CompileFailure
 from aot.compile.legal_keys import candidates_of
 from aot.core.candidate import Accepted, Verdict
 from aot.core.constraints import (
@@ -33,7 +32,9 @@ from aot.core.errors import StoreError
 from aot.core.kernel import Kernel
 from aot.core.operation import Operation
 from aot.core.strict_json import DecodeError, decode_version, parse_json, read_content
+from aot.core.work import AnyKey
 from aot.kinds.rows.operation import RowOperation
+from aot.space.legality import check
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
     from aot.core.target import Target
 
-    Result = Artifact | RowArtifact | CompileFailure | None
+    Result = Artifact[Any] | CompileFailure | None
     Lookup = Callable[[AnyKey], Result]
 
 Figure = Annotated[float, Range(0, 1e12)]
@@ -149,7 +150,7 @@ def read_census(path: Path) -> Census:
 def _judged(operation: Operation | RowOperation, target: Target) -> dict[str, list[tuple[AnyKey, Verdict]]]:
     """Judge every candidate of every family that computes an operation, by the family's name."""
     return {
-        name: [(key, verdict_of(key, target)) for key in keys]
+        name: [(key, check(key.candidate, key.operation, target)) for key in keys]
         for name, keys in candidates_of(operation, target).items()
     }
 
@@ -158,7 +159,7 @@ def _counts(family: str, judged: Sequence[tuple[AnyKey, Verdict]], result: Looku
     """Count a family's candidates; return the fields of `Counts`."""
     rejected = Counter(verdict.reason.value for _, verdict in judged if not isinstance(verdict, Accepted))
     results = [result(key) for key, verdict in judged if isinstance(verdict, Accepted)]
-    kernels = [x.kernel for x in results if isinstance(x, Artifact | RowArtifact)]
+    kernels = [x.kernel for x in results if isinstance(x, Artifact)]
     seconds = [x.cpu_s for x in results if x]
     return {
         "family": family,

@@ -21,7 +21,7 @@ from aot.cli.options import (
 from aot.cli.output import JSON, show
 from aot.compile.compiler import ArtifactStore, toolchain_versions
 from aot.compile.legal_keys import legal_keys
-from aot.compile.workplace import Workplace, compile_all_kinds
+from aot.compile.workplace import Workplace, compile_each
 from aot.core.errors import CompileError
 from aot.core.progress import waiting
 from aot.core.target import load_target
@@ -75,10 +75,10 @@ def census_command(**values: Any) -> None:
     if not values["count_only"]:
         keys = legal_keys(operations, target, values["sample"])
         click.echo(f"{len(keys):,} legal kernels of {len(operations)} operations", err=True)
-        compile_all_kinds(keys, target, workplace)
+        compile_each(keys, target, workplace)
     store = ArtifactStore(workplace.artifacts)
     with waiting("read what has been compiled"):
-        found = census.count(operations, target, toolchain_versions(), lambda key: store.get_any(key, target))
+        found = census.count(operations, target, toolchain_versions(), lambda key: store.get(key, target))
     if earlier:
         found = census.merge(earlier, found)
     if values["output"]:

@@ -2,7 +2,8 @@
 
 Records (`.jsonl.gz`), those of operations on rows as they were until 2026-11-27 too, selections (`.json`, `.json.gz`)
 and censuses (`.json`) are rewritten in place, each as a whole; a file of today keeps its bytes. Stores of measurements
-bring themselves up to date when they are opened.
+bring themselves up to date when they are opened. A journal of a tuning of operations on rows, `results.jsonl`, becomes
+a record beside it.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from aot.core.table_check import takes_aligned
 from aot.core.whole_file import write_whole
 from aot.measure.store_sql import RENAMED_FAMILIES
 from aot.select.record import write_record
-from aot.select.row_times import is_row_record, parse_row_record
 from aot.select.selection import FamilyKernel
+from research.studies.journals import is_journal, is_row_record, parse_row_record, read_journal
 
 FIELDS = {"rounding_mean": "bucketing_loss_mean", "rounding_worst": "bucketing_loss_worst"}
 """The names of a selection's fields until 2026-11-22, and those since."""
@@ -78,10 +79,14 @@ def migrate(path: Path) -> None:
 
     Raises:
         DecodeError: it is a record of operations on rows, and damaged.
+        StoreError: it is such a journal, and damaged.
         OutputError: it cannot be written.
         OSError: it cannot be read.
     """
     content = path.read_bytes()
+    if is_journal(path):
+        write_record(path.with_name(f"{path.name}.gz"), read_journal(path))
+        return
     if is_row_record(path):
         write_record(path, parse_row_record(text_of(read_content(path))))
         return

@@ -22,11 +22,10 @@ from aot.kinds.named_operations import PRESETS, all_named_operations
 from aot.kinds.rows.operation import RowOperation, RowScale
 from aot.select.joined import operations_of
 from aot.select.pipeline import committed_selection, records_of, timed_operations
-from aot.select.rows import row_times
 from aot.select.selection import read_selection
-from aot.space.enumeration import fallback
+from aot.select.stepped import times_of
+from aot.space.enumeration import fallback, legal
 from aot.space.legality import check, unbuilt
-from aot.space.row_legality import legal_rows, row_fallback
 from research.bench.compact import read_result
 
 if TYPE_CHECKING:
@@ -73,7 +72,8 @@ def proven_operations(target: str) -> frozenset[Operation]:
 @cache
 def measured_rows(target: str) -> frozenset[RowOperation]:
     """Return the operations on rows of which the committed record of a target has times, if it has one."""
-    return frozenset(row_times(tuple(RowOperation), records_of(load_target(target), RECORDS)))
+    found = times_of(tuple(RowOperation), records_of(load_target(target), RECORDS))
+    return frozenset(x for x in RowOperation if x in found)
 
 
 @cache
@@ -153,14 +153,14 @@ def row_support(operation: RowOperation, target: str) -> Support:
     """Say what supports an operation on rows on a target."""
     device = load_target(target)
     try:
-        row_fallback(operation, device)
+        fallback(operation, device)
     except CandidateError as error:
         return Support(REFUSED, str(error))
     if operation in measured_rows(target):
         return Support(MEASURED)
     if operation in proven_rows(target):
         return Support(PROVEN)
-    return Support(COMPILED if legal_rows(operation, device) else FALLBACK)
+    return Support(COMPILED if legal(operation, device) else FALLBACK)
 
 
 _SCALES = {
@@ -198,7 +198,7 @@ def _of_rows(targets: Sequence[str]) -> list[list[str]]:
 def _preset(name: str) -> str:
     """List what a preset stands for: products, then operations on rows."""
     found = all_named_operations(name)
-    return ", ".join(f"`{x}`" for x in (*found.products, *found.rows))
+    return ", ".join(f"`{x}`" for x in (*found.products, *found.others))
 
 
 def _row(cells: list[str]) -> str:

@@ -13,21 +13,19 @@ from zlib import crc32
 from aot.core.candidate import Accepted, Candidate, KernelKey
 from aot.core.knobs import SplitK
 from aot.core.operation import Operation
-from aot.families import families_of
+from aot.families import families_of, rows_families_of
 from aot.families.sm90_one_tile import FAMILY as ONE_TILE
 from aot.kinds.rows.candidate import RowKernelKey
 from aot.kinds.rows.operation import RowOperation
-from aot.row_families import row_families_for
 from aot.select.selection import read_selection
 from aot.space.legality import check, unbuilt
-from aot.space.row_legality import check_row
 from aot.space.widths import of_widths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from aot.compile.kinds import AnyKey
     from aot.core.target import Target
+    from aot.core.work import AnyKey
     from aot.families import Family
 
 SELECTIONS = tuple(Path("aot/selections", f"{x}.json.gz") for x in ("h200", "h200.groups", "h200.operands"))
@@ -162,7 +160,7 @@ def product_keys(target: Target) -> list[KernelKey]:
 
 def _legal_rows(keys: Iterable[RowKernelKey], target: Target) -> Iterator[RowKernelKey]:
     drawn = sorted(keys, key=_order)
-    return (x for x in drawn if isinstance(check_row(x.candidate, x.operation, target), Accepted))
+    return (x for x in drawn if isinstance(check(x.candidate, x.operation, target), Accepted))
 
 
 def row_keys(target: Target) -> list[RowKernelKey]:
@@ -170,8 +168,8 @@ def row_keys(target: Target) -> list[RowKernelKey]:
     found = []
     for number, operation in enumerate(RowOperation):
         families = [
-            [*_legal_rows((RowKernelKey(operation, x) for x in family.candidates(operation)), target)]
-            for family in row_families_for(target)
+            [*_legal_rows((RowKernelKey(operation, x) for x in family.candidates(operation, target)), target)]
+            for family in rows_families_of(operation, target)
         ]
         able = [x for x in families if x]
         found.append(able[number % len(able)][0])

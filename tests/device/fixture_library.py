@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aot.compile.workplace import Workplace, compile_all_rows, compile_shipped
+from aot.compile.tuned import tuned_kernel
+from aot.compile.workplace import Workplace, compile_all, compile_shipped
 from aot.core.candidate import KernelKey
 from aot.core.scratch import scratch_folder
 from aot.core.target import load_target
 from aot.emulate.build import emulated_library
-from aot.emulate.kernels import tuned_kernel
 from aot.package.build import build_library
 from aot.space.widths import shared
 from tests.device.fixture_file import (
@@ -30,13 +30,15 @@ from tests.device.fixture_file import (
 from tests.device.fixture_kernels import product_keys, row_keys
 
 if TYPE_CHECKING:
-    from aot.compile.artifact import Artifact, RowArtifact
+    from aot.compile.artifact import Artifact
+    from aot.core.kernel import Kernel
+    from aot.kinds.rows.kernel import RowKernel
 
 TARGET = "h200"
 
 
-def _listed(artifact: Artifact, widest: KernelKey | None) -> ListedProduct:
-    kernel, tuned = artifact.kernel, tuned_kernel(artifact)
+def _listed(artifact: Artifact[Kernel], widest: KernelKey | None) -> ListedProduct:
+    kernel, tuned = artifact.kernel, tuned_kernel(artifact.kernel)
     return ListedProduct(
         kernel.operation,
         kernel.candidate,
@@ -50,7 +52,7 @@ def _listed(artifact: Artifact, widest: KernelKey | None) -> ListedProduct:
     )
 
 
-def _listed_rows(artifact: RowArtifact) -> ListedRows:
+def _listed_rows(artifact: Artifact[RowKernel]) -> ListedRows:
     kernel = artifact.kernel
     return ListedRows(kernel.operation, kernel.candidate, kernel.ptx_sha256, kernel.limits)
 
@@ -64,7 +66,7 @@ def main() -> int:
     target, workplace = load_target(TARGET), Workplace(jobs=asked.jobs)
     keys = product_keys(target)
     of_wide = shared(keys, target)
-    rows, lost_rows = compile_all_rows(row_keys(target), target, workplace)
+    rows, lost_rows = compile_all(row_keys(target), target, workplace)
     products, lost = compile_shipped(keys, target, workplace)
     objects = {x.kernel.name: x.path for x in (*products, *rows)}
     asked.folder.mkdir(parents=True, exist_ok=True)

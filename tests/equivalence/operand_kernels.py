@@ -11,18 +11,19 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from aot.compile.artifact import Artifact, RowArtifact
 from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.dispatch import Column, DispatchTable, Grid, Section
+from aot.core.kernel import Kernel
 from aot.core.operation import Operation as Op
 from aot.core.signature import signature_of
 from aot.core.target import Target, load_target
+from aot.families import rows_families_of
 from aot.families.simt import FAMILY as FALLBACK
 from aot.kinds.rows.candidate import RowKernelKey
 from aot.kinds.rows.dispatch import RowColumn, RowSection, RowStep, RowTable
+from aot.kinds.rows.kernel import RowKernel
 from aot.kinds.rows.operation import RowOperation as Row
 from aot.package.manifest import Manifest, device_table, from_json, to_json
-from aot.row_families import row_families
 from tests.compiling import EVERY, compile_kernels
 from tests.golden.manifest import as_compiled, golden_manifest, with_table
 from tests.objects import parameter_sizes
@@ -130,7 +131,8 @@ def row_keys():
     """List the kernels of operations on rows, a fallback of each operation in front; every target has the same."""
     found = []
     for operation, names in ROWS.items():
-        candidates = [x for family in row_families().values() for x in family.candidates(operation)]
+        families = rows_families_of(operation, load_target("h200"))
+        candidates = [x for family in families for x in family.candidates(operation, None)]
         fallback = next(x for x in candidates if x.family == "row_scalar")
         found += [RowKernelKey(operation, x) for x in (fallback, *(x for x in candidates if x.name in names))]
     return found
@@ -168,8 +170,8 @@ def compiled(target):
     """Compile the kernels of a target."""
     host = load_target(target)
     artifacts = compile_kernels([*keys(target), *row_keys()], host)
-    kernels = tuple(x.kernel for x in artifacts if isinstance(x, Artifact))
-    on_rows = tuple(x.kernel for x in artifacts if isinstance(x, RowArtifact))
+    kernels = tuple(x.kernel for x in artifacts if isinstance(x.kernel, Kernel))
+    on_rows = tuple(x.kernel for x in artifacts if isinstance(x.kernel, RowKernel))
     device = vars(device_table(host, DispatchTable(_sections(kernels))))
     manifest = with_table(golden_manifest(), kernels, device.pop("table"), **device)
     table = replace(manifest.tables[0], row_table=RowTable(_row_sections(on_rows)))

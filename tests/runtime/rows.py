@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from aot.core.execution import KernelState
-from aot.kinds.rows.candidate import RowCandidate, RowKernelKey, RowLimits
+from aot.kinds.rows.candidate import RowKernelKey, RowLimits, row_candidate
 from aot.kinds.rows.dispatch import RowColumn, RowSection, RowStep, RowTable
 from aot.kinds.rows.kernel import RowKernel
 from aot.kinds.rows.operation import RowOperation
@@ -21,10 +21,10 @@ from tests.runtime.structs import GateTensor, Tensor, Vector
 FIRST_ROW_OPERATION = 1 << 17
 """kFirstRowOperationId of row_operation.cc."""
 
-SCALAR = RowCandidate("row_scalar", 128, 1, 1, 1)
-SMALL = RowCandidate("row_registers", 64, 2, 8, 2)
-WIDE = RowCandidate("row_registers", 256, 1, 8, 8)
-ANY = RowCandidate("row_twice", 256, 1, 8, 1)
+SCALAR = row_candidate("row_scalar", 128, 1, 1, 1)
+SMALL = row_candidate("row_registers", 64, 2, 8, 2)
+WIDE = row_candidate("row_registers", 256, 1, 8, 8)
+ANY = row_candidate("row_twice", 256, 1, 8, 1)
 LIMITS = {
     SCALAR: RowLimits(),
     SMALL: RowLimits(16, 8, 1024),
@@ -50,7 +50,7 @@ def row_kernel(operation, candidate):
         signature=row_signature_of(operation),
         limits=LIMITS[candidate],
         smem_bytes=128,
-        num_threads=candidate.num_threads,
+        num_threads=candidate.knobs.num_threads,
         registers=40,
         spill_bytes=0,
         state=KernelState.COMPILED,

@@ -6,7 +6,7 @@ import numpy as np
 
 from aot.core.element import ElementType
 from aot.core.numerics import decode, encode
-from aot.kinds.rows.candidate import RowCandidate, RowKernelKey, RowLimits
+from aot.kinds.rows.candidate import RowKernelKey, RowLimits, row_candidate
 from aot.kinds.rows.operation import RowFunction, RowOperation
 from aot.kinds.rows.reference import expected_scales, row_reference, scaled
 from aot.kinds.rows.signature import RowArgument
@@ -17,7 +17,7 @@ NORM, QUANTIZE, ROTARY = RowOperation.BF16_RMS_NORM, RowOperation.BF16_E4M3_QUAN
 
 
 def row_kernel_of(operation=NORM, threads=1, sha="ab", *, limits=VECTORS, is_fallback=False):
-    key = RowKernelKey(operation, RowCandidate("row_registers", threads, 1, 8, 1))
+    key = RowKernelKey(operation, row_candidate("row_registers", threads, 1, 8, 1))
     return TunedRowKernel(key, sha.ljust(64, "0"), limits, is_fallback)
 
 

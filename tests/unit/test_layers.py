@@ -50,8 +50,8 @@ def test_the_contracts_of_pyproject_are_kept(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("library", "importers"),
     [
-        ("cuda", ("families.", "row_families.")),
-        ("cutlass", ("compile.compiler", "families.", "row_families.")),
+        ("cuda", ("families.",)),
+        ("cutlass", ("compile.compiler", "families.")),
         ("quack", ("families.",)),
         ("torch", ()),
         ("research", ()),
@@ -84,7 +84,7 @@ def test_nothing_heavy_is_loaded_until_it_is_used():
     modules = [f"aot.{name}".removesuffix(".__init__") for name, _ in sources()]
     # The modules of families that build kernels are imported by a family's `entry` alone.
     modules = [
-        x for x in modules if not x.startswith(("aot.families._", "aot.row_families._")) and x not in LOADED_BY_OPTION
+        x for x in modules if not x.startswith(("aot.families._", "aot.families.rows._")) and x not in LOADED_BY_OPTION
     ]
     code = f"""
 import importlib, sys

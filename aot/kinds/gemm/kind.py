@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aot.core.candidate import Candidate, KernelKey
+from aot.core.candidate import KernelKey
+from aot.core.kernel import Kernel
+from aot.core.knobs import GemmKnobs
 from aot.core.operation import KIND, Operation
 from aot.core.problem import Problem
 from aot.kinds.gemm.tuned import TunedKernel
 from aot.kinds.kind import Axis, Features, Kind, Use
 
 if TYPE_CHECKING:
-    from aot.core.knobs import Value
     from aot.core.work import AnyOperation
 
 
@@ -23,17 +24,14 @@ class Gemm(Kind[Problem, KernelKey]):
     operations = tuple(Operation)
     problem_type = Problem
     key_type = KernelKey
-    candidate_type = Candidate
+    knobs = GemmKnobs
     features = Features(
         ("tile_m", "tile_n", "cluster_m", "cluster_n", "split_k"),
         ("family", "schedule", "swap_ab", "use_2cta", "use_tma_store", "split_k_mode"),
         (("num_stages", 4.0),),
     )
+    kernel_type = Kernel
     tuned_type = TunedKernel
-
-    def values(self, candidate: Candidate) -> dict[str, Value]:
-        """Return the family and its knobs, whichever they are."""
-        return {"family": candidate.family, **dict(candidate.knobs.items())}
 
     def imputed_from(self, operation: AnyOperation) -> tuple[Operation, ...]:
         """Return the operations of equal sizes and rates, and those without the epilogue."""

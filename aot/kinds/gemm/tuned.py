@@ -10,6 +10,7 @@ from typing import Annotated
 from aot.core.candidate import KernelKey
 from aot.core.constraints import Extent, Range, Sha256
 from aot.core.dispatch import ALIGNMENT_BYTES, takes
+from aot.core.kernel import Kernel
 from aot.core.knobs import SplitK, split_mode
 from aot.core.operands import unaligned_loads
 from aot.core.problem import Problem
@@ -37,6 +38,20 @@ class TunedKernel:
     """The same of D and of what the epilogue reads; 1 of a kernel that takes any."""
     tile_order: TileOrder = HEURISTIC
     """The order in which it takes them."""
+
+    @staticmethod
+    def of(kernel: Kernel, *, is_fallback: bool) -> TunedKernel:
+        """Return what measuring must know of a compiled kernel."""
+        return TunedKernel(
+            kernel.key,
+            kernel.object_sha256,
+            kernel.m_multiple,
+            kernel.n_multiple,
+            is_fallback,
+            kernel.orders_tiles,
+            kernel.load_alignment,
+            kernel.store_alignment,
+        )
 
     @cached_property
     def name(self) -> str:

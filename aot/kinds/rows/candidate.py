@@ -1,11 +1,13 @@
-"""How a row operation may be computed: a candidate of a row family, and what it takes of a problem."""
+"""How a row operation may be computed: the knobs of families of rows, and what a kernel takes of a problem."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias
 
-from aot.core.constraints import FamilyName, Range
+from aot.core.candidate import Candidate, reader
+from aot.core.constraints import Form, Range
+from aot.core.knobs import Knobs
 from aot.kinds.rows.operation import MAX_COLS, RowOperation
 
 Threads = Annotated[int, Range(1, 1024)]
@@ -15,10 +17,11 @@ RowsOfCta = Annotated[int, Range(1, 1024)]
 
 
 @dataclass(frozen=True, order=True)
-class RowCandidate:
-    """One point of a row family's space. What a field means is the family's to say."""
+class RowKnobs(Knobs):
+    """The knobs that the families of rows share. What a field means is the family's to say."""
 
-    family: FamilyName
+    is_of_kind = True
+
     threads_per_row: Threads
     rows_per_cta: RowsOfCta
     vector_elements: VectorElements
@@ -38,13 +41,17 @@ class RowCandidate:
 
     @property
     def name(self) -> str:
-        """Return the name that users see and filter by: family, threads by rows, then elements by vectors."""
-        threads = f"{self.threads_per_row}x{self.rows_per_cta}"
-        return f"{self.family}_{threads}_v{self.vector_elements}x{self.vectors_per_thread}"
+        """Return threads by rows, then elements by vectors: `128x2_v8x4`."""
+        return f"{self.threads_per_row}x{self.rows_per_cta}_v{self.vector_elements}x{self.vectors_per_thread}"
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields as plain values, for manifests and records."""
-        return asdict(self)
+
+def row_candidate(family: str, *knobs: int) -> Candidate:
+    """Make a candidate of a family whose knobs are `RowKnobs`."""
+    return Candidate(family, RowKnobs(*knobs))
+
+
+RowCandidate: TypeAlias = Annotated[Candidate, Form(Any, reader(RowKnobs))]
+"""A candidate of a family of rows, as a field of a file."""
 
 
 @dataclass(frozen=True, order=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 from aot.core.constraints import Extent, Index, Microseconds, Range
 from aot.core.dispatch import MAX_STEP_M, Tier, round_up
-from aot.core.measurement import Provenance
+from aot.core.measurement import PROVENANCE_PREDICTED, Provenance
 from aot.kinds.rows.candidate import RowLimits
 from aot.kinds.rows.operation import RowOperation
 
@@ -78,6 +78,20 @@ class RowTable:
     """One section for each row operation that is shipped; there may be none."""
 
     sections: tuple[RowSection, ...] = ()
+
+
+def fallback_table(operations: Sequence[RowOperation]) -> RowTable:
+    """Return a table over kernels of some operations that names no more than the first kernel of each.
+
+    Args:
+        operations: what each kernel computes, by the index that the table uses.
+    """
+    firsts = {x: operations.index(x) for x in dict.fromkeys(operations)}
+
+    def columns(index: int) -> tuple[RowColumn, ...]:
+        return (RowColumn(1, (RowStep(1, index, 0.0, PROVENANCE_PREDICTED),)),)
+
+    return RowTable(tuple(RowSection(x, columns(index), index) for x, index in firsts.items()))
 
 
 class RowTableKernel(Protocol):

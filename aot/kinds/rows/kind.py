@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aot.kinds.kind import Axis, Features, Kind, Use
-from aot.kinds.rows.candidate import RowCandidate, RowKernelKey
+from aot.kinds.rows.candidate import RowKernelKey, RowKnobs
+from aot.kinds.rows.kernel import RowKernel
 from aot.kinds.rows.operation import KIND, RowOperation, RowProblem
+from aot.kinds.rows.sizes import ROW_EDGES, col_edges
 from aot.kinds.rows.tuned import TunedRowKernel
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from aot.core.work import AnyOperation
 
 
@@ -21,13 +25,14 @@ class RowsKind(Kind[RowProblem, RowKernelKey]):
     operations = tuple(RowOperation)
     problem_type = RowProblem
     key_type = RowKernelKey
-    candidate_type = RowCandidate
+    knobs = RowKnobs
     features = Features(("threads_per_row", "rows_per_cta", "vector_elements", "vectors_per_thread"), ("family",))
+    kernel_type = RowKernel
     tuned_type = TunedRowKernel
 
-    def values(self, candidate: RowCandidate) -> dict[str, Any]:
-        """Return the fields."""
-        return candidate.as_json()
+    def edges(self, operation: RowOperation) -> Mapping[str, tuple[int, ...]]:
+        """Return those of rows and of an operation's columns."""
+        return {"rows": ROW_EDGES, "cols": col_edges(operation)}
 
     def imputed_from(self, operation: AnyOperation) -> tuple[RowOperation, ...]:
         """Return the operations that differ in X's element type alone, whose elements are as wide."""

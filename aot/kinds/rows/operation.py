@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from aot.core.constraints import Extent, Range, Word
 from aot.core.element import ElementType
+from aot.core.feature import Feature
 from aot.core.types import SCALE_BLOCK
 
 if TYPE_CHECKING:
@@ -128,6 +129,11 @@ class RowOperation(Word):
     def position(self) -> int:
         """Return the place in the catalogue, which orders the sections of a table."""
         return list(RowOperation).index(self)
+
+    @property
+    def needs(self) -> tuple[Feature, ...]:
+        """Return what of a chip its element types ask for, whichever family computes it."""
+        return (Feature.FP8,) if self.y in (E4M3, E5M2) else ()
 
     @property
     def is_norm(self) -> bool:

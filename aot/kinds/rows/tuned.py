@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from aot.core.constraints import Sha256
 from aot.core.tile_order import HEURISTIC
 from aot.kinds.rows.candidate import RowKernelKey, RowLimits
+from aot.kinds.rows.kernel import RowKernel
 from aot.kinds.rows.operation import RowFunction, RowProblem
 
 
@@ -19,6 +20,11 @@ class TunedRowKernel:
     limits: RowLimits
     """What it asks of a problem."""
     is_fallback: bool
+
+    @staticmethod
+    def of(kernel: RowKernel, *, is_fallback: bool) -> TunedRowKernel:
+        """Return what measuring must know of a compiled kernel."""
+        return TunedRowKernel(kernel.key, kernel.object_sha256, kernel.limits, is_fallback)
 
     @property
     def name(self) -> str:

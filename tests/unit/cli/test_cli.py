@@ -153,6 +153,17 @@ def test_space():
     assert ["sm100_tgv_64x8_c1x1_st8_direct_swap", "in", "148,480", "B,", "8", "stages"] in rows
 
 
+def test_space_is_of_operations_of_any_kind():
+    text = succeed("space", "--target", "b200", "--operations", "bf16_kk,bf16_rms_norm", "--explain")
+    assert [line for line in text.splitlines() if line.endswith(("_kk:", "_norm:"))] == [
+        "bf16_kk:",
+        "bf16_rms_norm:",
+    ]
+    assert "    row_registers_1024x1_v8x4 needs about 88 registers a thread; sm_100a gives 64 to each of 1024" in text
+    rows = [x.split() for x in succeed("space", "--list", "--operations", "bf16_rotary").splitlines()]
+    assert ["row_rotary_8x16_v8x1", "in", "48", "B,", "64", "registers"] in rows
+
+
 @pytest.mark.slow
 def test_import_and_select(tmp_path, monkeypatch):
     coarse_grid(monkeypatch)
@@ -219,6 +230,13 @@ def test_runs_are_put_to_one_level(tmp_path):
     result = aot("import", "--level", "c.sqlite", "--record", "mine.jsonl.gz")
     assert result.exit_code == errors.StoreError.exit_code
     assert "c.sqlite has 3 pairs of problem and kernel in common with the others" in result.stderr
+
+
+def test_compile_is_of_operations_of_any_kind(monkeypatch):
+    asked = []
+    monkeypatch.setattr("aot.cli.tune.compile_all", lambda keys, *_: asked.extend(keys) or ([], []))
+    succeed("compile", "--target", "h200", "--operations", "bf16_rotary", "--kernels", "*_8x*")
+    assert [x.name for x in asked] == ["bf16_rotary_row_rotary_8x16_v8x1", "bf16_rotary_row_rotary_8x32_v8x1"]
 
 
 def test_compile_prints_failures_and_exits_with_one(monkeypatch):

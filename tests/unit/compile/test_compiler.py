@@ -19,12 +19,14 @@ import pytest
 from aot.compile import compiler as compile_module
 from aot.compile.artifact import CompileFailure
 from aot.compile.compiler import SCRATCH, ArtifactStore, compile_kernels, compile_one
-from aot.compile.kinds import FAMILIES, RESULT_NAME, entry_of, family_sources, sources_changed, sources_of
+from aot.compile.kinds import RESULT_NAME
 from aot.compile.object_file import cubin_sm, cubins, inspect
+from aot.compile.sources import FAMILIES, family_sources, sources_changed
 from aot.core import scratch
 from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.errors import CompileError, ResourceError
 from aot.core.target import load_target
+from aot.families import family_of
 from tests.compiling import EVERY
 from tests.unit.accepted import named
 from tests.unit.twins import BF16
@@ -61,7 +63,8 @@ def runs(tmp_path_factory):
     """Compile for every target at once, each into a store of its own; gives the stores and the results to come."""
     roots = {name: tmp_path_factory.mktemp("artifacts") for name in TARGETS}
     for key in (x for keys in KEYS.values() for x in keys):
-        sources_of(key)  # parsed once, before there are threads: CPython 3.11 may fail where several parse at once
+        # Parsed once, before there are threads: CPython 3.11 may fail where several parse at once.
+        family_sources(key.candidate.family)
     with ThreadPoolExecutor(len(TARGETS)) as pool:
         results = {
             name: pool.submit(
@@ -78,9 +81,7 @@ def artifacts(runs):
     _, results = runs
     found = {}
     for target in NAMES:
-        made, failures = results[target].result()
-        assert failures == []
-        found |= {(target, artifact.kernel.candidate.name): artifact for artifact in made}
+        found |= {(target, x.kernel.candidate.name): x for x in results[target].result()}
     return found
 
 
@@ -124,7 +125,7 @@ def _plain_object(key, target, folder):
     """Compile without keeping PTX, and return the object's SHA-256."""
     from cutlass import cute
 
-    entry = entry_of(key, target)
+    entry = family_of(key.candidate).entry(key.candidate, key.operation, target)
     options = f"--gpu-arch {target.arch} --host-target 'llvm -mtriple={target.host_triple} -mcpu={target.host_cpu}'"
     compiled = cute.compile(entry.function, *entry.arguments, options=options)
     compiled.export_to_c(file_path=str(folder), file_name="kernel", function_prefix=key.name)
@@ -141,9 +142,7 @@ def test_keeping_ptx_changes_no_byte_of_an_object(artifacts, tmp_path, target):
 
 
 def test_ptx_does_not_depend_on_the_host(runs, artifacts):
-    made, failures = runs[1]["thor, from another host"].result()
-    assert failures == []
-    for other in made:
+    for other in runs[1]["thor, from another host"].result():
         own = artifacts["thor", other.kernel.candidate.name]
         assert other.kernel.object_sha256 != own.kernel.object_sha256
         assert other.ptx_path.read_bytes() == own.ptx_path.read_bytes()
@@ -186,9 +185,8 @@ def test_artifacts_say_what_a_launch_needs(artifacts, name, num_strides, tmem_co
 
 def test_what_is_there_is_not_compiled_again(store, monkeypatch):
     monkeypatch.setattr(compile_module, "_run_workers", lambda *_, **__: pytest.fail("compiled again"))
-    made, failures = compile_kernels(KEYS["h200"][::-1], H200, store.root)
+    made = compile_kernels(KEYS["h200"][::-1], H200, store.root)
     assert [artifact.kernel.key for artifact in made] == KEYS["h200"][::-1]
-    assert failures == []
 
 
 @pytest.mark.parametrize(("damaged", "whole"), [(0, 1), (1, 0)] if EVERY else [(0, 1)])
@@ -200,7 +198,7 @@ def test_a_damaged_object_is_compiled_again_to_the_same_bytes(artifacts, store, 
     assert store.get(key, H200) is None
     other = store.get(KEYS["h200"][whole], H200).path
     before = other.stat().st_mtime_ns
-    made, _ = compile_kernels(KEYS["h200"], H200, store.root, progress=False)
+    made = compile_kernels(KEYS["h200"], H200, store.root, progress=False)
     assert made[damaged].kernel == good
     assert sha256(made[damaged].path.read_bytes()).hexdigest() == good.object_sha256
     assert other.stat().st_mtime_ns == before
@@ -250,8 +248,7 @@ def test_what_a_killed_run_left_is_swept(tmp_path, monkeypatch):
 
 def test_what_the_compiler_refuses_is_a_result_with_its_reason(runs):
     roots, results = runs
-    made, (failure,) = results["no such host"].result()
-    assert made == []
+    (failure,) = results["no such host"].result()
     assert failure.name == FALLBACK.name
     assert failure.reason.startswith("DSLRuntimeError: ")
     assert "no-such-triple" in failure.reason
@@ -265,7 +262,7 @@ def test_what_the_second_gate_refuses_is_a_result_with_its_reason(artifacts, tmp
     compile_one(SMALL, H200, tmp_path, tmp_path)
     prefix = f"_mlir_{SMALL.name}__mlir_ciface_"
     reason = f"CompileError: the object has 0 symbols for its entry ({prefix}*), expected 1: []"
-    assert compile_kernels([SMALL], H200, tmp_path) == ([], [CompileFailure(SMALL.name, reason)])
+    assert compile_kernels([SMALL], H200, tmp_path) == [CompileFailure(SMALL.name, reason)]
 
 
 def test_a_compiler_that_dies_is_an_error_that_says_so(tmp_path, monkeypatch):
@@ -283,7 +280,7 @@ def test_a_killed_compiler_stops_the_command_and_a_crashed_one_fails_its_kernel(
     monkeypatch.setattr(compile_module, "_start_worker", partial(_kill_self, number))
     if is_own:
         failure = CompileFailure(SMALL.name, f"the compiler crashed with signal {number}", 0.0)
-        assert compile_kernels([SMALL], H200, tmp_path, progress=False) == ([], [failure])
+        assert compile_kernels([SMALL], H200, tmp_path, progress=False) == [failure]
     else:
         with pytest.raises(ResourceError, match=f"the compiler was killed by signal {number}; is memory short"):
             compile_kernels([SMALL], H200, tmp_path, progress=False)
@@ -367,10 +364,10 @@ def test_sources_are_read_again_to_see_a_change(tmp_path, monkeypatch):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     before = family_sources(SMALL.candidate.family)
     monkeypatch.setattr(family_sources.__wrapped__, "__defaults__", (tmp_path,))
-    assert not sources_changed(SMALL)
+    assert not sources_changed(SMALL.candidate.family)
     with (tmp_path / f"{SMALL.candidate.family}.py").open("a") as file:
         file.write("# changed\n")
-    assert sources_changed(SMALL)
+    assert sources_changed(SMALL.candidate.family)
     assert family_sources(SMALL.candidate.family) == before
 
 
@@ -421,7 +418,7 @@ def test_what_a_device_is_known_by_is_no_part_of_an_object(tmp_path):
 def test_another_toolchain_or_source_has_another_place(tmp_path, monkeypatch):
     store = ArtifactStore(tmp_path)
     before = store.directory(SMALL, H200)
-    monkeypatch.setattr(compile_module, "sources_of", lambda key: f"changed {key.candidate.family}")
+    monkeypatch.setattr(compile_module, "family_sources", lambda family: f"changed {family}")
     changed = store.directory(SMALL, H200)
     monkeypatch.setattr(compile_module, "toolchain_versions", dict)
     assert len({before, changed, store.directory(SMALL, H200)}) == 3

@@ -5,17 +5,17 @@ from dataclasses import replace
 
 import pytest
 
+from aot.compile.tuned import tuned_kernel
 from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.operation import Operation
 from aot.emulate.execute import ExecutionOptions, Executor, schedule_name
-from aot.emulate.kernels import tuned_kernel
 from aot.emulate.schedule import Mode, Schedule
 from aot.kinds.gemm.edge_shapes import edge_shapes
 from aot.kinds.rows.call import row_cases
 from aot.kinds.rows.candidate import RowKernelKey
 from aot.kinds.rows.operation import RowOperation
 from aot.select.selector import fallback_key
-from aot.space.row_legality import row_fallback
+from aot.space.enumeration import fallback
 from tests.compiling import EVERY
 from tests.emulated import emulated_set, target_of, with_ptx
 from tests.unit.accepted import named
@@ -34,7 +34,7 @@ FEW = 12_000
 def general(tmp_path_factory):
     """Make a set of the general kernel of products and of that of a norm."""
     target = target_of("thor")
-    keys = [fallback_key(BF16, target), RowKernelKey(NORM, row_fallback(NORM, target))]
+    keys = [fallback_key(BF16, target), RowKernelKey(NORM, fallback(NORM, target))]
     return emulated_set(keys, "thor", tmp_path_factory.mktemp("general"))
 
 
@@ -60,7 +60,7 @@ def test_small_cases_are_executed_under_each_schedule_and_large_ones_are_named(g
     assert found.num_instructions / found.num_runs <= FEW
     assert found.seconds > 0
     names = [*(x.case for x in found.cases), *found.left_out]
-    assert sorted(names) == sorted(map(str, edge_shapes(tuned_kernel(general.products[0]))))
+    assert sorted(names) == sorted(map(str, edge_shapes(tuned_kernel(general.products[0].kernel))))
     assert len(found.left_out) > 2
     assert found.ptx_sha256 == general.products[0].kernel.ptx_sha256
 
@@ -191,7 +191,7 @@ def test_groups_are_executed_with_poison_behind_every_extent(operation, tmp_path
 
     candidate = next(x for x in legal(operation, target_of("h200")) if x.gemm.tile_m * x.gemm.tile_n <= 128 * 64)
     kernels = emulated_set([KernelKey(operation, candidate)], "h200", tmp_path)
-    tuned = tuned_kernel(kernels.products[0])
+    tuned = tuned_kernel(kernels.products[0].kernel)
     ragged = [x for x in edge_shapes(tuned) if x.stride_multiple > 1]
     assert len(ragged) == 2
     (case,) = on_problem(kernels, (9, 24, 99), TWO[:1]).cases

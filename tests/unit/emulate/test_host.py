@@ -19,7 +19,7 @@ from aot.kinds.rows.candidate import RowKernelKey
 from aot.kinds.rows.operation import RowOperation, RowProblem
 from aot.kinds.rows.signature import RowArgument
 from aot.select.selector import fallback_key
-from aot.space.row_legality import row_fallback
+from aot.space.enumeration import fallback
 from tests.emulated import emulated_set, target_of
 from tests.unit.twins import BF16
 
@@ -42,7 +42,7 @@ class Device(EmulatedGpu):
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory):
     target = target_of("thor")
-    keys = [fallback_key(BF16, target), SPLIT, RowKernelKey(NORM, row_fallback(NORM, target))]
+    keys = [fallback_key(BF16, target), SPLIT, RowKernelKey(NORM, fallback(NORM, target))]
     return emulated_set(keys, "thor", tmp_path_factory.mktemp("host"))
 
 

@@ -16,7 +16,9 @@ from aot.space.legality import check
 from aot.space.shortlist import shortlist
 from tests.unit.twins import BF16, problem_of
 
-NAMES = sorted(x.stem for x in Path(aot.families.__file__).parent.glob("[!_]*.py"))
+FOLDER = Path(aot.families.__file__).parent
+MODULES = {x.stem: x.relative_to(FOLDER).with_suffix("") for x in FOLDER.rglob("[!_]*.py")}
+NAMES = sorted(MODULES)
 
 NEW_FAMILY = """
 from dataclasses import dataclass
@@ -39,6 +41,7 @@ class Own(Knobs):
 
 class Newest:
     name = "sm100_newest"
+    kind = "gemm"
     knobs = Own
     needs = (Feature.TCGEN05,)
     num_strides = 1
@@ -116,7 +119,9 @@ def test_every_module_of_a_family_has_its_entry_point():
     assert sorted(families()) == NAMES
     assert all(family.name == name for name, family in families().items())
     project = tomllib.loads(SOURCE_TREE.read_text(encoding="utf-8"))["project"]
-    assert project["entry-points"][GROUP] == {x: f"aot.families.{x}:FAMILY" for x in NAMES}
+    assert project["entry-points"][GROUP] == {
+        x: f"aot.families.{path.as_posix().replace(chr(47), chr(46))}:FAMILY" for x, path in MODULES.items()
+    }
 
 
 def test_without_a_source_tree_ours_are_found_as_others(installed, monkeypatch, tmp_path):
@@ -155,7 +160,12 @@ def test_two_families_of_one_name_are_refused_with_both_distributions(installed)
         ),
         ("1 / 0", "cannot be loaded: ZeroDivisionError: division by zero; install fast-kernels again, or uninstall it"),
         ("OTHER = 1", "cannot be loaded: AttributeError: module 'fast' has no attribute 'FAMILY'"),
-        ("FAMILY = 3", "is a int without name, knobs, needs, num_strides"),
+        ("FAMILY = 3", "is a int without name, kind, knobs, needs, is_fallback, candidates, check, resources, entry"),
+        (
+            NEW_FAMILY.replace('kind = "gemm"', 'kind = "rows"'),
+            "is a Newest without operations, limits, num_reads; expected an aot.families.Family",
+        ),
+        (NEW_FAMILY.replace('kind = "gemm"', 'kind = "cloud"'), "is of the kind 'cloud'; there are gemm, rows"),
         (NEW_FAMILY, "calls itself 'sm100_newest'; expected its entry point's name, by which it is found"),
     ],
 )

@@ -13,7 +13,7 @@ from aot.measure.store import open_store
 from aot.measure.tuning_set import TuningSet, read_tuning_set, write_tuning_set
 from aot.measure.worker import Worker
 from aot.select.record import from_store, parse_record, record_text
-from aot.select.rows import row_times
+from aot.select.stepped import times_of
 from tests.unit.row_twins import NORM, QUANTIZE, ROTARY, row_kernel_of
 from tests.unit.twins import CONDITIONS, TwinGpu, TwinKernels, kernel_of, problem_of
 
@@ -108,10 +108,10 @@ def test_rows_of_a_store_are_those_of_a_record_that_a_table_is_selected_from(tmp
     assert record_text(parse_record(text, "r")) == text
     assert sum(x.endswith(",64,128,20.0,20.0,20.0,7,0.0]") for x in text.splitlines()) == 1
     (tmp_path / "r.jsonl").write_text(text)
-    times = row_times((NORM, QUANTIZE, ROTARY), [tmp_path / "r.jsonl"])
-    assert times[NORM] == {(64, 128): {ROWS[0].key.candidate: 20.0, ROWS[1].key.candidate: 30.0}}
+    times = times_of((NORM, QUANTIZE, ROTARY), [tmp_path / "r.jsonl"])
+    assert times[NORM] == {RowProblem(NORM, 64, 128): {ROWS[0].key.candidate: 20.0, ROWS[1].key.candidate: 30.0}}
     assert set(times) == {NORM, QUANTIZE, ROTARY}
-    assert row_times((RowOperation.FP16_RMS_NORM,), [tmp_path / "r.jsonl"]) == {}
+    assert times_of((RowOperation.FP16_RMS_NORM,), [tmp_path / "r.jsonl"]) == {}
 
 
 def test_a_tuning_of_several_kinds_is_carried_in_one_bundle(tmp_path):

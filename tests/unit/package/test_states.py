@@ -15,7 +15,7 @@ from aot.package.states import (
     execution_text,
     executions_of,
     measured_kernels,
-    measured_row_kernels,
+    measured_steps,
     state_variables,
     states_text,
     with_states,
@@ -51,8 +51,8 @@ def test_a_row_kernel_is_measured_where_a_step_has_a_time_of_it():
     keys = [x.key for x in kernels]
     steps = (RowStep(1, 1, 2.0, "measured"), RowStep(9, 2, 3.0, "predicted"))
     table = RowTable((RowSection(RowOperation.BF16_RMS_NORM, (RowColumn(64, steps),), 0),))
-    assert measured_row_kernels(table, keys) == {keys[1]}
-    made = with_states(kernels, measured_row_kernels(table, keys), [replace(RIGHT, kernel=kernels[2].name)])
+    assert measured_steps(table, keys) == {keys[1]}
+    made = with_states(kernels, measured_steps(table, keys), [replace(RIGHT, kernel=kernels[2].name)])
     assert [x.state for x in made] == ["compiled", "run", "executed"]
 
 

@@ -46,7 +46,7 @@ def test_a_surprise_ends_with_an_error(monkeypatch):
     def refuse(keys, *args, **kwargs):
         del keys, args, kwargs
 
-    monkeypatch.setattr("research.studies.census_command.compile_all_kinds", refuse)
+    monkeypatch.setattr("research.studies.census_command.compile_each", refuse)
     real = census.count
 
     def failing(*args):

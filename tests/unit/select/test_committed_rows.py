@@ -6,11 +6,11 @@ import pytest
 
 import aot
 from aot.core.target import load_target
+from aot.families import rows_family_of
 from aot.kinds.rows.kind import ROWS
 from aot.kinds.rows.operation import RowFunction
-from aot.row_families import row_family_of
+from aot.kinds.rows.sizes import HEAD_EDGES
 from aot.select.record import read_record
-from aot.select.rows import HEAD_EDGES
 
 RECORDS = sorted((Path(aot.__file__).parent / "records").glob("*_rows.jsonl.gz"))
 
@@ -22,7 +22,7 @@ def test_every_time_is_of_a_size_that_its_kernel_takes_and_that_there_is(path):
     assert record.measurements
     for item in record.measurements:
         problem, candidate = item.problem, item.kernel.candidate
-        assert row_family_of(candidate).limits(candidate, problem.operation).takes(problem.cols), problem.name
+        assert rows_family_of(candidate).limits(candidate, problem.operation).takes(problem.cols), problem.name
         if problem.operation.function is RowFunction.ROTARY:
             assert problem.cols in HEAD_EDGES, problem.name
         # What fits the L2 cache may move faster than memory.

@@ -21,7 +21,8 @@ from aot.select.selection import Regret
 from aot.select.time_model import TimeModel
 from aot.space.enumeration import Patterns
 from aot.tune import tuning
-from aot.tune.tuning import TuningRequest, Workplace, learn, tuning_candidates, tuning_library, tuning_set
+from aot.tune.kinds import TuningRequest, tuning_candidates
+from aot.tune.tuning import Workplace, learn, tuning_library, tuning_set
 from tests.golden.manifest import kernel
 from tests.unit.accepted import named
 from tests.unit.selections import PLAIN, SELECTION
@@ -94,14 +95,17 @@ def test_a_tuning_without_a_kernel_is_an_error(monkeypatch, tmp_path):
         "aot.tune.tuning.compile_all", lambda keys, *_: ([], [CompileFailure(x.name, "why") for x in keys])
     )
     with pytest.raises(
-        CompileError, match="none of 2 kernels compiled; the first: bf16_kk_simt_64x64_c1x1_direct: why"
+        CompileError, match="bf16_kk_simt_64x64_c1x1_direct, which every library has, does not compile: why"
     ):
         tuning_library(request_of(1), H200, tmp_path, Workplace())
 
 
 def test_a_selected_kernel_must_compile(monkeypatch, tmp_path):
     monkeypatch.setattr("aot.package.wheel.compile_shipped", lambda *_: ([], [CompileFailure("k", "why")]))
-    message = "1 selected kernels do not compile; the first: k: why; leave it out with `aot select --kernels='-...'`"
+    message = (
+        "1 selected kernels do not compile; the first: k: why; leave it out with `aot select --kernels='-...'`, or its "
+        "operation with `aot build --operations`"
+    )
     with pytest.raises(CompileError) as caught:
         make_wheel([TableSource(SELECTION, H200)], tmp_path / "dist", Workplace(), package="p", wheel_version="1")
     assert str(caught.value) == message

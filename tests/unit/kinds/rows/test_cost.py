@@ -3,18 +3,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aot.core.target import load_target
-from aot.kinds.rows.candidate import RowCandidate, RowKernelKey
+from aot.kinds.rows.candidate import row_candidate
 from aot.kinds.rows.operation import RowOperation, RowProblem
-from aot.space.row_cost import row_time_us
+from aot.space.kinds import space_of
 
 H200, THOR = load_target("h200"), load_target("thor")
 NORM = RowOperation.BF16_RMS_NORM
-REGISTERS = RowCandidate("row_registers", 256, 1, 8, 2)
-LOOPED = RowCandidate("row_looped", 256, 1, 8, 2)
+REGISTERS = row_candidate("row_registers", 256, 1, 8, 2)
+LOOPED = row_candidate("row_looped", 256, 1, 8, 2)
 
 
 def time_us(rows, cols, candidate=REGISTERS, operation=NORM, target=H200):
-    return row_time_us(RowKernelKey(operation, candidate), RowProblem(operation, rows, cols), target)
+    (found,) = space_of(operation).times_us([candidate], RowProblem(operation, rows, cols), target)
+    return found
 
 
 def test_many_rows_take_what_moving_their_bytes_takes():
@@ -39,8 +40,8 @@ def test_reading_again_takes_longer():
 
 @pytest.mark.parametrize("rows", [1, 512, 8192])
 def test_a_warp_a_row_is_slow_where_rows_are_wide_and_few_threads_wait_where_they_are_narrow(rows):
-    narrow = RowCandidate("row_looped", 256, 1, 8, 1)
-    assert time_us(rows, 16384, narrow) > time_us(rows, 16384, RowCandidate("row_looped", 1024, 1, 8, 2))
+    narrow = row_candidate("row_looped", 256, 1, 8, 1)
+    assert time_us(rows, 16384, narrow) > time_us(rows, 16384, row_candidate("row_looped", 1024, 1, 8, 2))
 
 
 def test_less_bandwidth_takes_longer():

@@ -19,11 +19,11 @@ from cutlass.memory import SmemAllocator
 
 from aot.core.numerics import max_finite
 from aot.families._grid import along_x
+from aot.families.rows import _space
+from aot.families.rows._memory import Place, load, maximum, reduce, registers
+from aot.families.rows._quotient import divide
+from aot.families.rows._row_kernel import Operands, RowKernel
 from aot.kinds.rows.quantization import LEAST_SCALE
-from aot.row_families import _space
-from aot.row_families._memory import Place, load, maximum, reduce, registers
-from aot.row_families._quotient import divide
-from aot.row_families._row_kernel import Operands, RowKernel
 
 MOST_CTAS = 1024
 """CTAs that find the scale: each adds one atomic operation at the same address, and together they fill any device."""
@@ -32,7 +32,7 @@ LARGER = "{ .reg .b32 bits; mov.b32 bits, {$r1}; red.relaxed.gpu.global.max.u32 
 """Leaves the larger of a float32 from 0 on and what is at an address there. Source: PTX ISA, red."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TensorScaleKernel(RowKernel):
     """The kernels of one candidate."""
 
@@ -44,11 +44,11 @@ class TensorScaleKernel(RowKernel):
         down = cutlass.max(cutlass.min(rows, MOST_CTAS // across), 1)
         options = {
             "stream": stream,
-            "min_blocks_per_mp": _space.blocks_per_sm(self.registers, self.candidate.num_threads),
+            "min_blocks_per_mp": _space.blocks_per_sm(self.registers, self.knobs.num_threads),
             "preferred_smem_carveout": _space.SMEM_CARVEOUT,
             "use_pdl": True,
         }
-        block = (self.candidate.num_threads, 1, 1)
+        block = (self.knobs.num_threads, 1, 1)
         self.clear(operands.scale).launch(grid=(1, 1, 1), block=(1, 1, 1), stream=stream, use_pdl=True)
         self.find(operands.x, operands.y, operands.scale).launch(grid=along_x(across, down), block=block, **options)
         self.use(operands.x, operands.y, operands.scale).launch(grid=along_x(rows, pieces), block=block, **options)
@@ -75,9 +75,9 @@ class TensorScaleKernel(RowKernel):
             for j in cutlass.range((pieces - first_piece - 1) // across + 1, unroll=1):
                 place = self._place(first_row + i * down, first_piece + j * across, thread, cols)
                 magnitude = maximum(magnitude, self._magnitude(self._values(x, place), place))
-        num_warps = const_expr(-(-self.candidate.num_threads // cute.arch.WARP_SIZE))
+        num_warps = const_expr(-(-self.knobs.num_threads // cute.arch.WARP_SIZE))
         shared = SmemAllocator().allocate_tensor(Float32, cute.make_layout(num_warps), 16)
-        magnitude = reduce(magnitude, maximum, self.candidate.threads_per_row, shared)
+        magnitude = reduce(magnitude, maximum, self.knobs.threads_per_row, shared)
         if (thread == 0) & (magnitude != 0.0):  # of a NaN this is so
             found = maximum(magnitude / Float32(max_finite(self.operation.y)), Float32(LEAST_SCALE))
             cute.arch.inline_ptx(LARGER, read_only_args=[scale.iterator.toint(), found])
@@ -100,13 +100,13 @@ class TensorScaleKernel(RowKernel):
 
     def _place(self, row: Any, piece: Any, thread: Any, cols: Any) -> Any:
         """Return the place of a thread in a piece of a row that there is."""
-        first = piece * self.candidate.columns + thread * self.candidate.vector_elements
-        return Place(self.candidate, Int32(row), first, cols)
+        first = piece * self.knobs.columns + thread * self.knobs.vector_elements
+        return Place(self.knobs, Int32(row), first, cols)
 
     @cute.jit
     def _values(self, x: cute.Tensor, place: Any) -> Any:
         """Return a thread's float32 values, those of columns that are not there 0."""
-        loaded, values = registers(self.candidate, x.element_type), registers(self.candidate, Float32)
+        loaded, values = registers(self.knobs, x.element_type), registers(self.knobs, Float32)
         load(x, place, loaded, Boolean(True))
         values.store(loaded.load().to(Float32))
         return values

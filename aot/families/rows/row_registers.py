@@ -6,13 +6,15 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from aot.core.types import SCALE_BLOCK
-from aot.kinds.rows.candidate import RowCandidate
+from aot.families.rows import _space
+from aot.kinds.rows.candidate import RowKnobs, row_candidate
 from aot.kinds.rows.operation import MAX_COLS, RowScale
-from aot.row_families import _space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from aot.core.candidate import Candidate
+    from aot.core.target import Target
     from aot.families import Entry
     from aot.kinds.rows.candidate import RowLimits
     from aot.kinds.rows.operation import RowOperation
@@ -44,26 +46,25 @@ class RowRegisters(_space.RowKernels):
     """The family `row_registers`."""
 
     name = "row_registers"
+    operations = _space.OF_ROWS
 
-    def candidates(self, operation: RowOperation) -> Iterator[RowCandidate]:
+    def candidates(self, operation: RowOperation, target: Target) -> Iterator[Candidate]:
         """Enumerate threads a row, rows a CTA and vectors a thread."""
-        if _space.is_row(operation):
-            for threads, rows, vectors in _threads(operation):
-                yield RowCandidate(self.name, threads, rows, _space.vector_elements(operation), vectors)
+        del target
+        for threads, rows, vectors in _threads(operation):
+            yield row_candidate(self.name, threads, rows, _space.vector_elements(operation), vectors)
 
-    def registers(self, candidate: RowCandidate, operation: RowOperation) -> int:
-        """Estimate the registers of a thread."""
-        return _space.registers(candidate, operation)
-
-    def limits(self, candidate: RowCandidate, operation: RowOperation) -> RowLimits:
+    def limits(self, candidate: Candidate, operation: RowOperation) -> RowLimits:
         """Ask for aligned rows, no wider than the registers."""
-        return _space.limits(candidate, max_cols=candidate.columns if operation.reduces_rows else MAX_COLS)
+        knobs = RowKnobs.of(candidate)
+        return _space.limits(knobs, max_cols=knobs.columns if operation.reduces_rows else MAX_COLS)
 
-    def entry(self, candidate: RowCandidate, operation: RowOperation) -> Entry:
+    def entry(self, candidate: Candidate, operation: RowOperation, target: Target) -> Entry:
         """Make the entry."""
-        from aot.row_families._entry import row_entry
+        del target
+        from aot.families.rows._entry import row_entry
 
-        return row_entry(operation, candidate, self.registers(candidate, operation), is_looped=False)
+        return row_entry(operation, candidate, self.registers(RowKnobs.of(candidate), operation), is_looped=False)
 
 
 FAMILY = RowRegisters()

@@ -17,7 +17,7 @@ POINTER = ctypes.POINTER(ctypes.c_float)
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    source = native.ROOT / "tests" / "unit" / "row_families" / "quotient.cc"
+    source = native.ROOT / "tests" / "unit" / "families" / "rows" / "quotient.cc"
     # Nothing is contracted: each operation below is one of the kernel's.
     flags = ["-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-shared"]
     made = native.link([source], tmp_path_factory.mktemp("quotient") / "quotient.so", native.GCC, flags, [])

@@ -1,4 +1,4 @@
-"""What tunings of operations on rows wrote until 2026-11-27 is read on: journals by `aot import`, records migrate."""
+"""What tunings of operations on rows wrote until 2026-11-27 becomes records like all others."""
 
 import gzip
 import json
@@ -7,11 +7,10 @@ import pytest
 
 from aot.core.errors import StoreError
 from aot.core.strict_json import DecodeError
-from aot.kinds.rows.candidate import RowCandidate, RowKernelKey
+from aot.kinds.rows.candidate import RowKernelKey, row_candidate
 from aot.kinds.rows.operation import RowOperation, RowProblem
 from aot.select.record import read_record
-from aot.select.row_times import is_journal, parse_row_record, read_journal
-from aot.tune.tuning import import_results
+from research.studies.journals import parse_row_record, read_journal
 from research.studies.migrate import migrate
 
 CONDITIONS = {
@@ -47,7 +46,7 @@ JOURNAL = [
     {"quarantined": {"kernel": BAD, "reason": "hung"}},
     {"idle": {}},
 ]
-KEY = RowKernelKey(RowOperation.BF16_RMS_NORM, RowCandidate("row_registers", 128, 1, 8, 4))
+KEY = RowKernelKey(RowOperation.BF16_RMS_NORM, row_candidate("row_registers", 128, 1, 8, 4))
 
 
 def journal(path, lines=JOURNAL, end="\n"):
@@ -55,18 +54,14 @@ def journal(path, lines=JOURNAL, end="\n"):
     return path
 
 
-def test_a_journal_is_imported_without_what_was_quarantined_and_of_several_times_the_last_counts(tmp_path):
+def test_a_journal_becomes_a_record_without_what_was_quarantined_and_of_several_times_the_last_counts(tmp_path):
     path = journal(tmp_path / "results.jsonl")
-    assert is_journal(path)
-    written = import_results([path], tmp_path / "r.jsonl.gz", tmp_path)
-    found = read_record(written.path)
+    migrate(path)
+    found = read_record(tmp_path / "results.jsonl.gz")
     assert [(x.kernel, x.problem, x.median_us, x.num_rounds) for x in found.measurements] == [
         (KEY, RowProblem(KEY.operation, rows, 4096), 2.165, 7) for rows in (16, 64)
     ]
     assert (found.target, [x.protocol for x in found.conditions]) == ("h200", ["rows-graph-cold-l2-v1"])
-    other = [{"run": {**RUN["run"], "conditions": {**CONDITIONS, "num_sms": 7}}}, *JOURNAL[1:]]
-    with pytest.raises(StoreError, match="records to merge need one target"):
-        import_results([journal(tmp_path / "other.jsonl", other)], written.path, tmp_path)
 
 
 def test_a_line_that_was_cut_off_counts_for_nothing(tmp_path):

@@ -3,23 +3,28 @@ import pytest
 from aot.core.dispatch import Tier
 from aot.core.errors import SelectionError
 from aot.core.target import load_target
-from aot.kinds.rows.candidate import RowKernelKey
+from aot.families import rows_family_of
 from aot.kinds.rows.dispatch import look_up_rows, row_table_fault
 from aot.kinds.rows.operation import MAX_COLS, RowOperation, RowProblem
-from aot.row_families import row_family_of
-from aot.select.rows import COL_EDGES, MAX_KERNELS, ROW_EDGES, renumbered_rows, select_rows
-from aot.space.row_cost import row_time_us
-from aot.space.row_legality import legal_rows, row_fallback
+from aot.kinds.rows.sizes import COL_EDGES, ROW_EDGES
+from aot.select.stepped import MAX_KERNELS, renumbered_steps, select_stepped
+from aot.space.enumeration import fallback, legal
+from aot.space.kinds import space_of
 
 H200 = load_target("h200")
 NORM = RowOperation.BF16_RMS_NORM
+
+
+def time_us(candidate, problem):
+    (found,) = space_of(NORM).times_us([candidate], problem, H200)
+    return found
 
 
 class Kernel:
     """What a table is held against of a kernel."""
 
     def __init__(self, key):
-        self.operation, self.limits = key.operation, row_family_of(key.candidate).limits(key.candidate, key.operation)
+        self.operation, self.limits = key.operation, rows_family_of(key.candidate).limits(key.candidate, key.operation)
 
 
 def kernels_of(selection):
@@ -29,7 +34,7 @@ def kernels_of(selection):
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["h200", "thor"])
 def test_every_operation_gets_a_sound_table_that_says_predicted(target):
-    selection = select_rows(tuple(RowOperation), load_target(target))
+    selection = select_stepped(tuple(RowOperation), load_target(target))
     assert row_table_fault(selection.table, kernels_of(selection)) == ""
     assert [section.operation for section in selection.table.sections] == list(RowOperation)
     steps = [step for section in selection.table.sections for column in section.columns for step in column.steps]
@@ -37,11 +42,11 @@ def test_every_operation_gets_a_sound_table_that_says_predicted(target):
     for operation in RowOperation:
         own = [key for key in selection.kernels if key.operation is operation]
         assert 2 <= len(own) <= MAX_KERNELS + 1
-        assert own[0].candidate == row_fallback(operation, load_target(target))
+        assert own[0].candidate == fallback(operation, load_target(target))
 
 
 def test_the_table_loses_little_to_the_best_candidate_by_the_models_times():
-    selection = select_rows((NORM,), H200)
+    selection = select_stepped((NORM,), H200)
     limits = [kernel.limits for kernel in kernels_of(selection)]
     ratios = []
     for rows in ROW_EDGES:
@@ -49,15 +54,15 @@ def test_the_table_loses_little_to_the_best_candidate_by_the_models_times():
             problem = RowProblem(NORM, rows, cols)
             found = look_up_rows(selection.table.sections[0], problem, limits, 16)
             assert found.tier is Tier.GRID
-            fit = [x for x in legal_rows(NORM, H200) if row_family_of(x).limits(x, NORM).takes(cols)]
-            best = min(row_time_us(RowKernelKey(NORM, x), problem, H200) for x in fit)
-            ratios.append(row_time_us(selection.kernels[found.kernel], problem, H200) / best)
+            fit = [x for x in legal(NORM, H200) if rows_family_of(x).limits(x, NORM).takes(cols)]
+            best = min(space_of(NORM).times_us(fit, problem, H200))
+            ratios.append(time_us(selection.kernels[found.kernel].candidate, problem) / best)
     assert max(ratios) < 1.25
     assert sum(ratios) / len(ratios) < 1.02
 
 
 def test_any_width_is_answered_by_vectors():
-    selection = select_rows((NORM,), H200)
+    selection = select_stepped((NORM,), H200)
     assert selection.table.sections[0].columns[-1].cols == MAX_COLS
     limits = [kernel.limits for kernel in kernels_of(selection)]
     found = look_up_rows(selection.table.sections[0], RowProblem(NORM, 5, 1 << 24), limits, 16)
@@ -68,7 +73,7 @@ def measured(*candidates, rows=(1, 64), cols=(1024, 4096)):
     """Make times in which the candidate at place i is the best at the i-th number of rows."""
     return {
         NORM: {
-            (r, c): {x: 5.0 + (i != j) + 0.001 * c for i, x in enumerate(candidates)}
+            RowProblem(NORM, r, c): {x: 5.0 + (i != j) + 0.001 * c for i, x in enumerate(candidates)}
             for j, r in enumerate(rows)
             for c in cols
         }
@@ -76,13 +81,13 @@ def measured(*candidates, rows=(1, 64), cols=(1024, 4096)):
 
 
 def two_of_any_width():
-    return [x for x in legal_rows(NORM, H200) if row_family_of(x).limits(x, NORM).max_cols == MAX_COLS][:2]
+    return [x for x in legal(NORM, H200) if rows_family_of(x).limits(x, NORM).max_cols == MAX_COLS][:2]
 
 
 def test_measured_times_choose_and_their_rows_say_so():
     one, other = two_of_any_width()
-    selection = select_rows((NORM,), H200, measured(one, other))
-    assert [key.candidate for key in selection.kernels[1:]] == sorted((one, other), key=legal_rows(NORM, H200).index)
+    selection = select_stepped((NORM,), H200, measured(one, other))
+    assert [key.candidate for key in selection.kernels[1:]] == sorted((one, other), key=legal(NORM, H200).index)
     section = selection.table.sections[0]
     assert {1024, 4096} < set(section.col_edges)
     for column in section.columns:
@@ -94,28 +99,28 @@ def test_measured_times_choose_and_their_rows_say_so():
 
 def test_between_what_was_measured_a_prediction_is_corrected_by_the_nearest_time():
     """The model's favourite took ten times as long as predicted at the one size measured: so another is taken."""
-    favourite = select_rows((NORM,), H200).kernels[1].candidate
-    others = [x for x in legal_rows(NORM, H200) if x != favourite]
+    favourite = select_stepped((NORM,), H200).kernels[1].candidate
+    others = [x for x in legal(NORM, H200) if x != favourite]
 
     def predicted(candidate):
-        return row_time_us(RowKernelKey(NORM, candidate), RowProblem(NORM, 64, 4096), H200)
+        return time_us(candidate, RowProblem(NORM, 64, 4096))
 
-    fits = [x for x in (favourite, *others) if row_family_of(x).limits(x, NORM).max_cols >= 4096]
+    fits = [x for x in (favourite, *others) if rows_family_of(x).limits(x, NORM).max_cols >= 4096]
     times = {x: predicted(x) * (10 if x == favourite else 1) for x in fits}
-    selection = select_rows((NORM,), H200, {NORM: {(64, 4096): times}})
+    selection = select_stepped((NORM,), H200, {NORM: {RowProblem(NORM, 64, 4096): times}})
     assert favourite not in {key.candidate for key in selection.kernels[1:]}
 
 
 def test_a_record_that_leaves_a_size_without_a_kernel_is_refused():
-    narrow = next(x for x in legal_rows(NORM, H200) if row_family_of(x).limits(x, NORM).max_cols < MAX_COLS)
+    narrow = next(x for x in legal(NORM, H200) if rows_family_of(x).limits(x, NORM).max_cols < MAX_COLS)
     with pytest.raises(SelectionError, match="bf16_rms_norm: no kernel is left for some sizes"):
-        select_rows((NORM,), H200, measured(narrow, cols=(64,)))
+        select_stepped((NORM,), H200, measured(narrow, cols=(64,)))
 
 
 def test_a_table_is_renumbered_over_the_kernels_of_a_wheel():
-    selection = select_rows((NORM,), H200)
+    selection = select_stepped((NORM,), H200)
     numbers = {key: 100 - i for i, key in enumerate(selection.kernels)}
-    table = renumbered_rows(selection, numbers)
+    table = renumbered_steps(selection, numbers)
     for old, new in zip(selection.table.sections[0].columns, table.sections[0].columns, strict=True):
         assert [100 - step.kernel for step in old.steps] == [step.kernel for step in new.steps]
     assert table.sections[0].fallback == 100

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aot.kinds.rows.candidate import RowCandidate
-from aot.kinds.rows.operation import RowFunction
-from aot.row_families import _space
+from aot.families.rows import _space
+from aot.kinds.rows.candidate import RowKnobs, row_candidate
+from aot.kinds.rows.operation import RowFunction, RowOperation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from aot.core.candidate import Candidate
+    from aot.core.target import Target
     from aot.families import Entry
-    from aot.kinds.rows.operation import RowOperation
 
 THREADS_PER_ROW = (256, 512)
 VECTORS = (1, 2)
@@ -29,29 +30,30 @@ class RowLooped(_space.RowKernels):
     """The family `row_looped`."""
 
     name = "row_looped"
+    operations = tuple(x for x in RowOperation if x.reduces_rows)
 
-    def candidates(self, operation: RowOperation) -> Iterator[RowCandidate]:
+    def candidates(self, operation: RowOperation, target: Target) -> Iterator[Candidate]:
         """Enumerate threads and vectors; an operation whose rows can be cut needs none of it."""
-        if not operation.reduces_rows:
-            return
+        del target
         for threads in THREADS_PER_ROW:
             for vectors in VECTORS:
-                yield RowCandidate(self.name, threads, 1, _space.vector_elements(operation), vectors)
+                yield row_candidate(self.name, threads, 1, _space.vector_elements(operation), vectors)
 
-    def registers(self, candidate: RowCandidate, operation: RowOperation) -> int:
+    def registers(self, knobs: RowKnobs, operation: RowOperation) -> int:
         """Estimate the registers of a thread."""
-        return _space.registers(candidate, operation, _space.LOOP_REGISTERS)
+        return _space.registers(knobs, operation, _space.LOOP_REGISTERS)
 
-    def num_reads(self, candidate: RowCandidate, operation: RowOperation) -> int:
+    def num_reads(self, candidate: Candidate, operation: RowOperation) -> int:
         """Read once for each step."""
         del candidate
         return num_reads(operation)
 
-    def entry(self, candidate: RowCandidate, operation: RowOperation) -> Entry:
+    def entry(self, candidate: Candidate, operation: RowOperation, target: Target) -> Entry:
         """Make the entry."""
-        from aot.row_families._entry import row_entry
+        del target
+        from aot.families.rows._entry import row_entry
 
-        return row_entry(operation, candidate, self.registers(candidate, operation), is_looped=True)
+        return row_entry(operation, candidate, self.registers(RowKnobs.of(candidate), operation), is_looped=True)
 
 
 FAMILY = RowLooped()

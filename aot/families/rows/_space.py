@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Reason, Rejected, Resources
+from aot.core.feature import Feature
 from aot.core.types import SCALE_BLOCK
-from aot.kinds.rows.candidate import RowLimits
-from aot.kinds.rows.operation import MAX_COLS, RowFunction, RowScale
+from aot.kinds.rows.candidate import RowKnobs, RowLimits
+from aot.kinds.rows.operation import KIND, MAX_COLS, RowFunction, RowOperation, RowScale
 
 if TYPE_CHECKING:
-    from aot.kinds.rows.candidate import RowCandidate
-    from aot.kinds.rows.operation import RowOperation
+    from aot.core.candidate import Candidate
+    from aot.core.target import Target
+
+OF_ROWS = tuple(x for x in RowOperation if x.function is not RowFunction.ROTARY)
+"""What `_row_kernel` computes."""
+OF_HEADS = tuple(x for x in RowOperation if x.function is RowFunction.ROTARY)
+"""What `_rotary_kernel` computes."""
 
 VECTOR_BYTES = 16
 """The widest access of a thread. Source: PTX ISA, ld.global: .v4 of 32 bits."""
@@ -43,19 +50,25 @@ def vector_elements(operation: RowOperation) -> int:
     return VECTOR_BYTES // operation.x.num_bytes
 
 
-def is_row(operation: RowOperation) -> bool:
-    """Say whether `_row_kernel` computes an operation."""
-    return operation.function is not RowFunction.ROTARY
+def kernel_text(kernel: Any) -> str:
+    """Return the text by which the compiler names a kernel, and which is therefore a part of its object.
+
+    It writes the candidate as one class with all knobs, as candidates were when the kernels were measured and executed.
+    """
+    candidate = ", ".join(f"{name}={value!r}" for name, value in kernel.candidate.knobs.items())
+    written = {"candidate": f"RowCandidate(family={kernel.candidate.family!r}, {candidate})"}
+    values = (f"{x.name}={written.get(x.name) or repr(getattr(kernel, x.name))}" for x in fields(kernel))
+    return f"{type(kernel).__name__}({', '.join(values)})"
 
 
-def registers(candidate: RowCandidate, operation: RowOperation, more: int = 0) -> int:
+def registers(knobs: RowKnobs, operation: RowOperation, more: int = 0) -> int:
     """Count the registers that a thread of `_row_kernel` cannot do without.
 
     They hold the float32 values, and beside them weights and biases, or what pairs are made of.
     """
     beside = operation.is_norm + operation.has_bias + operation.is_pair
-    each = candidate.vectors_per_thread * candidate.vector_elements
-    packed = each // 2 if candidate.vector_elements > 1 else each
+    each = knobs.vectors_per_thread * knobs.vector_elements
+    packed = each // 2 if knobs.vector_elements > 1 else each
     return FIXED_REGISTERS + more + each + beside * packed
 
 
@@ -68,46 +81,55 @@ def blocks_per_sm(registers: int, num_threads: int) -> int:
     return max(min(fitting, THREADS_OF_SM // num_threads), 1)
 
 
-def limits(candidate: RowCandidate, *, max_cols: int = MAX_COLS) -> RowLimits:
+def limits(knobs: RowKnobs, *, max_cols: int = MAX_COLS) -> RowLimits:
     """Say what a kernel asks of a problem: nothing but few columns, where it reads element by element."""
-    if candidate.vector_elements == 1:
+    if knobs.vector_elements == 1:
         return RowLimits(max_cols=max_cols)
-    return RowLimits(VECTOR_BYTES, candidate.vector_elements, max_cols)
+    return RowLimits(VECTOR_BYTES, knobs.vector_elements, max_cols)
 
 
 class RowKernels:
-    """What is the same for families of row kernels, unless they say otherwise."""
+    """What is the same for families of rows, unless they say otherwise."""
 
-    archs = ("sm_90a", "sm_110a")
+    kind = KIND
+    knobs = RowKnobs
+    needs = (Feature.DEPENDENT_LAUNCH,)
     is_fallback = False
+    operations: tuple[RowOperation, ...]
 
-    def check(self, candidate: RowCandidate, operation: RowOperation) -> Rejected | None:
+    def check(self, candidate: Candidate, operation: RowOperation, target: Target) -> Rejected | None:
         """Refuse what the kernels' reductions and vectors cannot be made of."""
-        threads, elements = candidate.threads_per_row, candidate.vector_elements
-        name = candidate.name
-        if threads & (threads - 1) or candidate.num_threads % WARP:
-            text = f"{name}: {threads} threads a row and {candidate.num_threads} a CTA; rows are reduced by powers of"
+        del target
+        knobs, name = RowKnobs.of(candidate), candidate.name
+        threads, elements = knobs.threads_per_row, knobs.vector_elements
+        if threads & (threads - 1) or knobs.num_threads % WARP:
+            text = f"{name}: {threads} threads a row and {knobs.num_threads} a CTA; rows are reduced by powers of"
             return Rejected(Reason.COMBINATION, f"{text} two of threads, in whole warps of {WARP}")
         if elements not in (1, vector_elements(operation)):
             text = f"{name}: vectors of {elements} elements of {operation.x.value}; there are 1 and"
             return Rejected(Reason.TILE, f"{text} {vector_elements(operation)}, which are {VECTOR_BYTES} bytes")
-        if operation.scale is RowScale.BLOCK and candidate.columns != SCALE_BLOCK:
-            text = f"{name}: {candidate.columns} columns at once; a block of scales has {SCALE_BLOCK}"
+        if operation.scale is RowScale.BLOCK and knobs.columns != SCALE_BLOCK:
+            text = f"{name}: {knobs.columns} columns at once; a block of scales has {SCALE_BLOCK}"
             return Rejected(Reason.TILE, f"{text}, and a kernel's threads have one block at a time")
         return None
 
-    def resources(self, candidate: RowCandidate, operation: RowOperation) -> Resources:
-        """Count the threads of a CTA, and the shared memory in which its warps bring their sums together."""
-        del operation
-        shared = -(-candidate.num_threads // WARP) * SHARED_VALUES * 4
-        return Resources(shared, stage_bytes=shared, num_threads=candidate.num_threads, num_stages=1)
+    def registers(self, knobs: RowKnobs, operation: RowOperation) -> int:
+        """Count the registers that a thread cannot do without."""
+        return registers(knobs, operation)
 
-    def limits(self, candidate: RowCandidate, operation: RowOperation) -> RowLimits:
+    def resources(self, candidate: Candidate, operation: RowOperation, target: Target) -> Resources:
+        """Count threads and their registers, and the shared memory in which warps bring their sums together."""
+        del target
+        knobs = RowKnobs.of(candidate)
+        shared = -(-knobs.num_threads // WARP) * SHARED_VALUES * 4
+        return Resources(shared, 0, knobs.num_threads, 0, registers=self.registers(knobs, operation))
+
+    def limits(self, candidate: Candidate, operation: RowOperation) -> RowLimits:
         """Ask for aligned rows of any width, or for nothing."""
         del operation
-        return limits(candidate)
+        return limits(RowKnobs.of(candidate))
 
-    def num_reads(self, candidate: RowCandidate, operation: RowOperation) -> int:
+    def num_reads(self, candidate: Candidate, operation: RowOperation) -> int:
         """Read once, or for a tensor's scale too."""
         del candidate
         return 2 if operation.scale is RowScale.TENSOR else 1

@@ -14,33 +14,43 @@ import cutlass
 from cuda.bindings import driver as cuda
 from cutlass import Float32, Int32, Int64, const_expr, cute, range_constexpr
 
+from aot.core.candidate import Candidate
 from aot.families._grid import TOO_MANY, along_x
-from aot.kinds.rows.candidate import RowCandidate
+from aot.families.rows import _space
+from aot.families.rows._memory import has, vector
+from aot.kinds.rows.candidate import RowKnobs
 from aot.kinds.rows.signature import RowFlag
-from aot.row_families import _space
-from aot.row_families._memory import has, vector
 
 MAX_ROWS = 2**31 - 1
 """Heads of all tokens, which the kernel counts in 32 bits; a launch of more is refused."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RotaryKernel:
     """The kernel of one candidate."""
 
-    candidate: RowCandidate
+    candidate: Candidate
+
+    def __repr__(self) -> str:
+        """Return what the compiler names the kernel by."""
+        return _space.kernel_text(self)
+
+    @property
+    def knobs(self) -> RowKnobs:
+        """Return what the candidate sets."""
+        return RowKnobs.of(self.candidate)
 
     def launch(
         self, x: cute.Tensor, cos: cute.Tensor, sin: cute.Tensor, y: cute.Tensor, flags: Int32, stream: cuda.CUstream
     ) -> None:
         """Launch a CTA for each few heads; to be called while tracing."""
         rows = Int64(y.shape[0]) * Int64(y.shape[1])
-        groups = cutlass.max(cute.ceil_div(rows, self.candidate.rows_per_cta), Int64(1))
+        groups = cutlass.max(cute.ceil_div(rows, self.knobs.rows_per_cta), Int64(1))
         self.kernel(x, cos, sin, y, flags).launch(
             grid=along_x(cutlass.select_(rows <= MAX_ROWS, groups, Int64(TOO_MANY))),
-            block=(self.candidate.num_threads, 1, 1),
+            block=(self.knobs.num_threads, 1, 1),
             stream=stream,
-            min_blocks_per_mp=_space.blocks_per_sm(_space.ROTARY_REGISTERS, self.candidate.num_threads),
+            min_blocks_per_mp=_space.blocks_per_sm(_space.ROTARY_REGISTERS, self.knobs.num_threads),
             preferred_smem_carveout=_space.SMEM_CARVEOUT,
             use_pdl=True,
         )
@@ -50,10 +60,10 @@ class RotaryKernel:
         """Rotate the heads of a CTA: see the module."""
         cute.arch.griddepcontrol_wait()
         cute.arch.griddepcontrol_launch_dependents()
-        candidate = self.candidate
+        knobs = self.knobs
         thread, block = cute.arch.thread_idx()[0], cute.arch.block_idx()[0]
         tokens, heads, dim = y.shape
-        row = block * candidate.rows_per_cta + thread // candidate.threads_per_row
+        row = block * knobs.rows_per_cta + thread // knobs.threads_per_row
         if (row >= 0) & (row < tokens * heads):  # row may wrap
             token, head = row // heads, row % heads
             source, target = _head(x, token, head), _head(y, token, head)
@@ -65,9 +75,9 @@ class RotaryKernel:
         self, source: Any, target: Any, cos: cute.Tensor, sin: cute.Tensor, position: Int32, flags: Int32, dim: Int32
     ) -> None:
         """Rotate a head's pairs, and copy what is behind them."""
-        elements = const_expr(self.candidate.vector_elements)
-        half, step = cos.shape[1], self.candidate.threads_per_row * elements
-        lane = cute.arch.thread_idx()[0] % self.candidate.threads_per_row
+        elements = const_expr(self.knobs.vector_elements)
+        half, step = cos.shape[1], self.knobs.threads_per_row * elements
+        lane = cute.arch.thread_idx()[0] % self.knobs.threads_per_row
         is_interleaved = has(flags, RowFlag.IS_INTERLEAVED)
         for i in cutlass.range(cute.ceil_div(half, step), unroll=1):
             j = i * step + lane * elements
@@ -88,7 +98,7 @@ class RotaryKernel:
     @cute.jit
     def _rotate_vectors(self, first: Any, second: Any, cos: Any, sin: Any, is_interleaved: Any) -> None:
         """Rotate the pairs of two vectors in place: (first, second) element by element, or side by side."""
-        elements = const_expr(self.candidate.vector_elements)
+        elements = const_expr(self.knobs.vector_elements)
         flat = [first[e] for e in range(elements)] + [second[e] for e in range(elements)]
         flat = [x.to(Float32) for x in flat]
         halves, sides = [None] * (2 * elements), [None] * (2 * elements)

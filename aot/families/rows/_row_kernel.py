@@ -17,19 +17,20 @@ from cuda.bindings import driver as cuda
 from cutlass import Boolean, Constexpr, Float32, Int32, const_expr, cute, range_constexpr
 from cutlass.memory import SmemAllocator
 
+from aot.core.candidate import Candidate
 from aot.core.element import ElementType
 from aot.core.epilogue import Step
 from aot.core.numerics import max_finite
 from aot.families._epilogue import finish_gate
 from aot.families._epilogue_registers import Registers
 from aot.families._grid import along_x
-from aot.kinds.rows.candidate import RowCandidate
+from aot.families.rows import _space
+from aot.families.rows._memory import Place, has, load, load_weights, maximum, plus, reduce, registers, store
+from aot.families.rows._quotient import divide
+from aot.kinds.rows.candidate import RowKnobs
 from aot.kinds.rows.operation import RowFunction, RowOperation
 from aot.kinds.rows.quantization import LEAST_SCALE
 from aot.kinds.rows.signature import RowFlag
-from aot.row_families import _space
-from aot.row_families._memory import Place, has, load, load_weights, maximum, plus, reduce, registers, store
-from aot.row_families._quotient import divide
 
 GATES = {RowFunction.SILU_MUL: Step.SWIGLU, RowFunction.GELU_TANH_MUL: Step.GEGLU}
 
@@ -61,32 +62,41 @@ class Affine(NamedTuple):
     offset: Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RowKernel:
     """The kernel of one candidate."""
 
     operation: RowOperation
-    candidate: RowCandidate
+    candidate: Candidate
     registers: int
     """What a thread cannot do without."""
     is_looped: bool
 
+    def __repr__(self) -> str:
+        """Return what the compiler names the kernel by."""
+        return _space.kernel_text(self)
+
+    @property
+    def knobs(self) -> RowKnobs:
+        """Return what the candidate sets."""
+        return RowKnobs.of(self.candidate)
+
     def launch(self, operands: Operands, stream: cuda.CUstream) -> None:
         """Launch a CTA for each few rows, or pieces of them; to be called while tracing."""
         rows, cols = operands.y.shape
-        groups = cutlass.max(cute.ceil_div(rows, self.candidate.rows_per_cta), 1)
+        groups = cutlass.max(cute.ceil_div(rows, self.knobs.rows_per_cta), 1)
         self.kernel(*operands).launch(
             grid=along_x(groups, self._num_pieces(cols)),
-            block=(self.candidate.num_threads, 1, 1),
+            block=(self.knobs.num_threads, 1, 1),
             stream=stream,
-            min_blocks_per_mp=_space.blocks_per_sm(self.registers, self.candidate.num_threads),
+            min_blocks_per_mp=_space.blocks_per_sm(self.registers, self.knobs.num_threads),
             preferred_smem_carveout=_space.SMEM_CARVEOUT,
             use_pdl=True,
         )
 
     def _num_pieces(self, cols: Any) -> Any:
         """Count the pieces that a row is cut into."""
-        return 1 if self.operation.reduces_rows else cute.ceil_div(cols, self.candidate.columns)
+        return 1 if self.operation.reduces_rows else cute.ceil_div(cols, self.knobs.columns)
 
     @cute.kernel
     def kernel(
@@ -106,18 +116,18 @@ class RowKernel:
         cute.arch.griddepcontrol_wait()
         cute.arch.griddepcontrol_launch_dependents()
         operands = Operands(x, residual, weight, bias, y, residual_out, scale, eps, weight_offset, flags)
-        candidate = self.candidate
+        knobs = self.knobs
         thread, block = cute.arch.thread_idx()[0], cute.arch.block_idx()[0]
         rows, cols = y.shape
         group, piece = block, Int32(0)
         if const_expr(not self.operation.reduces_rows):
             pieces = self._num_pieces(cols)
             group, piece = block // pieces, block % pieces
-        row = group * candidate.rows_per_cta + thread // candidate.threads_per_row
-        lane = thread % candidate.threads_per_row
-        first = piece * candidate.columns + lane * candidate.vector_elements
-        place = Place(candidate, row, first, cutlass.select_((row >= 0) & (row < rows), cols, 0))  # row may wrap
-        num_warps = -(-candidate.num_threads // cute.arch.WARP_SIZE)
+        row = group * knobs.rows_per_cta + thread // knobs.threads_per_row
+        lane = thread % knobs.threads_per_row
+        first = piece * knobs.columns + lane * knobs.vector_elements
+        place = Place(knobs, row, first, cutlass.select_((row >= 0) & (row < rows), cols, 0))  # row may wrap
+        num_warps = -(-knobs.num_threads // cute.arch.WARP_SIZE)
         shared = SmemAllocator().allocate_tensor(Float32, cute.make_layout((num_warps, NUM_REDUCTIONS)), 16)
         if const_expr(self.is_looped):
             self._loop(operands, place, shared)
@@ -145,7 +155,7 @@ class RowKernel:
     def _loop(self, operands: Any, place: Any, shared: Any) -> None:
         """Compute a row of any width, a part at a time."""
         cols = operands.y.shape[1]
-        parts = cute.ceil_div(cols, self.candidate.columns)
+        parts = cute.ceil_div(cols, self.knobs.columns)
         mean, deviation, scale, magnitude = Float32(0.0), Float32(1.0), Float32(1.0), Float32(0.0)
         if const_expr(self.operation.is_norm):
             mean, deviation = self._statistics(operands, place, shared, parts)
@@ -188,7 +198,7 @@ class RowKernel:
 
     def _part(self, place: Any, part: Any) -> Any:
         """Return the place of a thread in a part of its row."""
-        return place._replace(first=place.first + part * self.candidate.columns)
+        return place._replace(first=place.first + part * self.knobs.columns)
 
     @cute.jit
     def _finished(self, operands: Any, place: Any, mean: Float32, deviation: Float32) -> Any:
@@ -200,15 +210,15 @@ class RowKernel:
 
     def _reduce(self, value: Any, combine: Any, shared: Any, which: int) -> Any:
         """Combine a value of each thread of a row."""
-        return reduce(value, combine, self.candidate.threads_per_row, shared[None, which])
+        return reduce(value, combine, self.knobs.threads_per_row, shared[None, which])
 
     @cute.jit
     def _read(self, operands: Any, place: Any, is_first: Constexpr[bool]) -> Any:
         """Return a thread's float32 values, those of columns that are not there 0, and of a norm its weights."""
-        values = registers(self.candidate, Float32)
-        loaded = registers(self.candidate, operands.x.element_type)
+        values = registers(self.knobs, Float32)
+        loaded = registers(self.knobs, operands.x.element_type)
         if const_expr(self.operation.is_pair):
-            second = registers(self.candidate, operands.x.element_type)
+            second = registers(self.knobs, operands.x.element_type)
             self._read_pairs(operands, place, loaded, second, values)
             return values, None
         if const_expr(self.operation.is_norm):
@@ -222,7 +232,7 @@ class RowKernel:
         """Return X + RESIDUAL, rounded to X's type, and the weights; write the sum, where this is the first time."""
         flags, element = operands.flags, operands.x.element_type
         affine = self._read_affine(operands, place)  # first: behind the others it would wait for what they load
-        added = registers(self.candidate, element)
+        added = registers(self.knobs, element)
         has_residual, is_written = has(flags, RowFlag.HAS_RESIDUAL), has(flags, RowFlag.HAS_RESIDUAL_OUT)
         # Once the sum is written it is read there: RESIDUAL, and X, may be the same memory.
         is_sum = Boolean(False) if const_expr(is_first) else has_residual & is_written
@@ -250,10 +260,10 @@ class RowKernel:
     def _read_affine(self, operands: Any, place: Any) -> Any:
         """Read a thread's weights and biases: 1 and 0 where there are none."""
         flags, element = operands.flags, operands.x.element_type
-        weight, bias = registers(self.candidate, element), None
+        weight, bias = registers(self.knobs, element), None
         load_weights(operands.weight, place, weight, has(flags, RowFlag.HAS_WEIGHT))
         if const_expr(self.operation.has_bias):
-            bias = registers(self.candidate, element)
+            bias = registers(self.knobs, element)
             load_weights(operands.bias, place, bias, has(flags, RowFlag.HAS_BIAS))
         offset = Float32(0.0) if const_expr(operands.weight_offset is None) else operands.weight_offset
         return Affine(weight, bias, cutlass.select_(has(flags, RowFlag.HAS_WEIGHT), offset, Float32(1.0)))
@@ -264,7 +274,7 @@ class RowKernel:
 
         Of pairs that lie side by side two vectors hold a vector's elements of Y, in turn the gate's and the linear one.
         """
-        elements = const_expr(self.candidate.vector_elements)
+        elements = const_expr(self.knobs.vector_elements)
         is_interleaved = has(operands.flags, RowFlag.IS_INTERLEAVED)
         if is_interleaved:
             load(operands.x, place, first, Boolean(True), 2)
@@ -272,7 +282,7 @@ class RowKernel:
         else:
             load(operands.x, place, first, Boolean(True))
             load(operands.x, place, second, Boolean(True), 1, operands.y.shape[1])
-        for i in range_constexpr(self.candidate.vectors_per_thread):
+        for i in range_constexpr(self.knobs.vectors_per_thread):
             for e in range_constexpr(elements):
                 pair = [self._of_two(first, second, i, 2 * e), self._of_two(first, second, i, 2 * e + 1)]
                 gate = cutlass.select_(is_interleaved, pair[0].to(Float32), first[e, i].to(Float32))
@@ -281,7 +291,7 @@ class RowKernel:
 
     def _of_two(self, first: Any, second: Any, i: int, e: int) -> Any:
         """Return element e of a vector and the one behind it."""
-        elements = self.candidate.vector_elements
+        elements = self.knobs.vector_elements
         return first[e, i] if e < elements else second[e - elements, i]
 
     def _sum(self, values: Any) -> Any:
@@ -292,9 +302,9 @@ class RowKernel:
     def _squares(self, values: Any, mean: Float32, place: Any) -> Float32:
         """Return the sum of the squares of a thread's differences from the mean."""
         total = Float32(0.0)
-        for i in range_constexpr(self.candidate.vectors_per_thread):
+        for i in range_constexpr(self.knobs.vectors_per_thread):
             squares = Float32(0.0)
-            for e in range_constexpr(self.candidate.vector_elements):
+            for e in range_constexpr(self.knobs.vector_elements):
                 difference = values[e, i] - mean
                 squares += difference * difference
             total += cutlass.select_(place.column(i) < place.limit, squares, Float32(0.0))
@@ -308,8 +318,8 @@ class RowKernel:
     def _normalise(self, values: Any, mean: Float32, deviation: Float32, affine: Any, operands: Any) -> None:
         """Make values the norm's, in place."""
         is_rounded = has(operands.flags, RowFlag.ROUNDS_NORM)
-        for i in range_constexpr(self.candidate.vectors_per_thread):
-            for e in range_constexpr(self.candidate.vector_elements):
+        for i in range_constexpr(self.knobs.vectors_per_thread):
+            for e in range_constexpr(self.knobs.vector_elements):
                 value = (values[e, i] - mean) * deviation
                 if const_expr(self.operation.function is RowFunction.RMS_NORM):
                     rounded = value.to(operands.x.element_type).to(Float32)
@@ -323,9 +333,9 @@ class RowKernel:
     def _magnitude(self, values: Any, place: Any) -> Float32:
         """Return the largest magnitude of a thread's values, or NaN where there is one."""
         largest = Float32(0.0)
-        for i in range_constexpr(self.candidate.vectors_per_thread):
+        for i in range_constexpr(self.knobs.vectors_per_thread):
             found = Float32(0.0)
-            for e in range_constexpr(self.candidate.vector_elements):
+            for e in range_constexpr(self.knobs.vector_elements):
                 found = maximum(found, cute.math.absf(values[e, i]))
             largest = maximum(largest, cutlass.select_(place.column(i) < place.limit, found, Float32(0.0)))
         return largest
@@ -341,7 +351,7 @@ class RowKernel:
         else:
             found = maximum(magnitude / Float32(max_finite(self.operation.y)), Float32(LEAST_SCALE))
             scale = cutlass.select_(magnitude == 0.0, Float32(1.0), found)
-            is_first = cute.arch.thread_idx()[0] % self.candidate.threads_per_row == 0
+            is_first = cute.arch.thread_idx()[0] % self.knobs.threads_per_row == 0
             if is_first & (place.limit > 0):
                 operands.scale[place.row, piece] = scale
         return scale
@@ -349,7 +359,7 @@ class RowKernel:
     @cute.jit
     def _write(self, values: Any, operands: Any, place: Any) -> None:
         """Round values to Y's type and store them."""
-        rounded = registers(self.candidate, operands.y.element_type)
+        rounded = registers(self.knobs, operands.y.element_type)
         if const_expr(self.operation.y is ElementType.INT8):
             for i in range_constexpr(cute.size(rounded)):
                 rounded[i] = _to_int8(values[i])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aot.kinds.rows.candidate import RowCandidate
-from aot.kinds.rows.operation import RowFunction
-from aot.row_families import _space
+from aot.families.rows import _space
+from aot.kinds.rows.candidate import RowKnobs, row_candidate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from aot.core.candidate import Candidate
+    from aot.core.target import Target
     from aot.families import Entry
     from aot.kinds.rows.operation import RowOperation
 
@@ -23,23 +24,24 @@ class RowRotary(_space.RowKernels):
     """The family `row_rotary`."""
 
     name = "row_rotary"
+    operations = _space.OF_HEADS
 
-    def candidates(self, operation: RowOperation) -> Iterator[RowCandidate]:
+    def candidates(self, operation: RowOperation, target: Target) -> Iterator[Candidate]:
         """Enumerate threads a head and heads a CTA."""
-        if operation.function is not RowFunction.ROTARY:
-            return
+        del target
         for threads in THREADS_PER_ROW:
             for total in THREADS_OF_CTA:
-                yield RowCandidate(self.name, threads, total // threads, _space.vector_elements(operation), 1)
+                yield row_candidate(self.name, threads, total // threads, _space.vector_elements(operation), 1)
 
-    def registers(self, candidate: RowCandidate, operation: RowOperation) -> int:
+    def registers(self, knobs: RowKnobs, operation: RowOperation) -> int:
         """Estimate the registers of a thread."""
-        del candidate, operation
+        del knobs, operation
         return _space.ROTARY_REGISTERS
 
-    def entry(self, candidate: RowCandidate, operation: RowOperation) -> Entry:
+    def entry(self, candidate: Candidate, operation: RowOperation, target: Target) -> Entry:
         """Make the entry."""
-        from aot.row_families._entry import rotary_entry
+        del target
+        from aot.families.rows._entry import rotary_entry
 
         return rotary_entry(operation, candidate)
 

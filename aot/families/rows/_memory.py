@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from cutlass import Constexpr, Float32, Int32, Int64, const_expr, cute, range_constexpr
 
-from aot.kinds.rows.candidate import RowCandidate
+from aot.kinds.rows.candidate import RowKnobs
 from aot.kinds.rows.signature import RowFlag
 
 VECTOR_BITS = 128
@@ -31,8 +31,8 @@ def has(flags: Any, flag: RowFlag) -> Any:
 class Place(NamedTuple):
     """Which part of a matrix a thread works on."""
 
-    candidate: Any
-    """RowCandidate: its vectors lie `threads_per_row` vectors apart."""
+    knobs: Any
+    """RowKnobs: its vectors lie `threads_per_row` vectors apart."""
     row: Any
     """Int32."""
     first: Any
@@ -42,7 +42,7 @@ class Place(NamedTuple):
 
     def column(self, i: int) -> Any:
         """Return the first column of the thread's vector i."""
-        return self.first + i * self.candidate.threads_per_row * self.candidate.vector_elements
+        return self.first + i * self.knobs.threads_per_row * self.knobs.vector_elements
 
 
 def vector(tensor: Any, row: Any, column: Any, elements: int) -> Any:
@@ -54,9 +54,9 @@ def vector(tensor: Any, row: Any, column: Any, elements: int) -> Any:
     return cute.make_tensor(start, cute.make_layout(elements))
 
 
-def registers(candidate: RowCandidate, element: Any) -> Any:
+def registers(knobs: RowKnobs, element: Any) -> Any:
     """Make room for a thread's vectors, (elements, vectors), all zero."""
-    values = cute.make_rmem_tensor((candidate.vector_elements, candidate.vectors_per_thread), element)
+    values = cute.make_rmem_tensor((knobs.vector_elements, knobs.vectors_per_thread), element)
     values.fill(element(0))
     return values
 
@@ -67,17 +67,17 @@ def load(tensor: Any, place: Any, values: Any, is_there: Any, times: Constexpr[i
 
     Nothing is loaded where `is_there` is False.
     """
-    for i in range_constexpr(place.candidate.vectors_per_thread):
+    for i in range_constexpr(place.knobs.vectors_per_thread):
         column = place.column(i)
-        source = vector(tensor, place.row, times * column + offset, place.candidate.vector_elements)
+        source = vector(tensor, place.row, times * column + offset, place.knobs.vector_elements)
         _load_vector(source, values[None, i], is_there & (column < place.limit))
 
 
 @cute.jit
 def load_weights(tensor: Any, place: Any, values: Any, is_there: Any) -> None:
     """Load a thread's elements of a contiguous vector that has one for each column, where it is there."""
-    elements = const_expr(place.candidate.vector_elements)
-    for i in range_constexpr(place.candidate.vectors_per_thread):
+    elements = const_expr(place.knobs.vector_elements)
+    for i in range_constexpr(place.knobs.vectors_per_thread):
         column = place.column(i)
         start = tensor.iterator + cute.assume(column, divby=elements)
         source = cute.make_tensor(start, cute.make_layout(elements))
@@ -105,10 +105,10 @@ def _load_vector(source: Any, values: Any, is_there: Any) -> None:
 @cute.jit
 def store(tensor: Any, place: Any, values: Any) -> None:
     """Store a thread's vectors, those that the row has."""
-    for i in range_constexpr(place.candidate.vectors_per_thread):
+    for i in range_constexpr(place.knobs.vectors_per_thread):
         column = place.column(i)
         if column < place.limit:
-            target = vector(tensor, place.row, column, place.candidate.vector_elements)
+            target = vector(tensor, place.row, column, place.knobs.vector_elements)
             cute.autovec_copy(values[None, i], target)
 
 

@@ -7,14 +7,15 @@ import pytest
 from aot.compile.object_file import inspect
 from aot.core.element import ElementType
 from aot.core.target import load_target
+from aot.families import rows_families_of, rows_family_of
 from aot.kinds.rows.candidate import RowKernelKey
 from aot.kinds.rows.operation import RowFunction, RowOperation
 from aot.kinds.rows.signature import RowArgument, row_signature_of
-from aot.row_families import row_families, row_family_of
 from tests import native
 from tests.compiling import compile_kernels
 from tests.objects import parameter_sizes
 
+H200 = load_target("h200")
 KERNELS = {
     "bf16_rms_norm": "row_registers_256x1_v8x2",
     "fp16_rms_norm": "row_registers_512x1_v8x4",
@@ -65,8 +66,8 @@ class Launch(ctypes.Structure):
 
 def key_of(tag):
     operation = RowOperation(tag)
-    found = (x for family in row_families().values() for x in family.candidates(operation) if x.name == KERNELS[tag])
-    return RowKernelKey(operation, next(found))
+    candidates = (x for family in rows_families_of(operation, H200) for x in family.candidates(operation, H200))
+    return RowKernelKey(operation, next(x for x in candidates if x.name == KERNELS[tag]))
 
 
 @pytest.fixture(scope="module", params=["h200", "thor"])
@@ -81,7 +82,7 @@ def test_kernels_compile_without_spilling_and_take_what_their_operation_has(obje
     target, paths = objects
     for tag, path in paths.items():
         key = key_of(tag)
-        report = inspect(path, key.name, target, key.candidate.num_threads)
+        report = inspect(path, key.name, target, key.candidate.knobs.num_threads)
         assert (tag, report.spill_bytes) == (tag, 0)
     assert {tag: parameter_sizes(paths[tag]) for tag in PARAMETERS} == PARAMETERS
 
@@ -95,7 +96,7 @@ def tensor(address, shape, strides):
 
 def arguments_of(key, rows, cols):
     """Make the arguments of an entry, of contiguous tensors."""
-    has_last = row_family_of(key.candidate).limits(key.candidate, key.operation).has_last_stride
+    has_last = rows_family_of(key.candidate).limits(key.candidate, key.operation).has_last_stride
     last = (1,) if has_last else ()
     is_rotary = key.operation.function is RowFunction.ROTARY
     columns = {RowArgument.X: key.operation.num_columns_of_x(cols), RowArgument.COS: 32, RowArgument.SIN: 32}
@@ -128,10 +129,10 @@ def call(library, symbol, values):
 
 def grid_of(key, rows, cols):
     """Return the CTAs along x."""
-    operation, candidate = key.operation, key.candidate
+    operation, knobs = key.operation, key.candidate.knobs
     rows *= HEADS if operation.function is RowFunction.ROTARY else 1
     is_cut = not operation.reduces_rows and operation.function is not RowFunction.ROTARY
-    return max(-(-rows // candidate.rows_per_cta), 1) * (-(-cols // candidate.columns) if is_cut else 1)
+    return max(-(-rows // knobs.rows_per_cta), 1) * (-(-cols // knobs.columns) if is_cut else 1)
 
 
 @pytest.mark.slow
@@ -139,13 +140,13 @@ def test_launches_are_programmatic_and_as_large_as_the_problem(objects, tmp_path
     target, paths = objects
     if target.machine != "x86_64":
         pytest.skip("the host's code of this target does not run here")
-    source = native.ROOT / "tests" / "unit" / "row_families" / "launches.cc"
+    source = native.ROOT / "tests" / "unit" / "families" / "rows" / "launches.cc"
     flags = ["-std=c++17", "-O1", "-fPIC", "-shared"]
     library = ctypes.CDLL(str(native.link([source, *paths.values()], tmp_path / "rows.so", native.GCC, flags, [])))
     launch = Launch.in_dll(library, "last_launch")
     for tag, path in paths.items():
         key = key_of(tag)
-        report = inspect(path, key.name, target, key.candidate.num_threads)
+        report = inspect(path, key.name, target, key.candidate.knobs.num_threads)
         module = ctypes.c_void_p()
         pointer = ctypes.pointer(module)
         call(library, report.init_symbol, [ctypes.pointer(pointer)])
@@ -153,9 +154,12 @@ def test_launches_are_programmatic_and_as_large_as_the_problem(objects, tmp_path
         for rows, cols in SIZES:
             call(library, report.entry_symbol, arguments_of(key, rows, cols))
             assert (tag, *launch.grid) == (tag, grid_of(key, rows, cols), 1, 1)
-            assert tuple(launch.block) == (key.candidate.num_threads, 1, 1)
+            assert tuple(launch.block) == (key.candidate.knobs.num_threads, 1, 1)
             assert (launch.is_programmatic, launch.stream) == (1, STREAM)
-            assert launch.smem_bytes <= row_family_of(key.candidate).resources(key.candidate, key.operation).smem_bytes
+            assert (
+                launch.smem_bytes
+                <= rows_family_of(key.candidate).resources(key.candidate, key.operation, target).smem_bytes
+            )
             assert int.from_bytes(launch.first[:8], "little") == X
 
 

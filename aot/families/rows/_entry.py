@@ -10,15 +10,16 @@ from typing import Any
 from cuda.bindings import driver as cuda
 from cutlass import Float32, Int32, cute
 
+from aot.core.candidate import Candidate
 from aot.core.element import ElementType
 from aot.families import Entry
 from aot.families._arguments import cutlass_type
-from aot.kinds.rows.candidate import RowCandidate
+from aot.families.rows._rotary_kernel import RotaryKernel
+from aot.families.rows._row_kernel import Operands, RowKernel
+from aot.families.rows._tensor_scale_kernel import TensorScaleKernel
+from aot.kinds.rows.candidate import RowKnobs
 from aot.kinds.rows.operation import RowOperation, RowScale
 from aot.kinds.rows.signature import RowArgument, row_signature_of
-from aot.row_families._rotary_kernel import RotaryKernel
-from aot.row_families._row_kernel import Operands, RowKernel
-from aot.row_families._tensor_scale_kernel import TensorScaleKernel
 
 
 def _tensor(element: ElementType, rank: int, elements: int) -> Any:
@@ -56,7 +57,7 @@ def fake_arguments(operation: RowOperation, elements: int) -> dict[RowArgument, 
     return {argument: made[argument]() for argument in row_signature_of(operation)}
 
 
-def row_entry(operation: RowOperation, candidate: RowCandidate, registers: int, *, is_looped: bool) -> Entry:
+def row_entry(operation: RowOperation, candidate: Candidate, registers: int, *, is_looped: bool) -> Entry:
     """Make the entry of a kernel of `_row_kernel`, or of the three of a tensor's scale.
 
     What the operation does not have is None, and no parameter.
@@ -80,14 +81,14 @@ def row_entry(operation: RowOperation, candidate: RowCandidate, registers: int, 
         operands = Operands(x, residual, weight, bias, y, residual_out, scale, eps, weight_offset, flags)
         row_kernel.launch(operands, stream)
 
-    made = fake_arguments(operation, candidate.vector_elements)
+    made = fake_arguments(operation, RowKnobs.of(candidate).vector_elements)
     arguments = [x for x in RowArgument if x not in (RowArgument.COS, RowArgument.SIN)]
     # A scalar that is None must be said to be: CuTe DSL would convert it.
     entry.__annotations__ |= {x.value: None for x in arguments if x not in made}
     return Entry(cute.jit(entry), tuple(made.get(x) for x in arguments))
 
 
-def rotary_entry(operation: RowOperation, candidate: RowCandidate) -> Entry:
+def rotary_entry(operation: RowOperation, candidate: Candidate) -> Entry:
     """Make the entry of a kernel of `_rotary_kernel`."""
     kernel = RotaryKernel(candidate)
 
@@ -97,4 +98,4 @@ def rotary_entry(operation: RowOperation, candidate: RowCandidate) -> Entry:
     ) -> None:
         kernel.launch(x, cos, sin, y, flags, stream)
 
-    return Entry(entry, tuple(fake_arguments(operation, candidate.vector_elements).values()))
+    return Entry(entry, tuple(fake_arguments(operation, RowKnobs.of(candidate).vector_elements).values()))

@@ -6,15 +6,15 @@ how many rounds of CTAs a device takes, and what it reads again. `aot` calls eve
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aot.kinds.rows.operation import RowFunction
-from aot.row_families import row_family_of
 
 if TYPE_CHECKING:
     from aot.core.target import Target
-    from aot.kinds.rows.candidate import RowCandidate, RowKernelKey
-    from aot.kinds.rows.operation import RowProblem
+    from aot.kinds.rows.candidate import RowKnobs
+    from aot.kinds.rows.operation import RowOperation, RowProblem
 
 NAME = "row-cost-model-v1"
 """Version of the model, recorded with every predicted row."""
@@ -38,40 +38,50 @@ ELEMENT_US = 0.0015
 instructions, of four warps a scheduler."""
 
 
-def _resident(candidate: RowCandidate, registers: int, target: Target) -> int:
+@dataclass(frozen=True)
+class Reading:
+    """How a kernel works through rows."""
+
+    knobs: RowKnobs
+    registers: int
+    """Those of a thread."""
+    num_reads: int
+    """How often it reads X."""
+
+
+def _resident(reading: Reading, target: Target) -> int:
     """Return the CTAs that an SM holds at once."""
-    by_registers = target.registers_per_sm // (registers * candidate.num_threads)
-    return max(min(by_registers, target.max_threads_per_sm // candidate.num_threads), 1)
+    num_threads = reading.knobs.num_threads
+    by_registers = target.registers_per_sm // (reading.registers * num_threads)
+    return max(min(by_registers, target.max_threads_per_sm // num_threads), 1)
 
 
-def row_time_us(key: RowKernelKey, problem: RowProblem, target: Target) -> float:
+def row_time_us(reading: Reading, problem: RowProblem, target: Target) -> float:
     """Predict the time of one launch with a cold L2, in microseconds.
 
     Args:
-        key: a legal candidate, whose limits take the problem.
-        problem: sizes in elements, of the key's operation.
+        reading: of a legal candidate, whose limits take the problem.
+        problem: sizes in elements.
         target: rates and limits of the device.
     """
-    candidate, operation = key.candidate, key.operation
-    family = row_family_of(candidate)
-    parts, num_reads = -(-problem.cols // candidate.columns), family.num_reads(candidate, operation)
-    groups = -(-problem.rows // candidate.rows_per_cta)
+    operation, knobs, num_reads = problem.operation, reading.knobs, reading.num_reads
+    parts = -(-problem.cols // knobs.columns)
+    groups = -(-problem.rows // knobs.rows_per_cta)
     ctas, rounds = (groups, parts * num_reads) if operation.reduces_rows else (groups * parts, 1)
-    slots = _resident(candidate, family.registers(candidate, operation), target) * target.num_sms
+    slots = _resident(reading, target) * target.num_sms
     moved = problem.num_bytes + REREAD * (num_reads - 1) * operation.x.size_of(problem.rows * problem.cols)
     flight = moved * min(1.0, slots / ctas) / rounds
     rate = min(target.bandwidth_bytes_per_s, flight / LATENCY_US * 1e6)
-    elements = candidate.vectors_per_thread * candidate.vector_elements
-    latency = rounds * (LATENCY_US + ELEMENT_US * elements) + _reductions_us(key)
+    elements = knobs.vectors_per_thread * knobs.vector_elements
+    latency = rounds * (LATENCY_US + ELEMENT_US * elements) + _reductions_us(operation, knobs)
     waves = -(-ctas // slots)
     return operation.num_launches * target.launch_us + max(moved / rate * 1e6, (waves - 1) * latency) + latency
 
 
-def _reductions_us(key: RowKernelKey) -> float:
+def _reductions_us(operation: RowOperation, knobs: RowKnobs) -> float:
     """Return the time of the reductions of a row, one for each step that needs all of it."""
-    operation = key.operation
     if not operation.reduces_rows:
         return 0.0
     num_reductions = operation.is_norm + (operation.function is RowFunction.LAYER_NORM) + operation.is_quantized
-    doublings = max(key.candidate.threads_per_row.bit_length() - WARP_BITS, 0)
+    doublings = max(knobs.threads_per_row.bit_length() - WARP_BITS, 0)
     return num_reductions * REDUCTION_US * (1 + 0.1 * doublings)
