@@ -69,7 +69,7 @@ def census_command(**values: Any) -> None:
     """
     target = load_target(values["target"])
     named = values["operations"]
-    operations = (*named.products, *named.rows) if named else census.OPERATIONS
+    operations = named.operations if named else census.OPERATIONS
     earlier = census.read_census(values["output"]) if values["output"] and values["output"].exists() else None
     workplace = Workplace(jobs=values["jobs"])
     if not values["count_only"]:

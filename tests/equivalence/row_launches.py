@@ -73,4 +73,4 @@ def grid(kernel, problem):
     is_rotary = operation.function is RowFunction.ROTARY
     rows = problem.rows * (problem.heads if is_rotary else 1)
     is_cut = not operation.reduces_rows and not is_rotary
-    return ceil(rows / candidate.rows_per_cta) * (ceil(problem.cols / candidate.columns) if is_cut else 1)
+    return ceil(rows / candidate.knobs.rows_per_cta) * (ceil(problem.cols / candidate.knobs.columns) if is_cut else 1)

@@ -117,5 +117,5 @@ def test_a_grid_has_a_cta_for_each_row(real, built):
     norm = {"x": (X, (4096, 1)), "y": (Y, (4096, 1))}
     for rows in (1, 7, 64, 1000):
         kernel, record, _ = launch(real, built, row_problem(0, rows, 4096, **norm))
-        assert record.grid[0] == -(-rows // kernel.candidate.rows_per_cta)
+        assert record.grid[0] == -(-rows // kernel.candidate.knobs.rows_per_cta)
         assert (record.grid[1], record.grid[2]) == (1, 1)

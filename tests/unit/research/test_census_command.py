@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from aot.compile import legal_keys
 from aot.core.errors import CompileError, StoreError
 from aot.core.target import load_target
 from aot.families import families_for
+from aot.space import kinds
 from research.studies import census
 from research.studies.__main__ import main as studies
 
@@ -19,7 +19,7 @@ FAMILIES = tuple(family for family in families_for(load_target("thor")) if famil
 @pytest.fixture
 def one_family(monkeypatch, tmp_path):
     """Leave the fallback alone in the space, and run in a fresh folder."""
-    monkeypatch.setattr(legal_keys, "families_of", lambda _, target: [x for x in FAMILIES if not target.lacks(x.needs)])
+    monkeypatch.setattr(kinds, "families_of", lambda _, target: [x for x in FAMILIES if not target.lacks(x.needs)])
     monkeypatch.chdir(tmp_path)
 
 
