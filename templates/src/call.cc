@@ -79,7 +79,7 @@ class Call : private Reader {
 
   // Makes room for an operand, whose object may come later, or never.
   Operand* add(Field field, PyObject* object) {
-    Operand* operand = new (storage_[num_others_]) Operand();
+    Operand* operand = new (storage_[num_others_]) Operand;  // with (), all of it would be cleared first
     operand->object = object;
     operands_[field] = operand;
     others_[num_others_++] = field;

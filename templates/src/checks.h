@@ -3,7 +3,6 @@
 #define AOT_GEMM_CHECKS_H_
 
 #include <cstdint>
-#include <initializer_list>
 
 #include "aot_gemm.h"
 #include "operation.h"
@@ -13,15 +12,14 @@ namespace aot {
 // Most rows, columns or products that a call takes.
 constexpr int64_t kMaxExtent = INT32_MAX;
 
-// An operand that not every operation takes, as a caller gives it.
-struct Given {
-  Argument argument;
-  const char* name;
-  const void* data;
-};
+// Gives the bit of an argument that a caller has stated; 0 of one that is null.
+inline uint32_t bit_if_given(Argument argument, const void* data) { return data != nullptr ? bit_of(argument) : 0; }
 
-// Refuses what an operation does not take, by the bits of its arguments: it would be left out.
-aot_gemm_status_t check_absent(std::initializer_list<Given> operands, uint32_t arguments, const char* tag);
+// Refuses operands, by their bits, that an operation does not take: they would be left out.
+aot_gemm_status_t fail_absent(uint32_t operands, const char* tag);
+inline aot_gemm_status_t check_absent(uint32_t given, uint32_t arguments, const char* tag) {
+  return (given & ~arguments) == 0 ? AOT_GEMM_OK : fail_absent(given & ~arguments, tag);
+}
 
 // Checks that an extent is 0 to `most`.
 aot_gemm_status_t check_extent(const char* name, int64_t extent, int64_t most = kMaxExtent);

@@ -114,9 +114,8 @@ int check_shape(Product product, Field which, const DLTensor& tensor, const int6
                 shape_text(tensor).characters, Text(extents, num_dims).characters, reason);
 }
 
-int check_of(Product product, const Operands& operands, Field which, Element element, const int64_t* extents, int32_t num_dims,
-             const char* reason) {
-  if (operands[which] == nullptr) return 0;
+int check_given(Product product, const Operands& operands, Field which, Element element, const int64_t* extents,
+                int32_t num_dims, const char* reason) {
   if (check_tensor_of(product, kOperandNames[which], *operands[which], *operands[kLeft], element) != 0) return -1;
   return check_shape(product, which, *operands[which], extents, num_dims, reason);
 }

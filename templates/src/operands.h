@@ -71,8 +71,13 @@ int check_shape(Product product, Field which, const DLTensor& tensor, const int6
                 const char* reason = "");
 
 // Checks an operand, where there is one, that is to be of an element type and a shape.
-int check_of(Product product, const Operands& operands, Field which, Element element, const int64_t* extents, int32_t num_dims,
-             const char* reason = "");
+int check_given(Product product, const Operands& operands, Field which, Element element, const int64_t* extents,
+                int32_t num_dims, const char* reason);
+inline int check_of(Product product, const Operands& operands, Field which, Element element, const int64_t* extents,
+                    int32_t num_dims, const char* reason = "") {
+  if (operands[which] == nullptr) return 0;
+  return check_given(product, operands, which, element, extents, num_dims, reason);
+}
 
 // Checks the shape of `out`, where there is one, whose element type was found.
 int check_out(Product product, const Operands& operands, const Result& result);

@@ -48,14 +48,12 @@ aot_gemm_status_t check_extents(const aot_gemm_problem_t& problem, const Operati
 }
 
 aot_gemm_status_t check_which(const aot_gemm_problem_t& problem, const Operation& operation) {
-  const aot_gemm_status_t status = check_absent({{Argument::kBias, "a bias", problem.bias.data},
-                                                 {Argument::kScaleA, "scale_a", problem.scale_a.data},
-                                                 {Argument::kScaleB, "scale_b", problem.scale_b.data},
-                                                 {Argument::kResidual, "a residual", problem.residual.data},
-                                                 {Argument::kScaleD, "scale_d", problem.scale_d.data},
-                                                 {Argument::kOffsets, "offsets", problem.offsets.data},
-                                                 {Argument::kIndex, "an index", problem.index.data}},
-                                                operation.arguments, operation.tag);
+  const uint32_t given =
+      bit_if_given(Argument::kBias, problem.bias.data) | bit_if_given(Argument::kScaleA, problem.scale_a.data) |
+      bit_if_given(Argument::kScaleB, problem.scale_b.data) | bit_if_given(Argument::kResidual, problem.residual.data) |
+      bit_if_given(Argument::kScaleD, problem.scale_d.data) | bit_if_given(Argument::kOffsets, problem.offsets.data) |
+      bit_if_given(Argument::kIndex, problem.index.data);
+  const aot_gemm_status_t status = check_absent(given, operation.arguments, operation.tag);
   if (status == AOT_GEMM_OK && !operation.groups_rows() && problem.b_of_groups != nullptr) {
     return fail(AOT_GEMM_ERROR_ARGUMENT, "got b_of_groups, which operation %s does not take; expected null, or an operation of "
                 "groups of rows", operation.tag);
@@ -68,13 +66,24 @@ aot_gemm_status_t check_which(const aot_gemm_problem_t& problem, const Operation
 
 }  // namespace
 
-aot_gemm_status_t check_absent(std::initializer_list<Given> operands, uint32_t arguments, const char* tag) {
-  for (const Given& given : operands) {
-    if (given.data == nullptr || (arguments & bit_of(given.argument)) != 0) continue;
-    return fail(AOT_GEMM_ERROR_ARGUMENT, "got %s, which operation %s does not take; expected null, or another operation",
-                given.name, tag);
+namespace {
+
+const char* with_article(Argument argument) {
+  switch (argument) {
+    case Argument::kBias: return "a bias";
+    case Argument::kResidual: return "a residual";
+    case Argument::kIndex: return "an index";
+    case Argument::kWeight: return "a weight";
+    case Argument::kScale: return "a scale";
+    default: return word_of(argument);
   }
-  return AOT_GEMM_OK;
+}
+
+}  // namespace
+
+aot_gemm_status_t fail_absent(uint32_t operands, const char* tag) {
+  return fail(AOT_GEMM_ERROR_ARGUMENT, "got %s, which operation %s does not take; expected null, or another operation",
+              with_article(static_cast<Argument>(__builtin_ctz(operands))), tag);
 }
 
 aot_gemm_status_t check_extent(const char* name, int64_t extent, int64_t most) {

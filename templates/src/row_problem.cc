@@ -51,14 +51,12 @@ aot_gemm_status_t check_extents(const aot_rows_problem_t& problem, const RowOper
 }
 
 aot_gemm_status_t check_which(const aot_rows_problem_t& problem, const RowOperation& operation) {
-  const aot_gemm_status_t status = check_absent({{Argument::kResidual, "a residual", problem.residual.data},
-                                                 {Argument::kResidualOut, "residual_out", problem.residual_out.data},
-                                                 {Argument::kWeight, "a weight", problem.weight.data},
-                                                 {Argument::kBias, "a bias", problem.bias.data},
-                                                 {Argument::kCos, "cos", problem.cos.data},
-                                                 {Argument::kSin, "sin", problem.sin.data},
-                                                 {Argument::kScale, "a scale", problem.scale.data}},
-                                                operation.arguments, operation.tag);
+  const uint32_t given =
+      bit_if_given(Argument::kResidual, problem.residual.data) | bit_if_given(Argument::kWeight, problem.weight.data) |
+      bit_if_given(Argument::kResidualOut, problem.residual_out.data) | bit_if_given(Argument::kBias, problem.bias.data) |
+      bit_if_given(Argument::kCos, problem.cos.data) | bit_if_given(Argument::kSin, problem.sin.data) |
+      bit_if_given(Argument::kScale, problem.scale.data);
+  const aot_gemm_status_t status = check_absent(given, operation.arguments, operation.tag);
   if (status != AOT_GEMM_OK) return status;
   if (problem.residual_out.data != nullptr && problem.residual.data == nullptr) {
     return fail(AOT_GEMM_ERROR_ARGUMENT, "got residual_out and no residual, whose sum with x it is for; expected both, or none");
