@@ -51,7 +51,7 @@ void draw_operands(const aot::RowOperation& operation, aot_rows_problem_t* probl
     problem->residual_out = one_in(3) ? problem->residual : one_in(3) ? problem->x : draw_matrix(problem->cols);
   }
   if (is_there(operation.is_norm())) problem->weight = draw_vector();
-  if (is_there(operation.has_bias())) problem->bias = draw_vector();
+  if (is_there(operation.takes(aot::Argument::kBias))) problem->bias = draw_vector();
   if (operation.is_rotary() || one_in(200)) problem->cos = draw_matrix(64);
   if (operation.is_rotary() || one_in(200)) problem->sin = draw_matrix(64);
   if (operation.has_scale() || one_in(200)) {
