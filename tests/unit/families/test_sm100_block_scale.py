@@ -75,7 +75,6 @@ def test_more_stages_than_fit_are_explained_in_bytes():
         (MXFP4, "128x128_c1x1_clc_swap", 225280, 6),
         (MXFP8, "128x64_c2x1_static", 229376, 8),
         (MXFP8, "256x192_c2x1_clc_2cta", 228352, 7),
-        (NVFP4, "128x128_c1x1_static_serial2", 225280, 6),
     ],
 )
 def test_resources_are_those_of_the_compiled_kernels(operation, name, smem_bytes, stages):
