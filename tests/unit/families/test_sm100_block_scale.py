@@ -46,12 +46,13 @@ def test_a_chip_without_block_scales_is_refused_by_name():
     assert message.endswith("sm100_block_scale needs tcgen05, block_scale, which h200 (sm_90a) has not")
 
 
-@pytest.mark.parametrize("operation", [NVFP4, MXFP4, MXFP8])
-def test_half_of_the_candidates_are_legal_and_fit_a_block(operation):
+@pytest.mark.parametrize(("operation", "num_split"), [(NVFP4, 0), (MXFP4, 0), (MXFP8, 144)])
+def test_half_of_the_candidates_are_legal_and_fit_a_block(operation, num_split):
     verdicts = [check(x, operation, THOR) for x in FAMILY.candidates(operation, THOR)]
     accepted = [x.resources for x in verdicts if isinstance(x, Accepted)]
-    assert Counter(x.reason for x in verdicts if isinstance(x, Rejected)) == {Reason.TILE: 96, Reason.CLUSTER: 96}
-    assert len(accepted) == 192
+    rejected = Counter(x.reason for x in verdicts if isinstance(x, Rejected))
+    assert rejected == Counter({Reason.TILE: 96, Reason.CLUSTER: 96, Reason.COMBINATION: num_split})
+    assert len(accepted) == 192 - num_split
     assert all(x.num_stages >= 2 and x.smem_bytes <= THOR.smem_bytes_per_block for x in accepted)
 
 
@@ -74,9 +75,16 @@ def test_more_stages_than_fit_are_explained_in_bytes():
         (MXFP4, "128x128_c1x1_clc_swap", 225280, 6),
         (MXFP8, "128x64_c2x1_static", 229376, 8),
         (MXFP8, "256x192_c2x1_clc_2cta", 228352, 7),
-        (MXFP8, "128x128_c1x1_static_serial2", 227328, 6),
     ],
 )
 def test_resources_are_those_of_the_compiled_kernels(operation, name, smem_bytes, stages):
     # Source: what quack 0.6.5 and nvidia-cutlass-dsl 4.8.1 gave, 2026-11-27.
     assert resources(f"sm100_block_scale_{name}", "thor", operation) == (smem_bytes, stages, 256, 512)
+
+
+def test_mxfp8_takes_no_split():
+    split = named("sm100_block_scale_128x64_c1x1_static_serial2", "thor")
+    found = reason(split, "thor", MXFP8)
+    assert found[0] is Reason.COMBINATION
+    assert found[1].endswith("and a product of mxfp8_bf16 is wrong; take no split")
+    assert isinstance(check(split, NVFP4, THOR), Accepted)

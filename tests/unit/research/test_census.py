@@ -32,7 +32,7 @@ def nothing(key):
 
 def test_every_candidate_is_legal_or_rejected_with_a_reason():
     census = count((BF16,), THOR, {}, nothing)
-    assert {row.family for row in census.rows} == {x.name for x in families_of(BF16, THOR)}
+    assert {row.family for row in census.rows} == {x.name for x in families_of(BF16, THOR) if BF16.types in x.types}
     assert all(row.num_candidates == row.num_accepted + sum(row.rejected.values()) for row in census.rows)
     assert sum(row.num_accepted for row in census.rows) == len(legal_keys((BF16,), THOR))
     assert [row.num_untried for row in census.rows] == [row.num_accepted for row in census.rows]
