@@ -36,6 +36,7 @@ from aot.cli.selection import (
     selection_with,
     shipped_mode,
 )
+from aot.compile.compiler import Processes
 from aot.compile.kinds import verdict_of
 from aot.compile.legal_keys import legal_keys
 from aot.compile.workplace import Workplace
@@ -312,7 +313,7 @@ def emulate(context: click.Context, /, **values: Any) -> None:
     asked = _options(values, keys)
     results: list[KernelResult] = []
     with scratch_folder("aot-emulate-") as scratch:
-        kernels = compile_emulated(keys, emulated, scratch, Workplace(jobs=values["jobs"]))
+        kernels = compile_emulated(keys, emulated, scratch, Workplace(compilers=Processes(values["jobs"])))
         if values["mutants"]:
             _show_mutants(kernels, asked)
             return

@@ -37,6 +37,7 @@ from aot.cli.options import (
     several,
 )
 from aot.cli.output import JSON, show, tell
+from aot.compile.compiler import Processes
 from aot.compile.workplace import Workplace, compile_all
 from aot.core.candidate import KernelKey
 from aot.core.element import ElementType
@@ -149,7 +150,7 @@ def compile_command(**values: Any) -> None:
     request = TuningRequest(shapes, operations, Patterns.parse(values["kernels"]), values["limit"], PRUNE)
     device = load_target(values["target"])
     keys = [KernelKey(x, candidate) for x in operations for candidate in tuning_candidates(request, device, x)]
-    artifacts, failures = compile_all(keys, device, Workplace(jobs=values["jobs"]))
+    artifacts, failures = compile_all(keys, device, Workplace(compilers=Processes(values["jobs"])))
     show(lambda: tables.artifact_facts(artifacts, failures), lambda: tables.artifacts_table(artifacts, failures))
     if failures:
         raise SystemExit(AotError.exit_code)
@@ -247,7 +248,9 @@ def tune(**values: Any) -> None:
     for line in check_problems(request) if request.operations else ():
         click.echo(line, err=True)
     remote = _inspected(asked, device)
-    bundle, failures = make_tuning_bundle(request, device, directory, Workplace(jobs=asked.jobs, verbose=asked.verbose))
+    bundle, failures = make_tuning_bundle(
+        request, device, directory, Workplace(compilers=Processes(asked.jobs), verbose=asked.verbose)
+    )
     for failure in failures:
         click.echo(f"not compiled: {failure.name}: {failure.reason}", err=True)
     tell(f"{bundle.directory}: {bundle.num_bytes / 2**20:.1f} MiB")

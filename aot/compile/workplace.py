@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aot.compile.artifact import Artifact, CompileFailure, RowArtifact
-from aot.compile.compiler import compile_any, compile_kernels, compile_row_kernels
+from aot.compile.compiler import THIS_MACHINE, Compilers, compile_any, compile_kernels, compile_row_kernels
 from aot.compile.kinds import AnyKey
 from aot.core.candidate import KernelKey
 from aot.core.errors import REPAIR, DependencyError
@@ -24,7 +24,7 @@ class Workplace:
     """Where compiling keeps its results and how it runs."""
 
     artifacts: Path = ARTIFACTS
-    jobs: int | None = None
+    compilers: Compilers = THIS_MACHINE
     progress: bool = True
     verbose: bool = False
 
@@ -38,7 +38,9 @@ def compile_all(
         DependencyError: a compiler's package is not installed.
     """
     try:
-        return compile_kernels(keys, target, workplace.artifacts, jobs=workplace.jobs, progress=workplace.progress)
+        return compile_kernels(
+            keys, target, workplace.artifacts, compilers=workplace.compilers, progress=workplace.progress
+        )
     except ImportError as error:
         raise DependencyError(f"cannot compile: {error}; {REPAIR}") from error
 
@@ -77,7 +79,9 @@ def compile_all_rows(
         DependencyError: a compiler's package is not installed.
     """
     try:
-        return compile_row_kernels(keys, target, workplace.artifacts, jobs=workplace.jobs, progress=workplace.progress)
+        return compile_row_kernels(
+            keys, target, workplace.artifacts, compilers=workplace.compilers, progress=workplace.progress
+        )
     except ImportError as error:
         raise DependencyError(f"cannot compile: {error}; {REPAIR}") from error
 
@@ -91,6 +95,8 @@ def compile_all_kinds(
         DependencyError: a compiler's package is not installed.
     """
     try:
-        return compile_any(keys, target, workplace.artifacts, jobs=workplace.jobs, progress=workplace.progress)
+        return compile_any(
+            keys, target, workplace.artifacts, compilers=workplace.compilers, progress=workplace.progress
+        )
     except ImportError as error:
         raise DependencyError(f"cannot compile: {error}; {REPAIR}") from error
