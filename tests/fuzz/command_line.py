@@ -61,7 +61,7 @@ from aot.space import calibrate
 from aot.space import enumeration as space
 from aot.space.cost import DEFAULTS
 from aot.space.enumeration import legal
-from aot.tune.remote import Link, LinkError
+from aot.tune.link import Link, LinkError
 from tests.golden.manifest import kernel
 from tests.seeds import MISS_LOG
 from tests.unit.models.cases import CASES

@@ -21,7 +21,8 @@ SUBPROCESS = (
     "measure.conditions",
     "measure.supervisor",
     "models.recorded",
-    "tune.remote",
+    "tune.link",
+    "tune.local_device",
 )
 EXITING = {"__main__", "cli.main", "cli.tune", "cli.wheel", "cli.interrupt", "measure.runner"}
 """Modules that end their process."""
