@@ -183,6 +183,15 @@ def _judge(error: Exception, key: AnyKey, seconds: float, scratch: Path) -> tupl
 def _store(scratch: Path, directory: Path, result: dict[str, Any]) -> None:
     """Put a result, and what else is in a scratch folder, where the store keeps it."""
     (scratch / RESULT_NAME).write_text(json.dumps(result, sort_keys=True), encoding="utf-8")
+    put_entry(scratch, directory)
+
+
+def put_entry(scratch: Path, directory: Path) -> None:
+    """Move an entry that is whole to its place; what stands there is replaced.
+
+    Raises:
+        OSError: it cannot be moved.
+    """
     directory.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(directory, ignore_errors=True)
     try:

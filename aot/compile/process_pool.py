@@ -66,14 +66,19 @@ def _without_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def start_apart(process: SpawnProcess) -> None:
+    """Start a process that never sees the terminal's Ctrl-C."""
+    resource_tracker.ensure_running()  # the first spawn starts it, which would let interrupts through again
+    with _without_interrupts():
+        process.start()
+
+
 def _spawn(start: Callable[..., None], arguments: tuple[Any, ...], do: Callable[[Task], Any]) -> _Worker[Task]:
     """Start a process; see `Pool`."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs, os.getpid(), start, arguments, do), daemon=True)
-    resource_tracker.ensure_running()  # the first spawn starts it, which would let interrupts through again
-    with _without_interrupts():
-        process.start()
+    start_apart(process)
     theirs.close()
     return _Worker(process, ours)
 

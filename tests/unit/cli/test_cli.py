@@ -223,7 +223,7 @@ def test_runs_are_put_to_one_level(tmp_path):
 
 def test_compile_prints_failures_and_exits_with_one(monkeypatch):
     made = [Artifact(golden_manifest().kernels[0], None)]
-    monkeypatch.setattr("aot.cli.tune.compile_all", lambda *_: (made, [CompileFailure("k", "why")]))
+    monkeypatch.setattr("aot.cli.compile.compile_all", lambda *_: (made, [CompileFailure("k", "why")]))
     result = aot("compile", "--shapes", "shapes.toml", "--limit", "1", "--kernels", "sm100_tgv_*")
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (1, "failed: k: why")
     result = aot("compile", "--shapes", "shapes.toml", "--limit", "1", "--kernels", "sm100_tgv_*", "--json")
@@ -600,7 +600,7 @@ def test_no_summary_is_cut():
 
 
 def test_problems_that_no_kernel_takes_are_told_before_anything_is_compiled(monkeypatch, workplace):
-    monkeypatch.setattr("aot.cli.tune.compile_all", lambda *_: pytest.fail("compiled"))
+    monkeypatch.setattr("aot.cli.compile.compile_all", lambda *_: pytest.fail("compiled"))
     of_fp8 = SHAPES.replace('dtypes = ["bfloat16"]', 'operations = ["e4m3_bf16_kk"]').replace('layouts = ["kk"]\n', "")
     of_fp8 = of_fp8.replace("[1, 4096]", "[16, 4096]")
     (workplace / "odd.toml").write_text(of_fp8.replace("n = 4096", "n = 7"))

@@ -21,6 +21,7 @@ CODES = {
     "ResourceError": 16,
     "CoverageError": 17,
     "FamilyError": 19,
+    "FleetError": 20,
     "OperationError": 18,
 }
 """Users' scripts rely on them: a code is never given to another error. 2 is click's, for usage."""
