@@ -30,6 +30,8 @@ REST_S = 20.0
 """How long a worker that was found slow gets nothing."""
 MAX_RESTS = 3
 """After so many it gets nothing more."""
+MAX_FAILURES = 3
+"""After so many tasks one after the other that a worker failed at, the fault is taken to be its own."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,7 @@ class Engine:
         self._said: set[str] = set()
         self._barred: dict[str, str] = {}
         self._rests: dict[str, int] = {}
+        self._failures: dict[str, int] = {}
         self._round = 0
         client.subscribe_topic(TOPIC, lambda event: self._events.put(("heard", event[1])))
 
@@ -211,6 +214,12 @@ class Engine:
     def bar(self, worker: FleetWorker, reason: str) -> None:
         """Give a worker nothing more."""
         self._barred[worker.name] = reason
+
+    def count(self, worker: FleetWorker, reason: str = "") -> None:
+        """Count what a worker failed at, and bar it at last; with no reason it succeeded."""
+        self._failures[worker.name] = self._failures.get(worker.name, 0) + 1 if reason else 0
+        if self._failures[worker.name] >= MAX_FAILURES:
+            self.bar(worker, reason)
 
     def rest(self, worker: FleetWorker, reason: str) -> float:
         """Return until when a slow worker gets nothing, of time.monotonic(); the third time it is barred."""
@@ -313,6 +322,7 @@ class _Turn(Generic[Task, Result]):
                 self.ledger.again(task)
         if isinstance(verdict, Done):
             self.ledger.finish(number, now)
+            self._engine.count(worker)
             return [(attempt.task, verdict.result)]
         if isinstance(verdict, Lacking):
             self.ledger.fail(number, blames=False)
@@ -327,7 +337,10 @@ class _Turn(Generic[Task, Result]):
             self._looked = -LOOK_S
         if verdict.is_slow:
             self.ledger.rest(worker.address, self._engine.rest(worker, verdict.reason))
-        self.ledger.fail(attempt.number, blames=not (verdict.is_barred or verdict.is_slow))
+        is_its_own = verdict.is_barred or verdict.is_slow
+        if not is_its_own:
+            self._engine.count(worker, verdict.reason)
+        self.ledger.fail(attempt.number, blames=not is_its_own)
         if self.ledger.give_up(attempt.task):
             return [(attempt.task, self._job.lost(attempt.task, f"worker {worker.name} {verdict.reason}"))]
         return []

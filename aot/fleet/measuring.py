@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 LIMITS = Limits(silence_s=90.0, max_losses=5)
 """A worker says every two seconds that it measures; its own run kills a kernel that hangs for 60 s."""
-PORTIONS = 12
-"""For each worker, so that they end together: the last portion is a twelfth of a worker's share."""
-LEAST_PORTION = 4
+PORTIONS = 24
+"""For each worker, so that they end together, and little is lost with one: a twenty-fourth of its share."""
+LEAST_PORTION = 2
 """Problems of a portion, where there are so many."""
 RELEASE_S = 0.5
 """How long the workers are waited for that give their devices back."""
@@ -148,7 +148,7 @@ class MeasureJob:
     def call(self, task: Share, worker: FleetWorker, attempt: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Ask for one portion, with all that is known of kernels by now."""
         del worker
-        portion = Portion(0, task.kernels, task.problems, self.known.sound, self.known.failed)
+        portion = Portion(0, task.kernels, task.problems, sound=self.known.sound, failed=self.known.failed)
         return measure_task, (MeasureTask(self.number, self.words(), portion, attempt),)
 
     def judge(self, task: Share, worker: FleetWorker, result: MeasureResult) -> Done[Share, bool] | Refused | Lacking:

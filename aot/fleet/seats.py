@@ -144,11 +144,13 @@ class MeasureResult:
 class DeviceSeat:
     """A device, and the run of a bundle there that is handed one portion after the other."""
 
-    def __init__(self, device: Device, machine: Machine, folder: Path, poll_s: float = 0.5) -> None:
+    def __init__(self, device: Device, machine: Machine, folder: Path, poll_s: float) -> None:
         self._device, self._machine, self._folder, self._poll_s = device, machine, folder, poll_s
         self._bundle = ""
         self._problems: tuple[AnyProblem, ...] = ()
         self._number = self._offset = 0
+        self._measured: set[int] = set()
+        """Problems that were asked for: who asks again does not believe what was measured."""
 
     def receive(self, number: str, content: bytes) -> None:
         """Take in a bundle, which must have a digest, and ship it to the device.
@@ -163,9 +165,11 @@ class DeviceSeat:
             archive.extractall(folder, filter="data")
         if digest(folder) != number:
             raise FleetError(f"a bundle arrived as {digest(folder)[:12]}, expected {number[:12]}; send it again")
-        self.close()
+        self._end_run()
+        self._device.forget()
         prepare(self._device, folder, self._machine, _unsaid)
         self._bundle, self._problems = number, read_tuning_set(folder).problems
+        self._measured = set()
 
     def measure(self, task: MeasureTask, report: Callable[[str], bool]) -> MeasureResult:
         """Measure a portion.
@@ -175,13 +179,15 @@ class DeviceSeat:
         """
         if task.digest != self._bundle:
             return MeasureResult(b"", lacks_bundle=True)
-        if not self._number:
-            self._end_run()
         if not self._number or not self._device.status(self._offset).running:
             self._device.start([FEED, *task.words])
             self._number, self._offset = 0, 0
         self._number += 1
-        self._device.hand_over(replace(task.portion, number=self._number))
+        problems = set(task.portion.problems)
+        self._device.hand_over(
+            replace(task.portion, number=self._number, anew=tuple(sorted(problems & self._measured)))
+        )
+        self._measured |= problems
         log = self._wait(report)
         return MeasureResult(self._results([self._problems[i] for i in task.portion.problems]), log)
 

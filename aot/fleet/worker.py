@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from aot.tune.device import Device
 
+POLL_S, SSH_POLL_S = 0.2, 2.0
+"""Between two looks at a run: here, and over a link, which takes a process each time."""
 FOLDER = Path("build/worker")
 """Where a worker keeps what it has made and measured, below the working directory."""
 
@@ -74,7 +76,7 @@ def _only(gpu: str) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": gpu, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
-def device_post(name: str, device: Device, folder: Path, poll_s: float = 0.5) -> Post:
+def device_post(name: str, device: Device, folder: Path, poll_s: float = POLL_S) -> Post:
     """Ask a device what it is, and make its worker.
 
     Raises:
@@ -105,7 +107,8 @@ def posts_of(offer: Offer, say: Callable[[str], None]) -> list[Post]:
     devices += [(url.removeprefix("ssh://"), RemoteDevice(Link(Host.parse(url, "fleet")))) for url in offer.urls]
     for name, device in devices:
         try:
-            post = device_post(name, device, offer.folder / name.replace("/", "_"))
+            poll_s = SSH_POLL_S if isinstance(device, RemoteDevice) else POLL_S
+            post = device_post(name, device, offer.folder / name.replace("/", "_"), poll_s)
         except (RemoteError, FleetError) as error:
             say(f"{name} is left out: {error}")
             continue

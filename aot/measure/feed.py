@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 IDLE_S = 120.0
 """How long a run waits for its next portion before it gives the device back."""
-LOOK_S = 0.05
+LOOK_S = 0.1
+"""Between two looks at the file."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Portion:
     """Kernels to verify on the edge shapes."""
     problems: tuple[Index, ...] = ()
     """Problems to measure."""
+    anew: tuple[Index, ...] = ()
+    """Those of the problems that this run has measured before, whose times are not believed."""
     sound: tuple[Index, ...] = ()
     """Kernels that other runs have verified, on devices of this kind."""
     failed: tuple[tuple[Index, Text], ...] = ()
@@ -63,7 +66,11 @@ def _complete_lines(out: Path) -> list[str]:
 
 
 def portions(
-    out: Path, wait: Callable[[], None], now: Callable[[], float] = time.monotonic, idle_s: float = IDLE_S
+    out: Path,
+    wait: Callable[[], None],
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+    idle_s: float = IDLE_S,
 ) -> Iterator[Portion]:
     """Give the portions that are not done yet, waiting for more, until the end.
 
@@ -71,6 +78,7 @@ def portions(
         out: the results.
         wait: called again and again while there is nothing to do; it may end the waiting by an exception.
         now: tells the time in seconds.
+        sleep: waits for some seconds.
         idle_s: how long to wait for the next.
 
     Raises:
@@ -89,6 +97,7 @@ def portions(
                 yield portion
                 number, since = portion.number, now()
         if not fresh:
+            sleep(LOOK_S)
             wait()
 
 

@@ -105,8 +105,16 @@ class Worker:
             for index, reason in portion.failed:
                 self._kernels.condemn(numbers[index], reason)
             self._verify(numbers[index] for index in portion.kernels)
+            for index in portion.anew:
+                self._forget(problems[index])
             self._measure_all([problems[index] for index in portion.problems])
             self._session.finished(portion)
+
+    def _forget(self, problem: AnyProblem) -> None:
+        """Let what was measured of a problem count no more."""
+        self._store.void(self._session.run, problem, "it is to be measured again")
+        if self._at is not None:
+            self._at.done.discard(problem)
 
     def _resume(self) -> _Stand:
         """Learn from what the store has, and allocate what the rest needs."""

@@ -35,5 +35,8 @@ class Device(Protocol):
     def stop(self) -> bool:
         """Ask the run to end in good order."""
 
+    def forget(self) -> None:
+        """Remove the results of earlier runs; none goes on."""
+
     def fetch(self, path: Path) -> None:
         """Copy the results."""

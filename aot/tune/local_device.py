@@ -82,6 +82,11 @@ class LocalDevice:
         background.stop(self._out)
         return True
 
+    def forget(self) -> None:
+        """Remove the results of earlier runs; none goes on."""
+        for path in self._folder.glob(f"{self._out.name}*"):
+            path.unlink(missing_ok=True)
+
     def fetch(self, path: Path) -> None:
         """Copy the results, as they are at one moment."""
         copy_store(self._out, path)

@@ -86,6 +86,14 @@ def digest(directory: Path) -> str:
     return found.hexdigest()
 
 
+_FORGET = """
+import os, sys
+for name in os.listdir(sys.argv[1]) if os.path.isdir(sys.argv[1]) else ():
+    if name.startswith("results.sqlite"):
+        os.remove(os.path.join(sys.argv[1], name))
+"""
+
+
 class Device:
     """A bundle's folder on a device, and the run in it."""
 
@@ -142,6 +150,10 @@ class Device:
     def hand_over(self, portion: Portion) -> None:
         """Hand a portion to a run that was started with --feed."""
         self._run("--out", "OUT", "--background", "feed", content=line_of(portion).encode())
+
+    def forget(self) -> None:
+        """Remove the results of earlier runs; none goes on."""
+        self._link.python("-c", _FORGET, self._folder)
 
     def stop(self) -> bool:
         """Ask the run to end in good order; say whether it is known that it heard."""

@@ -40,7 +40,7 @@ from aot.core import errors
 from aot.core.candidate import KernelKey, Reason
 from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Row, Section
 from aot.core.element import ElementType
-from aot.core.errors import AotError, DeviceError
+from aot.core.errors import AotError, DeviceError, FleetError
 from aot.core.measurement import Conditions, Measurement, Record
 from aot.core.operation import Operation
 from aot.core.problem import Problem
@@ -268,6 +268,11 @@ def no_link(*_, **__):
     raise LinkError("no connection")
 
 
+def no_scheduler(*_, **__):
+    """Stand in for reaching a cluster, and for joining one."""
+    raise FleetError("no scheduler answers")
+
+
 def no_gpu(*_):
     """Stand in for running a wheel's kernels."""
     raise DeviceError("no usable NVIDIA driver")
@@ -286,6 +291,9 @@ def replaced(folder):
         mock.patch("aot.tune.tuning.run_bundle", lambda options, **_: len(options.strategy) % 2 * 8),
         mock.patch("aot.tune.tuning.read_machine", return_value=MACHINE),
         mock.patch.object(Link, "python", no_link),
+        mock.patch("aot.fleet.fleet.open_fleet", no_scheduler),
+        mock.patch("aot.fleet.worker.work", no_scheduler),
+        mock.patch("aot.fleet.worker.gpus_of_this_host", return_value=("0",)),
         mock.patch("aot.package.wheel_check.check_kernels", no_gpu),
         mock.patch.object(pipeline, "select_kernels", chosen),
         mock.patch.object(pipeline, "COMMITTED", folder / "selections"),

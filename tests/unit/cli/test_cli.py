@@ -56,7 +56,7 @@ def workplace(tmp_path, monkeypatch):
 def test_help_and_version():
     commands = ["targets", "shapes", "space", "compile", "tune", "import", "select", "build", "explain", "verify"]
     commands += ["calibrate", "deb", "diff", "emulate", "report", "smem"]
-    commands += ["completion", "doctor", "release", "reproduce", "wheel", "wheelhouse"]
+    commands += ["completion", "doctor", "release", "reproduce", "wheel", "wheelhouse", "worker"]
     listed = succeed("-h").partition("Commands:\n")[2].splitlines()
     assert sorted(line.split()[0] for line in listed if line.startswith("  ") and line[2] != " ") == sorted(commands)
     for command in commands:
@@ -332,7 +332,7 @@ def test_what_earlier_records_predict_fastest_is_all_measured(monkeypatch, tmp_p
     requests = []
 
     def made(request, device, directory, workplace):
-        requests.append((request, device.name, workplace.jobs))
+        requests.append((request, device.name, workplace.compilers.num_processes))
         return Bundle(directory, 2**20), []
 
     monkeypatch.setattr("aot.cli.tune.learn", lambda paths, device: ("learned", [str(x) for x in paths], device.name))

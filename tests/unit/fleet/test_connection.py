@@ -1,11 +1,14 @@
 """What is said where a cluster cannot be had."""
 
+import shutil
+import subprocess
 import sys
 
 import pytest
 
 from aot.core.errors import DependencyError, FleetError
-from aot.fleet.connection import security_of
+from aot.fleet import connection
+from aot.fleet.connection import connected, own_scheduler, security_of
 from tests.unit.invoked import aot
 
 
@@ -61,3 +64,37 @@ def test_what_does_not_go_together_is_refused_before_anything_is_done(tmp_path, 
     done = aot(*words)
     assert done.exit_code == 2, done.output
     assert message in " ".join(done.output.split())
+
+
+def make_certificates(folder, authority):
+    """Make a certificate and key of an authority, as docs/fleet.md says."""
+    folder.mkdir()
+
+    def openssl(*words):
+        subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True)
+
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    if not authority.exists():
+        authority.mkdir()
+        openssl("req", "-x509", *key, "-subj", "/CN=fleet", "-keyout", authority / "key", "-out", authority / "ca.pem")
+    openssl("req", *key, "-subj", "/CN=desk", "-keyout", folder / "key.pem", "-out", folder / "csr")
+    signed = ["-CA", authority / "ca.pem", "-CAkey", authority / "key", "-CAcreateserial", "-days", "2"]
+    openssl("x509", "-req", "-in", folder / "csr", *signed, "-out", folder / "cert.pem")
+    shutil.copyfile(authority / "ca.pem", folder / "ca.pem")
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="NOT TESTED WITH TLS: there is no openssl")
+def test_a_scheduler_with_certificates_answers_only_who_has_one_of_its_authority(tmp_path, monkeypatch):
+    pytest.importorskip("distributed", reason="NOT TESTED: install aot-kernels[fleet]")
+    ours = make_certificates(tmp_path / "ours", tmp_path / "authority")
+    others = make_certificates(tmp_path / "others", tmp_path / "another")
+    monkeypatch.setattr(connection, "CONNECT_S", 2.0)
+    with own_scheduler(security_of(ours)) as address:
+        assert address.startswith("tls://127.0.0.1:")
+        with connected(address, security_of(ours)) as client:
+            assert client.scheduler_info()["workers"] == {}
+        for security in (security_of(others), security_of(None)):
+            with pytest.raises(FleetError, match="no scheduler answers at tls://"), connected(address, security):
+                pass

@@ -5,7 +5,7 @@ import pytest
 from aot.core.errors import StoreError
 from aot.measure import background
 from aot.measure.background import beside, last_done
-from aot.measure.feed import Portion, line_of, note_done, portions
+from aot.measure.feed import LOOK_S, Portion, line_of, note_done, portions
 
 FIRST = Portion(1, kernels=(0, 2), sound=(1,), failed=((3, 'hung: "m8" µs'),))
 SECOND = Portion(2, problems=(5, 4))
@@ -19,7 +19,10 @@ class Clock:
     """A clock on which a wait takes a second, and what is done at each wait."""
 
     def __init__(self, *actions):
-        self.now, self.actions = 0.0, list(actions)
+        self.now, self.actions, self.slept = 0.0, list(actions), []
+
+    def sleep(self, seconds):
+        self.slept.append(seconds)
 
     def wait(self):
         self.now += 1.0
@@ -35,7 +38,7 @@ def test_portions_come_in_order_until_the_end(tmp_path):
     clock = Clock(lambda: hand_over(out, SECOND), lambda: hand_over(out, Portion(3, is_end=True)))
     for _ in range(2):
         hand_over(out, FIRST)
-    assert list(portions(out, clock.wait, clock)) == [FIRST, SECOND]
+    assert list(portions(out, clock.wait, clock, clock.sleep)) == [FIRST, SECOND]
     assert clock.now == 2.0
 
 
@@ -47,15 +50,16 @@ def test_what_is_done_is_not_done_again(tmp_path):
     note_done(out, FIRST)
     assert last_done(out) == 1
     clock = Clock()
-    assert list(portions(out, clock.wait, clock, idle_s=1.0)) == [SECOND]
+    assert list(portions(out, clock.wait, clock, clock.sleep, idle_s=1.0)) == [SECOND]
     background.beside(out, "portion").unlink()
     assert last_done(out) == 0
 
 
 def test_a_run_that_is_handed_nothing_ends(tmp_path):
     clock = Clock()
-    assert list(portions(tmp_path / "r.sqlite", clock.wait, clock, idle_s=5.0)) == []
+    assert list(portions(tmp_path / "r.sqlite", clock.wait, clock, clock.sleep, idle_s=5.0)) == []
     assert clock.now == 6.0
+    assert clock.slept == [LOOK_S] * 6  # it does not turn idly
 
 
 def test_a_line_that_is_being_written_is_not_read(tmp_path):
@@ -64,7 +68,7 @@ def test_a_line_that_is_being_written_is_not_read(tmp_path):
     with beside(out, "feed").open("a") as file:
         file.write('{"number": 2')
     clock = Clock()
-    assert list(portions(out, clock.wait, clock, idle_s=1.0)) == [FIRST]
+    assert list(portions(out, clock.wait, clock, clock.sleep, idle_s=1.0)) == [FIRST]
 
 
 def test_a_damaged_line_is_told(tmp_path):

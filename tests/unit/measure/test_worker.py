@@ -356,6 +356,7 @@ def test_a_run_does_the_portions_that_it_is_handed(tmp_path):
         Portion(1, kernels=(0, 1, 2)),
         Portion(2, problems=(1,), sound=tuple(range(3, 11)), failed=((11, "hung elsewhere"),)),
         Portion(3, problems=(1, 0)),
+        Portion(4, problems=(0, 1), anew=(1,)),
     ]
     with open_store(rig.path) as store:
         run = store.add_run("h200", 1, CONDITIONS)
@@ -371,4 +372,5 @@ def test_a_run_does_the_portions_that_it_is_handed(tmp_path):
         rows = rig.rows(problem)
         assert {name: rows[name].median_us for name in NAMES[:11]} == pytest.approx({x: TIMES[x] for x in NAMES[:11]})
         assert rows[NAMES[11]].status == Status(Outcome.QUARANTINED, "hung elsewhere")
-    assert len(rig.gpu.replayed) == 2 * (22 + 7 * 3)  # each problem once
+        assert rows[NAMES[0]].num_rounds == 7
+    assert len(rig.gpu.replayed) == 3 * (22 + 7 * 3)  # each problem once, and the second anew
