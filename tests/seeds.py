@@ -583,7 +583,7 @@ SEEDS = {
         toml_bytes,
         from_text(prior.parse_published),
         (TargetError, DecodeError),
-        committed_text("published/thor.toml"),
+        committed_text("../research/studies/published/thor.toml"),
     ),
     "calibration": Seed(
         calibration._Calibration,

@@ -22,9 +22,10 @@ from aot.core.whole_file import write_whole
 from aot.models import empty, families, walk
 from aot.models.atlas import load_architectures
 from aot.models.configuration import Configuration, read_configuration
-from aot.models.linears import linears, listed_whole
+from aot.models.linears import Linear, linears, listed_whole
 from aot.models.recorded import read_counts, read_uncounted, recorded_text, run_recorded
 from aot.models.shape_text import Ladder, shape_text, unaligned
+from aot.models.stored_format import StoredFormat, stored_format
 from aot.select.coverage import untuned
 
 if TYPE_CHECKING:
@@ -203,11 +204,26 @@ class ConfiguredShapes:
         return f"{path}: {counts}; {self.num_sizes} sizes of weights, {how}"
 
 
-def configured_shapes(config: Path, values: Mapping[str, Any]) -> ConfiguredShapes:
-    """Make the shape set of a config.json, or of a folder that holds one, by the values of `CONFIG_OPTIONS`.
+@dataclass(frozen=True)
+class ConfiguredModel:
+    """The Linears of a model's configuration, and the rows that they meet."""
+
+    read: Configuration
+    linears: tuple[Linear, ...]
+    ladder: Ladder
+    element: ElementType
+    stored: StoredFormat
+    library: str
+    """What built the model: transformers, diffusers, or nothing."""
+    notes: tuple[str, ...]
+    """What its user should know."""
+
+
+def configured_model(config: Path, values: Mapping[str, Any]) -> ConfiguredModel:
+    """List the Linears of a config.json, or of a folder that holds one, by the values of `CONFIG_OPTIONS`.
 
     Raises:
-        ShapeFileError: it is no configuration, or of no model that has Linears to tune.
+        ShapeFileError: it is no configuration, or of no model that has Linears.
     """
     read = read_configuration(config)
     library = empty.library_of(read)
@@ -218,15 +234,8 @@ def configured_shapes(config: Path, values: Mapping[str, Any]) -> ConfiguredShap
     found = linears(
         parts, ways=values["tensor_parallel"], fused=values["fused"] or both, unfused=values["unfused"] or both
     )
-    element = _element(read, values["dtype"])
     ladder = _ladder(*(values[key] or () for key in ("m", "batch", "sequence")))
-    text = shape_text(read.name, read.where, found, ladder, element)
     notes = []
-    if read.quantisation:
-        notes.append(
-            f"{read.where}: its weights are published quantised ({read.quantisation}); the shape set is for "
-            f"{element.value}; for other kernels change `operations` in it, whose tags docs/operations.md lists"
-        )
     if not is_walked and families.is_joined(read):
         notes.append(
             f"{read.where}: the Linears that join the towers of {read.model_type!a:.80} are not listed; with "
@@ -236,7 +245,26 @@ def configured_shapes(config: Path, values: Mapping[str, Any]) -> ConfiguredShap
         whole = f"{block.name} {block.n} x {block.k}"
         notes.append(f"listed whole, since it is in no block that several GPUs are known to share: {whole}")
     notes += [f"{x} is no multiple of 8: kernels for what is not aligned serve it" for x in unaligned(found)]
-    return ConfiguredShapes(text, tuple(notes), len(found), library if is_walked else "")
+    element = _element(read, values["dtype"])
+    built = library if is_walked else ""
+    return ConfiguredModel(read, tuple(found), ladder, element, stored_format(read), built, tuple(notes))
+
+
+def configured_shapes(config: Path, values: Mapping[str, Any]) -> ConfiguredShapes:
+    """Make the shape set of a config.json, or of a folder that holds one, by the values of `CONFIG_OPTIONS`.
+
+    Raises:
+        ShapeFileError: it is no configuration, or of no model that has Linears to tune.
+    """
+    model = configured_model(config, values)
+    read, element = model.read, model.element
+    text = shape_text(read.name, read.where, model.linears, model.ladder, element)
+    stored = (
+        f"{read.where}: its weights are published quantised ({model.stored.label}); the shape set is for "
+        f"{element.value}; for other kernels change `operations` in it, whose tags docs/operations.md lists"
+    )
+    notes = (*((stored,) if model.stored.label else ()), *model.notes)
+    return ConfiguredShapes(text, notes, len(model.linears), model.library)
 
 
 @shapes.command("from-config", cls=Command, axes=(CONFIG_AXIS,))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aot.core.constraints import MAX_EXTENT, one_line
+from aot.core.constraints import MAX_EXTENT
 from aot.core.element import ElementType
 from aot.core.errors import ShapeFileError
 from aot.core.operation import ELEMENTS
@@ -64,16 +64,6 @@ class Configuration:
     def name(self) -> str:
         """Return what the model is called: its family, or its class (ShapeFileError where it has neither)."""
         return self.diffusers_class or self.model_type
-
-    @property
-    def quantisation(self) -> str:
-        """Say how the published weights are quantised, empty where they are not."""
-        value = self.values.get("quantization_config")
-        if not isinstance(value, dict):
-            return ""
-        method, block = value.get("quant_method"), value.get("weight_block_size")
-        blocks = f" in blocks of {block[0]} x {block[1]}" if isinstance(block, list) and len(block) == MATRIX else ""
-        return one_line(f"{method}{blocks}", MAX_LABEL) if isinstance(method, str) else "some way"
 
     def has(self, key: str) -> bool:
         """Say whether a key has a value other than null."""

@@ -39,6 +39,10 @@ class Answer:
 
     kind: str
     reason: str = ""
+    kernel: int | None = None
+    """The index of the kernel that answers; None where none does."""
+    row: Row | None = None
+    """What a ladder knows of the very problem, and of this kernel; None where it knows nothing."""
 
 
 @dataclass(frozen=True)
@@ -161,15 +165,17 @@ def answer(table: DispatchTable, multiples: tuple[tuple[int, int], ...], problem
     launched = as_launched(problem, sections)
     found = table.unaligned_section(problem.operation, section_loads(problem, sections))
     if launched is None and found is None:
-        return Answer(GENERAL, why_general(problem))
+        return Answer(GENERAL, why_general(problem), next(iter(sections.values())).fallback)
     launched = launched or problem
     section = found or table.section(launched.operation, launched.num_groups)
     if only_fallback(section):
-        return Answer(GENERAL, f"no tuned kernel of {launched.operation.tag} can be built for the device")
+        reason = f"no tuned kernel of {launched.operation.tag} can be built for the device"
+        return Answer(GENERAL, reason, section.fallback)
     is_edge = section.num_groups == launched.num_groups
     choice, row = look_up(section, launched, multiples), _row(section, launched) if is_edge else None
-    is_own = choice.tier is Tier.TUNED and row is not None and choice.kernel == row.kernel
-    return Answer(MEASURED if is_own and row and row.provenance == PROVENANCE_MEASURED else PREDICTED)
+    own = row if choice.tier is Tier.TUNED and row is not None and choice.kernel == row.kernel else None
+    is_measured = own is not None and own.provenance == PROVENANCE_MEASURED
+    return Answer(MEASURED if is_measured else PREDICTED, "", choice.kernel, own)
 
 
 def coverage(table: DispatchTable, kernels: Sequence[KernelKey], problems: Iterable[Problem]) -> Coverage:

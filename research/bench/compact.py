@@ -22,7 +22,7 @@ LEFT_OUT = re.compile(
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
     """Put the entries of a row's dictionaries beside the row's own, as `us.wheel`."""
-    found = {}
+    found: dict[str, Any] = {}
     for name, value in row.items():
         if LEFT_OUT.fullmatch(name):
             continue
@@ -45,7 +45,7 @@ def _is_rows(value: Any) -> bool:
 
 def compact(result: dict[str, Any]) -> dict[str, Any]:
     """Return a result without what no page cites."""
-    found = {}
+    found: dict[str, Any] = {}
     for name, value in result.items():
         if isinstance(value, dict) and "columns" not in value:
             found[name] = compact(value)
@@ -56,7 +56,7 @@ def compact(result: dict[str, Any]) -> dict[str, Any]:
 
 def expanded(result: dict[str, Any]) -> dict[str, Any]:
     """Return a result with its rows as dictionaries again; one that was never shrunk is returned as it is."""
-    found = {}
+    found: dict[str, Any] = {}
     for name, value in result.items():
         if isinstance(value, dict) and set(value) == {"columns", "rows"}:
             found[name] = [_row(value["columns"], row) for row in value["rows"]]

@@ -18,7 +18,7 @@ def make_runner(directory):
     where a test says so, and each process of a run would compute their references again.
     """
     _make_runner(directory)
-    module = directory / "aot" / "measure" / "edge_shapes.py"
+    module = directory / "aot" / "kinds" / "gemm" / "edge_shapes.py"
     text = module.read_text()
     for line in LARGE_CASES:
         assert text.count(line) == 1, line

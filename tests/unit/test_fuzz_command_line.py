@@ -12,6 +12,6 @@ pytestmark = pytest.mark.slow
 
 def test_no_command_line_gives_a_traceback_or_writes_elsewhere():
     codes = Counter()
-    fuzz(600, 20261122, lambda code, words: codes.update([(words[0] if words else "", code)]))
+    fuzz(300, 20261122, lambda code, words: codes.update([(words[0] if words else "", code)]))
     assert {name for name, _ in codes} >= set(COMMANDS)
     assert {code for _, code in codes} >= {0, 2}

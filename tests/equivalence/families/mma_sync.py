@@ -1,4 +1,4 @@
-"""Our own kernel for operands of any alignment: a CTA for each tile, all along x; A, B and D as plain tensors."""
+"""Our own kernel for operands of any alignment: a CTA or a cluster for each tile, all along x; plain tensors."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ WARPS = {
 def launch(kernel, case, num_sms):
     del num_sms
     candidate, product = kernel.candidate, product_of(kernel, case)
-    along_k = int(candidate.gemm.schedule.partition("k")[2])
+    along_k, splits = int(candidate.gemm.schedule.partition("k")[2]), candidate.gemm.split_k
     tiles = ceil(product.z.rows / candidate.gemm.tile_m) * ceil(product.z.columns / candidate.gemm.tile_n)
     operands = (product.x, product.y, product.z)
     return Expected(
-        (tiles, 1, 1),
+        (tiles * splits, 1, 1),
         (32 * WARPS.get((candidate.gemm.tile_m, candidate.gemm.tile_n, along_k), 8), 1, 1),
         case.stream,
-        attributes(programmatic=1),
+        attributes(cluster=(splits, 1) if splits > 1 else None, programmatic=1),
         tuple(struct.pack("<Q2iq", x.address, x.rows, x.columns, x.leading) for x in operands),
     )

@@ -146,8 +146,8 @@ def test_weights_that_are_published_quantised_are_said(workplace):
     quantised = {**QWEN, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
     (workplace / "fp8.json").write_text(json.dumps(quantised))
     assert aot("shapes", "from-config", "fp8.json", "-o", "x.toml").stderr == (
-        "fp8.json: its weights are published quantised (fp8 in blocks of 128 x 128); the shape set is for bfloat16; "
-        "for other kernels change `operations` in it, whose tags docs/operations.md lists\n"
+        "fp8.json: its weights are published quantised (fp8, e4m3 in blocks of 128 x 128); the shape set is for "
+        "bfloat16; for other kernels change `operations` in it, whose tags docs/operations.md lists\n"
     )
 
 

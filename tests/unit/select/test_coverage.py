@@ -6,7 +6,8 @@ from aot.core.element import ElementType
 from aot.core.operation import Layout, Operation
 from aot.core.target import load_target
 from aot.families import family_of
-from aot.select.coverage import Answer, Coverage, answer, coverage
+from aot.select import coverage as module
+from aot.select.coverage import Coverage, coverage
 from aot.select.selector import fallback_key
 from tests.unit.accepted import named
 from tests.unit.twins import BF16, problem_of
@@ -26,22 +27,35 @@ FP16, MK, KN = (
 )
 
 
+def answer(table, multiples, problem):
+    found = module.answer(table, multiples, problem)
+    return found.kind, found.reason
+
+
+def test_the_kernel_that_answers_is_told_and_the_row_where_it_is_of_the_problem():
+    found = [
+        module.answer(TABLE, MULTIPLES, problem_of(*size)) for size in ((16, 4096, 4096), (15, 4096, 4096), (16, 7, 64))
+    ]
+    assert [(x.kernel, x.row) for x in found] == [(1, MEASURED), (1, None), (0, None)]
+    assert module.answer(TABLE, MULTIPLES, problem_of(16, 4096, 4096, FP16)).kernel is None
+
+
 @pytest.mark.parametrize(
     ("problem", "expected"),
     [
-        (problem_of(16, 4096, 4096), Answer("measured")),
-        (problem_of(64, 4096, 4096), Answer("measured")),
-        (problem_of(32, 4096, 4096), Answer("predicted")),
-        (problem_of(15, 4096, 4096), Answer("predicted")),  # the row's time is of m 16
-        (problem_of(128, 4096, 4096), Answer("predicted")),  # past the last edge
-        (problem_of(16, 4096, 4088), Answer("predicted")),
-        (problem_of(16, 7, 4096), Answer("general", "n 7 is not a multiple of 8")),
-        (problem_of(16, 4095, 4097), Answer("general", "n 4095 and k 4097 are not a multiple of 8")),
-        (problem_of(1, 7, 4096), Answer("general", "n 7 is not a multiple of 8")),
-        (problem_of(16, 4096, 4096, KN), Answer("general", "no kernels of layout kn: they were not asked for")),
-        (problem_of(1, 4096, 4096, MK), Answer("predicted")),  # a single row of A is contiguous along k too
-        (problem_of(4096, 16, 4096), Answer("predicted")),
-        (problem_of(16, 4096, 4096, FP16), Answer("refused", "no kernels of fp16")),
+        (problem_of(16, 4096, 4096), ("measured", "")),
+        (problem_of(64, 4096, 4096), ("measured", "")),
+        (problem_of(32, 4096, 4096), ("predicted", "")),
+        (problem_of(15, 4096, 4096), ("predicted", "")),  # the row's time is of m 16
+        (problem_of(128, 4096, 4096), ("predicted", "")),  # past the last edge
+        (problem_of(16, 4096, 4088), ("predicted", "")),
+        (problem_of(16, 7, 4096), ("general", "n 7 is not a multiple of 8")),
+        (problem_of(16, 4095, 4097), ("general", "n 4095 and k 4097 are not a multiple of 8")),
+        (problem_of(1, 7, 4096), ("general", "n 7 is not a multiple of 8")),
+        (problem_of(16, 4096, 4096, KN), ("general", "no kernels of layout kn: they were not asked for")),
+        (problem_of(1, 4096, 4096, MK), ("predicted", "")),  # a single row of A is contiguous along k too
+        (problem_of(4096, 16, 4096), ("predicted", "")),
+        (problem_of(16, 4096, 4096, FP16), ("refused", "no kernels of fp16")),
     ],
 )
 def test_every_problem_is_answered_in_one_of_four_ways(problem, expected):
@@ -50,15 +64,15 @@ def test_every_problem_is_answered_in_one_of_four_ways(problem, expected):
 
 def test_a_single_column_is_measured_where_the_exchanged_row_is():
     table = DispatchTable((Section(BF16, (Ladder(4096, 4096, (1,), (MEASURED,)),), GRID, 0),))
-    assert answer(table, MULTIPLES, problem_of(4096, 1, 4096)) == Answer("measured")
+    assert answer(table, MULTIPLES, problem_of(4096, 1, 4096)) == ("measured", "")
 
 
 def test_a_row_whose_kernel_needs_whole_tiles_is_measured_only_where_they_are_whole():
     direct = next(x for x in (KERNELS[1].candidate, changed(PLAIN, use_tma_store=False)) if not x.gemm.use_tma_store)
     row = Row(2, 1, 2.0, "measured", 1, 2.0)
     table = DispatchTable((Section(BF16, (Ladder(4096, 4096, (16,), (row,)),), GRID, 0),))
-    assert answer(table, (*MULTIPLES, (128, 128)), problem_of(16, 4096, 4096)) == Answer("predicted")
-    assert answer(table, (*MULTIPLES, (16, 128)), problem_of(16, 4096, 4096)) == Answer("measured")
+    assert answer(table, (*MULTIPLES, (128, 128)), problem_of(16, 4096, 4096)) == ("predicted", "")
+    assert answer(table, (*MULTIPLES, (16, 128)), problem_of(16, 4096, 4096)) == ("measured", "")
     assert direct.gemm.tile_m == 128
 
 

@@ -1,0 +1,196 @@
+"""What `aot doctor MODEL` finds: how a target's wheel serves a model, Linear by Linear, and the next command."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from aot.cli import tables
+from aot.core.epilogue import Epilogue
+from aot.core.grouping import Grouping
+from aot.core.operation import Layout, Operation
+from aot.select.coverage import GENERAL, MEASURED, PREDICTED, REFUSED
+from aot.select.diagnosis import Diagnosis, Layer, Served, diagnose
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from aot.cli.shapes import ConfiguredModel
+    from aot.core.target import Target
+    from aot.core.types import Types
+    from aot.models.linears import Linear
+    from aot.select.selection import Selection
+
+STATES = {MEASURED: "native", PREDICTED: "native", GENERAL: "slow", REFUSED: "absent"}
+PASSES = 4
+"""Most numbers of rows of which the time of a pass through all Linears is shown."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What all Linears of a model take for some rows; times in microseconds."""
+
+    m: int
+    roofline_us: float
+    """The least that the device can take."""
+    time_us: float | None
+    """The sum of what the table knows; None where it does not know all."""
+    provenance: str
+    """Measured where every product's time was measured, else predicted."""
+
+
+@dataclass(frozen=True)
+class ModelReport:
+    """How a selection's table serves a model."""
+
+    model: str
+    stored: str
+    """How the checkpoint's weights are stored; empty where they are of the type that is computed with."""
+    target: str
+    provenance: str
+    layers: tuple[Diagnosis, ...]
+    passes: tuple[Pass, ...]
+    next: str
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the bytes of the weights that have products."""
+        return sum(x.layer.num_bytes for x in self.layers)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what --json prints."""
+        layers = [
+            {
+                **{key: getattr(x.layer, key) for key in ("name", "n", "k", "count")},
+                "operation": x.layer.operation.tag if x.layer.operation else None,
+                "state": state_of(x),
+                "served": x.served,
+            }
+            for x in self.layers
+        ]
+        keys = ("model", "stored", "target", "provenance", "num_bytes", "passes", "next")
+        return {**{key: getattr(self, key) for key in keys}, "layers": layers}
+
+    @property
+    def text(self) -> str:
+        """Return what people read."""
+        rows = [
+            (x.layer.name, x.layer.n, x.layer.k, x.layer.count, _operation(x.layer), state_of(x), _why(x))
+            for x in self.layers
+        ]
+        header = ("Linear", "n", "k", "count", "operation", "state", "")
+        stored = f", stored as {self.stored}" if self.stored else ""
+        head = f"{self.model}{stored}, on {self.target} ({self.provenance}): {self.num_bytes / 1e9:.3g} GB of weights"
+        return "\n\n".join([head, tables.table(header, rows), *self._passes(), f"next: {self.next}"])
+
+    def _passes(self) -> list[str]:
+        if not self.passes:
+            return []
+        rows = [(x.m, f"{x.roofline_us / 1e3:.3g} ms", _by_table(x)) for x in self.passes]
+        return [tables.table(("m", "all Linears, at least", "by the table"), rows)]
+
+
+def _by_table(found: Pass) -> str:
+    return "no time known" if found.time_us is None else f"{found.time_us / 1e3:.3g} ms, {found.provenance}"
+
+
+def state_of(found: Diagnosis) -> str:
+    """Say in a word how a layer is served: native, slow or absent."""
+    return STATES[found.worst]
+
+
+def _operation(layer: Layer) -> str:
+    return layer.operation.tag if layer.operation else "-"
+
+
+def _why(found: Diagnosis) -> str:
+    """Say what lies behind the word."""
+    if not found.served:
+        return "no kernel multiplies weights of this format"
+    counts, total = Counter(x.answer for x in found.served), len(found.served)
+    parts = [f"{counts[MEASURED]} of {total} m measured" if counts[MEASURED] else ""]
+    parts.append(f"{counts[PREDICTED]} of {total} m by prediction" if counts[PREDICTED] else "")
+    for kind in (GENERAL, REFUSED):
+        those = [x for x in found.served if x.answer == kind]
+        if those:
+            parts.append(f"{counts[kind]} of {total} m {_of_those(those)}")
+    return "; ".join(x for x in parts if x)
+
+
+def _of_those(those: Sequence[Served]) -> str:
+    """Say why products are slow or refused, and the worst factor of the slow ones."""
+    worst = max(those, key=lambda x: (x.time_us or 0.0) / x.roofline_us)
+    if worst.time_us is None:
+        return f"refused: {worst.reason}"
+    factor = worst.time_us / worst.roofline_us
+    return f"by the general kernel, up to {factor:.0f}x the least time (m {worst.m}, predicted): {worst.reason}"
+
+
+def report_of(model: ConfiguredModel, selection: Selection, target: Target, path: Path) -> ModelReport:
+    """Say how a selection serves a model.
+
+    Args:
+        model: its Linears, and the rows that they meet.
+        selection: kernels and table.
+        target: the selection's device.
+        path: the model's configuration, for the next command.
+    """
+    layers = [_layer(model, x) for x in model.linears]
+    found = tuple(diagnose(selection, layers, target))
+    return ModelReport(
+        model.read.name,
+        model.stored.label,
+        target.name,
+        str(selection.provenance),
+        found,
+        tuple(_passes(found)),
+        _next(found, selection, model, path),
+    )
+
+
+def _layer(model: ConfiguredModel, x: Linear) -> Layer:
+    """Say what is asked of a table for Linears of one size."""
+    m = model.ladder.of(x.rows)
+    if not model.stored.holds(x.name):
+        epilogue = Epilogue.BIAS if x.has_bias else Epilogue.NONE
+        return Layer(x.name, x.n, x.k, x.count, m, Operation.of(model.element, epilogue=epilogue))
+    return Layer(x.name, x.n, x.k, x.count, m, _of_types(model.stored.types))
+
+
+def _of_types(types: Types | None) -> Operation | None:
+    """Return the plain product of element types; where they have factors, it takes a bias or none."""
+    asked = (types, Layout.KK, Epilogue.NONE, Grouping.DENSE)
+    return next((x for x in Operation if (x.types, x.layout, x.epilogue, x.grouping) == asked), None)
+
+
+def _passes(found: Sequence[Diagnosis]) -> Iterator[Pass]:
+    """Sum up the products of all Linears, for some of the m that all of them meet, and whose times are known."""
+    if REFUSED in {x.worst for x in found}:
+        return
+    meets = [{y.m: y for y in x.served} for x in found]
+    common = sorted(set[int].intersection(*map(set, meets)))
+    known = [m for m in common if all(served[m].time_us is not None for served in meets)] or common[:1]
+    for m in known[:: max(1, -(-len(known) // PASSES))]:
+        those = [(x.layer.count, served[m]) for x, served in zip(found, meets, strict=True)]
+        times = [count * x.time_us for count, x in those if x.time_us is not None]
+        least = sum(count * x.roofline_us for count, x in those)
+        provenance = MEASURED if {x.answer for _, x in those} == {MEASURED} else PREDICTED
+        yield Pass(m, least, sum(times) if len(times) == len(those) else None, provenance)
+
+
+def _next(found: Sequence[Diagnosis], selection: Selection, model: ConfiguredModel, path: Path) -> str:
+    """Say which wheel mends what is not native and measured."""
+    words = shlex.join(["--config", str(path), "--target", selection.target])
+    if not all(x.served for x in found):
+        return f"load the checkpoint as {model.element.value}, whose products the wheel of `aot wheel {words}` has"
+    has = {x.operation.call for x in selection.table.sections}
+    asked = dict.fromkeys(x.layer.operation for x in found if x.layer.operation)
+    if any(x.call not in has for x in asked):
+        return f"aot build --target {selection.target} --operations {','.join(x.tag for x in asked)}"
+    worst = {x.worst for x in found}
+    if PREDICTED in worst:
+        return f"aot wheel {words} --on ssh://user@host, which measures what is predicted"
+    return f"aot wheel {words}" if worst - {MEASURED} else f"aot build --target {selection.target}"

@@ -1,0 +1,104 @@
+"""`aot doctor MODEL`: how a target's table serves a model, Linear by Linear."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from aot.cli import doctor, model_doctor
+from aot.models import empty
+from aot.select.diagnosis import Layer, diagnose
+from tests.unit.cli.test_cli_shapes import QWEN
+from tests.unit.invoked import aot, succeed
+from tests.unit.select.test_coverage import BF16, H200, KERNELS, TABLE
+
+SELECTION = SimpleNamespace(table=TABLE, kernels=KERNELS, target="h200", provenance="measured")
+"""One ladder of (n 4096, k 4096): m 16 and 64 are measured, 32 is predicted."""
+
+SIZES = {"model_type": "qwen3", "hidden_size": 4096, "num_attention_heads": 32, "head_dim": 128}
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(empty, "is_installed", lambda *_: False)
+    monkeypatch.setattr(doctor, "selection_of", lambda *_: SELECTION)
+    return tmp_path
+
+
+def write(folder, **values):
+    (folder / "config.json").write_text(json.dumps({**QWEN, **SIZES, **values}))
+    return folder / "config.json"
+
+
+def facts(*words):
+    return json.loads(succeed("doctor", *words, "--json"))
+
+
+def test_each_linear_is_native_by_a_measured_or_a_predicted_kernel(workplace):
+    config = write(workplace, num_key_value_heads=32, intermediate_size=4096, vocab_size=4096)
+    found = facts(config, "--target", "h200", "--m", "16,64")
+    assert {(x["n"], x["k"], x["state"]) for x in found["layers"]} == {(4096, 4096, "native")}
+    assert [[y["answer"] for y in x["served"]] for x in found["layers"]] == [["measured"] * 2] * len(found["layers"])
+    assert [x["m"] for x in found["passes"]] == [16]  # of which no time is known, since the table's is too short
+    assert found["next"] == "aot build --target h200"
+    predicted = facts(config, "--target", "h200", "--m", "16,32")
+    words = f"--config {config} --target h200"
+    assert predicted["next"] == f"aot wheel {words} --on ssh://user@host, which measures what is predicted"
+
+
+def test_odd_sizes_are_slow_with_the_factor_and_the_reason():
+    layers = [Layer("w", 4095, 4096, 3, (1, 16), BF16), Layer("v", 4096, 4096, 1, (16, 32, 48), BF16)]
+    slow, native = diagnose(SELECTION, layers, H200)
+    assert (slow.worst, native.worst) == ("general", "predicted")
+    assert {x.reason for x in slow.served} == {"n 4095 is not a multiple of 8"}
+    assert all(x.time_us > x.roofline_us and "simt" in x.kernel for x in slow.served)
+    assert [(x.m, x.answer) for x in native.served] == [(16, "measured"), (32, "predicted"), (48, "predicted")]
+    text = model_doctor._why(slow)
+    assert text.startswith("2 of 2 m by the general kernel, up to ")
+    assert text.endswith("n 4095 is not a multiple of 8")
+    assert slow.layer.num_bytes == 4095 * 4096 * 2 * 3
+
+
+def test_a_time_below_the_roofline_is_not_this_problems():
+    (found,) = diagnose(SELECTION, [Layer("w", 4096, 4096, 1, (16,), BF16)], H200)
+    assert TABLE.sections[0].ladders[0].rows[0].time_us == 2.0 < found.served[0].roofline_us
+    assert found.served[0].time_us is None
+
+
+def test_what_the_table_lacks_is_absent_and_the_build_that_has_it_is_named(workplace):
+    config = write(workplace, quantization_config={"quant_method": "fp8", "weight_block_size": [128, 128]})
+    found = facts(config, "--target", "h200")
+    states = {x["name"]: (x["operation"], x["state"]) for x in found["layers"]}
+    assert states["lm_head"] == ("bf16_kk", "native")
+    assert {x for name, x in states.items() if name != "lm_head"} == {("e4m3_bf16_block_kk", "absent")}
+    assert found["stored"] == "fp8, e4m3 in blocks of 128 x 128"
+    assert found["passes"] == []
+    assert found["next"].startswith("aot build --target h200 --operations e4m3_bf16_block_kk,")
+
+
+def test_a_format_without_kernels_is_absent_everywhere(workplace):
+    config = write(workplace, quantization_config={"quant_method": "awq", "bits": 4, "group_size": 128})
+    text = succeed("doctor", config, "--target", "h200")
+    assert "stored as awq, 4 bits in groups of 128, on h200" in text
+    assert "absent  no kernel multiplies weights of this format" in text
+    assert "next: load the checkpoint as bfloat16, whose products the wheel of `aot wheel --config " in text
+
+
+def test_what_is_said_of_a_model_means_nothing_without_one():
+    done = aot("doctor", "--m", "16")
+    assert done.exit_code == 2
+    assert "--m means nothing without MODEL; leave it out, or name a model" in done.output
+
+
+@pytest.mark.slow
+def test_the_table_that_ships_serves_a_model(workplace, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.chdir(workplace)
+    config = write(workplace, num_key_value_heads=8, intermediate_size=12288, vocab_size=151936)
+    done = aot("doctor", config, "--target", "h200")
+    assert done.exit_code == 0, done.output
+    lines = [x for x in done.output.splitlines() if "bf16_kk" in x]
+    assert lines
+    assert all(" native " in x for x in lines)
+    assert "measures what is predicted" in done.output
