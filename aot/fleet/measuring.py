@@ -120,6 +120,9 @@ class MeasureJob:
     shares: dict[str, list[Share]] = field(default_factory=dict)
     """The runs of each worker, and what it did of what counts."""
     number: str = ""
+    packed: bytes = b""
+    sent: dict[str, Any] = field(default_factory=dict)
+    """The bundle's arrival at each worker, by address; kept, since Dask drops what nobody keeps."""
 
     def __post_init__(self) -> None:
         """Learn what the bundle is called, and what was measured on before."""
@@ -154,7 +157,8 @@ class MeasureJob:
     def judge(self, task: Share, worker: FleetWorker, result: MeasureResult) -> Done[Share, bool] | Refused | Lacking:
         """Take what was measured into the store, if that was on the device that was announced, at its usual speed."""
         if result.lacks_bundle:
-            return Lacking()
+            sent = self.sent.get(worker.address)
+            return Refused(f"does not take the bundle: {sent.exception()}", is_barred=True) if sent else Lacking()
         part = self.store.with_name(f".{self.store.name}.part")
         try:
             part.write_bytes(result.store)
@@ -217,9 +221,10 @@ class MeasureJob:
 
     def supply(self, client: Any, worker: FleetWorker) -> None:
         """Send the bundle to a worker, which keeps it by its digest."""
-        self.say(f"the bundle goes to {worker.name}")
-        content = client.scatter(pack(self.bundle, shipped(self.bundle)), workers=[worker.address], hash=False)
-        client.submit(receive_task, self.number, content, **_there(worker)).result()
+        self.packed = self.packed or pack(self.bundle, shipped(self.bundle))
+        content = client.scatter(self.packed, workers=[worker.address], hash=False)
+        # What is asked of the worker after this waits for it there.
+        self.sent[worker.address] = client.submit(receive_task, self.number, content, **_there(worker))
 
     def lost(self, task: Share, reason: str) -> bool:
         """Leave it unmeasured, and say so."""
