@@ -254,6 +254,8 @@ def tune(**values: Any) -> None:
     for line in check_problems(request) if request.operations else ():
         click.echo(line, err=True)
     with fleet_of(asked.cluster, asked.cluster_tls, asked.jobs, measures=True, urls=asked.urls) as fleet:
+        if fleet:
+            fleet.devices.check(device)
         remote = None if fleet else _inspected(asked, device)
         compilers = fleet.compilers_or(Processes(asked.jobs)) if fleet else Processes(asked.jobs)
         workplace = Workplace(compilers=compilers, verbose=asked.verbose)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from aot.core.errors import FleetError, StoreError
-from aot.core.target import load_target
+from aot.core.target import Target, load_target
 from aot.fleet.announcement import Kind, Role, chosen_kind, kind_of_device, measures_unlike, text_of
-from aot.fleet.engine import Done, Engine, FleetWorker, Lacking, Refused
+from aot.fleet.engine import LOOK_S, Done, Engine, FleetWorker, Lacking, Refused, workers_of
 from aot.fleet.ledger import Limits
 from aot.fleet.seats import MeasureResult, MeasureTask, measure_task, receive_task, release_task
 from aot.measure.background import hold_lock
@@ -271,7 +271,7 @@ class FleetDevices:
             known = Known(tuning, results)
             known.read()
             job = MeasureJob(bundle, results, own_words, known, self.say)
-            workers = self._workers(job)
+            workers = _first(lambda: list(self.engine.fitting(job).values()), job.target)
             self.say(f"{len(workers)} workers measure: {', '.join(sorted(x.name for x in workers))}")
             try:
                 is_whole = self._measure(job, known, len(workers), end)
@@ -282,18 +282,18 @@ class FleetDevices:
         self.say(f"{num_done} of {num_all} problems are measured{rest}")
         return 0 if is_whole or (end is not None and time.monotonic() >= end) else 1
 
-    def _workers(self, job: MeasureJob) -> list[FleetWorker]:
-        end = time.monotonic() + FIRST_WAIT_S
-        while True:
-            found = list(self.engine.fitting(job).values())
-            if found:
-                return found
-            if time.monotonic() >= end:
-                raise FleetError(
-                    f"no worker fits: expected a device of {job.target.name}; see `aot worker --help`, and start one "
-                    "where such a device is"
-                )
-            time.sleep(0.2)
+    def check(self, target: Target) -> None:
+        """Wait for a worker with a device of a target, before anything is compiled for it.
+
+        Raises:
+            FleetError: none comes.
+        """
+
+        def found() -> list[FleetWorker]:
+            measures = [x for x in workers_of(self.client)[0].values() if x.announcement.role == Role.MEASURES]
+            return [x for x in measures if not measures_unlike(x.announcement, target)]
+
+        _first(found, target)
 
     def _measure(self, job: MeasureJob, known: Known, num_workers: int, end: float | None) -> bool:
         """Verify first, each kernel once in all; then measure."""
@@ -327,3 +327,16 @@ class FleetDevices:
 
 FIRST_WAIT_S = 60.0
 """How long the first worker that fits is waited for."""
+
+
+def _first(find: Callable[[], list[FleetWorker]], target: Target) -> list[FleetWorker]:
+    """Wait until there are workers that fit; return them."""
+    end = time.monotonic() + FIRST_WAIT_S
+    while not (found := find()):
+        if time.monotonic() >= end:
+            raise FleetError(
+                f"no worker fits: expected a device of {target.name}; see `aot worker --help`, and start one where "
+                "there is such a device"
+            )
+        time.sleep(LOOK_S)
+    return found

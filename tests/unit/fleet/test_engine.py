@@ -15,6 +15,7 @@ from aot.compile.transport import packed, unpack
 from aot.core.candidate import KernelKey
 from aot.core.errors import FleetError
 from aot.fleet import engine as engines
+from aot.fleet import measuring
 from aot.fleet.announcement import Role, of_compiler
 from aot.fleet.connection import own_scheduler, reporter, seat_of_this_worker, security_of
 from aot.fleet.engine import Done, Refused
@@ -142,6 +143,13 @@ def test_a_task_that_all_fail_at_is_given_up_and_no_worker_is_an_error(monkeypat
         pytest.raises(FleetError, match=r"no worker fits for .* of 0 that did"),
     ):
         list(fleet.devices.engine.run([5], Squares()))
+
+
+def test_devices_are_looked_for_before_anything_is_compiled(monkeypatch):
+    monkeypatch.setattr(measuring, "FIRST_WAIT_S", 0.0)
+    message = "no worker fits: expected a device of h200; see `aot worker --help`"
+    with cluster(compilers=Seat("")) as (fleet, _), pytest.raises(FleetError, match=message):
+        fleet.devices.check(TARGET)
 
 
 def test_kernels_arrive_in_the_store_by_their_hashes(tmp_path):
