@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aot.core.errors import FleetError, StoreError
@@ -18,7 +19,7 @@ from aot.measure.feed import Portion
 from aot.measure.protocol import POWER_LIMITED_TOLERANCE, PROTOCOL, TimingPlan
 from aot.measure.store import open_store
 from aot.measure.store_transfer import carry, runs_of, void_runs
-from aot.measure.supervisor import Progress
+from aot.measure.supervisor import MARGIN_S, Progress
 from aot.measure.tuning_set import TuningSet, read_tuning_set
 from aot.tune.remote import digest, pack, shipped
 
@@ -93,7 +94,11 @@ class Known:
         with open_store(self.path) as store:
             ids = [store.kernel_id(kernel) for kernel in self.tuning.kernels]
             verified, reasons = store.verified(), store.quarantined()
-            self.done |= {number for number in share.problems if store.is_finished(self.tuning.problems[number])}
+            for number in share.problems:
+                problem = self.tuning.problems[number]
+                is_timed = bool(store.latest(problem)) or not self._is_wanted(problem)  # else what there was is void
+                if is_timed and store.is_finished(problem):
+                    self.done.add(number)
         self.sound = tuple(i for i, number in enumerate(ids) if number in verified)
         self.failed = tuple((i, reasons[number]) for i, number in enumerate(ids) if number in reasons)
 
@@ -110,6 +115,8 @@ class MeasureJob:
     words: Callable[[], tuple[str, ...]]
     known: Known
     say: Callable[[str], None]
+    is_over: Callable[[], bool] = lambda: False
+    """Says whether the time for measuring is over, so that portions may come back unfinished."""
     kind: Kind | None = None
     """The kind of device that all times are of; the first workers decide it where the store does not."""
     role: Role = Role.MEASURES
@@ -177,8 +184,12 @@ class MeasureJob:
             part.unlink(missing_ok=True)
         self.known.update(task)
         self.seeds.setdefault(worker.name, set()).update(found.seeds)
+        is_whole = self.known.done.issuperset(task.problems)
+        if not is_whole and not self.is_over():
+            said = result.log[-300:].strip() or "it said nothing"
+            return Refused(f"ended before its portion was done: {said}", again=again)
         self.shares.setdefault(worker.name, []).append(task)
-        return Done(self.known.done.issuperset(task.problems), again)
+        return Done(is_whole, again)
 
     def _is_another(self, found: RunsOf) -> str:
         """Say what is wrong with the device that results are of; empty if nothing is."""
@@ -270,7 +281,8 @@ class FleetDevices:
         with hold_lock(results, 0.0):
             known = Known(tuning, results)
             known.read()
-            job = MeasureJob(bundle, results, own_words, known, self.say)
+            is_over = partial(_is_past, end)
+            job = MeasureJob(bundle, results, own_words, known, self.say, is_over)
             workers = _first(lambda: list(self.engine.fitting(job).values()), job.target)
             self.say(f"{len(workers)} workers measure: {', '.join(sorted(x.name for x in workers))}")
             try:
@@ -280,7 +292,7 @@ class FleetDevices:
         num_done, num_all = len(known.done), len(tuning.problems)
         rest = "" if num_done == num_all else "; the same command carries on"
         self.say(f"{num_done} of {num_all} problems are measured{rest}")
-        return 0 if is_whole or (end is not None and time.monotonic() >= end) else 1
+        return 0 if is_whole or is_over() else 1
 
     def check(self, target: Target) -> None:
         """Wait for a worker with a device of a target, before anything is compiled for it.
@@ -327,6 +339,11 @@ class FleetDevices:
 
 FIRST_WAIT_S = 60.0
 """How long the first worker that fits is waited for."""
+
+
+def _is_past(end: float | None) -> bool:
+    """Say whether a moment of time.monotonic() is past, or nearly: a run ends a little before its time is over."""
+    return end is not None and time.monotonic() >= end - MARGIN_S
 
 
 def _first(find: Callable[[], list[FleetWorker]], target: Target) -> list[FleetWorker]:

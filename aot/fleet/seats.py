@@ -179,6 +179,8 @@ class DeviceSeat:
         """
         if task.digest != self._bundle:
             return MeasureResult(b"", lacks_bundle=True)
+        if not self._number:  # a run of another client, or one that was told to end, must not be taken for ours
+            self._end_run()
         if not self._number or not self._device.status(self._offset).running:
             self._device.start([FEED, *task.words])
             self._number, self._offset = 0, 0

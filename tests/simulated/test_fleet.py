@@ -220,4 +220,4 @@ def test_a_device_by_ssh_is_a_seat_like_any_other(device, sshd, tuning, tmp_path
         assert {reason for (reason,) in db.execute("SELECT reason FROM voided")} == {"it is to be measured again"}
     assert len(runs_of(home).seeds) == 1  # one run did both
     assert {x.problem for x in from_store(home).measurements} == {tuning.set.problems[1]}
-    assert set(said) == {"measures"}
+    assert set(said) <= {"measures"}  # a quick portion is done at the first look
