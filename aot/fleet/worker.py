@@ -135,7 +135,7 @@ async def serve(posts: Sequence[Post], address: str, security: Any, say: Callabl
         await asyncio.gather(*workers)
     except (OSError, ValueError, RuntimeError) as error:
         raise FleetError(f"cannot join {address}: {error}") from error
-    say(f"{len(workers)} workers have joined {address}: {', '.join(x.name for x in posts)}")
+    say(f"joined {address} as {', '.join(x.name for x in posts)}")
     await asyncio.gather(*(worker.finished() for worker in workers))
 
 
