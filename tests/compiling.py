@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-from aot.compile.compiler import SCRATCH, ArtifactStore, _start_worker, compile_one
+from aot.compile.compiler import SCRATCH, ArtifactStore, compile_one, start_compiler
 from aot.core.candidate import Accepted
 from aot.core.scratch import scratch_folder
 from aot.space.legality import check
@@ -33,7 +33,7 @@ class _Compiler:
         self._held = ExitStack()
         self._workplace = self._held.enter_context(scratch_folder(SCRATCH, STORE.resolve()))
         context = multiprocessing.get_context("spawn")
-        self._process = ProcessPoolExecutor(1, context, _start_worker, (arch, self._workplace))
+        self._process = ProcessPoolExecutor(1, context, start_compiler, (arch, self._workplace))
 
     def end(self):
         self._process.shutdown()

@@ -43,6 +43,7 @@ from aot.cli.selection import (
     shipped_mode,
     stepped_with,
 )
+from aot.compile.compiler import Processes
 from aot.compile.workplace import Workplace
 from aot.core.errors import SelectionError
 from aot.core.grouping import Grouping
@@ -280,7 +281,7 @@ def build(context: click.Context, /, **values: Any) -> None:
     named = values["operations"]
     context.params["operations"], context.meta[OTHERS] = (named.products, named.others) if named else (None, ())
     found = [_source(context, x) for x in wanted]
-    workplace = Workplace(jobs=values["jobs"], verbose=values["verbose"])
+    workplace = Workplace(compilers=Processes(values["jobs"]), verbose=values["verbose"])
     built = make_wheel(
         [source for source, _ in found],
         dist,

@@ -36,6 +36,7 @@ from aot.cli.selection import (
     shipped_mode,
     stepped_with,
 )
+from aot.compile.compiler import Processes
 from aot.compile.legal_keys import legal_keys
 from aot.compile.workplace import Workplace
 from aot.core.candidate import Accepted, KernelKey
@@ -306,7 +307,7 @@ def emulate(context: click.Context, /, **values: Any) -> None:
     asked = _options(values, keys)
     results: list[KernelResult] = []
     with scratch_folder("aot-emulate-") as scratch:
-        kernels = compile_emulated(keys, emulated, scratch, Workplace(jobs=values["jobs"]))
+        kernels = compile_emulated(keys, emulated, scratch, Workplace(compilers=Processes(values["jobs"])))
         kernels = _left_to_execute(kernels, record, values)
         if values["mutants"]:
             _show_mutants(kernels, asked, values["seeds"])

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "build": ("aot.cli.build:build", "Compile a selection's kernels and build the wheel."),
     "calibrate": ("aot.cli.calibrate:calibrate_command", "Fit the cost model to a few recorded times."),
-    "compile": ("aot.cli.tune:compile_command", "Compile the candidates that the model ranks best."),
+    "compile": ("aot.cli.compile:compile_command", "Compile the candidates that the model ranks best."),
     "completion": ("aot.cli.completion:completion", "Print or install what a shell completes aot with."),
     "deb": ("aot.cli.deb:deb", "Make Debian packages of a wheel's C library."),
     "diff": ("aot.cli.select:diff", "Compare what two selections dispatch."),
@@ -47,6 +47,7 @@ COMMANDS = {
     "tune": ("aot.cli.tune:tune", "Measure here, on a device by SSH, or make a bundle."),
     "verify": ("aot.cli.build:verify", "Check a wheel, or its kernels on this GPU."),
     "wheel": ("aot.cli.wheel:wheel", "From a model's configuration to a wheel, in one command."),
+    "worker": ("aot.cli.fleet:worker", "Offer this host's GPUs and cores to a Dask cluster."),
     "wheelhouse": ("aot.cli.release:wheelhouse", "Fetch all wheels for building without an index."),
 }
 """By the command's name: where it is, and its line in `aot --help`."""

@@ -12,6 +12,7 @@ from aot.cli.deb import stated_maintainer
 from aot.cli.options import JOBS, OUTPUT_FOLDER, RECORDS, VERBOSE, options
 from aot.cli.output import JSON, show, tell
 from aot.cli.selection import Request, select
+from aot.compile.compiler import Processes
 from aot.compile.workplace import Workplace
 from aot.core.errors import VerificationError
 from aot.core.progress import waiting
@@ -110,7 +111,7 @@ def release(
     source, number = read_source(), check_version(toolchain_version())
     check_place(output)
     answering = check_maintainer(maintainer or stated_maintainer()) if maintainer or "DEBEMAIL" in os.environ else ""
-    workplace = Workplace(jobs=jobs, verbose=verbose)
+    workplace = Workplace(compilers=Processes(jobs), verbose=verbose)
     with scratch_folder("aot-release-") as scratch:
         folder = scratch / "release"
         folder.mkdir()

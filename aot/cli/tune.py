@@ -1,4 +1,4 @@
-"""The commands that compile and measure: compile, tune."""
+"""The command that compiles and measures: tune."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aot.cli import tables
+from aot.cli.fleet import CLUSTER, fleet_of
 from aot.cli.importing import merge_results
 from aot.cli.options import (
     ANY_OPERATIONS_TYPE,
-    ASKED_OF_ANY_KIND,
     CALIBRATION,
     DTYPES,
     EPILOGUES,
@@ -30,17 +29,17 @@ from aot.cli.options import (
     Axis,
     Command,
     FiniteFloat,
-    asked_of_any_kind,
     is_given,
     option,
     options,
     several,
 )
 from aot.cli.output import JSON, show, tell
-from aot.compile.workplace import Workplace, compile_all
+from aot.compile.compiler import Processes
+from aot.compile.workplace import Workplace
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
-from aot.core.errors import AotError, SelectionError
+from aot.core.errors import SelectionError
 from aot.core.operation import Layout, Operation
 from aot.core.scratch import scratch_folder
 from aot.core.shape_set import load_shape_set
@@ -52,7 +51,7 @@ from aot.select.selection import read_selection
 from aot.space.calibration import constants_of
 from aot.space.enumeration import Patterns
 from aot.tune.bundle import check_bundle_folder
-from aot.tune.kinds import TuningRequest, tuning_keys
+from aot.tune.kinds import TuningRequest
 from aot.tune.remote import Tuning as RemoteTuning
 from aot.tune.tuning import check_problems, check_this_machine, learn, make_tuning_bundle, measure_here
 
@@ -63,6 +62,7 @@ if TYPE_CHECKING:
     from aot.core.candidate import Candidate
     from aot.core.shape_set import ShapeSet
     from aot.core.target import Target
+    from aot.fleet.fleet import Fleet
     from aot.tune.bundle import Bundle
 
 PRUNE = 2.0
@@ -70,12 +70,15 @@ PRUNE = 2.0
 likewise, no problem's fastest kernel is past 1.61 by the model, 99 of 100 within 1.45."""
 
 HERE, ON, BUNDLE = "without --on and --bundle", "with --on", "with --bundle"
+ON_CLUSTER = "with --cluster"
 SELECTED, CHOSEN = "with --selection", "without --selection"
 LEARNED, UNLEARNED = "with --learn-from", "without --learn-from"
 
 
 def _place(values: Mapping[str, Any]) -> str:
-    return ON if values["url"] else BUNDLE if values["bundle"] else HERE
+    if values["cluster"]:
+        return ON_CLUSTER
+    return ON if values["urls"] else BUNDLE if values["bundle"] else HERE
 
 
 def _kernels_from(values: Mapping[str, Any]) -> str:
@@ -107,12 +110,19 @@ class _Options:
     search_budget: float
     """Percentage of a problem's candidates."""
     bundle: Path | None
-    url: str | None
+    urls: tuple[str, ...]
+    cluster: str | None
+    cluster_tls: Path | None
     record: Path | None
     budget_seconds: float | None
     no_reference: bool
     learn_from: tuple[Path, ...]
     per_problem: int
+
+    @property
+    def url(self) -> str | None:
+        """Return the device by SSH that is measured on without a cluster."""
+        return self.urls[0] if self.urls and not self.cluster else None
 
     @property
     def found_strategy(self) -> str:
@@ -131,26 +141,8 @@ class _Options:
         return words + ([] if self.search_share == 1.0 else ["--search-budget", f"{self.search_share:g}"])
 
 
-@click.command(name="compile", cls=Command, axes=(OPERATIONS_AXIS,))
-@options(TARGET, SHAPES, KERNELS, ASKED_OF_ANY_KIND, JOBS)
-@click.option("--limit", type=click.IntRange(1), default=64, show_default=True, help="Candidates of each operation.")
-@JSON
-def compile_command(**values: Any) -> None:
-    """Compile the candidates that the cost model ranks best on a shape set. Needs no GPU; resumes.
-
-    Operations on rows have sizes of their own.
-    """
-    operations, shapes = asked_of_any_kind(values), load_shape_set(values["shapes"])
-    request = TuningRequest(shapes, operations, Patterns.parse(values["kernels"]), values["limit"], PRUNE)
-    device = load_target(values["target"])
-    artifacts, failures = compile_all(tuning_keys(request, device), device, Workplace(jobs=values["jobs"]))
-    show(lambda: tables.artifact_facts(artifacts, failures), lambda: tables.artifacts_table(artifacts, failures))
-    if failures:
-        raise SystemExit(AotError.exit_code)
-
-
 AXES = (
-    Axis((HERE, ON, BUNDLE), _place),
+    Axis((HERE, ON, BUNDLE, ON_CLUSTER), _place),
     Axis((SELECTED, CHOSEN), _kernels_from),
     Axis((LEARNED, UNLEARNED), _ranked_by),
     OPERATIONS_AXIS,
@@ -158,7 +150,7 @@ AXES = (
 
 
 @click.command(cls=Command, axes=AXES)
-@options(TARGET, SHAPES, KERNELS, JOBS, VERBOSE, CALIBRATION)
+@options(TARGET, SHAPES, KERNELS, JOBS, VERBOSE, CALIBRATION, CLUSTER)
 @option("--operations", type=ANY_OPERATIONS_TYPE, help=HELP)
 @several("--dtype", DTYPES, "May be given again; by default bfloat16, and of a wheel's miss log all that it has.")
 @several("--layout", LAYOUTS, "May be given again; by default kk, and of a wheel's miss log all that it has.")
@@ -210,14 +202,25 @@ AXES = (
     help="Candidates that each problem is measured with.",
 )
 @option("--bundle", only=[BUNDLE], type=OUTPUT_FOLDER, help="Make a directory to run elsewhere.")
-@click.option("--on", "url", help="Measure there: ssh://[user@]host[:port][/folder]. Needs Python 3.10 there, no more.")
+@click.option(
+    "--on",
+    "urls",
+    multiple=True,
+    help="Measure there: ssh://[user@]host[:port][/folder]. Needs Python 3.10 there, no more. May be given again with "
+    "--cluster local.",
+)
 @option("--record", only=[ON], type=OUTPUT_FILE, help="Record to write; by default the target's.")
 @click.option(
     "--no-reference",
     is_flag=True,
     help="Do not time torch's own product beside the kernels; by default it is, where torch can be imported.",
 )
-@option("--budget-seconds", only=[HERE, ON], type=FiniteFloat(0.0), help="End the measuring in good order after this.")
+@option(
+    "--budget-seconds",
+    only=[HERE, ON, ON_CLUSTER],
+    type=FiniteFloat(0.0),
+    help="End the measuring in good order after this.",
+)
 @JSON
 def tune(**values: Any) -> None:
     """Compile candidates and measure them on this machine's GPU, on a device by SSH, or make a bundle to carry there.
@@ -228,11 +231,15 @@ def tune(**values: Any) -> None:
     device, with Python and numpy: `python run.py --out results.sqlite`; then, here, `aot import results.sqlite`.
     Whatever is interrupted carries on when it is run again.
 
+    --cluster shares the compiling and the measuring among the workers of a Dask cluster, or among all GPUs of this
+    host, into the same file of results. docs/fleet.md says how.
+
     --operations names products, which are measured on the problems of --shapes, and operations on rows, which have
     sizes of their own.
     """
     asked = _Options(**{name: value for name, value in values.items() if name != "as_json"})
     _check_others(click.get_current_context(), asked)
+    _check_place(click.get_current_context(), asked)
     device = load_target(asked.target)
     directory = check_bundle_folder(asked.bundle or Path("build/tuning") / device.name)
     request = _request(asked, device)
@@ -240,29 +247,49 @@ def tune(**values: Any) -> None:
         check_output(asked.record or RECORDS / f"{device.name}.jsonl.gz")
     for line in check_problems(request):
         click.echo(line, err=True)
-    remote = _inspected(asked, device)
-    bundle, failures = make_tuning_bundle(request, device, directory, Workplace(jobs=asked.jobs, verbose=asked.verbose))
-    for failure in failures:
-        click.echo(f"not compiled: {failure.name}: {failure.reason}", err=True)
-    tell(f"{bundle.directory}: {bundle.num_bytes / 2**20:.1f} MiB")
-    if remote:
-        _measure_remotely(remote, bundle, asked)
-    elif asked.bundle:
-        command = " ".join([f"python {bundle.directory.name}/run.py --out results.sqlite", *asked.runner_words()])
-        show(
-            lambda: {"command": command, **bundle_facts(bundle, failures)},
-            lambda: f"on the device: {command}",
-        )
-    else:
-        results = _measure_here(directory, asked)
-        show(
-            lambda: {"results": results, **bundle_facts(bundle, failures)},
-            lambda: f"measured into {results}; next: aot import {results}",
-        )
+    with fleet_of(asked.cluster, asked.cluster_tls, asked.jobs, measures=True, urls=asked.urls) as fleet:
+        if fleet:
+            fleet.devices.check(device)
+        remote = None if fleet else _inspected(asked, device)
+        compilers = fleet.compilers_or(Processes(asked.jobs)) if fleet else Processes(asked.jobs)
+        workplace = Workplace(compilers=compilers, verbose=asked.verbose)
+        bundle, failures = make_tuning_bundle(request, device, directory, workplace)
+        for failure in failures:
+            click.echo(f"not compiled: {failure.name}: {failure.reason}", err=True)
+        tell(f"{bundle.directory}: {bundle.num_bytes / 2**20:.1f} MiB")
+        if remote:
+            _measure_remotely(remote, bundle, asked)
+            return
+        if asked.bundle:
+            _show_command(bundle, failures, asked)
+            return
+        results = directory / "results.sqlite"
+        _measure(fleet, bundle, results, asked)
+    show(
+        lambda: {"results": results, **bundle_facts(bundle, failures)},
+        lambda: f"measured into {results}; next: aot import {results}",
+    )
+
+
+def _show_command(bundle: Bundle, failures: Sequence[CompileFailure], asked: _Options) -> None:
+    """Say how a bundle is measured elsewhere."""
+    command = " ".join([f"python {bundle.directory.name}/run.py --out results.sqlite", *asked.runner_words()])
+    show(lambda: {"command": command, **bundle_facts(bundle, failures)}, lambda: f"on the device: {command}")
 
 
 OF_PRODUCTS = ("shapes", "limit", "selection", "learn_from", "per_problem", "calibration")
 """Options that mean something for products alone."""
+
+
+def _check_place(context: click.Context, asked: _Options) -> None:
+    """Refuse several devices where one is measured on, and devices beside a cluster that has its own."""
+    if len(asked.urls) > 1 and not asked.cluster:
+        raise click.UsageError("several --on need --cluster local, which measures on all of them", context)
+    if asked.urls and asked.cluster not in (None, "local"):
+        text = f"--on means nothing with --cluster {asked.cluster}; use it with --cluster local, or let the device join"
+        raise click.UsageError(f"{text}: aot worker {asked.cluster} --on {asked.urls[0]}", context)
+    if asked.bundle and asked.cluster:
+        raise click.UsageError("--bundle means nothing with --cluster; leave one of the two out", context)
 
 
 def _check_others(context: click.Context, asked: _Options) -> None:
@@ -321,14 +348,16 @@ def _inspected(asked: _Options, device: Target) -> RemoteTuning | None:
     return remote
 
 
-def _measure_here(directory: Path, asked: _Options) -> Path:
-    """Measure a bundle on this machine's GPU; return the file of results."""
-    results = directory / "results.sqlite"
-    search = (asked.found_strategy, asked.search_share)
-    code = measure_here(directory, results, asked.budget_seconds, *search, has_reference=not asked.no_reference)
+def _measure(fleet: Fleet | None, bundle: Bundle, results: Path, asked: _Options) -> None:
+    """Measure a bundle into a file of results, on this machine's GPU or by a fleet."""
+    if fleet:
+        code = fleet.devices.measure(bundle.directory, asked.runner_words(), results, asked.budget_seconds)
+    else:
+        search = (asked.found_strategy, asked.search_share)
+        has_reference = not asked.no_reference
+        code = measure_here(bundle.directory, results, asked.budget_seconds, *search, has_reference=has_reference)
     if code:
         raise SystemExit(code)
-    return results
 
 
 def _measure_remotely(remote: RemoteTuning, bundle: Bundle, asked: _Options) -> None:

@@ -30,6 +30,7 @@ from aot.cli.select import selection_facts
 from aot.cli.selection import Request, select, selection_for_shapes
 from aot.cli.shapes import CONFIG_AXIS, CONFIG_OPTIONS, configured_shapes
 from aot.cli.tune import PRUNE
+from aot.compile.compiler import Processes
 from aot.compile.workplace import Workplace
 from aot.core.errors import AotError, StoreError
 from aot.core.scratch import scratch_folder
@@ -217,7 +218,7 @@ def wheel(**values: Any) -> None:
     with progress.step("list the shapes"):
         shapes = _shape_text(values)
         folder = WALKS / f"{device.name}-{_digest(shapes.encode(), str(values['url']).encode())[:12]}"
-        walk = _Walk(device, shapes, folder, Workplace(jobs=values["jobs"], verbose=values["verbose"]))
+        walk = _Walk(device, shapes, folder, Workplace(compilers=Processes(values["jobs"]), verbose=values["verbose"]))
         write_whole(walk.shapes_path, shapes)
         click.echo(f"  {walk.shapes_path}: {tables.problem_counts(load_shape_set(str(walk.shapes_path)))}", err=True)
     if is_measured:

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tqdm import tqdm
 
@@ -40,7 +40,7 @@ from aot.families import Entry, any_family_of, compilers_of
 from aot.space.legality import check
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     from aot.core.target import Target
     from aot.core.work import AnyKey
@@ -143,8 +143,8 @@ def _export_entry(entry: Entry, key: AnyKey, target: Target, directory: Path) ->
 
 
 @dataclass(frozen=True)
-class _Outcome:
-    """What became of compiling a kernel in a worker process."""
+class Compiled:
+    """What became of compiling a kernel, in whichever process it was compiled."""
 
     failure: CompileFailure | None = None
     """The kernel's, stored or not; None where there is an artifact in the store now."""
@@ -175,7 +175,7 @@ def _is_own(error: BaseException) -> bool:
     )
 
 
-def _judge(error: Exception, key: AnyKey, seconds: float, scratch: Path) -> tuple[_Outcome, bool]:
+def _judge(error: Exception, key: AnyKey, seconds: float, scratch: Path) -> tuple[Compiled, bool]:
     """Say what an error of the compiler means, and whether it is the kernel's own, so that it may be stored.
 
     An error is the kernel's own only where it is recognised as such. What is not recognised is this run's result, and
@@ -185,17 +185,26 @@ def _judge(error: Exception, key: AnyKey, seconds: float, scratch: Path) -> tupl
     reason = f"{type(error).__name__}: {one_line(_COLOUR.sub('', str(error)), 600)}"
     missing = next((x for x in chain if isinstance(x, ImportError)), None)
     if missing is not None:
-        return _Outcome(missing=str(missing)), False
+        return Compiled(missing=str(missing)), False
     is_short = shutil.disk_usage(scratch).free < MIN_FREE_BYTES
     if is_short or any(isinstance(x, OSError | MemoryError) or is_of_the_machine(str(x)) for x in chain):
         told = next((str(x) for x in chain if isinstance(x, OSError | MemoryError)), "")
-        return _Outcome(machine=f"{key.name}: {reason}{f' ({told})' if told and told not in reason else ''}"), False
-    return _Outcome(CompileFailure(key.name, reason, seconds)), _is_own(error)
+        return Compiled(machine=f"{key.name}: {reason}{f' ({told})' if told and told not in reason else ''}"), False
+    return Compiled(CompileFailure(key.name, reason, seconds)), _is_own(error)
 
 
 def _store(scratch: Path, directory: Path, result: dict[str, Any]) -> None:
     """Put a result, and what else is in a scratch folder, where the store keeps it."""
     (scratch / RESULT_NAME).write_text(json.dumps(result, sort_keys=True), encoding="utf-8")
+    put_entry(scratch, directory)
+
+
+def put_entry(scratch: Path, directory: Path) -> None:
+    """Move an entry that is whole to its place; what stands there is replaced.
+
+    Raises:
+        OSError: it cannot be moved.
+    """
     directory.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(directory, ignore_errors=True)
     try:
@@ -205,10 +214,10 @@ def _store(scratch: Path, directory: Path, result: dict[str, Any]) -> None:
             raise
 
 
-def compile_one(key: AnyKey, target: Target, root: Path, workplace: Path) -> _Outcome:
+def compile_one(key: AnyKey, target: Target, root: Path, workplace: Path) -> Compiled:
     """Compile one kernel into the store at `root`; a failure of its own is stored with its reason.
 
-    Runs in a worker process whose environment `_start_worker` has set. `workplace` is a folder on the file system of
+    Runs in a worker process whose environment `start_compiler` has set. `workplace` is a folder on the file system of
     the store, which somebody else removes.
     """
     start = time.process_time()
@@ -217,25 +226,57 @@ def compile_one(key: AnyKey, target: Target, root: Path, workplace: Path) -> _Ou
         scratch = Path(tempfile.mkdtemp(dir=workplace))
         try:
             result = {"kernel": plain_json(described(key, target, _export(key, target, scratch)))}
-            outcome, is_stored = _Outcome(), True
+            outcome, is_stored = Compiled(), True
         except Exception as error:  # noqa: BLE001 - whatever the compiler raises is judged
             outcome, is_stored = _judge(error, key, round(time.process_time() - start, 3), workplace)
             result = {"failure": outcome.failure.reason if outcome.failure else ""}
         if sources_changed(key.candidate.family):
-            return _Outcome(changed=True)
+            return Compiled(changed=True)
         if is_stored:
             _store(scratch, directory, {**result, "seconds": round(time.process_time() - start, 3)})
     except OSError as error:
-        return _Outcome(machine=f"{key.name}: {error}")
+        return Compiled(machine=f"{key.name}: {error}")
     return outcome
 
 
-def _start_worker(arch: str, workplace: Path) -> None:
+def start_compiler(arch: str, workplace: Path) -> None:
+    """Make a fresh process one that compiles for an architecture."""
     # The parent ends these processes; SIGINT is blocked in them from their first moment on.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["CUTE_DSL_ARCH"] = arch
     os.environ["QUACK_ARCH"] = arch.removeprefix("sm_").rstrip("af")
     os.environ["TMPDIR"] = tempfile.tempdir = str(workplace)  # what a killed compiler leaves goes with the folder
+
+
+class Compilers(Protocol):
+    """Where kernels are compiled: in processes of this machine, or by the workers of a cluster."""
+
+    def compile(
+        self, keys: Sequence[AnyKey], target: Target, root: Path, workplace: Path
+    ) -> Generator[tuple[AnyKey, Compiled | Died], None, None]:
+        """Compile each key into the store at `root`; give it with what became of it, as it is known.
+
+        `workplace` is a scratch folder on the file system of the store. Where the caller stops early, nothing goes on.
+        """
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Fresh processes of this machine; with nothing said one a core."""
+
+    num_processes: int | None = None
+
+    def compile(
+        self, keys: Sequence[AnyKey], target: Target, root: Path, workplace: Path
+    ) -> Generator[tuple[AnyKey, Compiled | Died], None, None]:
+        """Compile in as many processes as there are, and no more than there are kernels."""
+        do = partial(compile_one, target=target, root=root, workplace=workplace)
+        count = min(self.num_processes or os.cpu_count() or 1, len(keys))
+        pool: Pool[AnyKey, Compiled] = Pool(count, start_compiler, (target.arch, workplace), do)
+        return pool.run(keys)
+
+
+THIS_MACHINE = Processes()
 
 
 def _refuse_illegal(keys: Sequence[AnyKey], target: Target) -> None:
@@ -246,7 +287,7 @@ def _refuse_illegal(keys: Sequence[AnyKey], target: Target) -> None:
 
 
 def compile_kernels(
-    keys: Sequence[AnyKey], target: Target, root: Path, *, jobs: int | None = None, progress: bool = True
+    keys: Sequence[AnyKey], target: Target, root: Path, *, compilers: Compilers = THIS_MACHINE, progress: bool = True
 ) -> list[Artifact[Any] | CompileFailure]:
     """Compile kernels that the store does not have yet.
 
@@ -254,7 +295,7 @@ def compile_kernels(
         keys: what to compile, of any kind; each must be legal on the target.
         target: device and host.
         root: the store's directory; made if missing. What is done stays, whenever this is interrupted.
-        jobs: worker processes; by default one a core.
+        compilers: where; by default processes of this machine, one a core.
         progress: whether to show a bar on standard error.
 
     Returns:
@@ -272,8 +313,8 @@ def compile_kernels(
     if todo:
         root.mkdir(parents=True, exist_ok=True)
         with scratch_folder(SCRATCH, root.resolve()) as workplace:
-            num_processes = min(jobs or os.cpu_count() or 1, len(todo))
-            failed = _run_workers(todo, target, root.resolve(), workplace, num_processes, progress=progress)
+            results_of = compilers.compile(todo, target, root.resolve(), workplace)
+            failed = _take(results_of, len(todo), target, progress=progress)
     results = [failed.get(key) or store.get(key, target) for key in keys]
     lost = [key.name for key, result in zip(keys, results, strict=True) if result is None]
     if lost:
@@ -281,34 +322,32 @@ def compile_kernels(
     return [result for result in results if result is not None]
 
 
-def _of_the_dead(key: AnyKey, died: Died) -> _Outcome:
+def _of_the_dead(key: AnyKey, died: Died) -> Compiled:
     """Say what it means that a compiler died: its own crash is this run's result, being killed is the machine's."""
     number = -(died.exit_code or 0)
     if number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE):
-        return _Outcome(CompileFailure(key.name, f"the compiler crashed with signal {number}", 0.0))
+        return Compiled(CompileFailure(key.name, f"the compiler crashed with signal {number}", 0.0))
     how = f"was killed by signal {number}" if number > 0 else f"ended with exit code {died.exit_code}"
-    return _Outcome(machine=f"{key.name}: the compiler {how}; is memory short? A smaller --jobs needs less")
+    return Compiled(machine=f"{key.name}: the compiler {how}; is memory short? A smaller --jobs needs less")
 
 
-def _run_workers(
-    todo: Sequence[AnyKey], target: Target, root: Path, workplace: Path, num_processes: int, *, progress: bool
+def _take(
+    results_of: Generator[tuple[AnyKey, Compiled | Died], None, None], count: int, target: Target, *, progress: bool
 ) -> dict[AnyKey, CompileFailure]:
-    """Compile into the store; return the failures of this run.
+    """Wait for all results; return the failures of this run.
 
     Raises:
         DependencyError: a compiler's package is not installed, or cannot be imported.
         ResourceError: the machine is short of disk or memory, or a compiler was killed.
         CompileError: the sources of a kernel's family changed meanwhile.
     """
-    do = partial(compile_one, target=target, root=root, workplace=workplace)
-    pool: Pool[AnyKey, _Outcome] = Pool(num_processes, _start_worker, (target.arch, workplace), do)
     interval = 0.1 if sys.stderr.isatty() else 15.0  # a log gets a line now and then
     failed = {}
     with (
         tqdm(
-            total=len(todo), desc=f"compile {target.name}", unit="kernel", mininterval=interval, disable=not progress
+            total=count, desc=f"compile {target.name}", unit="kernel", mininterval=interval, disable=not progress
         ) as bar,
-        closing(pool.run(todo)) as results,
+        closing(results_of) as results,
     ):
         for key, result in results:
             outcome = _of_the_dead(key, result) if isinstance(result, Died) else result

@@ -66,6 +66,52 @@ def _without_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def start_apart(process: SpawnProcess) -> None:
+    """Start a process that never sees the terminal's Ctrl-C."""
+    resource_tracker.ensure_running()  # the first spawn starts it, which would let interrupts through again
+    with _without_interrupts():
+        process.start()
+
+
+def _spawn(start: Callable[..., None], arguments: tuple[Any, ...], do: Callable[[Task], Any]) -> _Worker[Task]:
+    """Start a process; see `Pool`."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(theirs, os.getpid(), start, arguments, do), daemon=True)
+    start_apart(process)
+    theirs.close()
+    return _Worker(process, ours)
+
+
+class Resident(Generic[Task, Result]):
+    """One process that is kept for whatever comes, and started again where it has died; as `Pool` has them."""
+
+    def __init__(self, start: Callable[..., None], arguments: tuple[Any, ...], do: Callable[[Task], Result]) -> None:
+        self._start, self._arguments, self._do = start, arguments, do
+        self._worker: _Worker[Task] | None = None
+
+    def do(self, task: Task, limit_s: float | None = None) -> Result | Died:
+        """Do a task and wait for its result, which is the process's death if it takes longer than the limit."""
+        worker = self._worker = self._worker or _spawn(self._start, self._arguments, self._do)
+        try:
+            worker.tasks.send(task)
+            if worker.tasks.poll(limit_s):
+                result: Result = worker.tasks.recv()
+                return result
+        except (EOFError, OSError):
+            worker.process.join(END_S)
+        self.close()
+        return Died(worker.process.exitcode)
+
+    def close(self) -> None:
+        """End the process, whatever it is doing."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.process.kill()
+            worker.tasks.close()
+            worker.process.join(END_S)
+
+
 @dataclass(frozen=True)
 class Pool(Generic[Task, Result]):
     """A number of worker processes.
@@ -79,17 +125,6 @@ class Pool(Generic[Task, Result]):
     arguments: tuple[Any, ...]
     do: Callable[[Task], Result]
 
-    def _spawn(self) -> _Worker[Task]:
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        arguments = (theirs, os.getpid(), self.start, self.arguments, self.do)
-        process = context.Process(target=_serve, args=arguments, daemon=True)
-        resource_tracker.ensure_running()  # the first spawn starts it, which would let interrupts through again
-        with _without_interrupts():
-            process.start()
-        theirs.close()
-        return _Worker(process, ours)
-
     def run(self, tasks: Sequence[Task]) -> Generator[tuple[Task, Result | Died], None, None]:
         """Do tasks; give each with its result as it is known. When the caller stops early, the processes are killed."""
         todo = list(reversed(tasks))
@@ -97,7 +132,7 @@ class Pool(Generic[Task, Result]):
         try:
             while todo or any(worker.task is not None for worker in workers):
                 while todo and len(workers) < self.num_processes:
-                    workers.append(self._spawn())
+                    workers.append(_spawn(self.start, self.arguments, self.do))
                     self._hand_out(workers[-1], todo)
                 ready = wait([worker.tasks for worker in workers if worker.task is not None])
                 for worker in [x for x in workers if x.tasks in ready]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from aot.compile.artifact import Artifact, CompileFailure
-from aot.compile.compiler import compile_kernels
+from aot.compile.compiler import THIS_MACHINE, Compilers, compile_kernels
 from aot.core.candidate import KernelKey
 from aot.core.errors import REPAIR, DependencyError
 from aot.core.kernel import Kernel
@@ -25,7 +25,7 @@ class Workplace:
     """Where compiling keeps its results and how it runs."""
 
     artifacts: Path = ARTIFACTS
-    jobs: int | None = None
+    compilers: Compilers = THIS_MACHINE
     progress: bool = True
     verbose: bool = False
 
@@ -37,7 +37,9 @@ def compile_each(keys: Sequence[AnyKey], target: Target, workplace: Workplace) -
         DependencyError: a compiler's package is not installed.
     """
     try:
-        return compile_kernels(keys, target, workplace.artifacts, jobs=workplace.jobs, progress=workplace.progress)
+        return compile_kernels(
+            keys, target, workplace.artifacts, compilers=workplace.compilers, progress=workplace.progress
+        )
     except ImportError as error:
         raise DependencyError(f"cannot compile: {error}; {REPAIR}") from error
 

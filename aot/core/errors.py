@@ -106,6 +106,12 @@ class DependencyError(AotError):
     exit_code = 14
 
 
+class FleetError(AotError):
+    """A cluster that cannot be reached, or has no worker that fits."""
+
+    exit_code = 20
+
+
 REPAIR = "`make setup` installs what is missing; if that does not help: rm -rf .venv && make setup"
 """What to do where a package is missing."""
 

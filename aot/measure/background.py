@@ -1,7 +1,8 @@
 """A run of a bundle that outlives the connection which started it: started, looked at, stopped and fetched from afar.
 
 Beside the results lie `.lock`, held as long as the run or its worker lives, with the run's process id; `.log`, what it
-says; and `.exit`, its exit code once it has ended by itself. aot.tune.remote asks over SSH and gets a line of JSON.
+says; and `.exit`, its exit code once it has ended by itself; `.feed` and `.portion` where it is handed its work bit by
+bit (aot.measure.feed). aot.tune.remote asks over SSH and gets a line of JSON.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from aot.core.errors import StoreError
 from aot.measure.store import copy_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-ACTIONS = ("start", "serve", "status", "stop", "fetch")
+ACTIONS = ("start", "serve", "status", "stop", "fetch", "feed")
 START_S = 30.0
 """How long a run may take from its start to its lock: imports, on a slow disk."""
+FEED, PORTION = "feed", "portion"
+"""Suffixes of the files with the portions that a run is handed, and with the number of the one that it did last."""
 LOG_PIECE_BYTES = 1 << 16
 """Most of the log that one answer carries."""
 
@@ -91,6 +94,8 @@ class State:
     exit_code: int | None
     offset: int
     log: str
+    portion: int = 0
+    """Number of the portion that it did last."""
 
 
 def status(out: Path, offset: int) -> State:
@@ -104,25 +109,41 @@ def status(out: Path, offset: int) -> State:
             offset = offset if offset <= file.seek(0, os.SEEK_END) else 0
             file.seek(offset)
             piece = file.read(LOG_PIECE_BYTES)
-    return State(running, exit_code, offset + len(piece), piece.decode(errors="replace"))
+    return State(running, exit_code, offset + len(piece), piece.decode(errors="replace"), last_done(out))
 
 
-def start(out: Path, command: list[str]) -> State:
+def last_done(out: Path) -> int:
+    """Return the number of the portion that a run did last; 0 before the first."""
+    try:
+        return int(beside(out, PORTION).read_text(encoding="ascii") or 0)
+    except FileNotFoundError:
+        return 0
+
+
+def hand_over(out: Path, line: str) -> None:
+    """Append a line to the feed of a run."""
+    with beside(out, FEED).open("a", encoding="ascii") as file:
+        file.write(line)
+
+
+def start(out: Path, command: list[str], environment: Mapping[str, str] | None = None) -> State:
     """Start a run that nothing but itself, a signal or the machine ends; where one goes on, leave it.
 
     Args:
         out: the results file.
         command: runs `serve` for it.
+        environment: its environment; by default this process's.
 
     Raises:
         StoreError: it did not start.
     """
     if holder(out) is None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        beside(out, "exit").unlink(missing_ok=True)
+        for suffix in ("exit", FEED, PORTION):
+            beside(out, suffix).unlink(missing_ok=True)
         with beside(out, "log").open("wb") as log:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment
             )
         end = time.monotonic() + START_S
         while holder(out) is None and not beside(out, "exit").exists():
@@ -173,5 +194,7 @@ def answer(action: str, out: Path, offset: int, command: list[str]) -> None:
         return
     if action == "stop":
         stop(out)
+    if action == "feed":
+        hand_over(out, sys.stdin.read())
     state = start(out, command) if action == "start" else status(out, offset)
     sys.stdout.write(json.dumps(asdict(state)) + "\n")

@@ -30,6 +30,8 @@ class Options:
     """Whether torch's own product is timed beside the kernels, where it can be imported."""
     shard: tuple[int, int] | None = None
     """Number, from 1, and count: which part of the problems to measure; None: all."""
+    is_fed: bool = False
+    """Whether to measure the portions that are handed to the run (aot.measure.feed), rather than all."""
 
     def tuning_set(self) -> TuningSet:
         """Read the bundle's kernels and problems, those that are asked for.
@@ -48,5 +50,6 @@ class Options:
         words += ["--strategy", self.strategy] if self.strategy != MODEL else []
         words += ["--search-budget", f"{self.search_budget:g}"] if self.search_budget != 1.0 else []
         words += ["--shard", "{}/{}".format(*self.shard)] if self.shard else []
+        words += ["--feed"] if self.is_fed else []
         words += [] if self.has_reference else ["--no-reference"]
         return words + ([] if self.settle_s is None else ["--settle-seconds", f"{self.settle_s:g}"])

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from aot.core.errors import AotError
 from aot.core.measurement import mig_profile
-from aot.measure.conditions import Clock, output_of, parse_nvpmodel, read_clocks
+from aot.measure.conditions import Clock, output_of, parse_nvpmodel, read_clocks, read_state
 
 TEGRA_RELEASE = Path("/etc/nv_tegra_release")
 """Where a Jetson names its Linux for Tegra. Source: Jetson Linux developer guide."""
@@ -42,6 +42,7 @@ class Machine:
     """First line of /etc/nv_tegra_release; empty on what is no Jetson."""
     jetpack: str
     power_mode: str | None
+    """A Jetson's power mode; of a discrete GPU that was looked at, its power limit."""
     clocks: list[Clock]
     num_cpus: int
     busy_cpus: float | None
@@ -125,6 +126,7 @@ def _jetpack() -> str:
 def read_machine(*, with_gpu: bool = True) -> Machine:
     """Look at this machine; `with_gpu` false leaves the GPU alone."""
     gpu, capability, num_sms, integrated, driver, gpu_error = "", None, 0, False, "", ""
+    power_mode = parse_nvpmodel(output_of(["nvpmodel", "-q"]))
     if with_gpu:
         from aot.measure.device import read_properties
 
@@ -132,6 +134,7 @@ def read_machine(*, with_gpu: bool = True) -> Machine:
             found = read_properties()
             gpu, capability, num_sms = found.name, found.compute_capability, found.num_sms
             integrated, driver = found.integrated, found.driver_version
+            power_mode = power_mode or read_state(found.pci_bus_id).power_mode
         except AotError as error:
             gpu_error = str(error)
     num_cpus = os.cpu_count() or 1
@@ -142,7 +145,7 @@ def read_machine(*, with_gpu: bool = True) -> Machine:
         has_numpy=importlib.util.find_spec("numpy") is not None,
         tegra_release=_read_line(TEGRA_RELEASE),
         jetpack=_jetpack(),
-        power_mode=parse_nvpmodel(output_of(["nvpmodel", "-q"])),
+        power_mode=power_mode,
         clocks=read_clocks(),
         num_cpus=num_cpus,
         busy_cpus=_busy_cpus(num_cpus) if TEGRA_RELEASE.exists() else None,

@@ -17,7 +17,7 @@ from aot.core.errors import AotError, DependencyError, OutputError
 from aot.measure import background
 from aot.measure.options import Options
 from aot.measure.preflight import read_machine, warnings
-from aot.measure.supervisor import EXIT_INTERRUPTED, SILENCE_S, supervise
+from aot.measure.supervisor import EXIT_INTERRUPTED, SILENCE_S, end_with_parent, supervise
 from aot.search import strategy as search
 from aot.search.strategy import MODEL
 
@@ -122,6 +122,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--settle-seconds", type=_seconds, help="wait this long for a throttled device to recover")
     parser.add_argument("--check", action="store_true", help="print what this machine is, as JSON, and measure nothing")
     parser.add_argument("--background", choices=background.ACTIONS, help="start, look at, stop or copy a detached run")
+    parser.add_argument("--owned", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--feed", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--offset", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     return parser
@@ -132,6 +134,8 @@ def _do(values: argparse.Namespace, options: Options) -> int:
         from aot.measure.worker_process import work
 
         return work(options)
+    if values.owned:
+        end_with_parent()
     if values.background == "serve":
         return background.serve(options.out, lambda: _report(lambda: run_bundle(options)))
     if values.background:
@@ -179,6 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         values.search_budget,
         not values.no_reference,
         values.shard,
+        values.feed,
     )
     return _report(lambda: _do(values, options))
 

@@ -11,8 +11,9 @@ from aot.measure.protocol import TimingPlan
 from aot.search.strategy import EXHAUSTIVE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from aot.measure.feed import Portion
     from aot.measure.gpu import Gpu, Kernels, Library
     from aot.measure.store import Store
     from aot.measure.tuning_set import TuningSet
@@ -46,6 +47,11 @@ class Session:
     """A library whose own product is timed beside the kernels, if any: its only kernel."""
     num_sms: int = 0
     """Of the device; where it is 0, kernels take their tiles in their own order alone."""
+    portions: Callable[[Callable[[], None]], Iterator[Portion]] | None = None
+    """Gives what to do, bit by bit, where the run is handed that (aot.measure.feed); it calls its argument while there
+    is nothing. None: all of the tuning."""
+    finished: Callable[[Portion], None] = lambda _portion: None
+    """Told of each portion that is done."""
     search_budget: float = 1.0
     """Share of a problem's kernels that the search may measure."""
 

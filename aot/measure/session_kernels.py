@@ -76,6 +76,10 @@ class SessionKernels:
         own = number % len(self._session.kernels.names)
         return self.ids[number] not in self._reasons and self.ids[own] not in self._reasons
 
+    def condemn(self, number: int, reason: str) -> None:
+        """Keep a kernel from running that failed on another device; the store that noted it there has the reason."""
+        self._reasons.setdefault(self.ids[number], reason)
+
     def is_fit(self, number: int) -> bool:
         """Return whether the device can run a kernel at all, as far as `check_clusters` found."""
         return number not in self._unfit

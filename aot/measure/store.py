@@ -36,6 +36,7 @@ from aot.measure.store_sql import (
     SELECT_MEASUREMENTS,
     SELECT_REFERENCE_TIMES,
     SELECT_SEARCHES,
+    VOID_RUNS,
     InFlight,
     KernelRow,
     LibraryTimeRow,
@@ -44,13 +45,14 @@ from aot.measure.store_sql import (
     ProblemRow,
     RunRow,
     SearchEnd,
+    SeedRow,
     TimeRow,
     VerifiedRow,
     sizes_text,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
     from aot.core.measurement import AnyLibraryTime, AnyMeasurement
@@ -279,6 +281,24 @@ class Store:
         """Return the targets measured; one, unless stores were merged wrongly."""
         return [row.target for row in self._rows(RunRow, "SELECT DISTINCT target FROM runs ORDER BY target")]
 
+    def seeds(self) -> tuple[int, ...]:
+        """Return the seeds of all runs, by which they are known in whichever store they are."""
+        return tuple(row.seed for row in self._rows(SeedRow, "SELECT seed FROM runs ORDER BY id"))
+
+    def all_conditions(self) -> tuple[Conditions, ...]:
+        """Return the different conditions of all runs, as they were read when each began."""
+        return tuple(dict.fromkeys(self._rows(Conditions, f"SELECT {RUN_COLUMNS} FROM runs ORDER BY id")))  # noqa: S608
+
+    def all_reference_times(self) -> tuple[float, ...]:
+        """Return what reference kernels took, oldest first, in microseconds."""
+        return tuple(row.us for row in self._rows(TimeRow, "SELECT us FROM reference_times ORDER BY rowid"))
+
+    def void_runs(self, seeds: Collection[int], reason: str) -> int:
+        """Let no measurement of some runs count any more; return the number of those that did."""
+        values = (one_line(reason), json.dumps(sorted(seeds)))
+        with self._db:
+            return int(self._db.execute(VOID_RUNS, values).rowcount)
+
     def conditions(self) -> tuple[Conditions, ...]:
         """Return the different conditions of the runs that measured something, with the clocks last read under load."""
         query = """
@@ -290,7 +310,7 @@ class Store:
 
 
 @contextmanager
-def _typed(path: Path) -> Iterator[None]:
+def typed_errors(path: Path) -> Iterator[None]:
     """Turn what SQLite and the decoder refuse into StoreError."""
     try:
         yield
@@ -308,7 +328,7 @@ def open_store(path: Path) -> Iterator[Store]:
     Raises:
         StoreError: the file is damaged, newer or another program's; and whatever SQLite refuses while it is open.
     """
-    with _typed(path), closing(sqlite3.connect(path)) as connection:
+    with typed_errors(path), closing(sqlite3.connect(path)) as connection:
         prepare(connection, path)
         yield Store(connection)
 
@@ -354,7 +374,7 @@ def read_store(path: Path) -> Iterator[Store]:
     Raises:
         StoreError: the file is absent, damaged, newer or another program's; and whatever of it cannot be read.
     """
-    with _typed(path), closing(sqlite3.connect(":memory:")) as memory:
+    with typed_errors(path), closing(sqlite3.connect(":memory:")) as memory:
         with closing(_connect_to_read(path)) as source:
             refuse_foreign(source, path, is_new=False)
             source.backup(memory)
@@ -369,5 +389,5 @@ def copy_store(path: Path, copy: Path) -> None:
     Raises:
         StoreError: it is absent or damaged.
     """
-    with _typed(path), closing(_connect_to_read(path)) as source, closing(sqlite3.connect(copy)) as target:
+    with typed_errors(path), closing(_connect_to_read(path)) as source, closing(sqlite3.connect(copy)) as target:
         source.backup(target)

@@ -172,6 +172,13 @@ WHERE id NOT IN (SELECT measurement FROM voided) AND problem = ?
 """
 
 
+VOID_RUNS = """
+INSERT INTO voided SELECT id, run, ? FROM measurements
+WHERE id NOT IN (SELECT measurement FROM voided)
+  AND run IN (SELECT id FROM runs WHERE seed IN (SELECT value FROM json_each(?)))
+"""
+
+
 @dataclass(frozen=True)
 class SearchEnd:
     """How the search on a problem ended: what was measured, what was left out and why, and how long it took."""
@@ -197,6 +204,13 @@ class RunRow:
     """What is asked of a run alone."""
 
     target: TargetName
+
+
+@dataclass(frozen=True)
+class SeedRow:
+    """The number that a run is known by."""
+
+    seed: Count
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ killed, and the kernel that the store says was running is quarantined.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import signal
@@ -36,10 +37,20 @@ MARGIN_S, MARGIN_SHARE = 3.0, 0.1
 or a check, is brought to its end then, and the device given back."""
 STOP_S = 1.0
 """Seconds that a worker gets to end in good order after Ctrl-C; what it has in flight then is measured again."""
+PARENT_DEATH_SIGNAL = 1
+"""PR_SET_PDEATHSIG of prctl(2)."""
 MAX_KILLS = 3
 """Workers killed from outside, one after the other, after which to give up."""
 STEP = "step "
 """Starts each line that a worker reports a step with: done, total, what."""
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process when its supervisor dies, even while it waits for a hung GPU."""
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
+    if os.getppid() != parent:  # it died before that
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 RESUMING = "resuming"

@@ -72,7 +72,7 @@ class TuningSet:
             )
         return left
 
-    def _cost(self, problem: AnyProblem) -> float:
+    def cost(self, problem: AnyProblem) -> float:
         """Return about how long measuring a problem takes, in microseconds for each of its kernels' replays."""
         num_kernels = sum(self.is_wanted(kernel, problem) for kernel in self.kernels)
         predicted = self.predicted_us.get(problem)
@@ -92,7 +92,7 @@ class TuningSet:
         Raises:
             StoreError: the part has no problems.
         """
-        costs = {problem: self._cost(problem) for problem in self.problems}
+        costs = {problem: self.cost(problem) for problem in self.problems}
         loads = [(0.0, part) for part in range(count)]
         mine = set()
         for problem in sorted(self.problems, key=lambda x: (-costs[x], in_order(x))):

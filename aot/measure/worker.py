@@ -8,6 +8,7 @@ that carries on from what the store holds.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,10 +28,28 @@ from aot.measure.throttling import ThrottlingWatch
 from aot.measure.verify import Verifier
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
     from aot.core.work import AnyProblem
-    from aot.measure.bench import ProblemBench, Workspace
+    from aot.measure.bench import ProblemBench
     from aot.measure.search_store import StoredSearch
     from aot.measure.session import Session
+
+
+def _no_bench(problem: AnyProblem) -> ProblemBench:
+    raise AssertionError(problem.name)
+
+
+@dataclass
+class _Stand:
+    """What problems are measured with, and those that are done."""
+
+    done: set[AnyProblem]
+    too_large: Mapping[AnyProblem, str] = field(default_factory=dict)
+    """Problems that there is no memory for, each with the reason."""
+    bench: Callable[[AnyProblem], ProblemBench] = _no_bench
+    watch: ThrottlingWatch | None = None
+    """None where nothing was left to measure."""
 
 
 class Worker:
@@ -51,13 +70,14 @@ class Worker:
         self._takers = self._kernels.takers
         num_pairs = sum(len(self._takers(problem)) for problem in session.tuning.problems)
         self._steps = Steps(session, len(self._kernels.tuned) + num_pairs)
+        self._at: _Stand | None = None
 
-    def _verify(self) -> None:
+    def _verify(self, numbers: Iterable[int]) -> None:
         verified = self._store.verified()
         gpu, kernels = self._session.gpu, self._kernels
         verifier = Verifier(gpu, self._session.kernels, self._rng, lambda: self._steps.tick("verifying"))
-        for number, kernel in kernels.tuned.items():
-            kernels.check_clusters(number)
+        for number in numbers:
+            kernel = kernels.tuned[number]
             # One that does not fit could not run here, for which it is not to blame.
             if kernels.is_fit(number) and kernels.ids[number] not in verified and kernels.is_sound(number):
                 error = kernels.launch(number, "verifying", lambda k=kernel, i=number: verifier.verify(k, i))  # type: ignore[misc]
@@ -67,27 +87,49 @@ class Worker:
         verifier.close()
 
     def run(self) -> None:
-        """Measure all that is missing.
+        """Measure all that is missing, or what the session's portions ask for.
 
         Raises:
             StoppedError: `stop` said so.
             ContextLostError: a kernel's failure took the context; another process may carry on.
             DeviceError: the device failed outside a kernel, as when memory is short.
         """
-        self._verify()
-        done = {x for x in self._session.tuning.problems if self._searches.is_done(x, self._takers(x))}
-        problems = [problem for problem in self._session.tuning.problems if problem not in done]
-        for problem in filter(done.__contains__, self._session.tuning.problems):
+        numbers, problems = list(self._kernels.tuned), self._session.tuning.problems
+        for number in numbers:
+            self._kernels.check_clusters(number)
+        if self._session.portions is None:
+            self._verify(numbers)
+            self._measure_all(problems)
+            return
+        for portion in self._session.portions(lambda: self._steps.step("waiting for a portion", 0)):
+            for index, reason in portion.failed:
+                self._kernels.condemn(numbers[index], reason)
+            self._verify(numbers[index] for index in portion.kernels)
+            for index in portion.anew:
+                self._forget(problems[index])
+            self._measure_all([problems[index] for index in portion.problems])
+            self._session.finished(portion)
+
+    def _forget(self, problem: AnyProblem) -> None:
+        """Let what was measured of a problem count no more."""
+        self._store.void(self._session.run, problem, "it is to be measured again")
+        if self._at is not None:
+            self._at.done.discard(problem)
+
+    def _resume(self) -> _Stand:
+        """Learn from what the store has, and allocate what the rest needs."""
+        tuning = self._session.tuning
+        done = {x for x in tuning.problems if self._searches.is_done(x, self._takers(x))}
+        for problem in filter(done.__contains__, tuning.problems):
             self._searches.learn(problem, self._takers(problem))
         self._steps.step(RESUMING, sum(len(self._takers(problem)) for problem in done))
-        if problems:
-            self._measure_all(problems, SessionMemory(self._session, problems, self._rng))
+        left = [problem for problem in tuning.problems if problem not in done]
+        return self._stand(left, done) if left else _Stand(done)
 
-    def _measure_all(self, problems: list[AnyProblem], memory: SessionMemory) -> None:
+    def _stand(self, problems: Sequence[AnyProblem], done: set[AnyProblem]) -> _Stand:
+        memory = SessionMemory(self._session, problems, self._rng)
         reference = ReferenceKernel(self._session, self._kernels, memory)
         arena, too_large = memory.reserve_arena(problems)
-        for problem, error in too_large.items():
-            self._leave_out(problem, str(error))
         left = [problem for problem in problems if problem not in too_large]
         needs = {self._kernels.need(i, problem)[0] for problem in left for i in self._takers(problem)}
         workspace, limit = memory.reserve_workspace(needs)
@@ -95,10 +137,21 @@ class Worker:
             self._kernels.workspace_limit = limit
         watch = ThrottlingWatch(self._plan, reference.read_us, reference.usual_us(), self._session.warn, self._pause)
         watch.start()
-        for problem in left:
-            self._measure_steadily(memory, problem, arena, workspace, watch)
-            self._store.finish(self._session.run, problem)
-            self._searches.learn(problem, self._takers(problem))
+        reasons = {problem: str(error) for problem, error in too_large.items()}
+        return _Stand(done, reasons, lambda problem: memory.bench(problem, arena, workspace), watch)
+
+    def _measure_all(self, problems: Sequence[AnyProblem]) -> None:
+        if not problems:
+            return
+        stand = self._at = self._at or self._resume()
+        for problem in (x for x in problems if x not in stand.done):
+            if problem in stand.too_large:
+                self._leave_out(problem, stand.too_large[problem])
+            elif stand.watch is not None:
+                self._measure_steadily(problem, stand.bench, stand.watch)
+                self._store.finish(self._session.run, problem)
+                self._searches.learn(problem, self._takers(problem))
+            stand.done.add(problem)
 
     def _pause(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -113,11 +166,11 @@ class Worker:
         self._steps.step(f"{problem.name}: out of memory", len(self._takers(problem)))
 
     def _measure_steadily(
-        self, memory: SessionMemory, problem: AnyProblem, arena: int, workspace: Workspace, watch: ThrottlingWatch
+        self, problem: AnyProblem, bench: Callable[[AnyProblem], ProblemBench], watch: ThrottlingWatch
     ) -> None:
         """Measure a problem, and again, some times at most, when the device changed its speed meanwhile."""
         for repeat in range(self._plan.max_repeats + 1):
-            self._measure(memory.bench(problem, arena, workspace))
+            self._measure(bench(problem))
             change = watch.changed()
             if not change:
                 return

@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import secrets
 import signal
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from aot.core.errors import DeviceError
 from aot.measure.conditions import make_conditions, read_state
 from aot.measure.device import CudaGpu, read_properties
+from aot.measure.feed import note_done, portions
 from aot.measure.gpu import ContextLostError
 from aot.measure.kernel_library import KernelLibrary
 from aot.measure.protocol import plan_for
 from aot.measure.session import Session, StoppedError, deadline_stop
 from aot.measure.store import open_store
-from aot.measure.supervisor import EXIT_CONTEXT_LOST, EXIT_INTERRUPTED, STEP
+from aot.measure.supervisor import EXIT_CONTEXT_LOST, EXIT_INTERRUPTED, STEP, end_with_parent
 from aot.measure.torch_library import load_torch
 from aot.measure.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aot.measure.feed import Portion
     from aot.measure.options import Options
     from aot.measure.store import Store
     from aot.measure.tuning_set import TuningSet
 
 LIBRARY_FILE = "kernels.so"
-PARENT_DEATH_SIGNAL = 1
-"""PR_SET_PDEATHSIG of prctl(2)."""
 
 
 def step_reporter(interval_s: float = 0.1) -> Callable[[int, int, str], None]:
@@ -60,14 +60,6 @@ def interrupt_flag() -> Callable[[], bool]:
     seen: list[int] = []
     signal.signal(signal.SIGINT, lambda number, _frame: seen.append(number))
     return lambda: bool(seen)
-
-
-def end_with_parent() -> None:
-    """Have the kernel kill this process when its supervisor dies, even while it waits for a hung GPU."""
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
-    if os.getppid() != parent:  # it died before that
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Runs(Protocol):
@@ -120,6 +112,14 @@ def work(options: Options) -> int:
         session.strategy, session.search_budget = options.strategy, options.search_budget
         session.num_sms = properties.num_sms
         session.library = load_torch(gpu.stream, warn) if options.has_reference else None
+        if options.is_fed:
+
+            def finished(portion: Portion) -> None:
+                now = read_state(properties.pci_bus_id)
+                store.add_clocks(run, now.sm_clock_mhz, now.memory_clock_mhz)
+                note_done(options.out, portion)
+
+            session.portions, session.finished = partial(portions, options.out), finished
         code = finish_worker(Worker(session))
         if code != EXIT_CONTEXT_LOST:
             state = read_state(properties.pci_bus_id)

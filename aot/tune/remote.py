@@ -9,17 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shlex
-import subprocess
-import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from aot.core.errors import DeviceError, OutputError, RemoteError
 from aot.core.process import Terminated
@@ -27,22 +22,15 @@ from aot.core.scratch import scratch_folder
 from aot.core.target import Target
 from aot.core.whole_file import write_whole
 from aot.measure.background import State
+from aot.measure.feed import Portion, line_of
 from aot.measure.preflight import Machine, warnings
 from aot.tune.bundle import RUNNER, SITE, Bundle, add_numpy, make_runner
+from aot.tune.device import Device as AnyDevice
+from aot.tune.link import Host, Link, LinkError, persist
 
 T = TypeVar("T")
 
-SSH = ("ssh", "-o", "ConnectTimeout=15", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
-"""A link that says nothing for 15 s is taken for lost."""
-SSH_FAILED = 255
-"""Exit code of ssh's own failures. Source: ssh(1)."""
 POLL_S = 2.0
-LEAVE_S = 0.8
-"""How long an interrupted command waits for the device to hear of it."""
-FIRST_RETRY_S = 1.0
-LAST_RETRY_S = 60.0
-GIVE_UP_S = 6 * 3600.0
-"""How long a device may be out of reach before the command ends; the run goes on there."""
 MARK = "shipped.json"
 """On the device, beside the bundle: what was shipped last."""
 
@@ -68,88 +56,7 @@ print(open(path).read() if os.path.exists(path) else "")
 """
 
 
-class LinkError(RemoteError):
-    """The connection failed; the same may work a moment later."""
-
-
-@dataclass(frozen=True)
-class Host:
-    """Where to log in, and the folder to work in, below the home folder unless it is absolute."""
-
-    login: str
-    port: int | None
-    folder: str
-
-    @staticmethod
-    def parse(url: str, target: str) -> Host:
-        """Read `ssh://[user@]host[:port][/folder]`.
-
-        Raises:
-            RemoteError: it is no such address.
-        """
-        try:
-            parts = urlsplit(url)
-            port = parts.port
-        except ValueError as error:
-            raise RemoteError(f"{url}: {error}; expected ssh://user@host or ssh://user@host:port/folder") from error
-        if parts.scheme != "ssh" or not parts.hostname or parts.password or parts.query or parts.fragment:
-            raise RemoteError(f"cannot read {url!r}; expected ssh://user@host or ssh://user@host:port/folder")
-        login = f"{parts.username}@{parts.hostname}" if parts.username else parts.hostname
-        if login.startswith("-"):
-            raise RemoteError(f"{url}: a login cannot begin with -")
-        return Host(login, port, parts.path.rstrip("/") or f"aot-tuning/{target}")
-
-
-class Link:
-    """Runs the device's Python through ssh."""
-
-    def __init__(self, host: Host, *, verbose: bool = False) -> None:
-        self.host = host
-        self._verbose = verbose
-
-    def _command(self, *words: str) -> list[str]:
-        port = [] if self.host.port is None else ["-p", str(self.host.port)]
-        command = [*SSH, *port, self.host.login, shlex.join(["python3", *words])]
-        if self._verbose:
-            sys.stderr.write(f"+ {shlex.join(command)}\n")
-        return command
-
-    def leave(self, *words: str) -> bool:
-        """Run python3 with arguments there, and wait for it no longer than LEAVE_S; say whether it succeeded by then.
-
-        It goes on by itself, out of reach of the terminal's Ctrl-C.
-        """
-        null = subprocess.DEVNULL
-        try:
-            process = subprocess.Popen(
-                self._command(*words), stdin=null, stdout=null, stderr=null, start_new_session=True
-            )
-            return process.wait(LEAVE_S) == 0
-        except (OSError, subprocess.TimeoutExpired):
-            return False
-
-    def python(self, *words: str, content: bytes = b"") -> bytes:
-        """Run python3 with arguments there, `content` on its stdin; gives its stdout.
-
-        Raises:
-            LinkError: there is no connection, or it broke.
-            RemoteError: the program failed; the message has the end of what it said.
-        """
-        command = self._command(*words)
-        try:
-            done = subprocess.run(command, input=content, capture_output=True, check=False)
-        except OSError as error:
-            raise RemoteError(f"cannot run ssh: {error.strerror}; install the OpenSSH client") from error
-        text = done.stderr.decode(errors="replace").strip()
-        if done.returncode == SSH_FAILED:
-            raise LinkError(f"no connection to {self.host.login}: {text or 'it was closed'}")
-        if done.returncode:
-            said = text[-2000:] or "nothing"
-            raise RemoteError(f"on {self.host.login}, python3 failed with exit code {done.returncode}; it said: {said}")
-        return done.stdout
-
-
-def _pack(root: Path, names: Iterable[str], mark: str = "") -> bytes:
+def pack(root: Path, names: Iterable[str], mark: str = "") -> bytes:
     """Make a compressed archive of some entries of a folder, and of the mark where there is one."""
     out = BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz", compresslevel=3) as archive:
@@ -162,7 +69,7 @@ def _pack(root: Path, names: Iterable[str], mark: str = "") -> bytes:
     return out.getvalue()
 
 
-def _shipped(directory: Path) -> list[str]:
+def shipped(directory: Path) -> list[str]:
     """List the entries of a bundle that go to the device: not the results of measuring here."""
     return sorted(path.name for path in directory.iterdir() if not path.name.startswith(("results", ".")))
 
@@ -170,7 +77,7 @@ def _shipped(directory: Path) -> list[str]:
 def digest(directory: Path) -> str:
     """Return one number for all that would be shipped of a bundle."""
     found = hashlib.sha256()
-    for name in _shipped(directory):
+    for name in shipped(directory):
         path = directory / name
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             if file.is_file() and "__pycache__" not in file.parts:
@@ -179,16 +86,26 @@ def digest(directory: Path) -> str:
     return found.hexdigest()
 
 
+_FORGET = """
+import os, sys
+for name in os.listdir(sys.argv[1]) if os.path.isdir(sys.argv[1]) else ():
+    if name.startswith("results.sqlite"):
+        os.remove(os.path.join(sys.argv[1], name))
+"""
+
+
 class Device:
     """A bundle's folder on a device, and the run in it."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
         self._folder = link.host.folder
+        self.place = f"{link.host.login}:{link.host.folder}"
 
-    def _run(self, *words: str) -> bytes:
+    def _run(self, *words: str, content: bytes = b"") -> bytes:
         out = f"{self._folder}/results.sqlite"
-        return self._link.python(f"{self._folder}/run.py", *(word if word != "OUT" else out for word in words))
+        said = [word if word != "OUT" else out for word in words]
+        return self._link.python(f"{self._folder}/run.py", *said, content=content)
 
     def _parsed(self, content: bytes | str, make: Callable[[Any], T]) -> T:
         """Make something of JSON that the device's Python printed.
@@ -211,7 +128,7 @@ class Device:
 
     def ship(self, root: Path, names: Iterable[str], mark: str = "") -> int:
         """Copy entries of a folder there, whole or not at all; give the number of bytes sent."""
-        content = _pack(root, names, json.dumps({"digest": mark}) if mark else "")
+        content = pack(root, names, json.dumps({"digest": mark}) if mark else "")
         self._link.python("-c", _RECEIVE, self._folder, content=content)
         return len(content)
 
@@ -229,6 +146,14 @@ class Device:
     def status(self, offset: int) -> State:
         """Look at the run, and at its log from an offset on."""
         return self._state("status", "--offset", str(offset))
+
+    def hand_over(self, portion: Portion) -> None:
+        """Hand a portion to a run that was started with --feed."""
+        self._run("--out", "OUT", "--background", "feed", content=line_of(portion).encode())
+
+    def forget(self) -> None:
+        """Remove the results of earlier runs; none goes on."""
+        self._link.python("-c", _FORGET, self._folder)
 
     def stop(self) -> bool:
         """Ask the run to end in good order; say whether it is known that it heard."""
@@ -252,24 +177,6 @@ class Device:
         except OSError as error:
             raise OutputError(f"cannot write {path}: {error}; the results are still on the device") from error
         write_whole(path, content)
-
-
-def persist(action: Callable[[], T], say: Callable[[str], None], sleep: Callable[[float], None] = time.sleep) -> T:
-    """Do something over the link until the link holds, waiting longer each time.
-
-    Raises:
-        LinkError: it did not in GIVE_UP_S.
-    """
-    pause, waited = FIRST_RETRY_S, 0.0
-    while True:
-        try:
-            return action()
-        except LinkError as error:
-            if waited >= GIVE_UP_S:
-                raise LinkError(f"{error}; the run goes on there: the same command finds it again") from error
-            say(f"{error}; a run goes on there meanwhile; trying again in {pause:.0f} s")
-            sleep(pause)
-            waited, pause = waited + pause, min(2 * pause, LAST_RETRY_S)
 
 
 def follow(
@@ -324,6 +231,27 @@ def check_machine(machine: Machine, target: Target, say: Callable[[str], None]) 
         say(f"warning: {text}")
 
 
+def prepare(
+    device: AnyDevice,
+    directory: Path,
+    machine: Machine,
+    say: Callable[[str], None],
+    *,
+    has_bundle: bool = False,
+    verbose: bool = False,
+) -> None:
+    """Ship what a device lacks of a bundle, and numpy where it has none."""
+    if not has_bundle:
+        names, number = shipped(directory), digest(directory)
+        size = persist(lambda: device.ship(directory, names, number), say)
+        say(f"shipped {size / 2**20:.1f} MiB to {device.place}")
+    if not machine.has_numpy:
+        with scratch_folder("aot-site-") as scratch:
+            add_numpy(scratch, machine.python, machine.machine, machine.glibc, verbose=verbose)
+            size = persist(lambda: device.ship(scratch, [SITE]), say)
+            say(f"shipped numpy, {size / 2**20:.1f} MiB")
+
+
 class Tuning:
     """The steps of one tuning from afar."""
 
@@ -364,7 +292,10 @@ class Tuning:
         if self._machine is None:
             self._say("a run of this bundle goes on there")
         else:
-            self._prepare(bundle, number, self._machine)
+            has_bundle = number == self._shipped
+            prepare(
+                self._device, bundle.directory, self._machine, self._say, has_bundle=has_bundle, verbose=self._verbose
+            )
             persist(lambda: self._device.start(words), self._say)
         state = follow(self._device, self._say, show)
         try:
@@ -378,17 +309,3 @@ class Tuning:
         if state.exit_code is None:
             raise RemoteError(f"the run on {self._host.login} was killed; the same command carries on with it")
         return state.exit_code
-
-    def _prepare(self, bundle: Bundle, number: str, machine: Machine) -> None:
-        if number != self._shipped:
-            names = _shipped(bundle.directory)
-            size = persist(lambda: self._device.ship(bundle.directory, names, number), self._say)
-            self._say(f"shipped {size / 2**20:.1f} MiB to {self._host.login}:{self._host.folder}")
-        if not machine.has_numpy:
-            self._ship_numpy(machine)
-
-    def _ship_numpy(self, machine: Machine) -> None:
-        with scratch_folder("aot-site-") as scratch:
-            add_numpy(scratch, machine.python, machine.machine, machine.glibc, verbose=self._verbose)
-            size = persist(lambda: self._device.ship(scratch, [SITE]), self._say)
-            self._say(f"shipped numpy, {size / 2**20:.1f} MiB")

@@ -19,7 +19,7 @@ from aot.cli.options import (
     options,
 )
 from aot.cli.output import JSON, show
-from aot.compile.compiler import ArtifactStore, toolchain_versions
+from aot.compile.compiler import ArtifactStore, Processes, toolchain_versions
 from aot.compile.legal_keys import legal_keys
 from aot.compile.workplace import Workplace, compile_each
 from aot.core.errors import CompileError
@@ -71,7 +71,7 @@ def census_command(**values: Any) -> None:
     named = values["operations"]
     operations = named.operations if named else census.OPERATIONS
     earlier = census.read_census(values["output"]) if values["output"] and values["output"].exists() else None
-    workplace = Workplace(jobs=values["jobs"])
+    workplace = Workplace(compilers=Processes(values["jobs"]))
     if not values["count_only"]:
         keys = legal_keys(operations, target, values["sample"])
         click.echo(f"{len(keys):,} legal kernels of {len(operations)} operations", err=True)

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aot.compile.compiler import Processes
 from aot.compile.tuned import tuned_kernel
 from aot.compile.workplace import Workplace, compile_all, compile_shipped
 from aot.core.candidate import KernelKey
@@ -63,7 +64,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path, metavar="FOLDER")
     parser.add_argument("--jobs", type=int, default=1)
     asked = parser.parse_args()
-    target, workplace = load_target(TARGET), Workplace(jobs=asked.jobs)
+    target, workplace = load_target(TARGET), Workplace(compilers=Processes(asked.jobs))
     keys = product_keys(target)
     of_wide = shared(keys, target)
     rows, lost_rows = compile_all(row_keys(target), target, workplace)

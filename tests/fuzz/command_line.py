@@ -40,7 +40,7 @@ from aot.core import errors
 from aot.core.candidate import KernelKey, Reason
 from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Row, Section
 from aot.core.element import ElementType
-from aot.core.errors import AotError, DeviceError
+from aot.core.errors import AotError, DeviceError, FleetError
 from aot.core.measurement import Conditions, Measurement, Record
 from aot.core.operation import Operation
 from aot.core.problem import Problem
@@ -61,7 +61,7 @@ from aot.space import calibrate
 from aot.space import enumeration as space
 from aot.space.cost import DEFAULTS
 from aot.space.enumeration import legal
-from aot.tune.remote import Link, LinkError
+from aot.tune.link import Link, LinkError
 from tests.golden.manifest import kernel
 from tests.seeds import MISS_LOG
 from tests.unit.models.cases import CASES
@@ -230,9 +230,9 @@ def make_files(folder):
     shutil.copyfile(folder / "h200.json.gz", folder / "selections" / "h200.json.gz")
 
 
-def compiled(keys, target, root, *, jobs=None, progress=True):
+def compiled(keys, target, root, *, compilers=None, progress=True):
     """Stand in for compiling: some kernels fail, by their names."""
-    del target, root, jobs, progress
+    del target, root, compilers, progress
     return [_outcome(key) for key in keys]
 
 
@@ -261,6 +261,11 @@ def no_link(*_, **__):
     raise LinkError("no connection")
 
 
+def no_scheduler(*_, **__):
+    """Stand in for reaching a cluster, and for joining one."""
+    raise FleetError("no scheduler answers")
+
+
 def no_gpu(*_):
     """Stand in for running a wheel's kernels."""
     raise DeviceError("no usable NVIDIA driver")
@@ -278,6 +283,9 @@ def replaced(folder):
         mock.patch("aot.tune.tuning.run_bundle", lambda options, **_: len(options.strategy) % 2 * 8),
         mock.patch("aot.tune.tuning.read_machine", return_value=MACHINE),
         mock.patch.object(Link, "python", no_link),
+        mock.patch("aot.fleet.fleet.open_fleet", no_scheduler),
+        mock.patch("aot.fleet.worker.work", no_scheduler),
+        mock.patch("aot.fleet.worker.gpus_of_this_host", return_value=("0",)),
         mock.patch("aot.package.wheel_check.check_kernels", no_gpu),
         mock.patch.object(pipeline, "select_kernels", chosen),
         mock.patch.object(pipeline, "COMMITTED", folder / "selections"),

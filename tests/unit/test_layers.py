@@ -13,7 +13,7 @@ from importlinter.cli import lint_imports
 import aot
 
 ROOT = Path(aot.__file__).parent
-HEAVY = ("cuda", "cutlass", "optuna", "quack", "torch", "triton", "tvm_ffi", "nvidia")
+HEAVY = ("cuda", "cutlass", "distributed", "optuna", "quack", "torch", "triton", "tvm_ffi", "nvidia")
 SUBPROCESS = (
     "core.process",
     "compile.object_file",
@@ -21,9 +21,10 @@ SUBPROCESS = (
     "measure.conditions",
     "measure.supervisor",
     "models.recorded",
-    "tune.remote",
+    "tune.link",
+    "tune.local_device",
 )
-EXITING = {"__main__", "cli.main", "cli.tune", "cli.wheel", "cli.interrupt", "measure.runner"}
+EXITING = {"__main__", "cli.main", "cli.compile", "cli.tune", "cli.wheel", "cli.interrupt", "measure.runner"}
 """Modules that end their process."""
 
 
@@ -60,6 +61,8 @@ def test_the_contracts_of_pyproject_are_kept(monkeypatch, capsys):
         ("click", ("cli.",)),
         ("jinja2", ("package.", "report.page")),
         ("optuna", ("search.optuna_search",)),
+        ("dask", ("fleet.connection",)),
+        ("distributed", ("fleet.connection",)),
     ],
 )
 def test_each_outside_thing_has_its_modules(library, importers):

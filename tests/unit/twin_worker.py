@@ -10,9 +10,10 @@ from aot.kinds.gemm import edge_shapes
 from aot.measure.protocol import TimingPlan
 from aot.measure.session import Session, deadline_stop
 from aot.measure.store import open_store
+from aot.measure.supervisor import end_with_parent
 from aot.measure.tuning_set import TuningSet
 from aot.measure.worker import Worker
-from aot.measure.worker_process import end_with_parent, finish_worker, interrupt_flag, step_reporter
+from aot.measure.worker_process import finish_worker, interrupt_flag, step_reporter
 from tests.unit.twins import CONDITIONS, TwinGpu, TwinKernels, kernel_of, problem_of
 
 KERNELS = tuple(kernel_of(16 * (i + 1)) for i in range(4))

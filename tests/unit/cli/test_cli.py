@@ -56,7 +56,7 @@ def workplace(tmp_path, monkeypatch):
 def test_help_and_version():
     commands = ["targets", "shapes", "space", "compile", "tune", "import", "select", "build", "explain", "verify"]
     commands += ["calibrate", "deb", "diff", "emulate", "report", "smem"]
-    commands += ["completion", "doctor", "release", "reproduce", "wheel", "wheelhouse"]
+    commands += ["completion", "doctor", "release", "reproduce", "wheel", "wheelhouse", "worker"]
     listed = succeed("-h").partition("Commands:\n")[2].splitlines()
     assert sorted(line.split()[0] for line in listed if line.startswith("  ") and line[2] != " ") == sorted(commands)
     for command in commands:
@@ -242,7 +242,7 @@ def test_compile_is_of_operations_of_any_kind(monkeypatch):
 
 def test_compile_prints_failures_and_exits_with_one(monkeypatch):
     made = [Artifact(golden_manifest().kernels[0], None)]
-    monkeypatch.setattr("aot.cli.tune.compile_all", lambda *_: (made, [CompileFailure("k", "why")]))
+    monkeypatch.setattr("aot.cli.compile.compile_all", lambda *_: (made, [CompileFailure("k", "why")]))
     result = aot("compile", "--shapes", "shapes.toml", "--limit", "1", "--kernels", "sm100_tgv_*")
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (1, "failed: k: why")
     result = aot("compile", "--shapes", "shapes.toml", "--limit", "1", "--kernels", "sm100_tgv_*", "--json")
@@ -351,7 +351,7 @@ def test_what_earlier_records_predict_fastest_is_all_measured(monkeypatch, tmp_p
     requests = []
 
     def made(request, device, directory, workplace):
-        requests.append((request, device.name, workplace.jobs))
+        requests.append((request, device.name, workplace.compilers.num_processes))
         return Bundle(directory, 2**20), []
 
     monkeypatch.setattr("aot.cli.tune.learn", lambda paths, device: ("learned", [str(x) for x in paths], device.name))
@@ -619,7 +619,7 @@ def test_no_summary_is_cut():
 
 
 def test_problems_that_no_kernel_takes_are_told_before_anything_is_compiled(monkeypatch, workplace):
-    monkeypatch.setattr("aot.cli.tune.compile_all", lambda *_: pytest.fail("compiled"))
+    monkeypatch.setattr("aot.cli.compile.compile_all", lambda *_: pytest.fail("compiled"))
     of_fp8 = SHAPES.replace('dtypes = ["bfloat16"]', 'operations = ["e4m3_bf16_kk"]').replace('layouts = ["kk"]\n', "")
     of_fp8 = of_fp8.replace("[1, 4096]", "[16, 4096]")
     (workplace / "odd.toml").write_text(of_fp8.replace("n = 4096", "n = 7"))

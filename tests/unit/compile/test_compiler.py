@@ -18,7 +18,7 @@ import pytest
 
 from aot.compile import compiler as compile_module
 from aot.compile.artifact import CompileFailure
-from aot.compile.compiler import SCRATCH, ArtifactStore, compile_kernels, compile_one
+from aot.compile.compiler import SCRATCH, ArtifactStore, Processes, compile_kernels, compile_one
 from aot.compile.kinds import RESULT_NAME
 from aot.compile.object_file import cubin_sm, cubins, inspect
 from aot.compile.sources import FAMILIES, family_sources, sources_changed
@@ -68,7 +68,12 @@ def runs(tmp_path_factory):
     with ThreadPoolExecutor(len(TARGETS)) as pool:
         results = {
             name: pool.submit(
-                compile_kernels, KEYS_OF.get(name, [FALLBACK]), target, roots[name], jobs=1, progress=False
+                compile_kernels,
+                KEYS_OF.get(name, [FALLBACK]),
+                target,
+                roots[name],
+                compilers=Processes(1),
+                progress=False,
             )
             for name, target in TARGETS.items()
         }
@@ -136,7 +141,7 @@ def _plain_object(key, target, folder):
 def test_keeping_ptx_changes_no_byte_of_an_object(artifacts, tmp_path, target):
     device, keys = TARGETS[target], KEYS[target]
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, context, compile_module._start_worker, (device.arch, tmp_path)) as compiler:
+    with ProcessPoolExecutor(1, context, compile_module.start_compiler, (device.arch, tmp_path)) as compiler:
         plain = [compiler.submit(_plain_object, key, device, tmp_path).result() for key in keys]
     assert plain == [artifacts[target, key.candidate.name].kernel.object_sha256 for key in keys]
 
@@ -184,7 +189,7 @@ def test_artifacts_say_what_a_launch_needs(artifacts, name, num_strides, tmem_co
 
 
 def test_what_is_there_is_not_compiled_again(store, monkeypatch):
-    monkeypatch.setattr(compile_module, "_run_workers", lambda *_, **__: pytest.fail("compiled again"))
+    monkeypatch.setattr(compile_module, "_take", lambda *_, **__: pytest.fail("compiled again"))
     made = compile_kernels(KEYS["h200"][::-1], H200, store.root)
     assert [artifact.kernel.key for artifact in made] == KEYS["h200"][::-1]
 
@@ -240,7 +245,7 @@ def test_what_a_killed_run_left_is_swept(tmp_path, monkeypatch):
         (folder / "kernel.o").write_bytes(b"half")
     monkeypatch.setattr(scratch, "MIN_AGE_S", 0.0)
     descriptor = scratch._lock(used)
-    monkeypatch.setattr(compile_module, "_start_worker", partial(_kill_self, signal.SIGSEGV))
+    monkeypatch.setattr(compile_module, "start_compiler", partial(_kill_self, signal.SIGSEGV))
     compile_kernels([SMALL], H200, store.root, progress=False)
     os.close(descriptor)
     assert [x.name for x in store.root.iterdir() if x.name.startswith(".")] == [used.name]
@@ -266,7 +271,7 @@ def test_what_the_second_gate_refuses_is_a_result_with_its_reason(artifacts, tmp
 
 
 def test_a_compiler_that_dies_is_an_error_that_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(compile_module, "_start_worker", sys.exit)
+    monkeypatch.setattr(compile_module, "start_compiler", sys.exit)
     message = f"compiling stopped: {SMALL.name}: the compiler ended with exit code 1; is memory short?"
     with pytest.raises(ResourceError, match=re.escape(message)):
         compile_kernels([SMALL], H200, tmp_path, progress=False)
@@ -277,7 +282,7 @@ def test_a_compiler_that_dies_is_an_error_that_says_so(tmp_path, monkeypatch):
     ("number", "is_own"), [(signal.SIGKILL, False), (signal.SIGBUS, False), (signal.SIGSEGV, True)]
 )
 def test_a_killed_compiler_stops_the_command_and_a_crashed_one_fails_its_kernel(tmp_path, monkeypatch, number, is_own):
-    monkeypatch.setattr(compile_module, "_start_worker", partial(_kill_self, number))
+    monkeypatch.setattr(compile_module, "start_compiler", partial(_kill_self, number))
     if is_own:
         failure = CompileFailure(SMALL.name, f"the compiler crashed with signal {number}", 0.0)
         assert compile_kernels([SMALL], H200, tmp_path, progress=False) == [failure]
@@ -373,7 +378,7 @@ def test_sources_are_read_again_to_see_a_change(tmp_path, monkeypatch):
 
 def test_what_the_machine_lacks_stops_the_command(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        compile_module, "compile_one", lambda *_, **__: compile_module._Outcome(machine="k: No space left on device")
+        compile_module, "compile_one", lambda *_, **__: compile_module.Compiled(machine="k: No space left on device")
     )
     monkeypatch.setattr(compile_module.Pool, "run", run_here)
     with pytest.raises(ResourceError) as caught:

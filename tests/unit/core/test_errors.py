@@ -21,6 +21,7 @@ CODES = {
     "ResourceError": 16,
     "CoverageError": 17,
     "FamilyError": 19,
+    "FleetError": 20,
     "OperationError": 18,
     "FormatError": 20,
 }

@@ -135,4 +135,6 @@ def test_answers_are_lines_of_json(tmp_path, capsys):
     background.answer("status", tmp_path / "r", 0, [])
     background.answer("stop", tmp_path / "r", 0, [])
     lines = capsys.readouterr().out.splitlines()
-    assert [json.loads(line) for line in lines] == [{"running": False, "exit_code": None, "offset": 0, "log": ""}] * 2
+    assert [json.loads(line) for line in lines] == [
+        {"running": False, "exit_code": None, "offset": 0, "log": "", "portion": 0}
+    ] * 2

@@ -7,6 +7,7 @@ from aot.core.measurement import LibraryTime, Outcome, Status
 from aot.core.operation import Operation
 from aot.kinds.gemm import edge_shapes
 from aot.kinds.gemm.baselines import baseline_of
+from aot.measure.feed import Portion
 from aot.measure.gpu import ContextLostError
 from aot.measure.protocol import TimingPlan, num_sets, set_bytes
 from aot.measure.session import Session, StoppedError, deadline_stop
@@ -347,3 +348,29 @@ def test_a_wrong_kernel_of_another_operation_is_quarantined_with_its_reason(tmp_
     assert rig.rows(problem)[kernels[1].name].ok
     # torch has no call for factors of blocks: nothing is recorded, and nothing is warned of.
     assert (rig.library_times(), rig.warnings) == ({}, [])
+
+
+def test_a_run_does_the_portions_that_it_is_handed(tmp_path):
+    rig, done = Rig(tmp_path / "r"), []
+    found = [
+        Portion(1, kernels=(0, 1, 2)),
+        Portion(2, problems=(1,), sound=tuple(range(3, 11)), failed=((11, "hung elsewhere"),)),
+        Portion(3, problems=(1, 0)),
+        Portion(4, problems=(0, 1), anew=(1,)),
+    ]
+    with open_store(rig.path) as store:
+        run = store.add_run("h200", 1, CONDITIONS)
+        session = Session(rig.gpu, rig.kernels, rig.tuning, store, run, 1, PLAN, rig.note)
+        session.portions, session.finished = lambda _wait: iter(found), done.append
+        Worker(session).run()
+        names = {store.kernel_id(kernel): kernel.name for kernel in KERNELS}
+        assert {names[number] for number in store.verified()} == set(NAMES[:3])
+        assert store.quarantined() == {}
+        assert store.finished() == set(PROBLEMS)
+    assert done == found
+    for problem in PROBLEMS:
+        rows = rig.rows(problem)
+        assert {name: rows[name].median_us for name in NAMES[:11]} == pytest.approx({x: TIMES[x] for x in NAMES[:11]})
+        assert rows[NAMES[11]].status == Status(Outcome.QUARANTINED, "hung elsewhere")
+        assert rows[NAMES[0]].num_rounds == 7
+    assert len(rig.gpu.replayed) == 3 * (22 + 7 * 3)  # each problem once, and the second anew

@@ -10,9 +10,10 @@ from aot.core.process import Terminated
 from aot.core.target import load_target
 from aot.measure.background import State
 from aot.measure.preflight import Machine
-from aot.tune import remote
+from aot.tune import link as links
 from aot.tune.bundle import RUNNER, make_runner
-from aot.tune.remote import Device, Host, Link, LinkError, check_machine, digest, follow, persist
+from aot.tune.link import Host, Link, LinkError, persist
+from aot.tune.remote import Device, check_machine, digest, follow
 
 THOR = load_target("thor")
 MACHINE = Machine("aarch64", "3.12.3", "2.39", False, "R38 (release)", "7.0", "MAXN", [], 14, 0.1, "NVIDIA Thor",
@@ -97,7 +98,7 @@ def test_persist_waits_longer_each_time():
 
 
 def test_persist_gives_up_at_last(monkeypatch):
-    monkeypatch.setattr(remote, "GIVE_UP_S", 3.0)
+    monkeypatch.setattr(links, "GIVE_UP_S", 3.0)
 
     def action():
         raise LinkError("gone")

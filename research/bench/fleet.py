@@ -1,0 +1,115 @@
+"""Measure a bundle with one, two and four GPUs of this host: how much faster, and whether the times agree.
+
+    aot tune --target h200 --shapes representative --limit 64 --bundle build/fleet
+    python -m research.bench.fleet build/fleet --gpus 1,1,2,4 -o build/bench/fleet.json
+
+from the repository's root, with aot-kernels[fleet] installed. Every pair of a kernel and a problem is timed in each run
+(`--strategy exhaustive`). Two runs with one GPU tell the noise: the ratio of two times of a pair. A fleet's times are
+held against those of the first run likewise; GPUs of one kind run at slightly different clocks, which is in it.
+
+Exit code 0 if the median ratio of each fleet is within the 95% of the two runs that lie nearest to 1, else 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from aot.core.whole_file import write_whole
+from aot.fleet.fleet import LOCAL, open_fleet
+from aot.fleet.worker import Offer, gpus_of_this_host
+from aot.measure.store import read_store
+from aot.select.record import from_store
+
+WORDS = ("--strategy", "exhaustive", "--no-reference")
+FINAL_ROUNDS = 2
+"""Rounds from which on a time is one of the final ones; a screening is one round."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: its GPUs, how long it took with its workers there already, and how its times differ from the first's."""
+
+    gpus: int
+    seconds: float
+    speedup: float
+    num_pairs: int
+    median_ratio: float
+    spread_95: float
+    """What 95% of the ratios are within: the larger of a ratio and its inverse."""
+    device: str
+    drivers: tuple[str, ...]
+
+
+def measure(bundle: Path, gpus: tuple[str, ...], folder: Path) -> tuple[float, Path]:
+    """Measure a bundle on some GPUs; return the seconds and the store."""
+    results = folder / "results.sqlite"
+    with open_fleet(LOCAL, None, Offer(folder / "worker", gpus=gpus), lambda text: print(f"  {text}")) as fleet:
+        while len(fleet.devices.client.scheduler_info()["workers"]) < len(gpus):
+            time.sleep(0.1)
+        start = time.monotonic()
+        code = fleet.devices.measure(bundle, WORDS, results, None)
+        seconds = time.monotonic() - start
+    if code:
+        raise SystemExit(f"measuring on {len(gpus)} GPUs ended with exit code {code}")
+    return seconds, results
+
+
+def times_of(results: Path) -> dict[tuple[object, ...], float]:
+    """Return the final times of a store, in microseconds."""
+    found = from_store(results).measurements
+    return {x.place: x.median_us for x in found if x.ok and x.num_rounds >= FINAL_ROUNDS}
+
+
+def compared(gpus: int, seconds: float, results: Path, first: tuple[float, dict[tuple[object, ...], float]]) -> Run:
+    """Hold a run against the first."""
+    times = times_of(results)
+    logs = [math.log(times[place] / us) for place, us in first[1].items() if place in times]
+    spread = sorted(map(abs, logs))[math.ceil(0.95 * len(logs)) - 1]
+    with read_store(results) as store:
+        conditions = store.all_conditions()
+    return Run(
+        gpus,
+        seconds,
+        first[0] / seconds,
+        len(logs),
+        math.exp(statistics.median(logs)),
+        math.exp(spread),
+        conditions[0].device,
+        tuple(sorted({x.driver for x in conditions})),
+    )
+
+
+def main() -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bundle", type=Path, help="made by `aot tune --bundle`")
+    parser.add_argument("--gpus", default="1,1,2,4", help="how many GPUs each run has; the first two have one")
+    parser.add_argument("-o", "--out", type=Path, help="where to write the figures")
+    values = parser.parse_args()
+    own, counts = gpus_of_this_host(), [int(x) for x in values.gpus.split(",")]
+    if counts[:2] != [1, 1] or max(counts) > len(own):
+        parser.error(f"--gpus {values.gpus}: expected 1,1 first, and no more than the {len(own)} GPUs of this host")
+    runs: list[Run] = []
+    first: tuple[float, dict[tuple[object, ...], float]] | None = None
+    for count in counts:
+        with tempfile.TemporaryDirectory(prefix="aot-fleet-bench-") as scratch:
+            seconds, results = measure(values.bundle, own[:count], Path(scratch))
+            first = first or (seconds, times_of(results))
+            runs.append(compared(count, seconds, results, first))
+        print(json.dumps(asdict(runs[-1])))
+    if values.out:
+        write_whole(values.out, json.dumps([asdict(x) for x in runs], indent=1) + "\n")
+    noise = runs[1].spread_95
+    return int(any(not 1 / noise <= x.median_ratio <= noise for x in runs[2:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""Tasks on real workers of a scheduler in this process, one of which says nothing, and one of which fails."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from aot.compile.compiler import ArtifactStore, Compiled
+from aot.compile.transport import packed, unpack
+from aot.core.candidate import KernelKey
+from aot.core.errors import FleetError
+from aot.fleet import engine as engines
+from aot.fleet import measuring
+from aot.fleet.announcement import Role, of_compiler
+from aot.fleet.connection import own_scheduler, reporter, seat_of_this_worker, security_of
+from aot.fleet.engine import Done, Refused
+from aot.fleet.fleet import open_fleet
+from aot.fleet.ledger import Limits
+from aot.fleet.seats import TOPIC, CompilerSeat
+from aot.fleet.worker import Offer, Post, serve
+from tests.compiling import STORE, compile_kernels
+from tests.objects import BF16
+from tests.simulated.machines import H200
+from tests.unit.accepted import named
+
+pytest.importorskip("distributed", reason="NOT TESTED BY A CLUSTER: install aot-kernels[fleet]")
+pytestmark = pytest.mark.slow
+
+TARGET = H200.target
+
+
+class Seat:
+    """Squares numbers, and is silent, fails, or says that it works, as it is told."""
+
+    def __init__(self, manner):
+        self.manner, self.done, self.end = manner, [], threading.Event()
+
+    def square(self, number, report):
+        if self.manner == "silent":
+            self.end.wait(60.0)
+        if self.manner == "fails":
+            raise ValueError("no luck")
+        for _ in range(3):
+            report("works")
+            time.sleep(0.05)
+        self.done.append(number)
+        return number**2
+
+    def close(self):
+        self.end.set()
+
+
+def square(number, attempt):
+    """Run on a worker."""
+    return seat_of_this_worker().square(number, reporter(TOPIC, attempt))
+
+
+@dataclass
+class Squares:
+    """The job; a result of 49 is refused once."""
+
+    role: Role = Role.COMPILES
+    limits: Limits = field(default_factory=lambda: Limits(silence_s=1.0, max_losses=4))
+    refused: list = field(default_factory=list)
+
+    def unlike(self, worker):
+        return "is strange" if worker.name == "strange" else ""
+
+    def choose(self, workers):
+        return workers
+
+    def call(self, task, worker, attempt):
+        return square, (task, attempt)
+
+    def judge(self, task, worker, result):
+        if result == 49 and not self.refused:
+            self.refused.append(worker.name)
+            return Refused("said 49", is_barred=True, again=(3,))
+        return Done(result)
+
+    def lost(self, task, reason):
+        return reason
+
+
+@contextmanager
+def cluster(**seats):
+    """Serve a worker for each seat, by its name; gives a fleet and what it said."""
+    posts = [Post(name, of_compiler(), 1, seat) for name, seat in seats.items()]
+    said = []
+    with own_scheduler(security_of(None)) as address:
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(serve(posts, address, security_of(None), said.append))
+
+        def run():
+            with pytest.raises(asyncio.CancelledError):
+                loop.run_until_complete(task)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        try:
+            with open_fleet(address, None, Offer(), said.append) as fleet:
+                while len(fleet.devices.client.scheduler_info()["workers"]) < len(posts):
+                    time.sleep(0.05)
+                yield fleet, said
+        finally:
+            for seat in seats.values():
+                seat.close()
+            loop.call_soon_threadsafe(task.cancel)
+            thread.join(10.0)
+
+
+def test_what_a_worker_cannot_do_another_does():
+    seats = {"good": Seat(""), "other": Seat(""), "silent": Seat("silent"), "fails": Seat("fails"), "strange": Seat("")}
+    with cluster(**seats) as (fleet, said):
+        job = Squares()
+        found = list(fleet.devices.engine.run(range(3, 9), job))
+    assert dict(found) == {x: x * x for x in range(3, 9)}
+    done = seats["good"].done + seats["other"].done
+    assert set(done) == set(range(3, 9))
+    assert seats["strange"].done == []
+    (barred,) = job.refused
+    text = "\n".join(said)
+    assert "worker silent says nothing; what it had goes to another" in text
+    assert "worker fails failed: ValueError: no luck; what it had goes to another" in text
+    assert "worker strange is not used: it is strange" in text
+    assert f"worker {barred} said 49; what it had goes to another" in text
+    assert f"worker {barred} is not used: it said 49" in text
+
+
+def test_a_task_that_all_fail_at_is_given_up_and_no_worker_is_an_error(monkeypatch):
+    monkeypatch.setattr(engines, "WAIT_S", 0.5)
+    with cluster(one=Seat("fails"), two=Seat("fails")) as (fleet, _):
+        ((task, reason),) = fleet.devices.engine.run([5], Squares(limits=Limits(1.0, max_losses=2)))
+        assert task == 5
+        assert reason.endswith("failed: ValueError: no luck")
+    with (
+        cluster(strange=Seat("")) as (fleet, _),
+        pytest.raises(FleetError, match=r"no worker fits for .* of 0 that did"),
+    ):
+        list(fleet.devices.engine.run([5], Squares()))
+
+
+def test_devices_are_looked_for_before_anything_is_compiled(monkeypatch):
+    monkeypatch.setattr(measuring, "FIRST_WAIT_S", 0.0)
+    message = "no worker fits: expected a device of h200; see `aot worker --help`"
+    with cluster(compilers=Seat("")) as (fleet, _), pytest.raises(FleetError, match=message):
+        fleet.devices.check(TARGET)
+
+
+def test_kernels_arrive_in_the_store_by_their_hashes(tmp_path):
+    keys = [KernelKey(BF16, named(name, TARGET.name)) for name in H200.sound]
+    compile_kernels(keys, TARGET)
+    for key in keys:  # what a worker has compiled before is found again
+        assert (
+            unpack(packed(ArtifactStore(STORE).directory(key, TARGET)), key, TARGET, tmp_path / "w/artifacts", tmp_path)
+            == ""
+        )
+    store = ArtifactStore(tmp_path / "store")
+    with cluster(compilers=CompilerSeat(tmp_path / "w")) as (fleet, _):
+        own = object()
+        assert fleet.compilers_or(own) is fleet.compilers
+        found = list(fleet.compilers.compile(keys, TARGET, store.root, tmp_path))
+    assert dict(found) == dict.fromkeys(keys, Compiled())
+    for key in keys:
+        assert packed(store.directory(key, TARGET)) == packed(ArtifactStore(STORE).directory(key, TARGET))
