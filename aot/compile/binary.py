@@ -16,10 +16,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elftools.elf.elffile import ELFFile
-from elftools.elf.sections import SymbolTableSection
-
-from aot.compile.object_file import ELF_MAGIC, cubin_sm
 from aot.core.constraints import one_line
 from aot.core.errors import CompileError, PackageError
 from aot.core.formats import FactorLayout
@@ -29,6 +25,8 @@ from aot.core.signature import Argument
 from aot.families import compilers_of, family_of, signature
 
 if TYPE_CHECKING:
+    from elftools.elf.elffile import ELFFile
+
     from aot.core.candidate import KernelKey
     from aot.core.operation import Operation
     from aot.core.target import Target
@@ -141,6 +139,8 @@ def _static_smem(elf: ELFFile, symbol: str, sm: int) -> int:
 
 def _kernels_in(elf: ELFFile) -> list[str]:
     """List the kernels of a cubin."""
+    from elftools.elf.sections import SymbolTableSection  # which commands that compile nothing do without
+
     tables = [x for x in elf.iter_sections() if isinstance(x, SymbolTableSection)]
     names = {x.name for table in tables for x in table.iter_symbols() if x["st_info"]["type"] == "STT_FUNC"}
     return sorted(x for x in names if elf.get_section_by_name(f".text.{x}"))
@@ -153,6 +153,10 @@ def check_binary(binary: Binary, key: KernelKey, target: Target) -> None:
         CompileError: the image is no cubin, is of another architecture or has no such kernel; it takes other threads or
             more shared memory than the family counts; or the family does not say what compiles the launcher.
     """
+    from elftools.elf.elffile import ELFFile
+
+    from aot.compile.object_file import ELF_MAGIC, cubin_sm
+
     family, compilers = family_of(key.candidate), compilers_of(key.candidate)
     if COMPILER not in compilers:
         text = f"{key.name} is a Binary, whose launcher {COMPILER} compiles; expected it among the `compilers` of"
