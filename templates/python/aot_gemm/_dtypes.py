@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from . import errors
-from ._enumerations import ELEMENTS
+from ._enumerations import BITS, ELEMENTS
+
+_TAKEN = tuple(x for x in ELEMENTS if BITS[x] >= 8 and x != "float8_e8m0fnu")
+"""Those that tensors may have here. Elements of 4 bits, and factors that are powers of two, are for the C API alone."""
 
 
 def dtype_name(argument: str, dtype: object) -> str:
@@ -14,8 +17,8 @@ def dtype_name(argument: str, dtype: object) -> str:
     """
     name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", None) or str(dtype)
     name = str(name).removeprefix("torch.")
-    if name not in ELEMENTS:
-        raise errors.DtypeError(f"{argument} is {errors.show(dtype)}; expected one of {', '.join(ELEMENTS)}")
+    if name not in _TAKEN:
+        raise errors.DtypeError(f"{argument} is {errors.show(dtype)}; expected one of {', '.join(_TAKEN)}")
     return name
 
 

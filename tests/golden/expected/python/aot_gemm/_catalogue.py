@@ -16,7 +16,7 @@ class Row(NamedTuple):
     b: str
     d: str
     scale: str
-    """`none`, `vector` or `block`."""
+    """`none`, `vector`, `block` or `atoms`."""
     epilogue: str
     grouping: str
     """`dense`, `batched`, `grouped`, `gathered` or `kgrouped`."""

@@ -20,6 +20,8 @@ BITS = {
     "float32": 32,
     "float8_e4m3fn": 8,
     "float8_e5m2": 8,
+    "float4_e2m1fn": 4,
+    "float8_e8m0fnu": 8,
     "int8": 8,
     "int32": 32,
 }
