@@ -129,7 +129,7 @@ def test_element_types_are_taken_as_frameworks_have_them(package, dtype, name):
     "dtype", [torch.float64, np.float64, None, 0, ["bfloat16"], np.zeros(2), "torch.torch.float16"]
 )
 def test_other_element_types_are_refused(package, dtype):
-    known = ", ".join(package._dtypes.ELEMENTS)
+    known = ", ".join(package._dtypes._TAKEN)
     with pytest.raises(package.DtypeError, match=rf"^dtype is .*; expected one of {known}$"):
         package.plan(16, 64, 64, dtype=dtype)
 
