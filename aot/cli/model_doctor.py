@@ -83,7 +83,9 @@ class ModelReport:
         ]
         header = ("Linear", "n", "k", "count", "operation", "state", "")
         stored = f", stored as {self.stored}" if self.stored else ""
-        head = f"{self.model}{stored}, on {self.target} ({self.provenance}): {self.num_bytes / 1e9:.3g} GB of weights"
+        others = "" if all(x.layer.operation for x in self.layers) else ", beside those that no kernel multiplies"
+        size = f"{self.num_bytes / 1e9:.3g} GB of weights{others}"
+        head = f"{self.model}{stored}, on {self.target} ({self.provenance}): {size}"
         return "\n\n".join([head, tables.table(header, rows), *self._passes(), f"next: {self.next}"])
 
     def _passes(self) -> list[str]:

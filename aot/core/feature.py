@@ -25,5 +25,4 @@ class Feature(Word):
     TCGEN05 = "tcgen05"
     """Products into tensor memory: sm_100 and sm_110."""
     BLOCK_SCALE = "block_scale"
-    """Products of narrow elements with a scale factor for each block along k: sm_100, sm_110 and sm_120. No family asks
-    for it yet."""
+    """Products of narrow elements with a scale factor for each block along k: sm_100, sm_110 and sm_120."""

@@ -7,9 +7,10 @@ operands without padding alone.
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from aot.core.candidate import Candidate, Reason, Rejected, Resources, gemm_candidate
+from aot.core.candidate import Candidate, Reason, Rejected, Resources
 from aot.core.epilogue import Epilogue
 from aot.core.factor_atoms import ATOM_BYTES, num_atoms
 from aot.core.feature import Feature
@@ -21,13 +22,12 @@ from aot.families._tcgen05 import (
     ALIGNMENT_BYTES,
     BARRIER_BYTES,
     CLC,
-    STATIC,
     TILE_K_BYTES,
     Shape,
     shape_of,
     stages_that_fit,
 )
-from aot.families.sm100_quack import NUM_THREADS, SPLITS, Sm100Quack
+from aot.families.sm100_quack import NUM_THREADS, Sm100Quack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,28 +63,16 @@ class Sm100BlockScale(Sm100Quack):
     epilogues: tuple[Epilogue, ...] = (Epilogue.NONE,)
     groupings: tuple[Grouping, ...] = (Grouping.DENSE,)
 
-    def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
-        """Enumerate tiles, clusters, both schedulers, swap, and serial split-K."""
-        del operation
-        splits = [(1, SplitK.NONE), *((split, SplitK.SERIAL) for split in SPLITS)]
-        for use_2cta, tile_m in TILE_M.items():
-            for tile_n in (*TILE_N, OVERLAPPED_TILE_N):
-                for cluster_m, cluster_n in target.clusters:
-                    for schedule in (STATIC, CLC):
-                        for swap_ab in (False, True):
-                            for split_k, mode in splits:
-                                yield gemm_candidate(
-                                    family=self.name,
-                                    tile_m=tile_m,
-                                    tile_n=tile_n,
-                                    cluster_m=cluster_m,
-                                    cluster_n=cluster_n,
-                                    schedule=schedule,
-                                    swap_ab=swap_ab,
-                                    use_2cta=use_2cta,
-                                    split_k=split_k,
-                                    split_k_mode=mode,
-                                )
+    split_modes = (SplitK.SERIAL,)
+
+    def _tiles(self) -> Iterator[tuple[int, int]]:
+        """List the tiles; those that are refused below too, so that they are seen with their reason."""
+        return product(TILE_M.values(), (*TILE_N, OVERLAPPED_TILE_N))
+
+    def _takes_two_ctas(self, tile_m: int, cluster_m: int) -> bool:
+        """Say whether two CTAs share a tile: the taller one is always theirs."""
+        del cluster_m
+        return tile_m == TILE_M[True]
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply what the instruction and the copies of factors ask of tiles and clusters."""

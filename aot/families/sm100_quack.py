@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, gemm_candidate
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from aot.families import Entry
 
 SPLITS = (2, 4, 8)
-_SPLIT_MODES = (SplitK.SERIAL, SplitK.SEPARATE)
 
 NUM_THREADS = 256
 """Four epilogue warps, and one each for the MMA, the loads, C and the scheduler. Source: quack gemm_sm100.py."""
@@ -54,29 +54,34 @@ class Sm100Quack(Defaults):
     types: tuple[Types, ...] = (BF16, FP16, *FP8, *INT8, TF32)
     epilogues: tuple[Epilogue, ...] = tuple(Epilogue)
     groupings: tuple[Grouping, ...] = (Grouping.DENSE, Grouping.BATCHED)
+    split_modes: tuple[SplitK, ...] = (SplitK.SERIAL, SplitK.SEPARATE)
+
+    def _tiles(self) -> Iterator[tuple[int, int]]:
+        """List the tiles, (tile_m, tile_n)."""
+        return product(sorted({*TILE_M[False], *TILE_M[True]}), range(32, 257, 32))
+
+    def _takes_two_ctas(self, tile_m: int, cluster_m: int) -> bool:
+        """Say whether two CTAs share a tile: quack has them do so wherever they can."""
+        return cluster_m % 2 == 0 and tile_m in TILE_M[True]
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
-        """Enumerate tiles, clusters, both schedulers, swap, and split-K; quack takes two CTAs where the tile allows."""
+        """Enumerate tiles, clusters, both schedulers, swap, and split-K."""
         del operation
-        splits = [(1, SplitK.NONE), *((split, mode) for mode in _SPLIT_MODES for split in SPLITS)]
-        for tile_m in sorted({*TILE_M[False], *TILE_M[True]}):
-            for tile_n in range(32, 257, 32):
-                for cluster_m, cluster_n in target.clusters:
-                    for schedule in (STATIC, CLC):
-                        for swap_ab in (False, True):
-                            for split_k, mode in splits:
-                                yield gemm_candidate(
-                                    family=self.name,
-                                    tile_m=tile_m,
-                                    tile_n=tile_n,
-                                    cluster_m=cluster_m,
-                                    cluster_n=cluster_n,
-                                    schedule=schedule,
-                                    swap_ab=swap_ab,
-                                    use_2cta=cluster_m % 2 == 0 and tile_m in TILE_M[True],
-                                    split_k=split_k,
-                                    split_k_mode=mode,
-                                )
+        splits = [(1, SplitK.NONE), *((split, mode) for mode in self.split_modes for split in SPLITS)]
+        points = product(self._tiles(), target.clusters, (STATIC, CLC), (False, True), splits)
+        for (tile_m, tile_n), (cluster_m, cluster_n), schedule, swap_ab, (split_k, mode) in points:
+            yield gemm_candidate(
+                family=self.name,
+                tile_m=tile_m,
+                tile_n=tile_n,
+                cluster_m=cluster_m,
+                cluster_n=cluster_n,
+                schedule=schedule,
+                swap_ab=swap_ab,
+                use_2cta=self._takes_two_ctas(tile_m, cluster_m),
+                split_k=split_k,
+                split_k_mode=mode,
+            )
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply the MMA's tiles, quack's own rule for two CTAs, and what goes with the epilogue."""

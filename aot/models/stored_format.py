@@ -9,6 +9,7 @@ from aot.core import types
 from aot.core.constraints import one_line
 from aot.core.formats import SCALE_BLOCK
 from aot.core.types import Types
+from aot.models.linears import REPLICATED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,9 +17,8 @@ if TYPE_CHECKING:
     from aot.models.configuration import Configuration
 
 MAX_LABEL = 80
-WHOLE = ("lm_head", "router", "shared_expert_gate", "classifier", "pooler", "head")
-"""Linears that checkpoints leave in 16 bits unless they say otherwise. Source: the default `ignore` and
-`modules_to_not_convert` of compressed-tensors, ModelOpt, AutoAWQ, GPTQ and transformers' fp8."""
+WHOLE = ("lm_head", *REPLICATED)
+"""Linears that are taken to be left in 16 bits. An assumption: configurations name modules, not these."""
 
 
 @dataclass(frozen=True)
