@@ -36,7 +36,7 @@ from aot.kinds.rows.dispatch import RowTable, row_table_fault
 from aot.kinds.rows.kernel import RowKernel
 from aot.kinds.rows.signature import row_signature_of
 from aot.package.packed_table import PackedTable, pack, unpack
-from aot.select.coverage import Coverage, called
+from aot.select.score.coverage import Coverage, called
 from aot.select.selection import HeldOut, Regret
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class WheelTable(DeviceTable):
     bandwidth_bytes_per_s: Rate
     """The target's, of device memory, likewise."""
     bigger_tiles: dict[KernelName, tuple[Text, ...]]
-    """By the kernel's name, what there is against each of the next bigger tiles: see aot.select.tiles."""
+    """By the kernel's name, what there is against each of the next bigger tiles: see aot.select.score.tiles."""
 
     @property
     def called(self) -> Provenance:
