@@ -45,7 +45,7 @@ from aot.measure.store import open_store
 from aot.package.manifest import Manifest, from_json, to_json
 from aot.report import searches
 from aot.select import selection
-from aot.select.score.coverage import Coverage
+from aot.select.coverage import Coverage
 from aot.select.times import record
 from aot.space import calibration
 from aot.space.cost import DEFAULTS

@@ -57,13 +57,13 @@ from aot.package.distribution import check_name, check_version
 from aot.package.states import states_text
 from aot.package.wheel import DEFAULT_PACKAGE, BuiltWheel, TableSource, check_one_host, make_wheel, toolchain_version
 from aot.select import pipeline
+from aot.select.coverage import only_fallback
 from aot.select.score import gate
-from aot.select.score.coverage import only_fallback
 from aot.select.selection import Selection, read_selection
 
 if TYPE_CHECKING:
     from aot.package.manifest import Manifest
-    from aot.select.score.coverage import Coverage
+    from aot.select.coverage import Coverage
 
 VARIOUS = "with targets of which some have a selection and others have none"
 EXTENDED = "with --operations and a committed selection"

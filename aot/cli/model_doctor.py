@@ -11,7 +11,7 @@ from aot.cli import tables
 from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
 from aot.core.operation import Layout, Operation
-from aot.select.score.coverage import GENERAL, MEASURED, PREDICTED, REFUSED
+from aot.select.coverage import GENERAL, MEASURED, PREDICTED, REFUSED
 from aot.select.score.diagnosis import Diagnosis, Layer, Served, diagnose
 
 if TYPE_CHECKING:

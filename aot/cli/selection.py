@@ -17,8 +17,8 @@ from aot.core.progress import waiting
 from aot.core.shape_set import ShapeSet, load_shape_set
 from aot.core.target import Target, load_target
 from aot.select import pipeline
-from aot.select.objective import NAMED_WEIGHT, Objective, SelectionLimits
-from aot.select.reuse.join import joined, operations_of, restricted
+from aot.select.join import joined, operations_of, restricted
+from aot.select.portfolio.objective import NAMED_WEIGHT, Objective, SelectionLimits
 from aot.select.reuse.narrow import narrowed
 from aot.select.reuse.siblings import as_sibling, sibling_in
 from aot.select.selection import Selection, read_selection

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from aot.cli.tables import table
 from aot.core.measurement import PROVENANCE_PREDICTED
-from aot.select.score.coverage import called, only_fallback
+from aot.select.coverage import called, only_fallback
 from aot.select.selection import BY_IMPUTED_TIMES
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from aot.models.linears import Linear, linears, listed_whole
 from aot.models.recorded import read_counts, read_uncounted, recorded_text, run_recorded
 from aot.models.shape_text import Ladder, shape_text, unaligned
 from aot.models.stored_format import StoredFormat, stored_format
-from aot.select.score.coverage import untuned
+from aot.select.coverage import untuned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,12 +13,12 @@ from packaging.version import InvalidVersion, Version
 from aot.core.errors import PackageError
 from aot.core.json_text import json_line
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
-from aot.select.score.coverage import called
+from aot.select.coverage import called
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aot.select.score.coverage import Coverage
+    from aot.select.coverage import Coverage
     from aot.select.selection import Selection
     from aot.select.table.stepped import SteppedSelection
 

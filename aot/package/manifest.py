@@ -36,7 +36,7 @@ from aot.kinds.rows.dispatch import RowTable, row_table_fault
 from aot.kinds.rows.kernel import RowKernel
 from aot.kinds.rows.signature import row_signature_of
 from aot.package.packed_table import PackedTable, pack, unpack
-from aot.select.score.coverage import Coverage, called
+from aot.select.coverage import Coverage, called
 from aot.select.selection import HeldOut, Regret
 
 if TYPE_CHECKING:

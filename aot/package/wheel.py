@@ -25,8 +25,8 @@ from aot.package.build import build_wheel
 from aot.package.distribution import wheel_version as version_of
 from aot.package.manifest import MANIFEST_VERSION, ElementBits, Manifest, WheelTable, device_table
 from aot.package.states import executions_of, measured_kernels, measured_steps, with_states
-from aot.select.reuse.join import renumbered
-from aot.select.score.coverage import Coverage
+from aot.select.coverage import Coverage
+from aot.select.join import renumbered
 from aot.select.score.invariance import has_one_order
 from aot.select.score.tiles import tile_notes
 from aot.select.selection import Selection

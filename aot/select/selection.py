@@ -18,7 +18,7 @@ from aot.core.strict_json import DecodeError, decode_version, parse_json, read_c
 from aot.core.table_check import table_fault
 from aot.core.whole_file import write_whole
 from aot.families import check_knobs, family_of
-from aot.select.score.coverage import Coverage
+from aot.select.coverage import Coverage
 
 SELECTION_VERSION = 4
 """Raised whenever a field is dropped, changes its meaning, or is added that may not be absent."""

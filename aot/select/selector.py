@@ -16,11 +16,10 @@ from aot.core.operands import is_aligned, unaligned_loads
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.families import family_of
-from aot.select.objective import Basis, KnownTimes, Objective
 from aot.select.portfolio.candidates import Chosen, legal, pool_of, within
 from aot.select.portfolio.choose import MODELLED_TIE, TIE, Budget, Portfolio, choose
 from aot.select.portfolio.curve import curve
-from aot.select.portfolio.incumbent import incumbent_kernel, incumbent_of, kept_section
+from aot.select.portfolio.objective import Basis, KnownTimes, Objective
 from aot.select.score.heldout import against, score
 from aot.select.score.invariance import prices
 from aot.select.selection import (
@@ -32,9 +31,10 @@ from aot.select.selection import (
     Selection,
 )
 from aot.select.table import unaligned
-from aot.select.table.inputs import Timed, is_general
+from aot.select.table.incumbent import incumbent_kernel, incumbent_of, kept_section
 from aot.select.table.sections import build_section, renamed
 from aot.select.table.unaligned import UnalignedTimes
+from aot.select.times.inputs import Timed, is_general
 from aot.select.times.known import learned_where_missing, with_imputed_times
 from aot.select.times.model import Model, Prior, TimeModel
 from aot.select.times.orders import OrderedTimes, Orders

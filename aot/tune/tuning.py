@@ -31,7 +31,7 @@ from aot.measure.tuning_set import TuningSet
 from aot.package.build import build_library
 from aot.package.manifest import Library, device_table
 from aot.search.strategy import MODEL
-from aot.select.score.coverage import untuned
+from aot.select.coverage import untuned
 from aot.select.selector import fallback_key
 from aot.select.times.known import measured_times
 from aot.select.times.levels import Level, level, levels_apart

@@ -53,7 +53,7 @@ from aot.measure.preflight import Machine
 from aot.measure.store import open_store
 from aot.release.source import Source
 from aot.select import pipeline
-from aot.select.score.coverage import Coverage
+from aot.select.coverage import Coverage
 from aot.select.selection import SELECTION_VERSION, Selection, write_selection
 from aot.select.selector import fallback_key
 from aot.select.times.record import write_record

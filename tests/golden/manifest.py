@@ -14,7 +14,7 @@ from aot.core.measurement import Conditions
 from aot.core.operation import Layout, Operation
 from aot.families import signature
 from aot.package.manifest import MANIFEST_VERSION, ElementBits, Manifest, WheelTable
-from aot.select.score.coverage import Coverage
+from aot.select.coverage import Coverage
 from aot.select.selection import HeldOut, Regret
 
 KK = Operation.of(ElementType.BFLOAT16)

@@ -10,8 +10,8 @@ from aot.core.candidate import Accepted, Candidate
 from aot.core.measurement import Times
 from aot.core.operation import Operation
 from aot.families import family_of
-from aot.select.objective import Basis, KnownTimes, Objective
 from aot.select.portfolio.choose import Portfolio
+from aot.select.portfolio.objective import Basis, KnownTimes, Objective
 from aot.space.legality import check
 
 if TYPE_CHECKING:

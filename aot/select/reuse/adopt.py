@@ -17,7 +17,7 @@ from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
 from aot.core.problem import Problem
 from aot.core.tile_order import HEURISTIC
 from aot.select.selector import compared, models_of, scored
-from aot.select.table.inputs import Timed
+from aot.select.times.inputs import Timed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from aot.core.candidate import Candidate, KernelKey
     from aot.core.dispatch import Row, Section
     from aot.core.target import Target
-    from aot.select.objective import KnownTimes, Objective
+    from aot.select.portfolio.objective import KnownTimes, Objective
     from aot.select.selection import Selection
 
 

@@ -19,11 +19,11 @@ from aot.core.operands import as_launched, unaligned_loads
 from aot.core.table_check import takes_aligned
 from aot.core.tile_order import HEURISTIC
 from aot.families import family_of
-from aot.select.reuse.join import named_kernels, operations_of, renumbered
+from aot.select.coverage import coverage
+from aot.select.join import named_kernels, operations_of, renumbered
 from aot.select.reuse.refill import Refill
-from aot.select.score.coverage import coverage
 from aot.select.selection import FamilyKernel
-from aot.select.table.inputs import is_general
+from aot.select.times.inputs import is_general
 from aot.select.times.model import Prior
 
 if TYPE_CHECKING:

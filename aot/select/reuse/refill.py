@@ -17,7 +17,7 @@ from aot.core.table_check import takes_aligned
 from aot.core.tile_order import HEURISTIC
 from aot.families import family_of
 from aot.select.selection import FamilyKernel
-from aot.select.table.inputs import is_general
+from aot.select.times.inputs import is_general
 from aot.space.roofline import roofline
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from aot.core.candidate import KernelKey
 from aot.core.dispatch import DispatchTable
 from aot.core.measurement import PROVENANCE_PREDICTED
 from aot.families import family_of
+from aot.select.join import operations_of, restricted
 from aot.select.portfolio.candidates import legal
-from aot.select.reuse.join import operations_of, restricted
 from aot.select.selection import BY_IMPUTED_TIMES
 from aot.select.selector import fallback_key
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from aot.core.problem import Problem
 from aot.families import family_of
-from aot.select.score.coverage import GENERAL, MEASURED, PREDICTED, REFUSED, answer
+from aot.select.coverage import GENERAL, MEASURED, PREDICTED, REFUSED, answer
 from aot.space.cost import estimate
 from aot.space.roofline import roofline
 
@@ -53,7 +53,7 @@ class Served:
 
     m: int
     answer: str
-    """`measured`, `predicted`, `general` or `refused`, as `aot.select.score.coverage` has them."""
+    """`measured`, `predicted`, `general` or `refused`, as `aot.select.coverage` has them."""
     reason: str
     """Why it is one of the last two; else empty."""
     kernel: str

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from aot.core.dispatch import Section
     from aot.select.selection import Selection
-    from aot.select.table.inputs import Timed
+    from aot.select.times.inputs import Timed
 
 
 BATCH = 2000

@@ -12,7 +12,7 @@ from aot.core.operands import as_launched, misalignment, section_loads
 from aot.core.problem import Problem
 from aot.core.tile_order import order_name
 from aot.families import family_of
-from aot.select.score.coverage import why_general
+from aot.select.coverage import why_general
 from aot.select.score.tiles import bigger_tiles, verdict_on
 from aot.space.roofline import roofline
 

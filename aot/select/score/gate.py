@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from aot.core.errors import CoverageError, SelectionError
-from aot.select.score.coverage import Coverage, coverage
+from aot.select.coverage import Coverage, coverage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,7 @@ from aot.core.measurement import PROVENANCE_PREDICTED, Provenance
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.families import family_of
-from aot.select.table.inputs import MAX_WORKSPACE_BYTES, Bucket, Timed, workspace_bytes
+from aot.select.times.inputs import MAX_WORKSPACE_BYTES, Bucket, Timed, workspace_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

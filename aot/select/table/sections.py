@@ -19,9 +19,9 @@ from aot.core.progress import quietly
 from aot.core.table_check import takes_aligned
 from aot.select.selection import FamilyKernel
 from aot.select.table.buckets import FINE_GRID_M, FINE_K, FINE_M, FINE_N, LEARNED_M, LEARNED_N, breadths, coarsen
-from aot.select.table.inputs import Bucket, Timed
 from aot.select.table.parallel import in_parts
 from aot.select.table.section_kernels import BARRED, SectionKernels
+from aot.select.times.inputs import Bucket, Timed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

@@ -19,10 +19,10 @@ from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
 from aot.core.operands import UNALIGNED_BITS, unaligned_loads
 from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
+from aot.select.join import named_kernels, renumbered
 from aot.select.portfolio.choose import MODELLED_TIE, TIE, Incumbent, choose
-from aot.select.reuse.join import named_kernels, renumbered
-from aot.select.table.inputs import Timed, is_general
 from aot.select.table.sections import build_section
+from aot.select.times.inputs import Timed, is_general
 from aot.select.times.known import learned_where_missing, with_imputed_times
 from aot.select.times.model import Model, Prior, TimeModel
 from aot.space import cost
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from aot.core.dispatch import Section
     from aot.core.measurement import OperationTimes, Times
     from aot.core.target import Target
-    from aot.select.objective import KnownTimes, Objective
+    from aot.select.portfolio.objective import KnownTimes, Objective
     from aot.select.selection import Selection
 
 PREDICTED_CANDIDATES = 120

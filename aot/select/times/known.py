@@ -18,7 +18,7 @@ from aot.core.operands import as_launched, is_aligned, section_loads
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.tile_order import HEURISTIC
-from aot.select.table.inputs import is_general
+from aot.select.times.inputs import is_general
 from aot.space import cost
 from aot.space import enumeration as space
 from aot.space.cost import DEFAULTS, Constants

@@ -10,7 +10,7 @@ from aot.models import empty
 from aot.select.score.diagnosis import Layer, diagnose
 from tests.unit.cli.test_cli_shapes import QWEN
 from tests.unit.invoked import aot, succeed
-from tests.unit.select.score.test_coverage import BF16, H200, KERNELS, TABLE
+from tests.unit.select.test_coverage import BF16, H200, KERNELS, TABLE
 
 SELECTION = SimpleNamespace(table=TABLE, kernels=KERNELS, target="h200", provenance="measured")
 """One ladder of (n 4096, k 4096): m 16 and 64 are measured, 32 is predicted."""

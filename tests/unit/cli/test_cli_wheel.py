@@ -18,7 +18,7 @@ from aot.core.shape_set import load_shape_set
 from aot.models import empty
 from aot.package import wheel_check
 from aot.package.wheel import BuiltWheel
-from aot.select.score.coverage import Coverage
+from aot.select.coverage import Coverage
 from tests.unit.cli.test_cli_shapes import QWEN
 from tests.unit.invoked import SHAPES, aot
 from tests.unit.selections import SELECTION

@@ -11,7 +11,7 @@ from aot.core.errors import PackageError
 from aot.core.strict_json import decode
 from aot.package.distribution import check_name, check_version, selection_hash, wheel_version
 from aot.package.manifest import Package, WheelVersion
-from aot.select.score.coverage import Coverage
+from aot.select.coverage import Coverage
 from tests.unit.selections import SELECTION
 from tests.unit.twins import CONDITIONS
 

@@ -16,7 +16,7 @@ from aot.report.facts import facts_of
 from aot.report.page import page
 from aot.report.parts import operation_name
 from aot.report.tables import conditions
-from aot.select.score.coverage import coverage
+from aot.select.coverage import coverage
 from aot.select.score.diff import compare
 from aot.select.score.explain import explained
 from aot.select.score.tiles import tile_notes

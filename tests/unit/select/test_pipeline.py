@@ -15,7 +15,7 @@ from aot.core.types import BF16 as BF16_TYPES
 from aot.core.types import FP32
 from aot.families import families
 from aot.select import pipeline
-from aot.select.objective import Objective, SelectionLimits
+from aot.select.coverage import Coverage, only_fallback
 from aot.select.pipeline import (
     committed_selection,
     committed_selections,
@@ -28,7 +28,7 @@ from aot.select.pipeline import (
     timed_operations,
     times_behind,
 )
-from aot.select.score.coverage import Coverage, only_fallback
+from aot.select.portfolio.objective import Objective, SelectionLimits
 from aot.select.score.diff import Difference
 from aot.select.score.gate import check_heldout
 from aot.select.selection import write_selection

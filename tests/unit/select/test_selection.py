@@ -10,7 +10,7 @@ from aot.core.dispatch import Column, DispatchTable, Grid
 from aot.core.errors import SelectionError
 from aot.core.operation import Operation
 from aot.core.problem import Problem
-from aot.select.score.coverage import Coverage
+from aot.select.coverage import Coverage
 from aot.select.selection import (
     SELECTION_VERSION,
     Curve,

@@ -9,7 +9,7 @@ from aot.core.errors import SelectionError
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, Record
 from aot.core.target import load_target
 from aot.select import selector
-from aot.select.objective import KnownTimes, Objective
+from aot.select.portfolio.objective import KnownTimes, Objective
 from aot.select.reuse.adopt import adopt, check_alike
 from aot.select.selection import parse_selection, write_selection
 from aot.select.selector import select_kernels

@@ -9,7 +9,7 @@ from aot.core.element import ElementType
 from aot.core.operation import Operation
 from aot.select.score.diff import Change, Difference, compare
 from aot.select.selection import SELECTION_VERSION, Selection
-from aot.select.table.inputs import Timed
+from aot.select.times.inputs import Timed
 from tests.unit.accepted import named
 from tests.unit.twins import BF16, CONDITIONS, problem_of
 

@@ -13,7 +13,7 @@ from aot.core.errors import CoverageError, SelectionError
 from aot.core.operation import Operation
 from aot.core.strict_json import decode
 from aot.select import pipeline
-from aot.select.objective import Objective
+from aot.select.portfolio.objective import Objective
 from aot.select.score.gate import check_heldout, coverage_text, covered, require_measured
 from aot.select.selection import HeldOut
 from aot.select.times.record import write_record

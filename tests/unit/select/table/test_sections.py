@@ -13,9 +13,9 @@ from aot.select.portfolio.choose import Budget, choose
 from aot.select.score.invariance import orders_of, prices
 from aot.select.table import sections as table
 from aot.select.table.buckets import FINE_GRID_M, FINE_M
-from aot.select.table.inputs import MAX_WORKSPACE_BYTES, Bucket, Timed, is_general
 from aot.select.table.section_kernels import PREDICTED_TIE
 from aot.select.table.sections import build_section
+from aot.select.times.inputs import MAX_WORKSPACE_BYTES, Bucket, Timed, is_general
 from aot.select.times.model import Prior
 from aot.space.roofline import roofline
 from tests.unit.accepted import named

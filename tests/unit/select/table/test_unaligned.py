@@ -12,8 +12,8 @@ from aot.core.table_check import table_fault
 from aot.core.target import load_target
 from aot.families import family_of
 from aot.select import pipeline
-from aot.select.objective import KnownTimes, Objective
-from aot.select.score.coverage import GENERAL, answer
+from aot.select.coverage import GENERAL, answer
+from aot.select.portfolio.objective import KnownTimes, Objective
 from aot.select.score.explain import explained
 from aot.select.selection import FamilyKernel, read_selection
 from aot.select.table import unaligned

@@ -7,8 +7,8 @@ import pytest
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.shape_set import parse_shape_set
-from aot.select.objective import Objective, SelectionLimits
 from aot.select.portfolio.choose import Budget, choose
+from aot.select.portfolio.objective import Objective, SelectionLimits
 from tests.unit.accepted import named
 
 BF16, FP16 = Operation.BF16_KK, Operation.FP16_KK

@@ -7,7 +7,7 @@ from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Row, Section
 from aot.core.operation import Operation
 from aot.core.table_check import table_fault
 from aot.core.target import load_target
-from aot.select.reuse.join import joined, operations_of, restricted
+from aot.select.join import joined, operations_of, restricted
 from aot.select.selection import FamilyKernel, Regret
 from aot.select.selector import fallback_key
 from tests.unit.accepted import named

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from aot.core.dispatch import look_up
 from aot.families import family_of
 from aot.select.portfolio.choose import Incumbent
-from aot.select.table.inputs import no_incumbent
+from aot.select.times.inputs import no_incumbent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,8 +6,8 @@ from aot.core.element import ElementType
 from aot.core.operation import Layout, Operation
 from aot.core.target import load_target
 from aot.families import family_of
-from aot.select.score import coverage as module
-from aot.select.score.coverage import Coverage, coverage
+from aot.select import coverage as module
+from aot.select.coverage import Coverage, coverage
 from aot.select.selector import fallback_key
 from tests.unit.accepted import named
 from tests.unit.twins import BF16, problem_of

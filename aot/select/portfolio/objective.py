@@ -15,8 +15,8 @@ from aot.core.operands import as_launched
 from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
 from aot.core.progress import quietly
+from aot.select.coverage import Coverage, coverage
 from aot.select.portfolio.choose import Budget
-from aot.select.score.coverage import Coverage, coverage
 from aot.select.selection import BY_COST_MODEL, BY_IMPUTED_TIMES, Selection
 from aot.select.times.orders import OrderedTimes
 from aot.space.cost import DEFAULTS, Constants
