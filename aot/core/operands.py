@@ -111,6 +111,8 @@ class Arrangement:
     shares_a: bool = False
     """Whether all products of a batch have one A."""
     shares_b: bool = False
+    is_linear_first: bool = False
+    """Whether a gate's linear rows of B stand before the gate's. In a bias and in factors they do not."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,8 @@ class GemmCall:
     tensors: Mapping[Argument, Tensor]
     """Of A, B, D and what else there is."""
     is_interleaved: bool = False
+    is_linear_first: bool = False
+    """Whether the first half of B's rows are the linear ones of a gate."""
 
     @property
     def d(self) -> int:

@@ -73,17 +73,21 @@ Parts parts_of(const aot_gemm_problem_t& problem, int64_t stride) {
   return {static_cast<int64_t>(part), static_cast<int64_t>(row)};
 }
 
-// The same of B itself, whose linear rows may lie anywhere behind the gate's.
+// The same of B itself, whose linear rows may lie anywhere, in front of the gate's too: by a step below 0.
 Parts parts_of_b(const aot_gemm_problem_t& problem, int64_t stride) {
   if ((problem.flags & AOT_GEMM_GATE_PARTS) != 0) return {problem.group_strides.b, stride};
   return parts_of(problem, stride);
 }
 
-// Says whether TMA can load the parts of a gate's B, aligned as a matrix.
+// The distance of a step, which may be as far below 0 as there is.
+uint64_t distance_of(int64_t step) { return step < 0 ? -static_cast<uint64_t>(step) : static_cast<uint64_t>(step); }
+
+// Says whether TMA can load the parts of a gate's B, aligned as a matrix: a kernel puts those in order by their addresses.
 bool has_short_steps(const aot_gemm_problem_t& problem, Element element, int64_t stride, Wanted asked) {
   const Parts steps = parts_of_b(problem, stride);
   const int64_t bytes = bytes_of(element);
-  return std::max(steps.part, steps.row) < kStrideLimitBytes / bytes &&
+  const int64_t limit = kStrideLimitBytes / bytes;
+  return distance_of(steps.part) < static_cast<uint64_t>(limit) && steps.row < limit &&
          (asked != Wanted::kAligned || steps.part * bytes % kAlignmentBytes == 0);
 }
 

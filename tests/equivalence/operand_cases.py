@@ -14,6 +14,7 @@ from aot.measure.call_structs import (
     B_CONSTANT,
     CURRENT_DEVICE,
     GATE_INTERLEAVED,
+    GATE_PARTS,
     INTERLEAVED,
     OFFSETS_START,
     SCALE_GIVEN,
@@ -162,14 +163,28 @@ def separated(rng, problem, alignment):
     return problem
 
 
+def turned(rng, problem, step):
+    """Put a gate's linear rows far in front of the gate's, by a multiple of `step` elements."""
+    far = ceil(problem.n * problem.b.strides[0] / step) + rng.randrange(1, 2**20)
+    problem.flags = problem.flags & ~GATE_INTERLEAVED | GATE_PARTS
+    problem.group_strides.b = -far * step
+    return problem
+
+
 def products(kernel):
-    """State the problems of a kernel of products, each with a stream; of groups of rows some have separate B."""
+    """State the problems of a kernel of products, each with a stream.
+
+    Of groups of rows some have separate B, and of a gate some have the linear rows of B in front.
+    """
     rng, of_lists = rng_of(kernel.name), rng_of(f"separate {kernel.name}")
     is_aligned, operation = kernel.num_strides == 1, kernel.operation
     found = [(product(rng, operation, is_aligned=is_aligned), rng.randrange(2**47)) for _ in range(COUNT)]
     if operation.grouping.groups_rows:
         for problem, _ in found[::3]:
             separated(of_lists, problem, ALIGNMENT if is_aligned else operation.types.b.num_bytes)
+    elif operation.gate is not None:
+        for problem, _ in found[::3]:
+            turned(of_lists, problem, ALIGNMENT // operation.types.b.num_bytes if is_aligned else 1)
     return found
 
 

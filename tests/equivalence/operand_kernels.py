@@ -75,6 +75,7 @@ KERNELS = {
 kind."""
 MORE = {
     "thor": [
+        (Op.BF16_KK_SWIGLU, SKINNY),
         (Op.INT8_INT32_KK, operands.sm100(256, 256, **PAIR)),
         (Op.BF16_KK_BATCHED, operands.sm100(128, 64)),
         (Op.BF16_KK_GROUPED, groups.sm100(128, 256, **PAIR)),
@@ -83,6 +84,7 @@ MORE = {
     "h200": [
         (Op.BF16_KK_RESIDUAL, gemm_candidate("sm90_cluster_split_k", 64, 96, split_k=2, **SHARED_K)),
         (Op.BF16_KK_RESIDUAL, gemm_candidate("sm90_cluster_split_k", 128, 64, 1, 2, swap_ab=True, use_tma_store=False)),
+        (Op.BF16_KK_SWIGLU, SKINNY),
         (Op.BF16_KK_SWIGLU, gemm_candidate("sm90_cluster_split_k", 128, 64, 2, split_k=2, **SHARED_K)),
         (Op.BF16_KK_SWIGLU, gemm_candidate("sm90_one_tile", 128, 64, 1, 4, use_tma_store=False)),
         (Op.BF16_KK_SWIGLU, gemm_candidate("sm90_one_tile", 128, 112, 4, 1, use_tma_store=False)),

@@ -139,6 +139,7 @@ class EdgeShape:
             "with factors by columns": operation.types.factors is FactorLayout.BLOCK
             and not arranged.has_row_major_blocks,
             "with interleaved gates": operation.gate is not None and arranged.is_interleaved,
+            "with linear rows in front of the gate's": operation.gate is not None and arranged.is_linear_first,
             "with one A for all": arranged.shares_a,
             "with one B for all": arranged.shares_b,
             f"and rounded up to multiples of {self.stride_multiple}": self.stride_multiple > 1,
@@ -161,6 +162,9 @@ ARRANGEMENTS = (
     Arrangement(has_bias=False, has_scales_of_b=False, has_row_major_blocks=False),
 )
 """What the cases take in turn: five of them and eleven shapes, so that no choice falls on small shapes alone."""
+
+GATE_ARRANGEMENTS = (PLAIN, Arrangement(is_linear_first=True), *ARRANGEMENTS[1:])
+"""The same of a gate without groups, either of whose two weights may lie in front: six of them."""
 
 
 def _round_up(value: int, multiple: int) -> int:
@@ -206,7 +210,8 @@ def arrangements_of(operation: Operation) -> tuple[Arrangement, ...]:
     if operation.gate is not None and operation.types.factors is FactorLayout.BLOCK:
         # Interleaved rows of a gate would share factors: the library refuses them (templates/src/problem_check.cc).
         return tuple(x for x in ARRANGEMENTS if not x.is_interleaved)
-    return ARRANGEMENTS
+    has_parts = operation.gate is not None and operation.grouping is Grouping.DENSE
+    return GATE_ARRANGEMENTS if has_parts else ARRANGEMENTS
 
 
 def _num_groups(operation: Operation) -> int:

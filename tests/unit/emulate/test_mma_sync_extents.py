@@ -16,6 +16,7 @@ from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.epilogue import Epilogue
 from aot.core.errors import VerificationError
 from aot.core.grouping import Grouping
+from aot.core.operands import Arrangement
 from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
 from aot.core.signature import Argument
@@ -58,10 +59,12 @@ def every():
     """List each layout with each number of bytes, and each epilogue with one of them; all of both types."""
     plain = [x for x in OPERATIONS if x.epilogue is Epilogue.NONE]
     others = [x for x in OPERATIONS if x.epilogue is not Epilogue.NONE]
-    return [
+    found = [
         *(of(*x) for x in product(plain, LOADS)),
         *(of(x, LOADS[i % len(LOADS)]) for i, x in enumerate(others)),
+        *(of(x, 2) for x in others if x.gate is not None),  # rows of either half may begin in front of both
     ]
+    return list(dict.fromkeys(found))
 
 
 KEYS = every() if EVERY else FEW
@@ -76,6 +79,7 @@ def shapes(key):
             Problem(key.operation, m, n, k),
             padding=(1 + i % 3) * step,
             offset=step if loads < 16 else 0,
+            arrangement=Arrangement(is_linear_first=key.operation.gate is not None and i % 2 == 0),
             stride_multiple=step,
             stores_anywhere=True,
         )
