@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from aot.core.candidate import Candidate
+from aot.core.dispatch import MAX_STEP_M
 from aot.core.errors import SelectionError
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
 from aot.core.work import AnyKey, AnyOperation, AnyProblem
@@ -105,9 +106,9 @@ class _Axes:
         return found
 
     def size(self, problem: AnyProblem) -> tuple[int, int]:
-        """Return a problem's size."""
+        """Return a problem's size, its steps up to the largest edge that a table holds."""
         sizes = kind_of(self.operation).sizes(problem)
-        return sizes[self.steps], sizes[self.key]
+        return min(sizes[self.steps], MAX_STEP_M), sizes[self.key]
 
     def edges(self, sizes: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the edges of steps and keys: the usual ones and those of sizes that were measured."""

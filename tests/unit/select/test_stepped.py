@@ -1,13 +1,17 @@
 import pytest
 
-from aot.core.dispatch import Tier
+from aot.cli.options import RECORDS
+from aot.core.dispatch import MAX_STEP_M, Tier
 from aot.core.errors import SelectionError
+from aot.core.json_text import write_json
+from aot.core.strict_json import decode, parse_json
 from aot.core.target import load_target
 from aot.families import rows_family_of
-from aot.kinds.rows.dispatch import look_up_rows, row_table_fault
+from aot.kinds.rows.dispatch import RowTable, look_up_rows, row_table_fault
 from aot.kinds.rows.operation import MAX_COLS, RowOperation, RowProblem
 from aot.kinds.rows.sizes import COL_EDGES, ROW_EDGES
-from aot.select.stepped import MAX_KERNELS, renumbered_steps, select_stepped
+from aot.select.pipeline import records_of
+from aot.select.stepped import MAX_KERNELS, renumbered_steps, select_stepped, times_of
 from aot.space.enumeration import fallback, legal
 from aot.space.kinds import space_of
 
@@ -95,6 +99,23 @@ def test_measured_times_choose_and_their_rows_say_so():
         assert sorted(named) == ([1, 64] if column.cols in (1024, 4096) else [])
         assert [selection.kernels[named[x].kernel].candidate for x in sorted(named)] == [one, other][: len(named)]
         assert [x.time_us for x in named.values()] == pytest.approx([5.0 + 0.001 * column.cols] * len(named))
+
+
+def test_the_times_that_are_committed_make_a_table_that_a_manifest_holds():
+    times = times_of(tuple(RowOperation), records_of(H200, RECORDS))
+    assert len(times) >= 9
+    table = select_stepped(tuple(times), H200, times).table
+    assert decode(RowTable, parse_json(write_json(table))) == table
+
+
+def test_what_was_measured_past_the_largest_edge_of_a_table_is_its_last_step():
+    rows = 2 * MAX_STEP_M
+    times = {RowProblem(NORM, rows, 4096): dict.fromkeys(two_of_any_width(), 900.0)}
+    (section,) = select_stepped((NORM,), H200, {NORM: times}).table.sections
+    (column,) = (x for x in section.columns if x.cols == 4096)
+    last = column.steps[-1]
+    assert (last.rows, last.time_us, last.provenance) == (MAX_STEP_M, 900.0, "measured")
+    assert max(step.rows for x in section.columns for step in x.steps) == MAX_STEP_M
 
 
 def test_between_what_was_measured_a_prediction_is_corrected_by_the_nearest_time():
