@@ -55,15 +55,9 @@ class OfBatches:
     model: Model
 
     def times_us(self, candidates: Sequence[Candidate], problems: Problems, asked: Mask | None = None) -> Any:
-        """Return (problem, candidate) times in microseconds, infinite where a mask does not ask.
-
-        Raises:
-            ValueError: the catalogue has no operation that each product is.
-        """
+        """Return (problem, candidate) times in microseconds, infinite where a mask does not ask."""
         sizes = sizes_of(problems)
-        one = sizes.operation.dense
-        if one is None:
-            raise ValueError(f"{sizes.operation.tag} has no operation of one product; expected one for batches")
+        one = sizes.operation.dense or sizes.operation
         times: NDArray[np.float64] = np.full((len(sizes), len(candidates)), np.inf)
         for j, candidate in enumerate(candidates):
             tiling = tiling_of(candidate)
