@@ -27,11 +27,16 @@ if TYPE_CHECKING:
     from aot.core.candidate import Candidate
     from aot.select.time_model import Mask, Model
 
-BATCHES = (4, 16, 64)
+BATCHES = (4, 12, 24, 48, 128)
 """Products that there are sections for. A batch gets the first that is not below its own, or the last."""
 
-SIZES = ((1, 17, 65, 197, 729, 1500), (17, 65, 197, 729, 1500), (64, 197, 700))
+SIZES = ((1, 17, 65, 197, 729, 1500), (17, 64, 80, 197, 729, 1500), (64, 197, 729))
 """(m, n, k) of the problems that kernels are chosen by: tokens of images and of sound, and the widths of heads."""
+
+GRID_N = (16, 32, 48, 64, 80, 96, *range(128, 513, 32), 640, 768, 896, 1024, 1280, 1536, 2048, 4096, 131072)
+GRID_K = (64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 32768)
+"""Edges of the grids of these sections. The products of a batch are small, such as an attention's of one head: small
+edges are where the numbers of tiles change, and large ones are few."""
 
 
 def batched_problems(operation: Operation) -> list[Problem]:
