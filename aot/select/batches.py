@@ -30,8 +30,11 @@ if TYPE_CHECKING:
 BATCHES = (4, 12, 24, 48, 128)
 """Products that there are sections for. A batch gets the first that is not below its own, or the last."""
 
-SIZES = ((1, 17, 65, 197, 729, 1500), (17, 64, 80, 197, 729, 1500), (64, 197, 729))
-"""(m, n, k) of the problems that kernels are chosen by: tokens of images and of sound, and the widths of heads."""
+ROWS = (1, 17, 65, 197, 729, 1500)
+TOKENS = (17, 50, 197, 729, 1500)
+HEADS = (32, 64, 80, 128)
+"""What kernels are chosen by: ROWS of queries, times the keys of TOKENS of images and of sound, of the widths of HEADS,
+and weights of so many TOKENS times the values of HEADS."""
 
 GRID_N = (16, 32, 48, 64, 80, 96, *range(128, 513, 32), 640, 768, 896, 1024, 1280, 1536, 2048, 4096, 131072)
 GRID_K = (64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 32768)
@@ -41,7 +44,8 @@ edges are where the numbers of tiles change, and large ones are few."""
 
 def batched_problems(operation: Operation) -> list[Problem]:
     """List the problems that models are asked about of an operation for batches."""
-    return [Problem(operation, m, n, k, count) for m, n, k, count in product(*SIZES, BATCHES)]
+    pairs = [*product(TOKENS, HEADS), *product(HEADS, TOKENS)]
+    return [Problem(operation, m, n, k, count) for m, (n, k), count in product(ROWS, pairs, BATCHES)]
 
 
 def batched_loads(operation: Operation) -> tuple[int, ...]:
