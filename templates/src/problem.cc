@@ -255,11 +255,16 @@ bool align_rows(const aot_gemm_problem_t& problem, const Operation& operation, W
   return strides->residual[0] != 0;
 }
 
-// Finds of what addresses and leading strides of A and B are multiples, and from part to part of a gate's B.
+// Finds of what addresses and leading strides of A and B are multiples, and from part to part of a gate's B, or from product
+// to product of a batch.
 int32_t loads_of(const aot_gemm_problem_t& problem, const Operation& operation, const Strides& strides) {
   uint64_t bits = bits_of(problem.a, strides.a[0], operation.a) | bits_of(problem.b, strides.b[0], operation.b);
   if (operation.has_gate()) {
     bits |= static_cast<uint64_t>(parts_of_b(problem, strides.b[0]).part * bytes_of(operation.b));
+  }
+  if (problem.num_groups > 1) {
+    bits |= static_cast<uint64_t>(size_of(operation.a, problem.group_strides.a));
+    bits |= static_cast<uint64_t>(size_of(operation.b, problem.group_strides.b));
   }
   return static_cast<int32_t>(bits & (~bits + 1));
 }
@@ -267,7 +272,7 @@ int32_t loads_of(const aot_gemm_problem_t& problem, const Operation& operation, 
 bool align(const aot_gemm_problem_t& problem, const Operation& operation, uint32_t layouts, Wanted asked,
            Canonical* canonical) {
   Strides strides = {};
-  if (asked == Wanted::kAligned ? !has_aligned_steps(problem, operation) : operation.grouping != Grouping::kDense) return false;
+  if (asked == Wanted::kAligned ? !has_aligned_steps(problem, operation) : operation.has_offsets()) return false;
   // Rows of elements that share bytes are loaded in whole pieces.
   const bool has_packed = is_packed(operation.a) || is_packed(operation.b);
   if (has_packed && size_of(operation.a, problem.k) % kPackedRunBytes != 0) return false;

@@ -480,6 +480,18 @@ def _groups(o):
     return along_columns, min(width, fast), fast, slow
 
 
+def _plain(o):
+    """Give the parameters of our own kernel for operands of any alignment: A, B and D with their leading strides."""
+    found = []
+    for name in "abd":
+        rows, columns, element, row_major, is_stack = o._matrix(name)
+        extents, strides = [rows, columns], [o._leading(name, rows, columns, element, row_major=row_major)]
+        if is_stack:
+            extents, strides = [o.groups, *extents], [getattr(o.steps, name), *strides]
+        found.append(tensor(getattr(o.problem, name).data, extents, strides))
+    return found
+
+
 def _fallback(o):
     """Give the parameters of the fallback: the operands as they were stated."""
     operation, found = o.operation, [o.plain(x) for x in "abd"]
@@ -491,8 +503,14 @@ def _fallback(o):
     return [*found, *bias, *scales, *residual, *o.scale_d()]
 
 
-SHARED_K, ONE_TILE = "sm90_cluster_split_k", "sm90_one_tile"
-PARAMETERS = {"simt": _fallback, "cluster_split_k": _skinny, SHARED_K: _shared_k, ONE_TILE: _one_tile}
+SHARED_K, ONE_TILE, ANY_ALIGNMENT = "sm90_cluster_split_k", "sm90_one_tile", "mma_sync"
+PARAMETERS = {
+    "simt": _fallback,
+    "cluster_split_k": _skinny,
+    SHARED_K: _shared_k,
+    ONE_TILE: _one_tile,
+    ANY_ALIGNMENT: _plain,
+}
 
 
 def parameters(kernel, problem):
@@ -503,7 +521,7 @@ def parameters(kernel, problem):
 def cluster(kernel):
     """Give the CTAs of a cluster along x, y and z."""
     along_m, along_n, splits = (getattr(kernel.candidate.gemm, x) for x in ("cluster_m", "cluster_n", "split_k"))
-    is_along_x = kernel.candidate.family in (SHARED_K, ONE_TILE)
+    is_along_x = kernel.candidate.family in (SHARED_K, ONE_TILE, ANY_ALIGNMENT)
     return (along_m * along_n * splits, 1, 1) if is_along_x else (along_m, along_n, 1)
 
 
@@ -514,7 +532,7 @@ def grid(kernel, problem):
     if candidate.family == ONE_TILE:
         _, width, fast, slow = _groups(o)
         return x * width * products, slow, ceil(fast / width)
-    if candidate.family == SHARED_K:
+    if candidate.family in (SHARED_K, ANY_ALIGNMENT):
         return x * count * products, 1, 1
     if candidate.gemm.schedule == "clc":
         return count * x, y, products

@@ -113,8 +113,8 @@ class EdgeShape:
         found = operands(self.problem, self.padding, self.arrangement, self.stride_multiple)
         for argument in (Argument.D, Argument.RESIDUAL):
             if self.stores_anywhere and argument in found:
-                matrix = found[argument]
-                found[argument] = replace(matrix, row_stride=(matrix.num_columns + 1) | 1)
+                moved = replace(found[argument], row_stride=(found[argument].num_columns + 1) | 1)
+                found[argument] = moved.stacked(moved.num_groups) if moved.num_groups > 1 else moved
         return found
 
     def offset_of(self, argument: Argument) -> int:
@@ -294,14 +294,14 @@ def _ragged_shapes(kernel: TunedKernel) -> list[EdgeShape]:
 def _unaligned_shapes(kernel: TunedKernel) -> list[EdgeShape]:
     """List the cases of a kernel that stores D at any element; A and B are aligned to no more than it asks for."""
     operation = kernel.key.operation
-    if kernel.store_alignment > 1 or operation.grouping is not Grouping.DENSE:
+    if kernel.store_alignment > 1 or operation.grouping.has_offsets:
         return []
     step = max(operation.a.element.num_in(kernel.load_alignment), 1)
     offset = step if kernel.load_alignment < ALIGNMENT_BYTES else 0
     arrangements = arrangements_of(operation)
     return [
         EdgeShape(
-            Problem(operation, m, n, k),
+            Problem(operation, m, n, k, _num_groups(operation)),
             padding * step,
             offset,
             arrangement=arrangements[i % len(arrangements)],
