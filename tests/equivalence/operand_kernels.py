@@ -34,6 +34,12 @@ from tests.runtime import test_sm90_split_fp8 as fp8_splits
 SKINNY = gemm_candidate("cluster_split_k", 24, 8, 2, schedule="warps4", num_stages=3, swap_ab=True, use_tma_store=False)
 SHARED_K = {"use_tma_store": False, "split_k_mode": "cluster"}
 PAIR = {"cluster_m": 2, "use_2cta": True}
+
+
+def in_atoms(tile_m, tile_n, schedule="clc", **fields):
+    return gemm_candidate("sm100_block_scale", tile_m, tile_n, schedule=schedule, **fields)
+
+
 KERNELS = {
     "thor": [
         (Op.E4M3_BF16_KK, operands.sm100(128, 256, **PAIR)),
@@ -47,6 +53,7 @@ KERNELS = {
         (Op.E4M3_BF16_KK_GATHERED_SWIGLU, groups.sm100(128, 128)),
         (Op.BF16_MN_KGROUPED, groups.sm100(128, 64, "static")),
         (Op.E4M3_BF16_KK, SKINNY),
+        (Op.NVFP4_BF16_KK, in_atoms(128, 192)),
     ],
     "h200": [
         (Op.E4M3_BF16_KK, operands.sm90(64, 16, swap_ab=True)),
@@ -79,6 +86,8 @@ MORE = {
         (Op.BF16_KK_BATCHED, operands.sm100(128, 64)),
         (Op.BF16_KK_GROUPED, groups.sm100(128, 256, **PAIR)),
         (Op.BF16_KN_GROUPED, groups.sm100(128, 128)),
+        (Op.MXFP4_BF16_KK, in_atoms(128, 128, cluster_n=2, swap_ab=True)),
+        (Op.MXFP8_BF16_KK, in_atoms(256, 64, "static", swap_ab=True, **PAIR)),
     ],
     "h200": [
         (Op.BF16_KK_RESIDUAL, gemm_candidate("sm90_cluster_split_k", 64, 96, split_k=2, **SHARED_K)),

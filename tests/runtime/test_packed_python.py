@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from functools import partial
 from importlib import import_module
 
@@ -12,7 +13,7 @@ import torch
 from aot.core.element import ElementType
 from aot.core.factor_atoms import pack_factors
 from aot.core.operation import Operation
-from tests.runtime.stating import IN_ATOMS
+from tests.runtime.stating import IN_ATOMS, state
 from tests.runtime.tensors import (
     BFLOAT16,
     CUDA,
@@ -151,6 +152,45 @@ def test_a_packed_weight_may_be_promised(packed_package, packed, framework):
     packed_package.linear(elements(MXFP4, framework.Tensor, M), weight, **scales)
     (launch,) = packed.fake_launches()
     assert launch.b.data == weight.tensor.address
+
+
+def launch_of(library, call):
+    """Return what the kernel of the one launch that a call makes is given; a single row's stride means nothing."""
+    library.c.recorder_reset()
+    call()
+    (launch,) = library.fake_launches()
+    of_rows = launch.a.matrix, launch.b.matrix, launch.d.matrix
+    matrices = [(y.data, tuple(y.shape), y.shape[0] > 1 and y.strides[0]) for y in of_rows]
+    vectors = [(y.vector.data, y.vector.shape[0]) for y in (launch.scale_a, launch.scale_b)]
+    counts = launch.num_arguments, launch.workspace_floats, launch.reads_early
+    return launch.kernel, counts, matrices, vectors, launch.scale_d.data
+
+
+@pytest.mark.parametrize("operation", IN_ATOMS, ids=lambda x: x.tag)
+def test_python_launches_what_the_c_api_launches(packed_package, packed, tensor, operation):
+    rng, kernels = random.Random(7), set()
+    is_packed = operation.a.element is ElementType.E2M1
+    kind, per_byte = (UINT8, 2) if is_packed else (E4M3, 1)
+    for _ in range(40):
+        m, n, k = rng.choice((1, 5, 130, 257)), rng.choice((8, 72, 200)), rng.choice((16, 32, 96, 160, 1024))
+        paddings = [rng.choice((0, 0, 8, 16)) for _ in range(2)]
+        x, weight = (
+            tensor((rows, k // per_byte), kind, (k // per_byte + padding, 1))
+            for rows, padding in zip((m, n), paddings, strict=True)
+        )
+        scales = [tensor((operation.a.scale.size_of(rows, k),), UINT8) for rows in (m, n)]
+        given, out = whole(operation, tensor), tensor((m, n), BFLOAT16)
+        stated = {name: (y.address, (per_byte * y.strides[0], 1)) for name, y in (("a", x), ("b", weight))}
+        stated |= {name: (y.address, (0, 0)) for name, y in zip(("scale_a", "scale_b"), scales, strict=True)}
+        stated |= {"scale_d": (given["scale_out"].address, (0, 0))} if given else {}
+        stated |= {"d": (out.address, (n, 1))}
+        problem = state(packed, operation, m, n, k, **stated)
+        workspace = {"workspace": 1 << 50, "num_bytes": packed.workspace_bytes(problem)}
+        call = partial(packed_package.linear, x, weight, scale_x=scales[0], scale_w=scales[1], out=out, **given)
+        from_python = launch_of(packed, call)
+        assert from_python == launch_of(packed, lambda p=problem, w=workspace: packed.launch(p, **w)), (m, n, k)
+        kernels.add(from_python[0])
+    assert len(kernels) == 2  # of the table, and the fallback
 
 
 def replaced(**changes):
