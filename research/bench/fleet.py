@@ -26,7 +26,7 @@ from aot.core.whole_file import write_whole
 from aot.fleet.fleet import LOCAL, open_fleet
 from aot.fleet.worker import Offer, gpus_of_this_host
 from aot.measure.store import read_store
-from aot.select.record import from_store
+from aot.select.times.record import from_store
 
 WORDS = ("--strategy", "exhaustive", "--no-reference")
 FINAL_ROUNDS = 2
