@@ -53,6 +53,8 @@ def measure(bundle: Path, gpus: tuple[str, ...], folder: Path) -> tuple[float, P
     results = folder / "results.sqlite"
     with open_fleet(LOCAL, None, Offer(folder / "worker", gpus=gpus), lambda text: print(f"  {text}")) as fleet:
         while len(fleet.devices.client.scheduler_info()["workers"]) < len(gpus):
+            if not fleet.lives():
+                raise SystemExit("the workers of this host ended before they had joined; their reason is above")
             time.sleep(0.1)
         start = time.monotonic()
         code = fleet.devices.measure(bundle, WORDS, results, None)
