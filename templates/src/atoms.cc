@@ -1,6 +1,8 @@
 #include "atoms.h"
 
+#include <algorithm>
 #include <cinttypes>
+#include <cstdint>
 #include <initializer_list>
 
 #include "matrix.h"
@@ -47,6 +49,10 @@ int check_shape_of(Product product, const char* name, const DLTensor& factors, c
   Mode leading;
   join(operand, 0, operand.ndim - 1, &leading);
   const int64_t rows = leading.extent;
+  if (rows > INT32_MAX || k > INT32_MAX) {
+    return refuse("ShapeError", "%s: %s is of %" PRId64 " rows and k %" PRId64 "; expected at most %d of each; split the problem",
+                  product_name(product), name, rows, k, INT32_MAX);
+  }
   const int64_t blocks = format.num_blocks(k);
   const int64_t num_bytes = format.num_bytes(rows, k);
   if (factors.ndim == 1 && factors.shape[0] == num_bytes) return 0;
@@ -85,7 +91,8 @@ int resolve_atoms(Product product, const Operands& operands, Request* request, i
   request->factor = of_x != kUnsaid ? of_x : is_nvfp4 ? Element::kE4m3 : Element::kE8m0;
   *operation = find_operation(*request);
   if (*operation < 0) return refuse(kNoOperation, "%s", write_request(product, *request).characters);
-  const int64_t k = left.shape[left.ndim - 1] * (is_packed(request->a) ? kElementsInByte : 1);
+  const int64_t held = std::min<int64_t>(left.shape[left.ndim - 1], INT32_MAX);  // more is refused below, whatever it holds
+  const int64_t k = held * (is_packed(request->a) ? kElementsInByte : 1) + (left.shape[left.ndim - 1] > held ? 1 : 0);
   const AtomFormat& format = kOperations[*operation].atoms;
   if (check_shape_of(product, "scale_x", *operands[kScaleX], left, k, format) != 0) return -1;
   return check_shape_of(product, "scale_w", *operands[kScaleW], right, k, format);

@@ -125,8 +125,8 @@ int unpack(Product product, const char* name, Matrix* matrix) {
                   "are adjacent along k; make it contiguous", product_name(product), name, matrix->extents[0],
                   matrix->extents[1], matrix->strides[0], matrix->strides[1]);
   }
-  matrix->extents[1] *= kElementsInByte;
-  matrix->strides[0] *= kElementsInByte;
+  matrix->extents[1] *= kElementsInByte;  // at most INT32_MAX, as the factors were checked
+  if (__builtin_mul_overflow(matrix->strides[0], kElementsInByte, &matrix->strides[0])) matrix->strides[0] = INT64_MAX;
   matrix->strides[1] = 1;
   return 0;
 }
