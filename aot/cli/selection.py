@@ -176,10 +176,17 @@ def _kept(request: Request) -> Selection | None:
 def _selected(request: Request, shapes: ShapeSet, objective: Objective) -> Selection:
     if request.record is None:
         constants = constants_of(request.calibration, request.target.name)
-        any_layout = request.is_default_shapes and not request.operations
-        return pipeline.select_predicted(
-            shapes, request.target, objective, request.kernels, constants, any_layout=any_layout
-        )
+        is_default = request.is_default_shapes and not request.operations
+
+        def selected(told: Objective) -> Selection:
+            target, patterns = request.target, request.kernels
+            return pipeline.select_predicted(shapes, target, told, patterns, constants, any_layout=is_default)
+
+        chosen, more = selected(objective), (request.target.default_operations or ()) if is_default else ()
+        if not more:
+            return chosen
+        both = joined(chosen, selected(replace(objective, operations=shapes.having(more))))
+        return replace(both, coverage=objective.covered(both.table, both.kernels))
     heldout = load_shape_set(request.heldout) if request.heldout else None
     return pipeline.select_measured(request.record, request.target, objective, request.kernels, heldout)
 

@@ -77,12 +77,13 @@ NVFP4 = ScaleFormat(ElementType.E4M3, 1, 16, FactorLayout.ATOMS, has_tensor_fact
 MX = ScaleFormat(ElementType.E8M0, 1, 32, FactorLayout.ATOMS)
 """A power of two for each 32 elements along k. Source: Open Compute Project, Microscaling Formats, section 5."""
 
-_TAGS = {
-    (ElementType.E2M1, NVFP4): "nvfp4",
-    (ElementType.E2M1, MX): "mxfp4",
-    (ElementType.E4M3, MX): "mxfp8",
+BLOCK_FORMATS = {
+    "nvfp4": (ElementType.E2M1, NVFP4),
+    "mxfp4": (ElementType.E2M1, MX),
+    "mxfp8": (ElementType.E4M3, MX),
 }
 """What elements are called together with factors. Others are called by their element alone."""
+_TAGS = {held: tag for tag, held in BLOCK_FORMATS.items()}
 
 
 def tag_of(element: ElementType, scale: ScaleFormat | None) -> str:

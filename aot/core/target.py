@@ -93,6 +93,8 @@ class Target:
     """The dense rate of FP8, with sums left in the tensor cores' accumulator; None where they multiply no FP8."""
     fp4_flops_per_s: Rate | None = None
     """The dense rate of FP4 with block scale factors; None where tensor cores multiply none."""
+    default_operations: tuple[Operation, ...] | None = None
+    """What a wheel by the cost model has beside the operations of its shape set, where nobody names some."""
 
     def __post_init__(self) -> None:
         """Refuse a number without a source, a source of nothing, and a rate of what a chip has not (ValueError)."""
@@ -103,6 +105,10 @@ class Target:
         ):
             if (feature in self.features) != (rate is not None):
                 raise ValueError(f"{name} is a feature, or has a rate, without the other; expected both or neither")
+        beyond = next((x for x in self.default_operations or () if self.lacks(x.needs)), None)
+        if beyond is not None:
+            lacks = ", ".join(self.lacks(beyond.needs))
+            raise ValueError(f"default_operations has {beyond.tag}, which needs {lacks}; expected what the chip can do")
         missing = [name for name, value in values.items() if type(value) in (int, float) and name not in self.sources]
         strange = [name for name in self.sources if name not in values]
         if missing:

@@ -48,6 +48,12 @@ class Types:
         return None if found is None else found.layout
 
     @property
+    def factor(self) -> ElementType:
+        """Return the element type of the scale factors; float32 where there are none."""
+        found = self.scale_a or self.scale_b
+        return ElementType.FLOAT32 if found is None else found.element
+
+    @property
     def scaling(self) -> str:
         """Return the name by which the library knows how the scale factors lie: `none` where there are none."""
         return "none" if self.factors is None else self.factors.value

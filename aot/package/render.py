@@ -10,6 +10,7 @@ from functools import cache
 from jinja2 import DictLoader, Environment, StrictUndefined, TemplateError
 
 from aot.core.errors import ManifestError, PackageError
+from aot.core.formats import BLOCK_FORMATS
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.signature import Argument
@@ -92,6 +93,7 @@ def _wheel_variables(manifest: Manifest) -> dict[str, object]:
         "licence": licence_of(kernel.candidate.family for kernel in manifest.all_kernels),
         "catalogue": [x for x in Operation if x is x.layouts[0] and x.grouping is not Grouping.BATCHED],
         "row_catalogue": tuple(RowOperation),
+        "block_formats": BLOCK_FORMATS,
         "row_tags": {kernel.operation.tag for kernel in manifest.row_kernels},
         "num_product_kernels": len(manifest.kernels),
         "tags": {kernel.operation.call for kernel in manifest.kernels},

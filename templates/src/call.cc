@@ -1,8 +1,10 @@
 #include "call.h"
 
 #include <cstdint>
+#include <initializer_list>
 #include <new>
 
+#include "atoms.h"
 #include "kernel.h"
 #include "plan.h"
 #include "products.h"
@@ -36,7 +38,7 @@ class Call : private Reader {
     if (read_options(state_, product_, record_, &given_.options) != 0 || read_left() != 0 || read_operands() != 0) return nullptr;
     if (compact_left_of_call() != 0) return nullptr;
     Result result;
-    if (check(&result) != 0) return nullptr;
+    if (check(&result) != 0 || pack_factors(result) != 0) return nullptr;
     if (is_on_rows(product_)) {
       aot_rows_problem_t rows;
       if (state_rows(product_, given_, result, &rows) != 0) return refused_null();
@@ -136,6 +138,22 @@ class Call : private Reader {
         if (tensor.allocate(*left_.type.api, device, type, written.extents, written.num_dims) != 0) return -1;
         given_.tensors[field] = tensor.view();
       }
+    }
+    return 0;
+  }
+
+  // Has atoms stand for factors that lie in rows of blocks, where the operation takes atoms.
+  int pack_factors(const Result& result) {
+    if (is_on_rows(product_) || result.computed_by().scale != Scale::kAtoms) return 0;
+    for (const Field field : {kScaleX, kScaleW}) {
+      Operand& factors = at(field);
+      if (!are_in_rows(*factors.view())) continue;
+      factors.copy = call_route(state_.pack_factors, product_, factors.object);
+      if (factors.copy == nullptr) return -1;
+      factors.object = factors.copy;
+      factors.tensor.release();
+      if (read_other(&factors) != 0) return -1;
+      given_.tensors[field] = factors.view();
     }
     return 0;
   }

@@ -1,5 +1,7 @@
 #include "operands.h"
 
+#include <cstdio>
+
 #include "group_operands.h"
 #include "product_operands.h"
 #include "products.h"
@@ -11,10 +13,19 @@ namespace aot {
 namespace {
 
 // What operation.cc has for the codes, which is built without dlpack.h.
-static_assert(kDLBfloat == 4 && kDLFloat == 2 && kDLFloat8_e4m3fn == 10 && kDLFloat8_e5m2 == 12 && kDLInt == 0);
+static_assert(kDLBfloat == 4 && kDLFloat == 2 && kDLFloat8_e4m3fn == 10 && kDLFloat8_e5m2 == 12 && kDLInt == 0 &&
+              kDLFloat8_e8m0fnu == 14 && kDLFloat4_e2m1fn == 17);
 
 bool find_element(const DLTensor& tensor, Element* element) {
-  return tensor.dtype.lanes == 1 && find_element(tensor.dtype.code, tensor.dtype.bits, element);
+  const DLDataType& type = tensor.dtype;
+  return type.lanes == 1 && type.bits % 8 == 0 && find_element(type.code, type.bits, element);
+}
+
+// Says whether an element of a tensor is a byte that holds two of 4 bits: of uint8, or torch's float4_e2m1fn_x2.
+bool holds_pairs(const DLTensor& tensor) {
+  const DLDataType& type = tensor.dtype;
+  return (type.code == kDLUInt && type.bits == 8 && type.lanes == 1) ||
+         (type.code == kDLFloat4_e2m1fn && type.bits == 4 && type.lanes == kElementsInByte);
 }
 
 const char* kind_name(uint8_t code) {
@@ -54,7 +65,20 @@ DLDataType dlpack_type(Element element) {
   return {static_cast<uint8_t>(type.dlpack_code), static_cast<uint8_t>(type.bits), 1};
 }
 
-int check_tensor(Product product, const char* name, const DLTensor& tensor, const DLTensor& left, Element* element) {
+TypeText dtype_text(const DLTensor& tensor) {
+  TypeText text;
+  Element element;
+  if (find_element(tensor, &element)) {
+    std::snprintf(text.characters, sizeof(text.characters), "%s", type_of(element).name);
+  } else if (tensor.dtype.code == kDLFloat4_e2m1fn) {
+    std::snprintf(text.characters, sizeof(text.characters), "float4_e2m1fn%s", holds_pairs(tensor) ? "_x2" : "");
+  } else {
+    std::snprintf(text.characters, sizeof(text.characters), "%s%d", kind_name(tensor.dtype.code), tensor.dtype.bits);
+  }
+  return text;
+}
+
+int check_memory(Product product, const char* name, const DLTensor& tensor, const DLTensor& left) {
   if (!is_on_gpu(tensor)) {
     return refuse("DeviceError", "%s: %s is not in GPU memory (DLPack device type %d); expected a CUDA tensor; "
                   "move it there first", product_name(product), name, static_cast<int>(tensor.device.device_type));
@@ -62,10 +86,6 @@ int check_tensor(Product product, const char* name, const DLTensor& tensor, cons
   if (tensor.device.device_id != left.device.device_id) {
     return refuse("DeviceError", "%s: %s is on GPU %d, %s on GPU %d; expected one GPU", product_name(product),
                   name, tensor.device.device_id, left_name(product), left.device.device_id);
-  }
-  if (!find_element(tensor, element)) {
-    return refuse("DtypeError", "%s: %s is %s%d; expected bfloat16, float16, float32, float8_e4m3fn, float8_e5m2 or int8; "
-                  "convert it", product_name(product), name, kind_name(tensor.dtype.code), tensor.dtype.bits);
   }
   if (tensor.ndim < 0 || tensor.ndim > kMaxDims || (tensor.ndim > 0 && tensor.shape == nullptr)) {
     return refuse("ShapeError", "%s: %s has %d dimensions; expected 0 to %d, with extents", product_name(product), name,
@@ -85,6 +105,20 @@ int check_tensor(Product product, const char* name, const DLTensor& tensor, cons
                   product_name(product), name, shape_text(tensor).characters);
   }
   return 0;
+}
+
+int check_tensor(Product product, const char* name, const DLTensor& tensor, const DLTensor& left, Element* element) {
+  if (is_on_gpu(tensor) && tensor.device.device_id == left.device.device_id && !find_element(tensor, element)) {
+    return refuse("DtypeError", "%s: %s is %s; expected bfloat16, float16, float32, float8_e4m3fn, float8_e5m2 or int8; "
+                  "convert it", product_name(product), name, dtype_text(tensor).characters);
+  }
+  return check_memory(product, name, tensor, left);
+}
+
+int check_packable(Product product, const char* name, const DLTensor& tensor, const DLTensor& left, Element* element) {
+  if (!holds_pairs(tensor)) return check_tensor(product, name, tensor, left, element);
+  *element = Element::kE2m1;
+  return check_memory(product, name, tensor, left);
 }
 
 int read_matrix(Product product, const char* name, const DLTensor& tensor, int32_t num_row_dims, Matrix* matrix) {
@@ -140,7 +174,9 @@ int find_element_of_out(Product product, const Operands& operands, Element other
 
 int check_left(Product product, const DLTensor& left) {
   Element element;
-  return check_tensor(product, left_name(product), left, left, &element);
+  const bool may_be_packed = product == Product::kLinear || product == Product::kConstant;
+  const auto check = may_be_packed ? &check_packable : &check_tensor;
+  return check(product, left_name(product), left, left, &element);
 }
 
 int check_apart(Product product, const Span& left, const DLTensor& out) {

@@ -55,10 +55,22 @@ const char* left_name(Product product);
 // Gives an element type as DLPack describes it.
 DLDataType dlpack_type(Element element);
 
+// Writes a tensor's element type.
+struct TypeText {
+  char characters[32];
+};
+TypeText dtype_text(const DLTensor& tensor);
+
 // The functions below that give an int give 0, or -1 with the calling thread's refusal set.
 
-// Checks device, element type and dimensions of a tensor beside the left one.
+// Checks device and dimensions of a tensor beside the left one, of any element type.
+int check_memory(Product product, const char* name, const DLTensor& tensor, const DLTensor& left);
+
+// Checks its element type too.
 int check_tensor(Product product, const char* name, const DLTensor& tensor, const DLTensor& left, Element* element);
+
+// The same of an operand that may be packed: each element of the tensor is then a byte, which holds two.
+int check_packable(Product product, const char* name, const DLTensor& tensor, const DLTensor& left, Element* element);
 
 // The same of a tensor that is to be of one element type.
 int check_tensor_of(Product product, const char* name, const DLTensor& tensor, const DLTensor& left, Element expected);

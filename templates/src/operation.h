@@ -24,6 +24,9 @@ inline int64_t num_blocks(int64_t extent) { return extent / kScaleBlock + (exten
 // Elements of 4 bits: a row has whole 16 bytes of them where a kernel other than the fallback takes it.
 constexpr int64_t kPackedRunBytes = 16;
 
+// Elements of 4 bits in a byte: what a tensor of Python, whose elements are bytes, holds in each.
+constexpr int64_t kElementsInByte = 2;
+
 // The scale factors of operands in atoms (Scale::kAtoms): what one serves, and of which type it is.
 struct AtomFormat {
   Element element;

@@ -2,6 +2,7 @@
 
 #include <cinttypes>
 
+#include "atoms.h"
 #include "products.h"
 #include "refusal.h"
 #include "scales.h"
@@ -27,11 +28,18 @@ int check_scales(Product product, const Operands& operands, const Request& reque
                   is_given ? "scale_x" : "scale_w", is_given ? "scale_w" : "scale_x");
   }
   const bool are_8_bit = is_8_bit(request.a) && is_8_bit(request.b);
-  if (is_given && !are_8_bit) {
+  const bool are_packed = is_packed(request.a) && is_packed(request.b);
+  const bool are_mixed = is_packed(request.a) != is_packed(request.b);  // of which there is no product
+  if (is_given && !are_8_bit && !are_packed && !are_mixed) {
     return refuse("OperandError", "%s: got scale_x and scale_w, which go with float8 and int8 operands; x is %s and weight "
                   "%s; leave them away", product_name(product), type_of(request.a).name, type_of(request.b).name);
   }
-  if (is_given || !are_8_bit || request.d == Element::kInt32) return 0;
+  if (is_given || are_mixed || !(are_8_bit || are_packed) || request.d == Element::kInt32) return 0;
+  if (are_packed) {
+    return refuse("OperandError", "%s: bytes that hold two elements of 4 bits each need factors, of which the format is known; "
+                  "expected float8_e4m3fn or float8_e8m0fnu tensors in GPU memory; pass them as linear(x, weight, scale_x=, "
+                  "scale_w=)", product_name(product));
+  }
   return refuse("OperandError", "%s: %s operands of a %s result need factors, by which they are multiplied; expected "
                 "float32 tensors in GPU memory, of one element, or of one for each row; pass them as linear(x, weight, "
                 "scale_x=, scale_w=)", product_name(product), type_of(request.a).name, type_of(request.d).name);
@@ -48,6 +56,7 @@ int resolve_scaled(Product product, const Operands& operands, Request* request, 
   const DLTensor& right = *operands[kRight];
   const DLTensor& scale_x = *operands[kScaleX];
   const DLTensor& scale_w = *operands[kScaleW];
+  if (are_of_atoms(operands, request->a, request->b)) return resolve_atoms(product, operands, request, operation);
   request->scale = Scale::kVector;
   if (request->grouping == Grouping::kKgrouped) return refuse_request(product, *request);
   if (check_tensor_of(product, "scale_x", scale_x, left, Element::kFloat32) != 0) return -1;
@@ -67,13 +76,18 @@ int check_scale_out(Product product, const Operands& operands, const Result& res
   const Operation& operation = result.computed_by();
   if (operands[kScaleD] == nullptr) {
     if (!operation.scales_d()) return 0;
+    if (operation.scale == Scale::kAtoms) {
+      return refuse("OperandError", "%s: NVFP4 needs the tensors' own factors, by which D is multiplied; expected pairs, scale_x="
+                    "(factors, factor) and scale_w=(factors, factor); or the product of the two as scale_out=, a float32 tensor of "
+                    "one element in GPU memory, 1.0 where the tensors have none", product_name(product));
+    }
     return refuse("OperandError", "%s: a %s result needs scale_out, by which it is multiplied before it is rounded; expected "
                   "a float32 tensor of one element in GPU memory; pass scale_out=", product_name(product),
                   type_of(operation.d).name);
   }
   if (!operation.scales_d()) {
-    return refuse("OperandError", "%s: got scale_out, which goes with a float8 result; the result is %s; leave it away",
-                  product_name(product), type_of(operation.d).name);
+    return refuse("OperandError", "%s: got scale_out, which goes with a float8 result%s; the result is %s; leave it away",
+                  product_name(product), operation.scale == Scale::kAtoms ? ", and with NVFP4" : "", type_of(operation.d).name);
   }
   const DLTensor& scale = *operands[kScaleD];
   if (check_tensor_of(product, "scale_out", scale, *operands[kLeft], Element::kFloat32) != 0) return -1;
@@ -82,8 +96,8 @@ int check_scale_out(Product product, const Operands& operands, const Result& res
                 shape_text(scale).characters);
 }
 
-// Checks that a left and a right operand make a product.
-int check_shapes(Product product, const DLTensor& left, const DLTensor& right) {
+// Checks that a left and a right operand make a product. Where one alone is packed, of which there is none, k is not compared.
+int check_shapes(Product product, const DLTensor& left, const DLTensor& right, bool have_one_k) {
   const bool is_matmul = product == Product::kMatmul;
   if (left.ndim < 1 || right.ndim < 1 || (!is_matmul && right.ndim != 2)) {
     return refuse("ShapeError", "%s: got %s %s and %s %s; expected %s", product_name(product), left_name(product),
@@ -92,7 +106,7 @@ int check_shapes(Product product, const DLTensor& left, const DLTensor& right) {
   }
   const int64_t left_k = left.shape[left.ndim - 1];
   const int64_t right_k = right.shape[is_matmul ? (right.ndim == 1 ? 0 : right.ndim - 2) : 1];
-  if (left_k != right_k) {
+  if (have_one_k && left_k != right_k) {
     return refuse("ShapeError", "%s: %s %s has k %" PRId64 ", %s %s has k %" PRId64 "; expected one k",
                   product_name(product), left_name(product), shape_text(left).characters, left_k,
                   right_name(product), shape_text(right).characters, right_k);
@@ -104,10 +118,26 @@ int check_shapes(Product product, const DLTensor& left, const DLTensor& right) {
 
 aot_gemm_tensor_t as_tensor(const Matrix& matrix) { return {matrix.data, {matrix.strides[0], matrix.strides[1]}}; }
 
+// Counts in elements what was read as a matrix of bytes that hold two each.
+int unpack(Product product, const char* name, Matrix* matrix) {
+  if (matrix->extents[1] > 1 && matrix->strides[1] != 1) {
+    return refuse("StrideError", "%s: %s (%" PRId64 ", %" PRId64 ") has the strides (%" PRId64 ", %" PRId64 "); expected bytes that "
+                  "are adjacent along k; make it contiguous", product_name(product), name, matrix->extents[0],
+                  matrix->extents[1], matrix->strides[0], matrix->strides[1]);
+  }
+  matrix->extents[1] *= kElementsInByte;  // at most INT32_MAX, as the factors were checked
+  if (__builtin_mul_overflow(matrix->strides[0], kElementsInByte, &matrix->strides[0])) matrix->strides[0] = INT64_MAX;
+  matrix->strides[1] = 1;
+  return 0;
+}
+
 // States the operands that a plain product has none of.
 int state_others(Product product, const Operands& operands, const Result& result, aot_gemm_problem_t* problem) {
-  if (operands[kScaleX] != nullptr) {
-    const Scale kind = result.computed_by().scale;
+  const Scale kind = result.computed_by().scale;
+  if (kind == Scale::kAtoms) {
+    if (state_atoms(product, "scale_x", *operands[kScaleX], &problem->scale_a) != 0) return -1;
+    if (state_atoms(product, "scale_w", *operands[kScaleW], &problem->scale_b) != 0) return -1;
+  } else if (operands[kScaleX] != nullptr) {
     if (state_scale(product, "scale_x", *operands[kScaleX], kind, &problem->scale_a) != 0) return -1;
     if (state_scale(product, "scale_w", *operands[kScaleW], kind, &problem->scale_b) != 0) return -1;
   }
@@ -145,6 +175,7 @@ int resolve(Product product, const Operands& operands, Grouping grouping, Elemen
                      b,
                      a,
                      Scale::kNone,
+                     Element::kFloat32,
                      options.epilogue,
                      grouping,
                      operands[kBias] != nullptr,
@@ -164,9 +195,10 @@ int check_product(Product product, const Operands& operands, Result* result) {
   const DLTensor& right = *operands[kRight];
   Element a;
   Element b;
-  if (check_tensor(product, left_name(product), left, left, &a) != 0) return -1;
-  if (check_tensor(product, right_name(product), right, left, &b) != 0) return -1;
-  if (check_shapes(product, left, right) != 0) return -1;
+  const auto check = product == Product::kLinear ? &check_packable : &check_tensor;
+  if (check(product, left_name(product), left, left, &a) != 0) return -1;
+  if (check(product, right_name(product), right, left, &b) != 0) return -1;
+  if (check_shapes(product, left, right, is_packed(a) == is_packed(b)) != 0) return -1;
   if (resolve(product, operands, Grouping::kDense, a, b, &result->operation) != 0) return -1;
   if (is_batched(product, right)) {
     if (find_batch_extents(left, right, result) != 0) return -1;
@@ -196,6 +228,7 @@ int state_product(Product product, const Operands& operands, const Result& resul
   if (read_matrix(product, right_name(product), right, 1, &b) != 0) return -1;
   // Where b is a vector, D has one column and all dimensions of `out` are rows.
   if (read_matrix(product, "out", *operands[kOut], result.num_dims - (right.ndim - 1), &d) != 0) return -1;
+  if (is_packed(result.computed_by().a) && (unpack(product, "x", &a) != 0 || unpack(product, "weight", &b) != 0)) return -1;
   const int rows = product == Product::kMatmul ? 1 : 0;  // which mode of the right operand is n
   if (operands[kBias] != nullptr) problem->bias = {data_of(*operands[kBias]), {0, stride_of(*operands[kBias], 0)}};
   problem->m = a.extents[0];

@@ -36,6 +36,7 @@ struct State {
   Shared multiply_by_torch{routes, "multiply_by_torch"};
   Shared capsule{routes, "capsule"};
   Shared compact{routes, "compact"};
+  Shared pack_factors{routes, "pack_factors"};
   Shared refuse_unreadable{routes, "refuse_unreadable"};
   Shared refuse_request{routes, "refuse_request"};
   Shared check_gradient{routes, "check_gradient"};

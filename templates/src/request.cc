@@ -16,6 +16,7 @@ Epilogue epilogue_of(const Request& request) {
 bool computes(const Operation& operation, const Request& request, Epilogue epilogue) {
   return operation.a == request.a && operation.b == request.b && operation.d == request.d &&
          operation.scale == request.scale && operation.epilogue == epilogue &&
+         (request.scale != Scale::kAtoms || operation.atoms.element == request.factor) &&
          operation.grouping == request.grouping &&
          operation.has_residual() == request.has_residual &&
          (operation.bias != Presence::kNone || !request.has_bias) && (!operation.is_fast || request.use_fast_accum) &&
@@ -38,9 +39,9 @@ int32_t find_operation(const Request& request) {
 
 RequestText write_request(Product product, const Request& request) {
   RequestText text;
-  std::snprintf(text.characters, sizeof(text.characters), "%s %s %s %s %s %s %s %d %d %d %d", product_name(product),
-                word_of(request.a), word_of(request.b), word_of(request.d), word_of(request.scale), word_of(request.epilogue),
-                word_of(request.grouping), request.has_bias, request.has_residual, request.allow_tf32, request.use_fast_accum);
+  std::snprintf(text.characters, sizeof(text.characters), "%s %s %s %s %s %s %s %s %d %d %d %d", product_name(product),
+                word_of(request.a), word_of(request.b), word_of(request.d), word_of(request.scale), word_of(request.factor),
+                word_of(request.epilogue), word_of(request.grouping), request.has_bias, request.has_residual, request.allow_tf32, request.use_fast_accum);
   return text;
 }
 

@@ -42,6 +42,7 @@ struct Request {
   Element b;
   Element d;
   Scale scale;
+  Element factor;  // of Scale::kAtoms, of which type the factors are
   Epilogue epilogue;  // an activation, a gate, or kNone
   Grouping grouping;
   bool has_bias;

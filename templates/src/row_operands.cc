@@ -84,8 +84,9 @@ int check_scales(Product product, const Operands& operands, Result* result) {
                   "pass scale=", product_name(product), shape_text(*operands[kLeft]).characters);
   }
   const DLTensor* written = operands[kScaleOut];
-  if (has_one && written != nullptr && is_one_element(*written)) {
-    return check_tensor_of(product, "scale_out", *written, *operands[kLeft], Element::kFloat32);
+  if (has_one && written != nullptr) {
+    if (check_tensor_of(product, "scale_out", *written, *operands[kLeft], Element::kFloat32) != 0) return -1;
+    if (is_one_element(*written)) return 0;
   }
   if (given == nullptr) {
     return check_of(product, operands, kScaleOut, Element::kFloat32, result->scale_extents, result->num_dims);

@@ -53,6 +53,8 @@ DLDataType type_of(xla::DataType type) {
     case xla::DataType::kBfloat16: return dlpack_type(Element::kBfloat16);
     case xla::DataType::kE5m2: return dlpack_type(Element::kE5m2);
     case xla::DataType::kE4m3fn: return dlpack_type(Element::kE4m3);
+    case xla::DataType::kE8m0fnu: return dlpack_type(Element::kE8m0);
+    case xla::DataType::kUint8: return {kDLUInt, 8, 1};
     default: return {kDLOpaqueHandle, 0, 1};
   }
 }

@@ -60,11 +60,13 @@ enum class DataType : int32_t {
   kInt8 = 2,
   kInt32 = 4,
   kInt64 = 5,
+  kUint8 = 6,
   kFloat16 = 10,
   kFloat32 = 11,
   kBfloat16 = 16,
   kE5m2 = 19,
-  kE4m3fn = 20
+  kE4m3fn = 20,
+  kE8m0fnu = 33
 };
 
 // A row-major array in the memory of the device.

@@ -43,8 +43,9 @@ from dataclasses import dataclass
 
 NUM_BYTES = 64
 MAX_RANK = 5
-DTYPES = {0: "uint8", 2: "uint32", 6: "float16", 7: "float32", 10: "bfloat16"}
-"""The codes of 8 and 32 bits are those of PTX ISA, tensormap.replace, elemtype, which the others are too."""
+DTYPES = {0: "uint8", 1: "uint16", 2: "uint32", 6: "float16", 7: "float32", 10: "bfloat16", 11: "two e2m1 a byte"}
+"""The codes of integers are those of PTX ISA, tensormap.replace, elemtype, which the others are too; but 11, which is
+what CuTe DSL writes of elements of 4 bits."""
 STRIDE_UNIT_BYTES = 16
 
 

@@ -1,4 +1,7 @@
-"""The Thor wheel's kernels, and their objects for the two hosts whose launches are compared."""
+"""The Thor wheel's kernels, and their objects for the two hosts whose launches are compared.
+
+Launches are compared of products of 16 bits; those of narrower elements that the wheel has are among `operand_kernels`.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from click.testing import CliRunner
 
 from aot.cli import main as cli
 from aot.core.dispatch import Column, DispatchTable, Grid, Section
+from aot.core.operation import ELEMENTS
 from aot.core.target import Target, load_target
 from aot.package.manifest import Manifest
 from aot.package.wheel import DEFAULT_PACKAGE, TableSource, manifest_of
@@ -39,6 +43,11 @@ def wheel():
     return chosen[0]
 
 
+def of_16_bits():
+    """List the wheel's kernels of elements of 16 bits."""
+    return [key for key in wheel().kernels if key.operation.element in ELEMENTS]
+
+
 def facets(key, *, of_every=EVERY):
     """List what host code depends on: the candidate in each layout and epilogue, and the family in each operation.
 
@@ -65,10 +74,10 @@ def selection():
     A candidate's kernels of two element types differ in the types that a descriptor and an entry name, which the
     family's other kernels show: it is enough to compile one.
     """
-    left = set().union(*map(facets, wheel().kernels))
+    left = set().union(*map(facets, of_16_bits()))
     chosen = set()
     while left:
-        best = max(wheel().kernels, key=lambda key: len(facets(key) & left))
+        best = max(of_16_bits(), key=lambda key: len(facets(key) & left))
         left -= facets(best)
         chosen.add(best)
     keys = tuple(key for key in wheel().kernels if key in chosen)

@@ -7,6 +7,7 @@ import random
 import zlib
 from math import ceil
 
+from aot.core.element import ElementType
 from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.kinds.rows.operation import RowFunction, RowScale
@@ -72,12 +73,14 @@ class _Maker:
     def __init__(self, rng, *, loads=1, stores=1, has_units=False):
         self.rng, self.loads, self.stores, self.has_units = rng, loads, stores, has_units
 
-    def matrix(self, name, rows, columns, num_bytes, *, row_major):
-        """Give a matrix's tensor, and the elements from one of a stack to the next."""
-        alignment = max(self.stores if name in ("d", "residual") else self.loads, num_bytes)
-        rng, step = self.rng, alignment // num_bytes
+    def matrix(self, name, rows, columns, element, *, row_major):
+        """Give a tensor, and the elements from one of a stack to the next. Elements that share bytes are adjacent."""
+        least = element.size_of(element.num_sharing)
+        alignment = max(self.stores if name in ("d", "residual") else self.loads, least)
+        rng, step = self.rng, element.num_in(alignment)
         outer, inner = (rows, columns) if row_major else (columns, rows)
-        unit = rng.choice((1, 1, 2, 5)) if self.has_units and name != "d" else 1
+        has_units = self.has_units and name != "d" and element.num_sharing == 1
+        unit = rng.choice((1, 1, 2, 5)) if has_units else 1
         leading = _leading(rng, inner * unit, step)
         between = ceil(outer * leading / step) * step + step * rng.choice((0, 0, 3, rng.randrange(1, 999)))
         strides = (leading, unit) if row_major else (unit, leading)
@@ -88,7 +91,7 @@ class _Maker:
         return TensorStruct(_address(self.rng, name, 4), (self.rng.randrange(2), self.rng.randrange(3))), extent
 
 
-def _extents(rng, operation):
+def _extents(rng, operation, *, is_aligned):
     """Give m, n, k and the groups: n of whole pieces of 16 bytes of D and of B, and of blocks where they are scaled."""
     is_grouped = operation.grouping.has_offsets
     n = _extent(rng, BLOCK if operation.types.factors is FactorLayout.BLOCK and is_grouped else 16)
@@ -100,6 +103,8 @@ def _extents(rng, operation):
     )
     if operation.types.factors is FactorLayout.BLOCK and is_grouped:
         k = ceil(k / BLOCK) * BLOCK
+    if is_aligned:
+        k = ceil(k / operation.k_step) * operation.k_step
     groups = 0 if operation.grouping is Grouping.DENSE else rng.choice((2, 3, 8, 65))
     return m, n, max(k, 1), groups
 
@@ -112,9 +117,13 @@ def _scaled(make, operation, problem, height, rows):
     if operation.types.factors is FactorLayout.BLOCK:
         rng, blocks = make.rng, ceil(problem.k / BLOCK)
         any_strides = _Maker(rng, has_units=True)
-        of_b = any_strides.matrix("scale_b", ceil(rows / BLOCK), blocks, 4, row_major=True)
-        problem.scale_a, _ = any_strides.matrix("scale_a", height, blocks, 4, row_major=rng.randrange(2) == 1)
+        fp32 = ElementType.FLOAT32
+        of_b = any_strides.matrix("scale_b", ceil(rows / BLOCK), blocks, fp32, row_major=True)
+        problem.scale_a, _ = any_strides.matrix("scale_a", height, blocks, fp32, row_major=rng.randrange(2) == 1)
         problem.scale_b, problem.group_strides.scale_b = of_b
+    if operation.types.factors is FactorLayout.ATOMS:
+        for name in ("scale_a", "scale_b"):
+            setattr(problem, name, TensorStruct(_address(make.rng, name, ALIGNMENT), (0, 0)))
     if operation.types.scales_d:
         problem.scale_d = TensorStruct(_address(make.rng, "scale_d", 4), (0, 0))
 
@@ -126,8 +135,7 @@ def _added(make, operation, problem, rows):
         problem.bias = TensorStruct(_address(rng, "bias", ALIGNMENT), (rng.randrange(9), 1))
         problem.group_strides.bias = rows + rng.randrange(5)
     if operation.has_residual:
-        num_bytes = operation.types.d.num_bytes
-        problem.residual, _ = make.matrix("residual", problem.m, problem.n, num_bytes, row_major=True)
+        problem.residual, _ = make.matrix("residual", problem.m, problem.n, operation.types.d, row_major=True)
 
 
 def _flags(rng, operation):
@@ -141,16 +149,16 @@ def _flags(rng, operation):
 def product(make, operation, *, has_odd_n):
     """State one problem of an operation."""
     rng, types, steps = make.rng, operation.types, GroupStrides()
-    m, n, k, groups = _extents(rng, operation)
+    m, n, k, groups = _extents(rng, operation, is_aligned=not make.has_units)
     n += has_odd_n
     rows, height = operation.num_rows_of_b(n), m
     problem = ProblemStruct(ctypes.sizeof(ProblemStruct), 0, CURRENT_DEVICE, m, n, k, flags=_flags(rng, operation))
     if operation.grouping is Grouping.GATHERED:
         problem.rows_of_a = height = _extent(rng)
         problem.index = TensorStruct(_address(rng, "index", 4), (1, 0))
-    problem.a, steps.a = make.matrix("a", height, k, types.a.num_bytes, row_major=operation.layout.a_k_major)
-    problem.b, steps.b = make.matrix("b", rows, k, types.b.num_bytes, row_major=operation.layout.b_k_major)
-    problem.d, steps.d = make.matrix("d", m, n, types.d.num_bytes, row_major=True)
+    problem.a, steps.a = make.matrix("a", height, k, types.a, row_major=operation.layout.a_k_major)
+    problem.b, steps.b = make.matrix("b", rows, k, types.b, row_major=operation.layout.b_k_major)
+    problem.d, steps.d = make.matrix("d", m, n, types.d, row_major=True)
     if operation.grouping is Grouping.BATCHED:
         steps.a, steps.b = (rng.choice((0, x, x)) for x in (steps.a, steps.b))
     problem.group_strides = steps

@@ -35,6 +35,12 @@ SKINNY = gemm_candidate("cluster_split_k", 24, 8, 2, schedule="warps4", num_stag
 SHARED_K = {"use_tma_store": False, "split_k_mode": "cluster"}
 PAIR = {"cluster_m": 2, "use_2cta": True}
 UNALIGNED = gemm_candidate("mma_sync", 16, 16, schedule="a2k4", split_k=2, **SHARED_K)
+
+
+def in_atoms(tile_m, tile_n, schedule="clc", **fields):
+    return gemm_candidate("sm100_block_scale", tile_m, tile_n, schedule=schedule, **fields)
+
+
 KERNELS = {
     "thor": [
         (Op.E4M3_BF16_KK, operands.sm100(128, 256, **PAIR)),
@@ -49,6 +55,7 @@ KERNELS = {
         (Op.E4M3_BF16_KK_GATHERED_SWIGLU, groups.sm100(128, 128)),
         (Op.BF16_MN_KGROUPED, groups.sm100(128, 64, "static")),
         (Op.E4M3_BF16_KK, SKINNY),
+        (Op.NVFP4_BF16_KK, in_atoms(128, 64, "static", cluster_m=2, swap_ab=True)),
     ],
     "h200": [
         (Op.E4M3_BF16_KK, operands.sm90(64, 16, swap_ab=True)),
@@ -84,6 +91,12 @@ MORE = {
         (Op.BF16_KK_BATCHED, operands.sm100(128, 64)),
         (Op.BF16_KK_GROUPED, groups.sm100(128, 256, **PAIR)),
         (Op.BF16_KN_GROUPED, groups.sm100(128, 128)),
+        (Op.NVFP4_BF16_KK, in_atoms(256, 128, "static", swap_ab=True, **PAIR)),
+        (Op.NVFP4_BF16_KK, in_atoms(256, 192, "static", swap_ab=True, **PAIR)),
+        (Op.NVFP4_BF16_KK, in_atoms(256, 192, **PAIR)),
+        (Op.NVFP4_BF16_KK, in_atoms(128, 192)),
+        (Op.MXFP4_BF16_KK, in_atoms(128, 128, cluster_n=2, swap_ab=True)),
+        (Op.MXFP8_BF16_KK, in_atoms(256, 64, "static", swap_ab=True, **PAIR)),
     ],
     "h200": [
         (Op.BF16_KK_RESIDUAL, gemm_candidate("sm90_cluster_split_k", 64, 96, split_k=2, **SHARED_K)),

@@ -22,6 +22,7 @@ from tests.equivalence.families.sm100_quack import divisor, num_in_group, schedu
 from tests.equivalence.next_start import AT_ONCE, when
 
 ALIGNMENT, BLOCK = 16, 128
+ATOM_ROWS, ATOM_BLOCKS, ATOM_BYTES = 128, 4, 512
 ROW_BYTES = 128
 """Of k, in a row of shared memory."""
 SMEM_OF_SM, SMEM_OF_SYSTEM = 228 * 1024, 1024
@@ -45,6 +46,7 @@ DTYPES = {
     "int32": {"uint32", "float32"},
     "fp32": {"float32"},
     "tf32": {"float32"},
+    "e2m1": {"two e2m1 a byte"},
 }
 """What a descriptor may say of an element type: its width counts, and that tf32 is rounded on the way, by bit 16."""
 
@@ -57,14 +59,14 @@ class Map:
     address: int
     extents: tuple[int, ...]
     strides: tuple[int, ...]
-    element_bytes: int
+    element_bits: int
     is_tf32: bool = False
     box: tuple[int, ...] | None = None
     """Where it is known: of what is loaded."""
 
     def differences(self, found):
         """Say how a decoded descriptor is another; empty where it is not."""
-        inner = found.box[0] * self.element_bytes
+        inner = found.box[0] * self.element_bits // 8
         wanted = TensorMap(
             dtype=found.dtype if found.dtype in self.dtypes else str(set(self.dtypes)),
             address=self.address % 2**ADDRESS_BITS,
@@ -73,7 +75,7 @@ class Map:
             box=self.box or found.box,
             element_strides=(1,) * len(self.extents),
             interleave=0,
-            swizzle={32: 1, 64: 2, 128: 3}.get(inner),
+            swizzle={32: 1, 64: 2, 128: 3}.get(inner, 0),
             l2_promotion=2,
             nan_fill=False,
             bit_1=True,
@@ -86,14 +88,14 @@ class Map:
     @property
     def is_stored_by_words(self):
         """Say whether it is a D of 32 bits, of whole numbers or not, swizzled by 16 bytes or by 32."""
-        return self.box is None and self.element_bytes == 4
+        return self.box is None and self.element_bits == 32
 
     @property
     def span(self):
         """Give the bytes from the first element to past the last, in 64 bits, around which a group's rows wrap."""
-        steps = (self.element_bytes, *self.strides)
+        steps = (self.element_bits, *(8 * x for x in self.strides))
         reach = sum((x - 1) * y for x, y in zip(self.extents, steps, strict=True))
-        return (reach + self.element_bytes) % 2**SPAN_BITS
+        return (reach + self.element_bits) // 8 % 2**SPAN_BITS
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,7 @@ class Operands:
     def _leading(self, name, rows, columns, element, *, row_major):
         """Give the stride that counts: where there is a single run, of its own length in pieces of 16 bytes."""
         outer, inner = (rows, columns) if row_major else (columns, rows)
-        step = ALIGNMENT // element.num_bytes
+        step = element.num_in(ALIGNMENT)
         return getattr(self.problem, name).strides[not row_major] if outer > 1 else ceil(inner / step) * step
 
     @property
@@ -198,7 +200,7 @@ class Operands:
     def descriptor(self, name, box=None):
         """Give an operand's descriptor, and the extents beside it."""
         rows, columns, element, row_major, is_stack = self._matrix(name)
-        size, leading = element.num_bytes, self._leading(name, rows, columns, element, row_major=row_major)
+        leading = self._leading(name, rows, columns, element, row_major=row_major)
         inner, outer = (columns, rows) if row_major else (rows, columns)
         extents, strides = [inner, outer], [leading]
         if name == "b" and self.operation.gate is not None:
@@ -208,7 +210,7 @@ class Operands:
         address, count, step = getattr(self.problem, name).data, self.groups, getattr(self.steps, name, 0)
         if name == "b":
             address, count, step = self.stack_of_b
-            address += min(self.step, 0) * size
+            address -= element.bytes_of(max(-self.step, 0))
         if is_stack:
             extents.append(count)
             strides.append(step)
@@ -217,12 +219,13 @@ class Operands:
             shape = [columns] if name == "d" else [rows]
             extents, strides = [inner, FAR, NO_END], [leading, leading]
             if name == "d":
-                address -= FAR * leading * size
+                address -= element.bytes_of(FAR * leading)
             else:
                 extents, strides = [*extents, NO_END], [leading, 2**SPAN_BITS // FAR - leading, leading]
+        steps = tuple(map(element.bytes_of, strides))
         map_ = Map(
-            frozenset(DTYPES[element.tag]), address % 2**SPAN_BITS, tuple(extents), tuple(x * size for x in strides),
-            size, element.tag == "tf32" and name in "ab", box,
+            frozenset(DTYPES[element.tag]), address % 2**SPAN_BITS, tuple(extents), steps,
+            element.bits, element.tag == "tf32" and name in "ab", box,
         )  # fmt: skip
         return [map_, tuple(shape)]
 
@@ -244,6 +247,8 @@ class Operands:
         """Give the factors of A's or of B's rows."""
         given, p = getattr(self.problem, name), self.problem
         rows = self.height if name == "scale_a" else self.operation.num_rows_of_b(p.n)
+        if self.operation.types.factors is FactorLayout.ATOMS:
+            return tensor(given.data, [self.operation.a.scale.size_of(rows, p.k)], [])
         extents, strides = [rows], [given.strides[0] if rows > 1 else 0]
         if self.operation.types.factors is FactorLayout.BLOCK:
             rows = rows if name == "scale_a" else ceil(rows / BLOCK)
@@ -254,6 +259,25 @@ class Operands:
         if name == "scale_b" and self.grouping.groups_rows:
             extents, strides = [self.groups, *extents], [self.steps.scale_b, *strides]
         return tensor(address, extents, strides)
+
+    def atoms(self, name, box_rows, num_parts, *, is_of_x):
+        """Give the descriptor of atoms of factors, 512 bytes each as 256 numbers, and how many there are each way.
+
+        Those of a stage that CTAs of a cluster share are loaded by them in equal parts, one behind the other.
+        """
+        operand = self.operation.a if name == "scale_a" else self.operation.b
+        rows = self.problem.m if name == "scale_a" else self.problem.n
+        down, along = ceil(rows / ATOM_ROWS), ceil(self.problem.k / operand.scale.block_k / ATOM_BLOCKS)
+        of_a_stage = operand.element.num_in(ROW_BYTES) // operand.scale.block_k // ATOM_BLOCKS
+        modes = [(along, ATOM_BYTES, of_a_stage), (down, along * ATOM_BYTES, ceil(box_rows / ATOM_ROWS))]
+        modes = [(ATOM_BYTES // 2, 2, ATOM_BYTES // 2), *(modes[::-1] if is_of_x and of_a_stage == 1 else modes)]
+        left, box = prod(x for _, _, x in modes) // num_parts, []
+        for _, _, extent in modes:
+            box.append(min(left, extent))
+            left //= box[-1]
+        extents, (_, *strides), _ = zip(*modes, strict=True)
+        address = getattr(self.problem, name).data
+        return Map(frozenset({"uint16"}), address, extents, tuple(strides), 16, box=tuple(box)), (down, along)
 
     def _halves(self, n, stride):
         """Give extents and strides of a vector with a gate: a fast kernel has two halves of its columns' modes."""
@@ -308,7 +332,7 @@ def _boxes(o):
     """
     candidate, operation = o.kernel.candidate, o.operation
     pair = 2 if candidate.gemm.use_2cta else 1
-    row = ROW_BYTES // operation.types.a.num_bytes
+    row = operation.types.a.num_in(ROW_BYTES)
     layout = operation.layout.a_k_major, operation.layout.b_k_major
     parts = (
         (candidate.gemm.tile_m // pair, candidate.gemm.cluster_n),
@@ -336,6 +360,22 @@ def _loads(o):
         yield Plain(struct.pack(f"<{len(shape)}i", *shape))
         if name == "b":
             yield from o.places()
+
+
+def _atoms(o):
+    """Give the parameters of the factors of X and Y: CTAs load atoms of their own rows, and of all columns of a tile.
+
+    Of X the atoms down come first among the extents, of Y those along k.
+    """
+    if o.operation.types.factors is not FactorLayout.ATOMS:
+        return
+    knobs = o.kernel.candidate.gemm
+    names = ("scale_b", "scale_a") if knobs.swap_ab else ("scale_a", "scale_b")
+    sides = (knobs.tile_m // (1 + knobs.use_2cta), knobs.cluster_n), (knobs.tile_n, knobs.cluster_m)
+    for number, (name, side) in enumerate(zip(names, sides, strict=True)):
+        found, shape = o.atoms(name, *side, is_of_x=number == 0)
+        yield found
+        yield Plain(struct.pack("<2i", *(shape if number == 0 else shape[::-1])))
 
 
 def _stored(o, name):
@@ -408,14 +448,18 @@ def _starts(o, num_clusters, blocks_per_sm=1, *, knows_loads=True):
     return [integer(is_constant), integer(found)]
 
 
+def _mma_bytes(o):
+    """Give the bytes of the tiled MMA: of block-scaled instructions there is one whatever the CTAs."""
+    is_scaled = o.operation.types.factors is FactorLayout.ATOMS
+    return 12 if is_scaled else 32 * (2 if o.kernel.candidate.gemm.use_2cta else 1)
+
+
 def _quack(o):
     """Give the parameters of quack's kernels, and of ours that are made of them."""
     is_block = o.operation.types.factors is FactorLayout.BLOCK
     has_gate = o.operation.gate is not None
-    mma = (
-        bytes(32 * (2 if o.kernel.candidate.gemm.use_2cta else 1)) if "sm100" in o.kernel.candidate.family else bytes(1)
-    )
-    found = [Plain(mma), *_loads(o)]
+    mma = bytes(_mma_bytes(o)) if "sm100" in o.kernel.candidate.family else bytes(1)
+    found = [Plain(mma), *_loads(o), *_atoms(o)]
     found += [] if has_gate else _stored(o, "d")
     found += _stored(o, "residual") if o.operation.has_residual else []
     found += _vectors(o)

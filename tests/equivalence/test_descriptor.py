@@ -73,7 +73,7 @@ def test_the_two_bits_of_cute_dsl_are_told_apart():
 @pytest.mark.parametrize(
     ("byte", "bit", "text"),
     [
-        (8, 7, r"element type is 11; expected one of \{0: 'uint8', 2: 'uint32', "),
+        (9, 1, r"element type is 14; expected one of \{0: 'uint8', 1: 'uint16', 2: 'uint32', "),
         (8, 0, r"bits \[64\] are set; no field has them"),
         (16, 0, r"modes past the 1 of the tensor hold \[16, 0, 0\]; expected 0"),
         (40, 1, r"modes past the 2 of the tensor hold \[3, 1, 1\]; expected 1"),

@@ -14,9 +14,10 @@ from itertools import zip_longest
 import pytest
 from elftools.elf.elffile import ELFFile
 
+from aot.core.candidate import KernelKey
 from aot.core.operation import ELEMENTS, Layout
 from aot.core.tile_order import NUM_ORDERS
-from tests.equivalence import cases, descriptor, kernels, programs
+from tests.equivalence import cases, descriptor, kernels, operand_kernels, programs
 from tests.equivalence.cases import Case
 from tests.equivalence.expected import Expected, expected
 from tests.equivalence.launch import DESCRIPTOR_BYTES, Answer, Launch
@@ -107,7 +108,7 @@ def refuse(wrong):
 
 
 def test_every_candidate_and_layout_of_the_wheel_gets_enough_problems(runs):
-    selected, shipped = kernels.selection().kernels, kernels.wheel().kernels
+    selected, shipped = kernels.selection().kernels, kernels.of_16_bits()
     for facet in (
         lambda x: (x.candidate if kernels.EVERY else x.candidate.family, x.operation.layout, x.operation.epilogue),
         lambda x: (x.candidate.family, x.operation if kernels.EVERY else x.operation.element),
@@ -130,6 +131,13 @@ def test_every_candidate_and_layout_of_the_wheel_gets_enough_problems(runs):
     assert min(len(x) for x in found.values()) >= MIN_CASES
     assert {key.operation.layout for key in selected} == set(Layout)
     assert {key.operation.element for key in selected} == set(ELEMENTS)
+
+
+def test_the_wheel_has_no_other_kernels_than_those_and_some_of_operand_kernels():
+    others = {x.name for x in kernels.wheel().kernels} - {x.name for x in kernels.of_16_bits()}
+    compared = [*operand_kernels.KERNELS["thor"], *operand_kernels.MORE["thor"]]
+    assert {x for x in others if "_simt_" not in x} <= {KernelKey(*x).name for x in compared}
+    assert others
 
 
 def test_the_problems_reach_what_is_rare(runs):

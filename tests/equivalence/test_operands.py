@@ -120,6 +120,7 @@ def test_every_kernel_is_launched(launches):
     families = {x.kernel.candidate.family for x in launches}
     assert families >= {"simt", "cluster_split_k", "row_registers", "row_looped", "row_rotary", "row_scalar"}
     assert families & {"sm100_quack", "sm90_quack"}
+    assert ("sm100_block_scale" in families) == ("sm100_quack" in families)
     own = {"sm90_cluster_split_k", "sm90_one_tile"}
     assert families & own == (own if "sm90_quack" in families else set())
     assert families & {"sm100_grouped", "sm90_grouped"}

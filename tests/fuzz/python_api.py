@@ -15,6 +15,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+from aot.core.element import ElementType
 from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
@@ -27,6 +28,7 @@ EXTENTS = (0, 1, 2, 3, 8, 16, 64, 72, 100, 4096)
 ODD_EXTENTS = (-1, -(2**63), 2**31 - 1, 2**31, 2**40, 2**62, 2**63 - 1)
 ODD_STRIDES = (0, -1, 2, 2**31, 2**40, 2**62, 2**63 - 1, -(2**63))
 BFLOAT16, FLOAT16, FLOAT32, E4M3, E5M2, INT8, INT32 = (4, 16), (2, 16), (2, 32), (10, 8), (12, 8), (0, 8), (0, 32)
+UINT8, E8M0 = (1, 8), (14, 8)
 DTYPES = (BFLOAT16, FLOAT16)
 ODD_DTYPES = ((2, 64), (0, 16), (1, 8), (6, 1), (5, 32), (17, 4), (255, 255), (4, 0), (8, 8), (13, 8))
 TYPES = (
@@ -52,6 +54,7 @@ NAMES = {
 }
 DTYPE_OF = {name: dtype for dtype, name in NAMES.items()}
 GROUPED = tuple(x for x in Operation if x.grouping.has_offsets)
+IN_ATOMS = tuple(x for x in Operation if x.types.factors is FactorLayout.ATOMS)
 ODD_OBJECTS = (1, 0.5, "text", [1], {}, object(), b"", True, -1)
 ODD_DEVICES = ((13, 0), (2, 1), (1, 0), (2, -1), (0, 0), (2, 99))
 ODD_DIMS = (-(2**31), -1, 65, 2**31 - 1)
@@ -229,6 +232,33 @@ def full_call(package, rng, kinds):
     return package.gated_linear if is_gated else package.linear, (left, right, bias), named
 
 
+def packed_call(package, rng, kinds):
+    """Draw a call of `linear` with elements of 4 bits, two in a byte, or of 8, whose factors are mostly in atoms."""
+    operation, oddness = rng.choice(IN_ATOMS), rng.choice((0.1, 1.0))
+    first, scale = rng.choice(kinds), operation.a.scale
+
+    def kind(*arguments):
+        return (first if rng.random() < 0.95 else rng.choice(kinds))(*arguments, oddness)
+
+    (m, n), k = (rng.choice(EXTENTS) for _ in range(2)), rng.choice((0, 16, 32, 96, 160, 4096))
+    element, per_byte = (E4M3, 1) if operation.a.element is ElementType.E4M3 else (UINT8, 2)
+    held = rng.choice((UINT8, E4M3 if scale.element is ElementType.E4M3 else E8M0))
+
+    def factors(rows):
+        if rng.random() < 0.03:
+            return rng.choice((*ODD_OBJECTS, None))
+        shape = (scale.size_of(rows, k),) if rng.random() < 0.9 else scale.num_factors(rows, k)
+        return kind(rng, shape, held if rng.random() < 0.97 else rng.choice((E8M0, E4M3, FLOAT32)))
+
+    operands = kind(rng, (m, k // per_byte), element), kind(rng, (n, k // per_byte), element)
+    named = {"scale_x": factors(m), "scale_w": factors(n)}
+    if operation.types.scales_d or rng.random() < 0.02:
+        named["scale_out"] = draw_scale(rng, kind, ((), (1,)))
+    if rng.random() < 0.7:
+        named["out"] = kind(rng, (m, n), BFLOAT16)
+    return package.linear, operands, named
+
+
 def draw_weights(rng, kind, groups, shape, dtype):
     """Draw the weights of groups: one stack, or a list that mostly differs in addresses alone."""
     if rng.random() < 0.4:
@@ -288,7 +318,7 @@ def grouped_call(package, rng, kinds):
 def plan_call(package, rng, kinds):
     """Draw a call of `plan` or `explain`."""
     named = {
-        "dtype": rng.choice(tuple(NAMES.values())),
+        "dtype": rng.choice((*NAMES.values(), "nvfp4", "mxfp8")),
         "weight_dtype": rng.choice((*(None,) * 20, *NAMES.values())),
         "out_dtype": rng.choice((*(None,) * 20, *NAMES.values())),
         "activation": rng.choice((None, "relu", "gelu", "gelu_tanh", "silu")),
@@ -306,12 +336,13 @@ def plan_call(package, rng, kinds):
 
 def call(package, rng, kinds):
     """Make one call; gives the name of what it raised, or `ok`."""
-    draw = rng.choices((plain_call, full_call, grouped_call, plan_call, row_call), (9, 9, 6, 2, 6))[0]
+    draws = (plain_call, full_call, packed_call, grouped_call, plan_call, row_call)
+    draw = rng.choices(draws, (9, 9, 3, 6, 2, 6))[0]
     function, operands, named = draw(package, rng, kinds)
     if rng.random() < 0.02 and len(operands) > 1:
         operands = (operands[0], rng.choice((None, *ODD_OBJECTS)), *operands[2:])
     try:
-        if draw in (plain_call, full_call) and rng.random() < 0.1:
+        if draw in (plain_call, full_call, packed_call) and rng.random() < 0.1:
             operands = (operands[0], package.constant(operands[1]), *operands[2:])
         function(*operands, **named)
     except (package.AotGemmError, MemoryError) as error:

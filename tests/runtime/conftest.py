@@ -13,7 +13,7 @@ from tests.readings import readings
 from tests.runtime import host, torch_reference
 from tests.runtime.exchange import Framework
 from tests.runtime.rows import with_rows
-from tests.runtime.stating import DENSE
+from tests.runtime.stating import DENSE, IN_ATOMS
 from tests.runtime.tensors import BFLOAT16, E4M3, FLOAT16, FLOAT32, INT32, UINT8, install_cupy
 
 __all__ = ["readings"]
@@ -94,6 +94,25 @@ def every_package(every_manifest, tmp_path_factory):
     """Give a package that has every operation of the catalogue, those on rows too."""
     manifest = replace(with_rows(every_manifest), package="every-gemm")
     return host.compile_package(manifest, tmp_path_factory.mktemp("every_package"))
+
+
+@pytest.fixture(scope="session")
+def packed_manifest():
+    """Give a manifest of the operations of narrow elements with factors in atoms."""
+    return host.random_manifest(5, IN_ATOMS)
+
+
+@pytest.fixture(scope="session")
+def packed_package(packed_manifest, tmp_path_factory):
+    manifest = replace(packed_manifest, package="packed-gemm")
+    return host.compile_package(manifest, tmp_path_factory.mktemp("packed_package"))
+
+
+@pytest.fixture
+def packed(packed_package):
+    library = host.Library(packed_package._library.LIBRARY)
+    library.c.recorder_reset()
+    return library
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from tests.runtime.tensors import DLTensor, FakeTensor, compact
+from tests.runtime.tensors import DLTensor, FakeTensor, compact, type_of
 
 DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 SET_ERROR = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
@@ -77,7 +77,7 @@ class Framework:
         count = len(tensor.shape)
         shape, strides = (ctypes.c_int64 * count)(*tensor.shape), (ctypes.c_int64 * count)(*tensor.strides)
         device = (ctypes.c_int32 * 2)(*tensor.device)
-        view = DLTensor(tensor.address, device, count, *tensor.dtype, 1, shape, strides, tensor.offset)
+        view = DLTensor(tensor.address, device, count, *type_of(tensor.dtype), shape, strides, tensor.offset)
         managed = ManagedTensor((ctypes.c_uint32 * 2)(1, 0), None, self._deleter, 0, view)
         self._alive[ctypes.addressof(managed)] = (managed, shape, strides, tensor)
         return ctypes.addressof(managed)

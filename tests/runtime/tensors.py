@@ -9,7 +9,9 @@ from types import ModuleType, SimpleNamespace
 
 CUDA, CPU = 2, 1
 FLOAT16, BFLOAT16, FLOAT32, FLOAT64, UINT8 = (2, 16), (4, 16), (2, 32), (2, 64), (1, 8)
-E4M3, E5M2, INT8, INT32 = (10, 8), (12, 8), (0, 8), (0, 32)
+E4M3, E5M2, INT8, INT32, E8M0 = (10, 8), (12, 8), (0, 8), (0, 32), (14, 8)
+E2M1_PAIR = (17, 4, 2)
+"""Of torch's float4_e2m1fn_x2: the third is the lanes, 1 of those without."""
 _addresses = itertools.count(1 << 40, 1 << 36)  # apart by more than any tensor here has
 _keep_alive = []
 
@@ -30,6 +32,10 @@ class DLTensor(ctypes.Structure):
 
 class DLManagedTensor(ctypes.Structure):
     _fields_ = (("tensor", DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
+
+
+def type_of(dtype):
+    return (*dtype, 1)[:3]
 
 
 def compact(shape):
@@ -57,7 +63,7 @@ class FakeTensor:
         count = len(self.shape)
         shape, strides = (ctypes.c_int64 * count)(*self.shape), (ctypes.c_int64 * count)(*self.strides)
         tensor = DLTensor(
-            self.address, (ctypes.c_int32 * 2)(*self.device), count, *self.dtype, 1, shape, strides, self.offset
+            self.address, (ctypes.c_int32 * 2)(*self.device), count, *type_of(self.dtype), shape, strides, self.offset
         )
         managed = DLManagedTensor(tensor, None, None)
         _keep_alive.append((managed, shape, strides))

@@ -8,7 +8,6 @@ from aot.core.element import ElementType
 from aot.core.operands import as_launched
 from aot.core.operation import Operation
 from aot.core.problem import Problem
-from tests.runtime import host
 from tests.runtime.stating import ADDRESSES, IN_ATOMS, state
 from tests.runtime.test_arguments import FALLBACK, launched, read, tier_of
 
@@ -16,14 +15,14 @@ NVFP4, MXFP8 = Operation.NVFP4_BF16_KK, Operation.MXFP8_BF16_KK
 M, N, K = 130, 72, 160
 
 
-@pytest.fixture(scope="module")
-def manifest():
-    return host.random_manifest(5, IN_ATOMS)
+@pytest.fixture
+def manifest(packed_manifest):
+    return packed_manifest
 
 
-@pytest.fixture(scope="module")
-def library(manifest, tmp_path_factory):
-    return host.Library(host.compile_library(manifest, tmp_path_factory.mktemp("packed")))
+@pytest.fixture
+def library(packed):
+    return packed
 
 
 def atom_bytes(rows, k, block):

@@ -445,11 +445,13 @@ static_assert(aot::xla::kCanBeCaptured == XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_
 TYPE(kInt8, S8);
 TYPE(kInt32, S32);
 TYPE(kInt64, S64);
+TYPE(kUint8, U8);
 TYPE(kFloat16, F16);
 TYPE(kFloat32, F32);
 TYPE(kBfloat16, BF16);
 TYPE(kE5m2, F8E5M2);
 TYPE(kE4m3fn, F8E4M3FN);
+TYPE(kE8m0fnu, F8E8M0FNU);
 """
 
 

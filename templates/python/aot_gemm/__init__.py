@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from ._check import CheckReport, check
     from ._explain import explain
+    from ._factors import pack_factors, unpack_factors
     from ._manifest import Info, TableInfo, info
     from ._row_table import RowPlan, explain_rows, plan_rows
     from ._table import Plan, plan
@@ -83,6 +84,7 @@ __all__ = [
     "layer_norm",
     "linear",
     "matmul",
+    "pack_factors",
     "plan",
     "plan_rows",
     "preload",
@@ -90,6 +92,7 @@ __all__ = [
     "rms_norm",
     "rotary",
     "silu_mul",
+    "unpack_factors",
 ]
 
 _LATER = {
@@ -102,8 +105,10 @@ _LATER = {
     "explain": "_explain",
     "explain_rows": "_row_table",
     "info": "_manifest",
+    "pack_factors": "_factors",
     "plan": "_table",
     "plan_rows": "_row_table",
+    "unpack_factors": "_factors",
 }
 """The names that are imported with their first use, by their module."""
 

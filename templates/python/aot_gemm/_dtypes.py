@@ -6,7 +6,7 @@ from . import errors
 from ._enumerations import BITS, ELEMENTS
 
 _TAKEN = tuple(x for x in ELEMENTS if BITS[x] >= 8 and x != "float8_e8m0fnu")
-"""Those that tensors may have here. Elements of 4 bits, and factors that are powers of two, are for the C API alone."""
+"""Those that are asked for by themselves; elements of 4 bits, and factors that are powers of two, go with a format."""
 
 
 def dtype_name(argument: str, dtype: object) -> str:

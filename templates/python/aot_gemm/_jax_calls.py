@@ -99,7 +99,7 @@ def _workspace_bytes(product: TensorCall, shape: tuple[int, ...], operation: str
     """Return the most workspace that a product needs by any of the tables: a trace does not know the device."""
     if 0 in shape:
         return 0
-    k = product.x.shape[-1]
+    k = product.x.shape[-1] * (2 if product.x.dtype == "uint8" else 1)  # of bytes that hold two elements
     n = shape[-1] if product.weight.ndim == 2 else 1
     operation_id = _library.operation(operation)
     tables = range(_library.library().aot_gemm_num_tables())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, NoReturn, TypedDict
 
 from . import _extras, _library, errors
-from ._catalogue import CATALOGUE, Row
+from ._catalogue import BLOCK_FORMATS, CATALOGUE, Row
 from ._dtypes import dtype_name
 from ._enumerations import EPILOGUES
 
@@ -13,6 +13,7 @@ _GATES = {"swiglu": "silu", "geglu": "gelu_tanh"}
 """The activation of a gate."""
 _BYTE_DTYPES = {"float8_e4m3fn", "float8_e5m2", "int8"}
 _NOT_EXTRA = ("none", "bias", "residual")
+_FACTORS = {"block": "factors of blocks", "vector": "factors of rows"}
 
 
 class Computed(TypedDict, total=False):
@@ -37,7 +38,9 @@ class Request(NamedTuple):
     b: str
     d: str
     scale: str
-    """`none`, `vector` or `block`."""
+    """`none`, `vector`, `block` or `atoms`."""
+    factor: str
+    """Of `atoms`, of which type the factors are."""
     epilogue: str
     """An activation, a gate, or `none`."""
     grouping: str
@@ -57,12 +60,19 @@ class Request(NamedTuple):
         return "bias" if self.bias and self.scale == "none" else "none"
 
     @property
+    def _factors(self) -> str:
+        if self.scale == "atoms":
+            named = (name for name, x in BLOCK_FORMATS.items() if (x.element, x.factor) == (self.a, self.factor))
+            return next(named, f"blocks in {self.factor}")
+        return "blocks" if self.scale == "block" else "rows"
+
+    @property
     def text(self) -> str:
         """Say in words what is asked for."""
         epilogue = f"{_GATES[self.epilogue]} gate" if self.epilogue in _GATES else self.epilogue
         steps = [] if epilogue == "none" else [epilogue]
         steps += [name for name, is_there in (("bias", self.bias), ("residual", self.residual)) if is_there]
-        steps += [] if self.scale == "none" else [f"factors of {'blocks' if self.scale == 'block' else 'rows'}"]
+        steps += [] if self.scale == "none" else [f"factors of {self._factors}"]
         return f"{self.a} by {self.b} into {self.d}" + (f" with {', '.join(steps)}" if steps else "")
 
 
@@ -99,19 +109,24 @@ def request_of(
         DtypeError: there is no such element type.
         UnsupportedError: there is no such activation, or no such factors.
     """
+    allowed = bool(allow_tf32), bool(use_fast_accum)
     known = _extras.GATES if gated else _extras.ACTIVATIONS
     try:
         epilogue = EPILOGUES[known["silu" if gated and activation is None else activation]]
     except (KeyError, TypeError):
         _extras.refuse_activation("gated_linear" if gated else "linear", activation)
+    found = BLOCK_FORMATS.get(dtype) if isinstance(dtype, str) else None
+    if found is not None and weight_dtype in (None, dtype) and scales is None:
+        d = "bfloat16" if out_dtype is None else dtype_name("out_dtype", out_dtype)
+        both = found.element, found.element
+        return Request("plan", *both, d, "atoms", found.factor, epilogue, "dense", bool(bias), bool(residual), *allowed)
     a = dtype_name("dtype", dtype)
     b = a if weight_dtype is None else dtype_name("weight_dtype", weight_dtype)
     d = None if out_dtype is None else dtype_name("out_dtype", out_dtype)
     scale = _scale_of(scales, a, b, d)
     if d is None:
         d = "bfloat16" if scale != "none" else "int32" if a == "int8" else a
-    allowed = bool(allow_tf32), bool(use_fast_accum)
-    return Request("plan", a, b, d, scale, epilogue, "dense", bool(bias), bool(residual), *allowed)
+    return Request("plan", a, b, d, scale, "float32", epilogue, "dense", bool(bias), bool(residual), *allowed)
 
 
 def parse(text: str) -> Request:
@@ -128,7 +143,7 @@ def _types(row: Row) -> tuple[str, str, str]:
 def _computes(row: Row, request: Request) -> bool:
     """Say whether an operation computes what is asked for: the twin of `computes` in request.cc."""
     return (
-        (*_types(row), row.scale) == (request.a, request.b, request.d, request.scale)
+        (*_types(row), row.scale, row.factor) == (request.a, request.b, request.d, request.scale, request.factor)
         and row.epilogue == request.row_epilogue
         and row.grouping == request.grouping
         and (row.epilogue == "residual") == request.residual
@@ -214,11 +229,13 @@ def _left_to_do(request: Request, row: Row) -> list[str] | None:
     if (a, b) != (request.a, request.b):
         if a != b or row.scale != "none" or a not in ("bfloat16", "float16"):
             return None
-        left += [f"convert the operands to {a}", *(["multiply by the factors"] if request.scale != "none" else [])]
-    elif row.scale != request.scale:
+        is_dequantized = request.scale == "atoms"
+        left += [f"{'dequantize' if is_dequantized else 'convert'} the operands to {a}"]
+        left += ["multiply by the factors"] if request.scale != "none" and not is_dequantized else []
+    elif (row.scale, row.factor) != (request.scale, request.factor):
         if "none" in (row.scale, request.scale):
             return None
-        left += [f"give factors of {'blocks' if row.scale == 'block' else 'rows'}"]
+        left += [f"give {_FACTORS.get(row.scale, f'factors of {row.factor}')}"]
     if row.is_fast and not request.use_fast_accum:
         left += ["use_fast_accum=True"]
     if row.a == "tf32" and not request.allow_tf32:

@@ -42,7 +42,10 @@ def run(product: str, values: tuple[Any, ...]) -> Any:
     record = call | {name: _capsule(product, call[name], stream) for name in _tensors_of(call)}
     if call.get("weights"):
         record["weights"] = tuple(_capsule(product, x, stream) for x in call["weights"])
-    written, _ = _library.binding()[f"{product}_result"](tuple(record.values()))
+    written, operation = _library.binding()[f"{product}_result"](tuple(record.values()))
+    for name in _in_rows(operation, call):
+        call[name] = pack_factors(product, call[name])
+        record[name] = _capsule(product, call[name], stream)
     for name, (*shape, element) in written.items():
         if call[name] is None:
             dtype = call["left"].dtype if element < 0 else framework.dtype(ELEMENTS[element])
@@ -94,6 +97,16 @@ def _launch(product: str, stated: tuple[Any, ...], framework: Any, stream: int) 
 def _tensors_of(call: dict[str, Any]) -> list[str]:
     """List the tensors that there are."""
     return [name for name in (*READ, *WRITTEN) if call.get(name) is not None]
+
+
+def _in_rows(operation: str, call: dict[str, Any]) -> list[str]:
+    """List the factors that an operation takes in atoms, and that lie in rows of blocks."""
+    given = [x for x in ("scale_x", "scale_w") if call.get(x) is not None]
+    if not given:
+        return []
+    from ._catalogue import IN_ATOMS  # here, since a call without factors does not need it
+
+    return [x for x in given if operation in IN_ATOMS and len(call[x].shape) > 1]
 
 
 def _take_promise(call: dict[str, Any]) -> int:
@@ -196,6 +209,13 @@ def release(product: str, tensor: Any, stream: int) -> None:  # noqa: ARG001 - t
 def compact(product: str, tensor: Any) -> Any:  # noqa: ARG001
     """Copy a left operand that is not one matrix in memory, as torch's own products do."""
     return framework_of(tensor).compact(tensor)
+
+
+def pack_factors(product: str, factors: Any) -> Any:  # noqa: ARG001
+    """Put factors that lie in rows of blocks into the atoms that kernels take."""
+    from . import _factors  # here, since most calls have none
+
+    return _factors.pack_factors(factors)
 
 
 def examine(kind: type) -> bool:

@@ -8,15 +8,17 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
+from ._torch_blocks import PACKED
 from ._torch_operators import NAMESPACE
 
 _operators: Any = getattr(torch.ops, NAMESPACE)
 
 
-@register_flop_formula([_operators.linear, _operators.gated_linear])
-def _linear_flops(x_shape: Any, weight_shape: Any, *_: Any, **__: Any) -> int:
+@register_flop_formula([_operators.linear, _operators.gated_linear], get_raw=True)
+def _linear_flops(x: Any, weight: Any, *_: Any, **__: Any) -> int:
     """Count two operations for each element of x and row of the weight, as torch does of mm and addmm."""
-    return int(2 * math.prod(x_shape) * weight_shape[0])
+    num_held = 2 if x.dtype in PACKED else 1
+    return int(2 * num_held * math.prod(x.shape) * weight.shape[0])
 
 
 @register_flop_formula(_operators.matmul)

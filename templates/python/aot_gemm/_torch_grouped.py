@@ -22,7 +22,7 @@ _ARGUMENTS = (
 )
 _TENSORS = ("x", "weight", "offsets", "bias", "index", "scale_x", "scale_w")
 """The tensors by position."""
-_REQUEST = Request("grouped_linear", "", "", "", "none", "none", "kgrouped", *[False] * 4)
+_REQUEST = Request("grouped_linear", "", "", "", "none", "float32", "none", "kgrouped", *[False] * 4)
 """The gradient of weights, but for its element types."""
 _LISTED = _ARGUMENTS.replace("Tensor weight", "Tensor[] weight")
 SCHEMAS = {

@@ -9,6 +9,7 @@ import torch
 from . import _operations
 from ._constant import ConstantWeight
 from ._dtypes import dtype_name
+from ._extras import split_factors
 from ._torch_operators import LIBRARY
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ _Interpreter = torch._C._functorch.CInterpreter  # noqa: SLF001
 _forward_ad = torch.autograd.forward_ad
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 _WEIGHTS = (*PLAIN, ConstantWeight)
+_FACTORS = ("scale_x", "scale_w", "scale_out")
 
 
 def is_plain(tensor: Any) -> bool:
@@ -55,6 +57,9 @@ def dispatch(name: str, direct: Any, operands: tuple[Any, ...], out: Any, option
         isinstance(operands[0], torch.Tensor) and is_recorded(*_flat(operands), out, *options.values())
     ):
         return direct(*operands, out=out, **options)
+    if name == "linear":
+        given = split_factors(*(options.get(x) for x in _FACTORS))
+        options = options | {x: y for x, y in zip(_FACTORS, given, strict=True) if y is not None}
     operands = tuple(list(_flat(x)) if isinstance(x, (list, tuple)) else _tensor_of(x) for x in operands)
     if options.get("out_dtype") is not None:
         options = {**options, "out_dtype": _torch_dtype(options["out_dtype"])}

@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 DEVICES = ("cuda", "meta")
 """Where the tensors of a trace are said to be; meta tensors have shapes alone."""
 _CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5}
-_CODES_OF_BYTES = {"float8_e4m3fn": 10, "float8_e5m2": 12, "bool": 6}
-"""DLDataTypeCode of dlpack.h, by what the name of an element type begins with, and by the whole name."""
+_CODES_OF_BYTES = {"float8_e4m3fn": 10, "float8_e5m2": 12, "float8_e8m0fnu": 14, "float4_e2m1fn_x2": 1, "bool": 6}
+"""DLDataTypeCode of dlpack.h, by what the name of an element type begins with, and by the whole name: of torch's pairs
+of 4 bits that of their bytes, which is the same to the library."""
 _UNKNOWN_TYPE = 3
 """kDLOpaqueHandle of dlpack.h."""
 _UNKNOWN_EXTENT = 8192

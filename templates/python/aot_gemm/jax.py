@@ -22,6 +22,7 @@ import jax
 from . import _extras, errors
 from ._dtypes import dtype_name
 from ._enumerations import ALLOW_TF32, INTERLEAVED, USE_FAST_ACCUM
+from ._factors import pack_factors
 from ._jax_calls import SLOTS, Call, compiled
 
 if not hasattr(jax, "ffi"):
@@ -84,10 +85,11 @@ def linear(
     Arguments are those of the package's `linear`, which has more of each.
 
     Args:
-        x: (..., k) of bfloat16, float16, float32, float8_e4m3fn, float8_e5m2 or int8.
-        weight: (n, k).
+        x: (..., k) of bfloat16, float16, float32, float8_e4m3fn, float8_e5m2 or int8; or (..., k / 2) bytes of uint8.
+        weight: (n, k), or (n, k / 2).
         bias: (n,).
-        scale_x: float32 factors of x, of float8 and int8 operands; so is `scale_w`, of weight.
+        scale_x: float32 factors of x, of float8 and int8 operands, or narrow ones, as the package's `linear` has them;
+            so is `scale_w`, of weight.
         scale_w: see `scale_x`.
         residual: (..., n), of the result's element type.
         scale_out: one float32 by which a float8 result is multiplied.
@@ -103,8 +105,15 @@ def linear(
         AotGemmError: one of its classes, as `linear` of the package has them.
     """
     flags = ALLOW_TF32 * bool(allow_tf32) + USE_FAST_ACCUM * bool(use_fast_accum)
-    operands = x, weight, bias, scale_x, scale_w, residual, scale_out
+    scale_x, scale_w, scale_out = _extras.split_factors(scale_x, scale_w, scale_out)
+    operands = x, weight, bias, _in_atoms(scale_x), _in_atoms(scale_w), residual, scale_out
     return _run("linear", operands, activation=activation, out_dtype=out_dtype, flags=flags)
+
+
+def _in_atoms(scale: Any) -> Any:
+    """Return factors of 8 bits in atoms, where they lie in rows of blocks; others as they are."""
+    is_narrow = getattr(getattr(scale, "dtype", None), "itemsize", None) == 1
+    return pack_factors(scale) if is_narrow and scale.ndim > 1 else scale
 
 
 def gated_linear(

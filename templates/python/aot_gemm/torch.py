@@ -23,9 +23,11 @@ from typing import Any
 import torch
 
 from . import (
+    _torch_blocks,
     _torch_flops,  # noqa: F401 - which has FlopCounterMode count the products
     _torch_rows,
 )
+from ._torch_blocks import dequantize
 from ._torch_export import fuse
 from ._torch_grouped import grouped_linear
 from ._torch_modules import Linear
@@ -42,6 +44,7 @@ __all__ = [
     "PreparedWeight",
     "QuantizeReport",
     "QuantizedLinear",
+    "dequantize",
     "fuse",
     "gated_linear",
     "gelu_tanh_mul",
@@ -62,10 +65,11 @@ __all__ = [
 
 
 def quantize(x: Any, *arguments: Any, **options: Any) -> Any:
-    """Hold a model's weights in a narrow format, or round the rows of a tensor: torch's word for both.
+    """Hold a model's weights in a narrow format, or round a tensor: torch's word for both.
 
         report = aot_gemm.torch.quantize(model, "fp8")
         values, scale = aot_gemm.torch.quantize(x, torch.float8_e4m3fn)
+        values, scale = aot_gemm.torch.quantize(x, "nvfp4")
 
     `quantize(model, format, *, where=None, constant=False)` makes a QuantizedLinear of every nn.Linear of bfloat16 or
     float16 that this wheel has tuned products of the format for, and of those under `patch`. The module stays the same
@@ -77,6 +81,15 @@ def quantize(x: Any, *arguments: Any, **options: Any) -> Any:
 
     `quantize(x, dtype=torch.float8_e4m3fn, granularity="row", *, scale=None, out=None, scale_out=None)` is the
     package's `quantize`, as `rms_norm` is here.
+
+    `quantize(x, dtype, *, scale=None)` of "nvfp4", "mxfp4" or "mxfp8" rounds a tensor (..., k) of bfloat16, float16 or
+    float32, on any device, by torch's own functions in float32. It returns what `linear` takes as x and scale_x, or as
+    weight and scale_w: the elements, (..., k / 2) bytes of uint8 that hold two e2m1 each, or of "mxfp8" float8_e4m3fn;
+    and the factors in atoms, of "nvfp4" in a pair with the tensor's own. Of "nvfp4" the own factor is the largest
+    magnitude over 6 * 448, or `scale`, a float32 tensor of one element, where it is given; and each 16 elements along k
+    have the nearest e4m3 to their largest magnitude over 6 and over the own factor, between 2^-9 and 448. Of the others
+    each 32 have the least power of two by which none is more than the elements' largest number. What is not finite
+    makes its block NaN, and of "nvfp4" all. No gradient is recorded. `dequantize` gives back what they stand for.
 
     Args:
         x: an nn.Module, or a tensor (..., cols).
@@ -92,6 +105,9 @@ def quantize(x: Any, *arguments: Any, **options: Any) -> Any:
     """
     if isinstance(x, torch.nn.Module):
         return quantize_model(x, *arguments, **options)
+    name = arguments[0] if arguments else options.get("dtype")
+    if isinstance(name, str) and name in _torch_blocks.FORMATS:
+        return _torch_blocks.quantize(x, *arguments, **options)
     return _torch_rows.quantize(x, *arguments, **options)
 
 

@@ -17,6 +17,8 @@ class Row(NamedTuple):
     d: str
     scale: str
     """`none`, `vector`, `block` or `atoms`."""
+    factor: str
+    """Of which type its factors are."""
     epilogue: str
     grouping: str
     """`dense`, `batched`, `grouped`, `gathered` or `kgrouped`."""
@@ -26,66 +28,87 @@ class Row(NamedTuple):
 
 
 CATALOGUE = (
-    Row("bf16", "bf16_kk", "bfloat16", "bfloat16", "bfloat16", "none", "none", "dense", 0, 0),
-    Row("fp16", "fp16_kk", "float16", "float16", "float16", "none", "none", "dense", 0, 0),
-    Row("bf16_bias", "bf16_kk_bias", "bfloat16", "bfloat16", "bfloat16", "none", "bias", "dense", 1, 0),
-    Row("fp16_bias", "fp16_kk_bias", "float16", "float16", "float16", "none", "bias", "dense", 1, 0),
-    Row("bf16_relu", "bf16_kk_relu", "bfloat16", "bfloat16", "bfloat16", "none", "relu", "dense", 1, 0),
-    Row("bf16_gelu", "bf16_kk_gelu", "bfloat16", "bfloat16", "bfloat16", "none", "gelu", "dense", 1, 0),
-    Row("bf16_gelu_tanh", "bf16_kk_gelu_tanh", "bfloat16", "bfloat16", "bfloat16", "none", "gelu_tanh", "dense", 1, 0),
-    Row("bf16_silu", "bf16_kk_silu", "bfloat16", "bfloat16", "bfloat16", "none", "silu", "dense", 1, 0),
-    Row("bf16_residual", "bf16_kk_residual", "bfloat16", "bfloat16", "bfloat16", "none", "residual", "dense", 1, 0),
-    Row("bf16_swiglu", "bf16_kk_swiglu", "bfloat16", "bfloat16", "bfloat16", "none", "swiglu", "dense", 1, 0),
-    Row("bf16_geglu", "bf16_kk_geglu", "bfloat16", "bfloat16", "bfloat16", "none", "geglu", "dense", 1, 0),
-    Row("fp16_relu", "fp16_kk_relu", "float16", "float16", "float16", "none", "relu", "dense", 1, 0),
-    Row("fp16_gelu", "fp16_kk_gelu", "float16", "float16", "float16", "none", "gelu", "dense", 1, 0),
-    Row("fp16_gelu_tanh", "fp16_kk_gelu_tanh", "float16", "float16", "float16", "none", "gelu_tanh", "dense", 1, 0),
-    Row("fp16_silu", "fp16_kk_silu", "float16", "float16", "float16", "none", "silu", "dense", 1, 0),
-    Row("fp16_residual", "fp16_kk_residual", "float16", "float16", "float16", "none", "residual", "dense", 1, 0),
-    Row("fp16_swiglu", "fp16_kk_swiglu", "float16", "float16", "float16", "none", "swiglu", "dense", 1, 0),
-    Row("fp16_geglu", "fp16_kk_geglu", "float16", "float16", "float16", "none", "geglu", "dense", 1, 0),
-    Row("e4m3_bf16", "e4m3_bf16_kk", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "none", "dense", 1, 0),
-    Row("e4m3_fp16", "e4m3_fp16_kk", "float8_e4m3fn", "float8_e4m3fn", "float16", "vector", "none", "dense", 1, 0),
-    Row("e4m3_fp32", "e4m3_fp32_kk", "float8_e4m3fn", "float8_e4m3fn", "float32", "vector", "none", "dense", 1, 0),
-    Row("e4m3_e4m3", "e4m3_e4m3_kk", "float8_e4m3fn", "float8_e4m3fn", "float8_e4m3fn", "vector", "none", "dense", 1, 0),
-    Row("e5m2e4m3_bf16", "e5m2e4m3_bf16_kk", "float8_e5m2", "float8_e4m3fn", "bfloat16", "vector", "none", "dense", 1, 0),
-    Row("e4m3e5m2_bf16", "e4m3e5m2_bf16_kk", "float8_e4m3fn", "float8_e5m2", "bfloat16", "vector", "none", "dense", 1, 0),
-    Row("e4m3_bf16_fast", "e4m3_bf16_fast_kk", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "none", "dense", 1, 1),
-    Row("e4m3_bf16_block", "e4m3_bf16_block_kk", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "block", "none", "dense", 0, 0),
-    Row("e4m3_bf16_relu", "e4m3_bf16_kk_relu", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "relu", "dense", 1, 0),
-    Row("e4m3_bf16_gelu", "e4m3_bf16_kk_gelu", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "gelu", "dense", 1, 0),
-    Row("e4m3_bf16_gelu_tanh", "e4m3_bf16_kk_gelu_tanh", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "gelu_tanh", "dense", 1, 0),
-    Row("e4m3_bf16_silu", "e4m3_bf16_kk_silu", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "silu", "dense", 1, 0),
-    Row("e4m3_bf16_residual", "e4m3_bf16_kk_residual", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "residual", "dense", 1, 0),
-    Row("e4m3_bf16_swiglu", "e4m3_bf16_kk_swiglu", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "swiglu", "dense", 1, 0),
-    Row("e4m3_bf16_geglu", "e4m3_bf16_kk_geglu", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "geglu", "dense", 1, 0),
-    Row("int8_int32", "int8_int32_kk", "int8", "int8", "int32", "none", "none", "dense", 0, 0),
-    Row("int8_bf16", "int8_bf16_kk", "int8", "int8", "bfloat16", "vector", "none", "dense", 1, 0),
-    Row("int8_fp16", "int8_fp16_kk", "int8", "int8", "float16", "vector", "none", "dense", 1, 0),
-    Row("tf32", "tf32_kk", "tf32", "tf32", "float32", "none", "none", "dense", 0, 0),
-    Row("fp32", "fp32_kk", "float32", "float32", "float32", "none", "none", "dense", 0, 0),
-    Row("bf16_grouped", "bf16_kk_grouped", "bfloat16", "bfloat16", "bfloat16", "none", "none", "grouped", 0, 0),
-    Row("bf16_grouped_swiglu", "bf16_kk_grouped_swiglu", "bfloat16", "bfloat16", "bfloat16", "none", "swiglu", "grouped", 1, 0),
-    Row("bf16_gathered", "bf16_kk_gathered", "bfloat16", "bfloat16", "bfloat16", "none", "none", "gathered", 0, 0),
-    Row("bf16_gathered_swiglu", "bf16_kk_gathered_swiglu", "bfloat16", "bfloat16", "bfloat16", "none", "swiglu", "gathered", 1, 0),
-    Row("bf16_kgrouped", "bf16_mn_kgrouped", "bfloat16", "bfloat16", "bfloat16", "none", "none", "kgrouped", 0, 0),
-    Row("fp16_grouped", "fp16_kk_grouped", "float16", "float16", "float16", "none", "none", "grouped", 0, 0),
-    Row("fp16_grouped_swiglu", "fp16_kk_grouped_swiglu", "float16", "float16", "float16", "none", "swiglu", "grouped", 1, 0),
-    Row("fp16_gathered", "fp16_kk_gathered", "float16", "float16", "float16", "none", "none", "gathered", 0, 0),
-    Row("fp16_gathered_swiglu", "fp16_kk_gathered_swiglu", "float16", "float16", "float16", "none", "swiglu", "gathered", 1, 0),
-    Row("fp16_kgrouped", "fp16_mn_kgrouped", "float16", "float16", "float16", "none", "none", "kgrouped", 0, 0),
-    Row("e4m3_bf16_grouped", "e4m3_bf16_kk_grouped", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "none", "grouped", 1, 0),
-    Row("e4m3_bf16_grouped_swiglu", "e4m3_bf16_kk_grouped_swiglu", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "swiglu", "grouped", 1, 0),
-    Row("e4m3_bf16_gathered", "e4m3_bf16_kk_gathered", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "none", "gathered", 1, 0),
-    Row("e4m3_bf16_gathered_swiglu", "e4m3_bf16_kk_gathered_swiglu", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "swiglu", "gathered", 1, 0),
-    Row("e4m3_bf16_block_grouped", "e4m3_bf16_block_kk_grouped", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "block", "none", "grouped", 0, 0),
-    Row("e4m3_bf16_block_grouped_swiglu", "e4m3_bf16_block_kk_grouped_swiglu", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "block", "swiglu", "grouped", 1, 0),
-    Row("e4m3_bf16_block_gathered", "e4m3_bf16_block_kk_gathered", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "block", "none", "gathered", 0, 0),
-    Row("e4m3_bf16_block_gathered_swiglu", "e4m3_bf16_block_kk_gathered_swiglu", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "block", "swiglu", "gathered", 1, 0),
-    Row("nvfp4_bf16", "nvfp4_bf16_kk", "float4_e2m1fn", "float4_e2m1fn", "bfloat16", "atoms", "none", "dense", 0, 0),
-    Row("mxfp4_bf16", "mxfp4_bf16_kk", "float4_e2m1fn", "float4_e2m1fn", "bfloat16", "atoms", "none", "dense", 0, 0),
-    Row("mxfp8_bf16", "mxfp8_bf16_kk", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "atoms", "none", "dense", 0, 0),
+    Row("bf16", "bf16_kk", "bfloat16", "bfloat16", "bfloat16", "none", "float32", "none", "dense", 0, 0),
+    Row("fp16", "fp16_kk", "float16", "float16", "float16", "none", "float32", "none", "dense", 0, 0),
+    Row("bf16_bias", "bf16_kk_bias", "bfloat16", "bfloat16", "bfloat16", "none", "float32", "bias", "dense", 1, 0),
+    Row("fp16_bias", "fp16_kk_bias", "float16", "float16", "float16", "none", "float32", "bias", "dense", 1, 0),
+    Row("bf16_relu", "bf16_kk_relu", "bfloat16", "bfloat16", "bfloat16", "none", "float32", "relu", "dense", 1, 0),
+    Row("bf16_gelu", "bf16_kk_gelu", "bfloat16", "bfloat16", "bfloat16", "none", "float32", "gelu", "dense", 1, 0),
+    Row("bf16_gelu_tanh", "bf16_kk_gelu_tanh", "bfloat16", "bfloat16", "bfloat16", "none", "float32", "gelu_tanh", "dense", 1, 0),
+    Row("bf16_silu", "bf16_kk_silu", "bfloat16", "bfloat16", "bfloat16", "none", "float32", "silu", "dense", 1, 0),
+    Row("bf16_residual", "bf16_kk_residual", "bfloat16", "bfloat16", "bfloat16", "none", "float32", "residual", "dense", 1, 0),
+    Row("bf16_swiglu", "bf16_kk_swiglu", "bfloat16", "bfloat16", "bfloat16", "none", "float32", "swiglu", "dense", 1, 0),
+    Row("bf16_geglu", "bf16_kk_geglu", "bfloat16", "bfloat16", "bfloat16", "none", "float32", "geglu", "dense", 1, 0),
+    Row("fp16_relu", "fp16_kk_relu", "float16", "float16", "float16", "none", "float32", "relu", "dense", 1, 0),
+    Row("fp16_gelu", "fp16_kk_gelu", "float16", "float16", "float16", "none", "float32", "gelu", "dense", 1, 0),
+    Row("fp16_gelu_tanh", "fp16_kk_gelu_tanh", "float16", "float16", "float16", "none", "float32", "gelu_tanh", "dense", 1, 0),
+    Row("fp16_silu", "fp16_kk_silu", "float16", "float16", "float16", "none", "float32", "silu", "dense", 1, 0),
+    Row("fp16_residual", "fp16_kk_residual", "float16", "float16", "float16", "none", "float32", "residual", "dense", 1, 0),
+    Row("fp16_swiglu", "fp16_kk_swiglu", "float16", "float16", "float16", "none", "float32", "swiglu", "dense", 1, 0),
+    Row("fp16_geglu", "fp16_kk_geglu", "float16", "float16", "float16", "none", "float32", "geglu", "dense", 1, 0),
+    Row("e4m3_bf16", "e4m3_bf16_kk", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "float32", "none", "dense", 1, 0),
+    Row("e4m3_fp16", "e4m3_fp16_kk", "float8_e4m3fn", "float8_e4m3fn", "float16", "vector", "float32", "none", "dense", 1, 0),
+    Row("e4m3_fp32", "e4m3_fp32_kk", "float8_e4m3fn", "float8_e4m3fn", "float32", "vector", "float32", "none", "dense", 1, 0),
+    Row("e4m3_e4m3", "e4m3_e4m3_kk", "float8_e4m3fn", "float8_e4m3fn", "float8_e4m3fn", "vector", "float32", "none", "dense", 1, 0),
+    Row("e5m2e4m3_bf16", "e5m2e4m3_bf16_kk", "float8_e5m2", "float8_e4m3fn", "bfloat16", "vector", "float32", "none", "dense", 1, 0),
+    Row("e4m3e5m2_bf16", "e4m3e5m2_bf16_kk", "float8_e4m3fn", "float8_e5m2", "bfloat16", "vector", "float32", "none", "dense", 1, 0),
+    Row("e4m3_bf16_fast", "e4m3_bf16_fast_kk", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "float32", "none", "dense", 1, 1),
+    Row("e4m3_bf16_block", "e4m3_bf16_block_kk", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "block", "float32", "none", "dense", 0, 0),
+    Row("e4m3_bf16_relu", "e4m3_bf16_kk_relu", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "float32", "relu", "dense", 1, 0),
+    Row("e4m3_bf16_gelu", "e4m3_bf16_kk_gelu", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "float32", "gelu", "dense", 1, 0),
+    Row("e4m3_bf16_gelu_tanh", "e4m3_bf16_kk_gelu_tanh", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "float32", "gelu_tanh", "dense", 1, 0),
+    Row("e4m3_bf16_silu", "e4m3_bf16_kk_silu", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "float32", "silu", "dense", 1, 0),
+    Row("e4m3_bf16_residual", "e4m3_bf16_kk_residual", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "float32", "residual", "dense", 1, 0),
+    Row("e4m3_bf16_swiglu", "e4m3_bf16_kk_swiglu", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "float32", "swiglu", "dense", 1, 0),
+    Row("e4m3_bf16_geglu", "e4m3_bf16_kk_geglu", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "float32", "geglu", "dense", 1, 0),
+    Row("int8_int32", "int8_int32_kk", "int8", "int8", "int32", "none", "float32", "none", "dense", 0, 0),
+    Row("int8_bf16", "int8_bf16_kk", "int8", "int8", "bfloat16", "vector", "float32", "none", "dense", 1, 0),
+    Row("int8_fp16", "int8_fp16_kk", "int8", "int8", "float16", "vector", "float32", "none", "dense", 1, 0),
+    Row("tf32", "tf32_kk", "tf32", "tf32", "float32", "none", "float32", "none", "dense", 0, 0),
+    Row("fp32", "fp32_kk", "float32", "float32", "float32", "none", "float32", "none", "dense", 0, 0),
+    Row("bf16_grouped", "bf16_kk_grouped", "bfloat16", "bfloat16", "bfloat16", "none", "float32", "none", "grouped", 0, 0),
+    Row("bf16_grouped_swiglu", "bf16_kk_grouped_swiglu", "bfloat16", "bfloat16", "bfloat16", "none", "float32", "swiglu", "grouped", 1, 0),
+    Row("bf16_gathered", "bf16_kk_gathered", "bfloat16", "bfloat16", "bfloat16", "none", "float32", "none", "gathered", 0, 0),
+    Row("bf16_gathered_swiglu", "bf16_kk_gathered_swiglu", "bfloat16", "bfloat16", "bfloat16", "none", "float32", "swiglu", "gathered", 1, 0),
+    Row("bf16_kgrouped", "bf16_mn_kgrouped", "bfloat16", "bfloat16", "bfloat16", "none", "float32", "none", "kgrouped", 0, 0),
+    Row("fp16_grouped", "fp16_kk_grouped", "float16", "float16", "float16", "none", "float32", "none", "grouped", 0, 0),
+    Row("fp16_grouped_swiglu", "fp16_kk_grouped_swiglu", "float16", "float16", "float16", "none", "float32", "swiglu", "grouped", 1, 0),
+    Row("fp16_gathered", "fp16_kk_gathered", "float16", "float16", "float16", "none", "float32", "none", "gathered", 0, 0),
+    Row("fp16_gathered_swiglu", "fp16_kk_gathered_swiglu", "float16", "float16", "float16", "none", "float32", "swiglu", "gathered", 1, 0),
+    Row("fp16_kgrouped", "fp16_mn_kgrouped", "float16", "float16", "float16", "none", "float32", "none", "kgrouped", 0, 0),
+    Row("e4m3_bf16_grouped", "e4m3_bf16_kk_grouped", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "float32", "none", "grouped", 1, 0),
+    Row("e4m3_bf16_grouped_swiglu", "e4m3_bf16_kk_grouped_swiglu", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "float32", "swiglu", "grouped", 1, 0),
+    Row("e4m3_bf16_gathered", "e4m3_bf16_kk_gathered", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "float32", "none", "gathered", 1, 0),
+    Row("e4m3_bf16_gathered_swiglu", "e4m3_bf16_kk_gathered_swiglu", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "float32", "swiglu", "gathered", 1, 0),
+    Row("e4m3_bf16_block_grouped", "e4m3_bf16_block_kk_grouped", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "block", "float32", "none", "grouped", 0, 0),
+    Row("e4m3_bf16_block_grouped_swiglu", "e4m3_bf16_block_kk_grouped_swiglu", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "block", "float32", "swiglu", "grouped", 1, 0),
+    Row("e4m3_bf16_block_gathered", "e4m3_bf16_block_kk_gathered", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "block", "float32", "none", "gathered", 0, 0),
+    Row("e4m3_bf16_block_gathered_swiglu", "e4m3_bf16_block_kk_gathered_swiglu", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "block", "float32", "swiglu", "gathered", 1, 0),
+    Row("nvfp4_bf16", "nvfp4_bf16_kk", "float4_e2m1fn", "float4_e2m1fn", "bfloat16", "atoms", "float8_e4m3fn", "none", "dense", 0, 0),
+    Row("mxfp4_bf16", "mxfp4_bf16_kk", "float4_e2m1fn", "float4_e2m1fn", "bfloat16", "atoms", "float8_e8m0fnu", "none", "dense", 0, 0),
+    Row("mxfp8_bf16", "mxfp8_bf16_kk", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "atoms", "float8_e8m0fnu", "none", "dense", 0, 0),
 )
+IN_ATOMS = frozenset(x.call for x in CATALOGUE if x.scale == "atoms")
+"""The operations whose factors lie in atoms."""
+
+
+class BlockFormat(NamedTuple):
+    """Narrow elements with a factor of 8 bits for each block of them along k."""
+
+    element: str
+    factor: str
+    block: int
+    """Elements that a factor serves."""
+    has_tensor_factor: int
+    """1 where the whole tensor has a float32 factor too."""
+
+
+BLOCK_FORMATS = {
+    "nvfp4": BlockFormat("float4_e2m1fn", "float8_e4m3fn", 16, 1),
+    "mxfp4": BlockFormat("float4_e2m1fn", "float8_e8m0fnu", 32, 0),
+    "mxfp8": BlockFormat("float8_e4m3fn", "float8_e8m0fnu", 32, 0),
+}
+"""By name."""
 
 
 class RowRow(NamedTuple):

@@ -1,0 +1,183 @@
+"""Tensors in narrow elements with a factor for each block along k, by torch's own functions: NVFP4, MXFP4, MXFP8.
+
+All is done in float32, on the tensor's own device. The toolchain's block_quantization.py has the same rules for numpy,
+and gives the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from . import _factors, errors
+from ._catalogue import BLOCK_FORMATS, BlockFormat
+
+FORMATS = tuple(BLOCK_FORMATS)
+"""The formats by name, as `quantize` takes them."""
+PACKED = (torch.uint8, getattr(torch, "float4_e2m1fn_x2", torch.uint8))
+"""Element types of tensors whose elements are bytes that hold two e2m1 each."""
+_WIDE = (torch.bfloat16, torch.float16, torch.float32)
+_LARGEST = {"float4_e2m1fn": 6.0, "float8_e4m3fn": 448.0}
+"""By element type: its largest value."""
+_LEAST_E4M3 = 2.0**-9
+"""Twins of LEAST_E4M3 and LEAST_SCALE of the toolchain's block_quantization.py."""
+_LEAST_SCALE = 2.0**-126
+_E8M0_BIAS = 127
+_SLAB = 1024
+"""Rows that are rounded at a time, so that little is held in float32."""
+_E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+"""By code; the fourth bit is the sign."""
+_SIGN, _CODE, _MOST_CODE = 8, 0xF, 7
+_BITS = 4
+_PER_BYTE = 2
+
+
+def quantize(x: Any, dtype: str, *, scale: Any = None) -> tuple[Any, Any]:
+    """Round a tensor (..., k) to elements and factors of a format; `aot_gemm.torch.quantize` says how."""
+    name, form = dtype, BLOCK_FORMATS[dtype]
+    _check(x, name, form)
+    held = x.detach().reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    own = _own_factor(held, scale) if form.has_tensor_factor else None
+    if own is None and scale is not None:
+        raise errors.OperandError(f"quantize: got scale, which goes with nvfp4; {name} has factors of blocks alone")
+    rows, k = held.shape
+    is_packed = form.element == "float4_e2m1fn"
+    held_in = torch.uint8 if is_packed else torch.float8_e4m3fn
+    values = x.new_empty(rows, k // _PER_BYTE if is_packed else k, dtype=held_in)
+    factors = x.new_empty(rows, -(-k // form.block), dtype=getattr(torch, form.factor))
+    for start in range(0, rows, _SLAB):
+        part = slice(start, start + _SLAB)
+        values[part], factors[part] = _rounded(held[part].float(), own, form)
+    atoms = _factors.atoms_of(torch, factors)
+    return values.reshape(*x.shape[:-1], values.shape[1]), atoms if own is None else (atoms, own)
+
+
+def _rounded(wide: Any, own: Any, form: BlockFormat) -> tuple[Any, Any]:
+    """Return elements and factors (rows, blocks) of float32 values (rows, k); `own` is the tensor's factor, or None."""
+    k = wide.shape[1]
+    blocks = torch.nn.functional.pad(wide, (0, -k % form.block)).unflatten(1, (-1, form.block))
+    most = blocks.abs().amax(2)
+    if own is None:
+        factors = _powers(most, _LARGEST[form.element])
+        each = _of_powers(factors)
+    else:
+        ratio = most / (_LARGEST[form.element] * own)
+        factors = ratio.clamp(_LEAST_E4M3, _LARGEST[form.factor]).to(torch.float8_e4m3fn)
+        each = factors.float() * own
+    scaled = (blocks / each.unsqueeze(2)).flatten(1)[:, :k]
+    return (_e2m1_bytes if form.element == "float4_e2m1fn" else _e4m3)(scaled), factors
+
+
+def _check(x: Any, name: str, form: BlockFormat) -> None:
+    if x.dtype not in _WIDE:
+        raise errors.DtypeError(f"quantize: x is {x.dtype}; expected bfloat16, float16 or float32")
+    if x.ndim < 1:
+        raise errors.ShapeError("quantize: x has shape (); expected (..., k)")
+    if form.element == "float4_e2m1fn" and x.shape[-1] % _PER_BYTE:
+        raise errors.ShapeError(
+            f"quantize: x has shape {tuple(x.shape)}; expected an even k of {name}, two elements of which are a byte; "
+            "pad x and the weight with zeros"
+        )
+    if not hasattr(torch, form.factor):
+        raise errors.UnsupportedError(
+            f"quantize: torch {torch.__version__} has no {form.factor}, of which {name} has its factors; expected 2.7 "
+            "or newer"
+        )
+
+
+def _own_factor(x: Any, given: Any) -> Any:
+    """Return a tensor's own factor of NVFP4: that by which the largest factor of a block is e4m3's largest number."""
+    if given is not None:
+        if not isinstance(given, torch.Tensor) or given.dtype != torch.float32 or given.numel() != 1:
+            what = f"{given.dtype} {tuple(given.shape)}" if isinstance(given, torch.Tensor) else errors.show(given)
+            raise errors.OperandError(f"quantize: scale is {what}; expected a float32 tensor of one element")
+        return given.reshape(1)
+    whole = (x.abs().amax() if x.numel() else x.new_zeros(())).float().reshape(1)
+    largest = torch.full_like(whole, _LARGEST["float4_e2m1fn"] * _LARGEST["float8_e4m3fn"])
+    return torch.where(whole == 0, 1.0, (whole / largest).clamp_min(_LEAST_SCALE))  # by a number it would be multiplied
+
+
+def _powers(most: Any, largest: float) -> Any:
+    """Return the least powers of two by which no element of a block is more than its type's largest number."""
+    significand, exponent = math.frexp(largest)
+    of_most, needed = torch.frexp(most)
+    codes = (needed - exponent + (of_most > significand) + _E8M0_BIAS).clamp(0, 2 * _E8M0_BIAS)
+    codes = torch.where(most == 0, 0, codes).where(most.isfinite(), 2 * _E8M0_BIAS + 1)
+    return codes.to(torch.uint8).view(torch.float8_e8m0fnu)
+
+
+def _of_powers(factors: Any) -> Any:
+    """Return factors that are powers of two in float32, NaN among them."""
+    codes = factors.view(torch.uint8).int()
+    least = torch.full_like(codes, 1 << 22)  # 2^-127, which is no normal number
+    bits = torch.where(codes == 0, least, codes << 23)
+    return torch.where(codes == 2 * _E8M0_BIAS + 1, torch.full_like(codes, 0x7FC00000), bits).view(torch.float32)
+
+
+def _e2m1_bytes(scaled: Any) -> Any:
+    """Round to e2m1, to nearest and ties to even, two to a byte, the first in the lower half; NaN becomes 6."""
+    size = scaled.abs()
+    small, middle, large = (size * 2).round(), size.round() + 2, (size / 2).round() + 4
+    rounded = torch.where(size < 2, small, torch.where(size < 4, middle, large))
+    codes = rounded.nan_to_num(_MOST_CODE, _MOST_CODE).clamp_max(_MOST_CODE)
+    is_negative = scaled.signbit().logical_and(~scaled.isnan())
+    codes = codes.to(torch.uint8) + is_negative.to(torch.uint8) * _SIGN
+    return codes[:, ::_PER_BYTE] | codes[:, 1::_PER_BYTE] << _BITS
+
+
+def _e4m3(scaled: Any) -> Any:
+    return scaled.clamp(-_LARGEST["float8_e4m3fn"], _LARGEST["float8_e4m3fn"]).to(torch.float8_e4m3fn)
+
+
+def dequantize(values: Any, scale: Any, dtype: torch.dtype = torch.bfloat16) -> Any:
+    """Return what elements and factors of NVFP4, MXFP4 or MXFP8 stand for, as `quantize` returns them.
+
+        values, scale = aot_gemm.torch.quantize(weight, "nvfp4")
+        wide = aot_gemm.torch.dequantize(values, scale)
+
+    Args:
+        values: (..., k / 2) of uint8 or float4_e2m1fn_x2, or (..., k) of float8_e4m3fn, on any device.
+        scale: factors of blocks, of float8_e4m3fn or float8_e8m0fnu: in atoms, or in rows of blocks; with a pair the
+            second is the tensor's own float32 factor.
+        dtype: of the result, to which products in float32 are rounded once.
+
+    Returns:
+        (..., k).
+
+    Raises:
+        DtypeError: there is no format of such elements with such factors.
+        ShapeError: the factors are not of so many blocks.
+    """
+    factors, own = scale if isinstance(scale, (tuple, list)) else (scale, None)
+    form = _format_of(values, factors)
+    if form.element == "float4_e2m1fn":
+        held = values.view(torch.uint8)
+        codes = torch.stack((held & _CODE, held >> _BITS), -1).flatten(-2).int()
+        table = torch.tensor(_E2M1_VALUES, device=held.device)
+        elements = torch.where(codes >= _SIGN, -table[codes & (_SIGN - 1)], table[codes & (_SIGN - 1)])
+    else:
+        elements = values.float()
+    rows, k = math.prod(elements.shape[:-1]), elements.shape[-1]
+    blocks = -(-k // form.block)
+    plain = _factors.rows_of(torch, factors, rows, blocks) if factors.ndim == 1 else factors
+    if plain.shape[-1] != blocks or plain.numel() != rows * blocks:
+        raise errors.ShapeError(
+            f"dequantize: scale has shape {tuple(plain.shape)}; expected ({rows}, {blocks}), or the atoms of so many"
+        )
+    plain = plain.reshape(rows, blocks)
+    each = plain.float() if form.factor == "float8_e4m3fn" else _of_powers(plain)
+    wide = elements.reshape(rows, k) * each.repeat_interleave(form.block, 1)[:, :k]  # which is exact
+    return (wide if own is None else wide * own).to(dtype).reshape(elements.shape)
+
+
+def _format_of(values: Any, factors: Any) -> BlockFormat:
+    """Return the format of elements with factors."""
+    element = "float4_e2m1fn" if values.dtype in PACKED else str(values.dtype).removeprefix("torch.")
+    factor = str(factors.dtype).removeprefix("torch.")
+    for form in BLOCK_FORMATS.values():
+        if (form.element, form.factor) == (element, factor):
+            return form
+    known = ", ".join(f"{x.element} with {x.factor} ({name})" for name, x in BLOCK_FORMATS.items())
+    raise errors.DtypeError(f"dequantize: got {values.dtype} with factors of {factors.dtype}; expected {known}")

@@ -1,0 +1,92 @@
+"""Elements of 4 bits and factors of blocks in programs of JAX: what kernels are given, and what is put into atoms."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax", reason="NOT TESTED: jax is not installed")
+
+from jax import numpy as jnp  # noqa: E402
+
+from aot.core import block_quantization  # noqa: E402
+from aot.core.factor_atoms import pack_factors  # noqa: E402
+from tests.runtime import xla as xla_module  # noqa: E402
+from tests.runtime.host import Library  # noqa: E402
+
+M, N, K = 5, 72, 160
+
+
+@pytest.fixture(scope="module")
+def registered(packed_package, packed_manifest):
+    """Register the handler of `linear` with XLA's CPU."""
+    calls = import_module(f"{packed_package.__name__}._jax_calls")
+    cpu = xla_module.CpuXla(packed_manifest, Library(packed_package._library.LIBRARY))
+    cpu.register("linear", calls._target("linear"))
+    return cpu
+
+
+@pytest.fixture
+def functions(packed_package, registered, monkeypatch):
+    """Give the package's functions for JAX."""
+    found = import_module(f"{packed_package.__name__}.jax")
+    monkeypatch.setattr(found, "GPU", "cpu")
+    yield found
+    assert registered.failures == []
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """Give the operation of each launch, and the bytes of its operands."""
+    launches = []
+
+    def bytes_at(vector, count):
+        return xla_module.array_at(vector.data, (count,), (1,), np.uint8).copy()
+
+    def compute(launch, kernel):
+        operation = kernel.operation
+        operands = [bytes_at(y, operation.a.element.size_of(rows * K)) for y, rows in ((launch.a, M), (launch.b, N))]
+        factors = [bytes_at(y.vector, y.vector.shape[0]) for y in (launch.scale_a, launch.scale_b)]
+        own = xla_module.array_at(launch.scale_d.data, (1,), (1,), np.float32).copy() if launch.scale_d.data else None
+        launches.append((operation.call, operands, factors, own))
+
+    monkeypatch.setattr(xla_module, "compute", compute)
+    return launches
+
+
+@pytest.mark.parametrize("in_atoms", [False, True], ids=["rows of blocks", "atoms"])
+@pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize("name", ["nvfp4", "mxfp4", "mxfp8"])
+def test_a_program_hands_bytes_and_atoms_to_the_kernel(functions, packed_package, seen, name, jit, in_atoms):
+    rng = np.random.default_rng(3)
+    x, weight = (block_quantization.quantize(rng.standard_normal((r, K)).astype(np.float32), name) for r in (M, N))
+    element = jnp.float8_e4m3fn if name == "mxfp8" else jnp.uint8
+    factor = jnp.float8_e4m3fn if name == "nvfp4" else jnp.float8_e8m0fnu
+
+    def scale(rounded):
+        factors = jnp.asarray(rounded.factors).view(factor)
+        factors = packed_package.pack_factors(factors) if in_atoms else factors
+        return factors if rounded.tensor_factor is None else (factors, jnp.asarray([rounded.tensor_factor]))
+
+    held = [jnp.asarray(y.packed).view(element) for y in (x, weight)]
+    linear = jax.jit(functions.linear) if jit else functions.linear
+    y = linear(*held, scale_x=scale(x), scale_w=scale(weight)).block_until_ready()
+    assert (y.shape, y.dtype) == ((M, N), jnp.bfloat16)
+    ((call, operands, factors, own),) = seen
+    assert call == f"{name}_bf16"
+    for got, rounded in zip(operands, (x, weight), strict=True):
+        assert np.array_equal(got, rounded.packed.reshape(-1))
+    for got, rounded in zip(factors, (x, weight), strict=True):
+        assert np.array_equal(got, pack_factors(rounded.factors))
+    assert own == (None if x.tensor_factor is None else x.tensor_factor * weight.tensor_factor)
+
+
+def test_what_is_wrong_is_refused_while_jax_traces(functions, packed_package, seen):
+    x, weight = jnp.zeros((M, K // 2), jnp.uint8), jnp.zeros((N, K // 2), jnp.uint8)
+    with pytest.raises(packed_package.OperandError, match="need factors, of which the format is known"):
+        functions.linear(x, weight)
+    with pytest.raises(packed_package.ShapeError, match=r"scale_x has shape \(512,\), of 5 rows and k 160; expected"):
+        functions.linear(x, weight, scale_x=jnp.zeros(512, jnp.uint8), scale_w=jnp.zeros((N, K // 32), jnp.uint8))
+    assert seen == []

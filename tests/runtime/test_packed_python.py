@@ -1,0 +1,415 @@
+"""Elements of 4 bits and narrow factors from Python: what reaches the library, what is packed, what is refused."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from importlib import import_module
+
+import numpy as np
+import pytest
+import torch
+
+from aot.core.element import ElementType
+from aot.core.factor_atoms import pack_factors
+from aot.core.operation import Operation
+from tests.runtime.stating import IN_ATOMS, state
+from tests.runtime.tensors import (
+    BFLOAT16,
+    CUDA,
+    E2M1_PAIR,
+    E4M3,
+    E5M2,
+    E8M0,
+    FLOAT32,
+    INT8,
+    UINT8,
+    FakeTensor,
+    install_cupy,
+)
+from tests.runtime.test_python_operations import call_of
+from tests.runtime.test_torch_operands import gpu_tensor
+
+NVFP4, MXFP4, MXFP8 = Operation.NVFP4_BF16_KK, Operation.MXFP4_BF16_KK, Operation.MXFP8_BF16_KK
+M, N, K = 130, 72, 160
+TYPES = {ElementType.E4M3: E4M3, ElementType.E8M0: E8M0}
+
+
+def atom_bytes(operation, rows):
+    return operation.a.scale.size_of(rows, K)
+
+
+def blocks_of(operation):
+    return operation.a.scale.num_factors(1, K)[1]
+
+
+def elements(operation, tensor, rows, kind=UINT8, leading=()):
+    """Make x or a weight: bytes of two elements each, or elements of 8 bits."""
+    is_packed = operation.a.element is ElementType.E2M1
+    return tensor((*leading, rows, K // 2 if is_packed else K), kind if is_packed else E4M3)
+
+
+def atoms(operation, tensor, rows, kind=None):
+    return tensor((atom_bytes(operation, rows),), TYPES[operation.a.scale.element] if kind is None else kind)
+
+
+def whole(operation, tensor):
+    """Make the product of the tensors' own factors, where there is one."""
+    return {"scale_out": tensor((1,), FLOAT32)} if operation is NVFP4 else {}
+
+
+@pytest.fixture(params=["exchange", "capsules"])
+def tensor(request, framework, monkeypatch):
+    """Make tensors of a framework with the exchange API, or of a CuPy, which the package asks in Python."""
+    if request.param == "exchange":
+        return framework.Tensor
+    cupy = install_cupy(monkeypatch, 0x8880)
+    cupy.empty = lambda shape, dtype: cupy.ndarray(shape, {"bfloat16": BFLOAT16, "uint8": UINT8}[dtype])
+    return cupy.ndarray
+
+
+@pytest.mark.parametrize("kind", [UINT8, E2M1_PAIR], ids=["bytes", "pairs"])
+@pytest.mark.parametrize("codes", [False, True], ids=["factors", "codes"])
+@pytest.mark.parametrize("operation", IN_ATOMS, ids=lambda x: x.tag)
+def test_packed_operands_arrive_in_elements(packed_package, packed, packed_manifest, tensor, operation, kind, codes):
+    x, weight = (elements(operation, tensor, rows, kind) for rows in (M, N))
+    scale_x, scale_w = (atoms(operation, tensor, rows, UINT8 if codes else None) for rows in (M, N))
+    given = whole(operation, tensor)
+    out = packed_package.linear(x, weight, scale_x=scale_x, scale_w=scale_w, **given)
+    assert (tuple(out.shape), out.dtype) == ((M, N), BFLOAT16)
+    (launch,) = packed.fake_launches()
+    assert call_of(packed_manifest, launch) == operation.call
+    a, b = launch.a.matrix, launch.b.matrix
+    assert [(y.data, tuple(y.shape), y.strides[0]) for y in (a, b)] == [
+        (x.address, (M, K), K),
+        (weight.address, (N, K), K),
+    ]
+    found = [(y.vector.data, y.vector.shape[0]) for y in (launch.scale_a, launch.scale_b)]
+    assert found == [(y.address, y.shape[0]) for y in (scale_x, scale_w)]
+    assert launch.scale_d.data == (given["scale_out"].address if given else None)
+
+
+@pytest.mark.parametrize("operation", IN_ATOMS, ids=lambda x: x.tag)
+def test_factors_in_rows_of_blocks_are_put_into_atoms(packed_package, packed, tensor, monkeypatch, operation):
+    made = []
+
+    def pack(factors):
+        rows = N if factors.shape[0] == N else M
+        made.append((factors, tensor((atom_bytes(operation, rows),), factors.dtype)))
+        return made[-1][1]
+
+    monkeypatch.setattr(import_module(f"{packed_package.__name__}._factors"), "pack_factors", pack)
+    kind, blocks = TYPES[operation.a.scale.element], blocks_of(operation)
+    x, weight = elements(operation, tensor, 13, leading=(10,)), elements(operation, tensor, N)
+    scale_x, scale_w = tensor((10, 13, blocks), kind), tensor((N, blocks), kind)
+    packed_package.linear(x, weight, scale_x=scale_x, scale_w=scale_w, **whole(operation, tensor))
+    (launch,) = packed.fake_launches()
+    assert [y[0] for y in made] == [scale_x, scale_w]
+    assert [y.vector.data for y in (launch.scale_a, launch.scale_b)] == [y[1].address for y in made]
+    packed.c.recorder_reset()
+    packed_package.linear(
+        x, weight, scale_x=tensor((M, blocks), kind), scale_w=atoms(operation, tensor, N), **whole(operation, tensor)
+    )
+    assert len(made) == 3
+    assert len(packed.fake_launches()) == 1
+
+
+class Factor:
+    """A tensor's own factor, whose product with another is made by its framework."""
+
+    def __init__(self, tensor):
+        self.tensor, self.others = tensor, []
+
+    def __mul__(self, other):
+        self.others.append(other)
+        return self.tensor
+
+
+def test_the_tensors_own_factors_are_multiplied(packed_package, packed, tensor):
+    x, weight = (elements(NVFP4, tensor, rows) for rows in (M, N))
+    of_x, of_w = Factor(tensor((1,), FLOAT32)), object()
+    scale_x, scale_w = (atoms(NVFP4, tensor, rows, UINT8) for rows in (M, N))
+    packed_package.linear(x, weight, scale_x=(scale_x, of_x), scale_w=[scale_w, of_w])
+    (launch,) = packed.fake_launches()
+    assert (launch.scale_d.data, of_x.others) == (of_x.tensor.address, [of_w])
+
+
+def test_strides_count_elements(packed_package, packed, framework):
+    x = framework.Tensor((4, 5, K // 2), UINT8, strides=(5 * 96, 96, 1))
+    weight = framework.Tensor((N, K // 2), UINT8, strides=(112, 1))
+    scales = {"scale_x": atoms(MXFP4, framework.Tensor, 20), "scale_w": atoms(MXFP4, framework.Tensor, N)}
+    packed_package.linear(x, weight, **scales)
+    (launch,) = packed.fake_launches()
+    assert [(tuple(y.matrix.shape), y.matrix.strides[0]) for y in (launch.a, launch.b)] == [
+        ((20, K), 192),
+        ((N, K), 224),
+    ]
+
+
+def test_a_packed_weight_may_be_promised(packed_package, packed, framework):
+    weight = packed_package.constant(elements(MXFP4, framework.Tensor, N))
+    scales = {"scale_x": atoms(MXFP4, framework.Tensor, M), "scale_w": atoms(MXFP4, framework.Tensor, N)}
+    packed_package.linear(elements(MXFP4, framework.Tensor, M), weight, **scales)
+    (launch,) = packed.fake_launches()
+    assert launch.b.data == weight.tensor.address
+
+
+def launch_of(library, call):
+    """Return what the kernel of the one launch that a call makes is given; a single row's stride means nothing."""
+    library.c.recorder_reset()
+    call()
+    (launch,) = library.fake_launches()
+    of_rows = launch.a.matrix, launch.b.matrix, launch.d.matrix
+    matrices = [(y.data, tuple(y.shape), y.shape[0] > 1 and y.strides[0]) for y in of_rows]
+    vectors = [(y.vector.data, y.vector.shape[0]) for y in (launch.scale_a, launch.scale_b)]
+    counts = launch.num_arguments, launch.workspace_floats, launch.reads_early
+    return launch.kernel, counts, matrices, vectors, launch.scale_d.data
+
+
+@pytest.mark.parametrize("operation", IN_ATOMS, ids=lambda x: x.tag)
+def test_python_launches_what_the_c_api_launches(packed_package, packed, tensor, operation):
+    rng, kernels = random.Random(7), set()
+    is_packed = operation.a.element is ElementType.E2M1
+    kind, per_byte = (UINT8, 2) if is_packed else (E4M3, 1)
+    for _ in range(40):
+        m, n, k = rng.choice((1, 5, 130, 257)), rng.choice((8, 72, 200)), rng.choice((16, 32, 96, 160, 1024))
+        paddings = [rng.choice((0, 0, 8, 16)) for _ in range(2)]
+        x, weight = (
+            tensor((rows, k // per_byte), kind, (k // per_byte + padding, 1))
+            for rows, padding in zip((m, n), paddings, strict=True)
+        )
+        scales = [tensor((operation.a.scale.size_of(rows, k),), UINT8) for rows in (m, n)]
+        given, out = whole(operation, tensor), tensor((m, n), BFLOAT16)
+        stated = {name: (y.address, (per_byte * y.strides[0], 1)) for name, y in (("a", x), ("b", weight))}
+        stated |= {name: (y.address, (0, 0)) for name, y in zip(("scale_a", "scale_b"), scales, strict=True)}
+        stated |= {"scale_d": (given["scale_out"].address, (0, 0))} if given else {}
+        stated |= {"d": (out.address, (n, 1))}
+        problem = state(packed, operation, m, n, k, **stated)
+        workspace = {"workspace": 1 << 50, "num_bytes": packed.workspace_bytes(problem)}
+        call = partial(packed_package.linear, x, weight, scale_x=scales[0], scale_w=scales[1], out=out, **given)
+        from_python = launch_of(packed, call)
+        assert from_python == launch_of(packed, lambda p=problem, w=workspace: packed.launch(p, **w)), (m, n, k)
+        kernels.add(from_python[0])
+    assert len(kernels) == 2  # of the table, and the fallback
+
+
+def replaced(**changes):
+    """Change a whole call of MXFP4, or of what `of` says."""
+
+    def make(framework):
+        operation, tensor = changes.get("of", MXFP4), framework.Tensor
+        call = {"x": elements(operation, tensor, M), "weight": elements(operation, tensor, N)}
+        call |= {name: atoms(operation, tensor, rows) for name, rows in (("scale_x", M), ("scale_w", N))}
+        call |= {name: tensor(*y) if isinstance(y, tuple) else y for name, y in changes.items() if name != "of"}
+        return {name: y for name, y in call.items() if y is not None}
+
+    return make
+
+
+REFUSED = {
+    "no factors": (replaced(scale_x=None, scale_w=None), "OperandError", "need factors, of which the format is known"),
+    "one has none": (replaced(scale_w=None), "OperandError", "got scale_x and no scale_w; expected both, or none"),
+    "wide factors": (
+        replaced(scale_x=((M, 5), FLOAT32)),
+        "DtypeError",
+        (
+            "linear: scale_x is float32; expected float8_e4m3fn, of NVFP4, or float8_e8m0fnu, of MXFP4 and MXFP8, or "
+            "the codes of these as uint8; convert it"
+        ),
+    ),
+    "other factors": (
+        replaced(scale_w=((1024,), E5M2)),
+        "DtypeError",
+        "scale_w is float8_e5m2; expected float8_e4m3fn",
+    ),
+    "mixed factors": (
+        replaced(scale_w=((1024,), E4M3)),
+        "DtypeError",
+        "scale_x is float8_e8m0fnu and scale_w float8_e4m3fn; expected factors of one format; quantize one of the two",
+    ),
+    "too few blocks": (
+        replaced(scale_x=((M, 4), E8M0)),
+        "ShapeError",
+        (
+            "linear: scale_x has shape (130, 4), of 130 rows and k 160; expected a factor for each 32 elements: (130, "
+            "5); or (2048,), atoms of 128 rows by 4 blocks as one run of bytes; flatten atoms, or put factors into "
+            "them by pack_factors"
+        ),
+    ),
+    "atoms of another k": (
+        replaced(scale_w=((512,), E8M0)),
+        "ShapeError",
+        "scale_w has shape (512,), of 72 rows and k 160",
+    ),
+    "atoms in two dimensions": (
+        replaced(scale_x=((256, 8), E8M0)),
+        "ShapeError",
+        "expected a factor for each 32 elements",
+    ),
+    "a gap in atoms": (
+        replaced(scale_x=((2048,), E8M0, (2,))),
+        "StrideError",
+        "scale_x of shape (2048,) has the strides (2,); expected atoms as one run of bytes",
+    ),
+    "no own factor": (
+        replaced(of=NVFP4),
+        "OperandError",
+        (
+            "linear: NVFP4 needs the tensors' own factors, by which D is multiplied; expected pairs, scale_x=("
+            "factors, factor) and scale_w=(factors, factor); or the product of the two as scale_out=, a float32 tensor "
+            "of one element in GPU memory, 1.0 where the tensors have none"
+        ),
+    ),
+    "an own factor of MX": (
+        replaced(scale_out=((1,), FLOAT32)),
+        "OperandError",
+        "got scale_out, which goes with a float8 result, and with NVFP4; the result is bfloat16; leave it away",
+    ),
+    "own factors of rows": (replaced(of=NVFP4, scale_out=((M,), FLOAT32)), "ShapeError", "expected one element"),
+    "a pair and none": (
+        replaced(of=NVFP4, scale_x=[1, 2]),
+        "OperandError",
+        (
+            "linear: scale_x and scale_w are 2 tensors and one; expected pairs of both, the factors of blocks and the "
+            "tensor's own float32 factor; or tensors, and the product of the tensors' own factors as scale_out="
+        ),
+    ),
+    "pairs of three": (replaced(scale_x=[1, 2, 3], scale_w=[1, 2]), "OperandError", "are 3 tensors and 2 tensors"),
+    "pairs and their product": (
+        replaced(scale_x=[1, 2], scale_w=[1, 2], scale_out=((1,), FLOAT32)),
+        "OperandError",
+        "linear: got scale_out and the tensors' own factors, whose product it is; expected one of the two",
+    ),
+    "another k": (replaced(weight=((N, 64), UINT8)), "ShapeError", "x (130, 80) has k 80, weight (72, 64) has k 64"),
+    "one is packed": (
+        replaced(weight=((N, K), BFLOAT16)),
+        "DtypeError",
+        "there is no product of float4_e2m1fn by bfloat16 into bfloat16; expected one of float4_e2m1fn by",
+    ),
+    "columns of bytes": (
+        replaced(weight=((N, K // 2), UINT8, (1, N))),
+        "StrideError",
+        "linear: weight (72, 80) has the strides (1, 72); expected bytes that are adjacent along k; make it contiguous",
+    ),
+    "on another GPU": (
+        replaced(scale_w=atoms(MXFP4, partial(FakeTensor, device=(CUDA, 1)), N)),
+        "DeviceError",
+        "expected one GPU",
+    ),
+    "a bias": (
+        replaced(bias=((N,),)),
+        "UnsupportedError",
+        "no wheel has float4_e2m1fn by float4_e2m1fn into bfloat16 with bias, factors of mxfp4",
+    ),
+    "e4m3 by e4m3 factors": (
+        replaced(of=MXFP8, scale_x=((2048,), E4M3), scale_w=((1024,), E4M3)),
+        "UnsupportedError",
+        "no wheel has float8_e4m3fn by float8_e4m3fn into bfloat16 with factors of blocks in float8_e4m3fn",
+    ),
+    "int8 by narrow factors": (
+        replaced(x=((M, K), INT8), weight=((N, K), INT8)),
+        "UnsupportedError",
+        "with factors of blocks in float8_e8m0fnu",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_makes_no_product_is_refused(packed_package, packed, framework, case):
+    make, kind, message = REFUSED[case]
+    call = make(framework)
+    with pytest.raises(getattr(packed_package, kind)) as caught:
+        packed_package.linear(call.pop("x"), call.pop("weight"), **call)
+    assert message in str(caught.value)
+    assert packed.fake_launches() == []
+
+
+def test_another_function_takes_no_bytes(packed_package, packed, tensor):
+    x, weight = elements(MXFP4, tensor, M), elements(MXFP4, tensor, N)
+    with pytest.raises(packed_package.DtypeError, match=r"^matmul: a is uint8; expected bfloat16"):
+        packed_package.matmul(x, weight)
+    with pytest.raises(packed_package.DtypeError, match=r"^gated_linear: x is uint8; expected bfloat16"):
+        packed_package.gated_linear(x, weight)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float4_e2m1fn_x2])
+def test_a_wheel_without_such_kernels_says_what_else_there_is(every_package, every, dtype):
+    x, weight = (torch.zeros(rows, K // 2, dtype=torch.uint8).view(dtype) for rows in (M, N))
+    found = {"x": gpu_tensor(address=1 << 42, inner=x), "weight": gpu_tensor(address=2 << 42, inner=weight)}
+    for name, rows in (("scale_x", M), ("scale_w", N)):
+        found[name] = gpu_tensor(address=3 << 42, inner=torch.zeros(atom_bytes(MXFP4, rows), dtype=torch.uint8))
+    for each in found.values():
+        each.dtype = UINT8
+    with pytest.raises(every_package.UnsupportedError) as caught:
+        every_package.linear(found.pop("x"), found.pop("weight"), **found)
+    text = str(caught.value)
+    assert "no kernels for mxfp4_bf16 (float4_e2m1fn by float4_e2m1fn into bfloat16 with factors of mxfp4)" in text
+    assert "the nearest that it has is bf16: dequantize the operands to bfloat16" in text
+    assert "build a wheel with it: aot build --operations default,mxfp4_bf16_kk" in text
+
+
+@pytest.mark.parametrize("operation", IN_ATOMS, ids=lambda x: x.tag)
+def test_the_plan_is_asked_by_the_formats_name(packed_package, packed, packed_manifest, framework, operation):
+    name = operation.types.tag.removesuffix("_bf16")
+    plan = packed_package.plan(M, N, K, name)
+    x, weight = (elements(operation, framework.Tensor, rows) for rows in (M, N))
+    scales = {y: atoms(operation, framework.Tensor, rows) for y, rows in (("scale_x", M), ("scale_w", N))}
+    packed_package.linear(x, weight, **scales, **whole(operation, framework.Tensor))
+    (launch,) = packed.fake_launches()
+    assert (plan.operation, plan.kernel) == (operation.call, packed_manifest.kernels[launch.kernel].name)
+    with pytest.raises(packed_package.UnsupportedError, match="with bias, factors of"):
+        packed_package.plan(M, N, K, name, bias=True)
+
+
+def bytes_of(tensor):
+    return np.asarray(tensor.view(torch.uint8) if isinstance(tensor, torch.Tensor) else tensor)
+
+
+SHAPES = [(1, 1), (3, 5), (128, 4), (130, 9), (257, 8)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("kind", ["numpy", "torch", "float8_e8m0fnu", "float8_e4m3fn", "jax"])
+def test_factors_lie_in_atoms_as_the_toolchain_packs_them(packed_package, kind, shape):
+    codes = np.random.default_rng(2).integers(0, 255, shape).astype(np.uint8)
+    tensor = codes
+    if kind == "jax":
+        tensor = pytest.importorskip("jax.numpy").asarray(codes)
+    elif kind != "numpy":
+        tensor = torch.from_numpy(codes)
+        tensor = tensor if kind == "torch" else tensor.view(getattr(torch, kind))
+    held = packed_package.pack_factors(tensor)
+    assert (type(held), held.dtype) == (type(tensor), tensor.dtype)
+    assert np.array_equal(bytes_of(held), pack_factors(codes))
+    back = packed_package.unpack_factors(held, *shape)
+    assert back.dtype == tensor.dtype
+    assert np.array_equal(bytes_of(back), codes)
+
+
+def test_factors_of_leading_dimensions_and_strides_are_packed(packed_package):
+    codes = torch.arange(1920).remainder(251).to(torch.uint8).reshape(60, 4, 8).permute(1, 2, 0)
+    held = packed_package.pack_factors(codes)
+    assert np.array_equal(held.numpy(), pack_factors(codes.reshape(32, 60).numpy()))
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (
+            lambda p: p.pack_factors(torch.zeros(4, 4)),
+            "DtypeError",
+            "got torch.float32; expected factors of",
+        ),
+        (lambda p: p.pack_factors([[1]]), "DtypeError", "pack_factors: got 'list'; expected factors of"),
+        (lambda p: p.pack_factors(np.zeros(512, np.uint8)), "ShapeError", "what has one dimension is atoms already"),
+        (
+            lambda p: p.unpack_factors(np.zeros(512, np.uint8), 129, 4),
+            "ShapeError",
+            "atoms have shape (512,); expected (1024,), of 129 rows and 4 blocks; flatten them",
+        ),
+    ],
+)
+def test_what_is_no_factors_is_refused(packed_package, call, kind, message):
+    with pytest.raises(getattr(packed_package, kind)) as caught:
+        call(packed_package)
+    assert message in str(caught.value)
