@@ -21,12 +21,13 @@ from aot.core.element import ElementType
 from aot.core.operation import Layout, Operation
 from aot.core.tile_order import NUM_ORDERS
 from aot.measure.call_structs import ProblemStruct, TensorStruct
+from aot.measure.call_structs import SelectionStruct as Selection
 from aot.package.build import read_templates, write
 from aot.package.render import library_name, render, render_library
 from aot.package.toolchain import dlpack_dir
 from tests import native
 from tests.golden.manifest import FALLBACK, golden_manifest, kernel, with_table
-from tests.runtime.structs import Clear, FakeLaunch, Order, RealLaunch, Selection
+from tests.runtime.structs import Clear, FakeLaunch, Order, RealLaunch
 
 RECORDER = Path(__file__).with_name("recorder.cc")
 CHOOSER = Path(__file__).with_name("chooser.cc")
