@@ -54,6 +54,8 @@ class Wheel:
     table: TargetName
     """The target of the table that answered on the device."""
     table_reason: Text
+    choices_sha256: Sha256
+    """Of all that decided which kernel a product got: what `info()` of the package says on the device."""
 
 
 @dataclass(frozen=True)

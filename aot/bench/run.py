@@ -159,6 +159,20 @@ def open_library(choice: LibraryChoice, gpu: Gpu, say: Callable[[str], None]) ->
     return found
 
 
+def _told(wheel: FoundWheel, kernels: DispatchedLibrary) -> Wheel:
+    """Say which wheel was measured, and what of it answered on this device."""
+    table, reason = kernels.table()
+    return Wheel(
+        package=wheel.package,
+        version=kernels.version,
+        sha256=wheel.sha256,
+        tables_sha256=wheel.tables_sha256,
+        table=table,
+        table_reason=reason,
+        choices_sha256=kernels.choices(),
+    )
+
+
 def measure(
     wheel: FoundWheel,
     problems: Sequence[Problem],
@@ -188,7 +202,6 @@ def measure(
     kernels = DispatchedLibrary(wheel.library)
     check_arch(kernels.arch, properties.compute_capability, properties.name)
     plan = plan_for(properties.l2_bytes, integrated=properties.integrated)
-    table, reason = kernels.table()
     library = open_library(choice, gpu, say)
     before = make_conditions(properties, read_state(properties.pci_bus_id), kernels.arch, plan.protocol, date)
     scene = Scene(gpu, kernels, library, plan, np.random.default_rng(secrets.randbits(62)))
@@ -203,7 +216,9 @@ def measure(
             receipt_version=RECEIPT_VERSION,
             made_by=made_by,
             date=date,
-            wheel=Wheel(wheel.package, kernels.version, wheel.sha256, wheel.tables_sha256, table, reason),
+            wheel=Wheel(
+                wheel.package, kernels.version, wheel.sha256, wheel.tables_sha256, *kernels.table(), kernels.choices()
+            ),
             machine=Machine(
                 conditions=before,
                 host=platform.machine(),

@@ -33,6 +33,7 @@ class DispatchedLibrary(KernelLibrary):
             ctypes.c_int,
             [ctypes.c_int32, ctypes.POINTER(ctypes.c_int32), ctypes.POINTER(ctypes.c_char_p)],
         ),
+        "aot_gemm_choices": (ctypes.c_int, [ctypes.c_int32, ctypes.POINTER(ctypes.c_char_p)]),
         "aot_gemm_select": (ctypes.c_int, [_POINTER, ctypes.POINTER(SelectionStruct)]),
         "aot_gemm_workspace_bytes": (ctypes.c_int, [_POINTER, ctypes.POINTER(ctypes.c_size_t)]),
         "aot_gemm_launch": (ctypes.c_int, [_POINTER, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]),
@@ -60,6 +61,16 @@ class DispatchedLibrary(KernelLibrary):
         self._refuse("asking which table answers", status)
         target: bytes = self._library.aot_gemm_table_target(table)
         return target.decode(), (reason.value or b"").decode()
+
+    def choices(self) -> str:
+        """Return the hash of all that decides which kernel a product gets on the current device.
+
+        Raises:
+            DeviceError: the device is none that the library is for.
+        """
+        sha256 = ctypes.c_char_p()
+        self._refuse("asking what decides", self._library.aot_gemm_choices(-1, ctypes.byref(sha256)))
+        return (sha256.value or b"").decode()
 
     def chosen(self, bound: AnyStruct) -> str:
         """Return the name of the kernel that the table picks for a call.

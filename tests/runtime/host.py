@@ -196,6 +196,12 @@ class Library:
         status = self.c.aot_gemm_device_table(device, ctypes.byref(table), ctypes.byref(reason))
         return status, table.value, (reason.value or b"").decode()
 
+    def choices(self, device=-1):
+        """Return the status, and the hash of what decides on a device."""
+        sha256 = ctypes.c_char_p()
+        status = self.c.aot_gemm_choices(device, ctypes.byref(sha256))
+        return status, (sha256.value or b"").decode()
+
     def launch(self, problem, workspace=0, num_bytes=0, stream=0):
         arguments = (ctypes.c_void_p(workspace), ctypes.c_size_t(num_bytes), ctypes.c_void_p(stream))
         return self.c.aot_gemm_launch(ctypes.byref(problem), *arguments)

@@ -13,6 +13,7 @@ import pytest
 
 from aot.bench.receipt import parse_receipt, read_receipt
 from aot.core.errors import PackageError, ReceiptError, VerificationError
+from aot.measure.dispatched import DispatchedLibrary
 from aot.measure.protocol import PROTOCOL
 from aot.measure.tuning_set import read_tuning_set
 from tests.runtime.host import record_build
@@ -96,6 +97,9 @@ def test_a_receipt_has_the_times_of_both_and_is_repeated_on_another_machine(here
         assert median(product.wheel_us) == pytest.approx(20.0, rel=0.02)
         assert median(product.library_us) == pytest.approx(30.0, rel=0.02)
         assert len(product.wheel_us) == len(product.library_us) == 7
+    library = DispatchedLibrary(wheel / f"lib{MODULE}.so.1")
+    assert (receipt.wheel.version, receipt.wheel.table) == (library.version, "h200")
+    assert len(receipt.wheel.choices_sha256) == 64
     conditions = receipt.machine.conditions
     assert (conditions.device, conditions.num_sms, conditions.protocol) == ("NVIDIA H200", 132, PROTOCOL)
     assert (conditions.power_mode, conditions.sm_clock_mhz) == ("700 W", 1980)
@@ -115,6 +119,8 @@ def test_a_receipt_has_the_times_of_both_and_is_repeated_on_another_machine(here
     (difference,) = (x for x in found["differences"] if x["what"] == "device")
     assert (difference["then"], difference["now"]) == ("NVIDIA H200", "NVIDIA H200 NVL")
     assert not [x for x in found["differences"] if "sha256" in x["what"]]
+
+    assert not [x for x in found["differences"] if x["what"] == "wheel's choices_sha256"]
 
     again = here.bench(wheel, "--repeat", path, "--library", "cublas")
     assert f"0 of {len(SIZES)} ratios differ by more than the noise of their rounds" in again.stdout

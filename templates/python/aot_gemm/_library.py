@@ -149,6 +149,20 @@ def device_table(device: int = -1) -> tuple[int, str]:
     return table.value, (reason.value or b"").decode()
 
 
+def choices(device: int = -1) -> str:
+    """Return the SHA-256 of all that decides which kernel a problem gets on a GPU (-1: the current one).
+
+    Raises:
+        CorruptLibraryError: the library does not load.
+        NoGpuError: there is no GPU or driver.
+        ArchitectureError: the GPU is not of the architecture that the kernels are for.
+        CudaError: CUDA failed.
+    """
+    sha256 = ctypes.c_char_p()
+    check(library().aot_gemm_choices(ctypes.c_int32(device), ctypes.byref(sha256)))
+    return (sha256.value or b"").decode()
+
+
 def check(status: int) -> None:
     """Raise the error of a status of the C API; 0 is none."""
     if status != 0:

@@ -108,6 +108,12 @@ class Info:
     """The target of the table that answers on the current GPU; None where there is none that the kernels run on."""
     table_reason: str
     """Why it is that table, such as `no table for X: nearest is h100`, or why there is none."""
+    choices_sha256: str | None
+    """The hash of all that decides which kernel a product gets on the current GPU; None where `table` is.
+
+    Of tables, kernels and code, of the table that answers, of the GPU's number of SMs and AOT_GEMM_WEIGHT_PREFETCH:
+    two processes with the same hash choose alike. The C API gives it as aot_gemm_choices.
+    """
     misses_file: str | None
     """Where AOT_GEMM_MISSES has the launches counted that no tuned size answered; None where it does not.
 
@@ -140,6 +146,7 @@ class Info:
         lines = [
             f"{self.package} {self.version}: {num_kernels} kernels for {self.arch} (target {targets})",
             f"here: {here}: {self.table_reason}",
+            *([] if self.choices_sha256 is None else [f"choices here: sha256 {self.choices_sha256}"]),
             *map(str, self.tables),
         ]
         lines += [f"misses are counted in {self.misses_file}" if self.misses_file else "misses are not counted"]
@@ -238,6 +245,7 @@ def info() -> Info:
         tables=tuple(map(_table_info, values["tables"])),
         table=None if table is None else values["tables"][table]["target"],
         table_reason=reason,
+        choices_sha256=None if table is None else _library.choices(),
         misses_file=misses_file,
         kernels=tuple(kernel["name"] for kernel in values["kernels"]),
         row_kernels=tuple(kernel["name"] for kernel in values["row_kernels"]),

@@ -13,7 +13,7 @@ PROBLEM = Problem(Operation.BF16_KK, 16, 4096, 4096)
 CONDITIONS = Conditions(
     "NVIDIA H100", "sm_90a", 132, "580.65.06 (CUDA 13.0)", 1980, 2619, "700 W", "2026-11-27", "graph-cold-l2-mixed-v3"
 )
-WHEEL = Wheel("aot-gemm", "0.1.0+h100", "ab" * 32, "cd" * 32, "h100", "the table of h100 is for NVIDIA H100")
+WHEEL = Wheel("aot-gemm", "0.1.0+h100", "ab" * 32, "cd" * 32, "h100", "the table of h100 is for NVIDIA H100", "12" * 32)
 
 
 def product_of(wheel_us=(20.0, 20.5, 21.0), library_us=(30.0, 30.75, 31.5), problem=PROBLEM):
