@@ -169,7 +169,7 @@ def manifest() -> dict[str, Any]:
     Raises:
         CorruptLibraryError: it is missing, or not as it was built.
     """
-    values: dict[str, Any] = json.loads(_files.read_verified(_files.MANIFEST))
+    values: dict[str, Any] = json.loads(_files.kernels().read_verified(_files.MANIFEST))
     return values
 
 
@@ -190,9 +190,9 @@ def library_of_manifest() -> ctypes.CDLL:
     found = [(x or b"").decode(errors="replace") for x in (library.aot_gemm_version(), *names)]
     if found != expected:
         raise errors.CorruptLibraryError(
-            f"{_library.LIBRARY} is {found[0]} with {library.aot_gemm_num_kernels()} kernels; "
-            f"{_files.path_of(_files.MANIFEST)} is of {expected[0]} with {len(manifest()['kernels'])}, or names "
-            "others; reinstall the package"
+            f"{_library.path()} is {found[0]} with {library.aot_gemm_num_kernels()} kernels; "
+            f"{_files.kernels().path_of(_files.MANIFEST)} is of {expected[0]} with {len(manifest()['kernels'])}, or "
+            "names others; reinstall the package"
         )
     return library
 
@@ -205,7 +205,8 @@ def device_table() -> tuple[int | None, str]:
     """
     try:
         if _library.library.cache_info().currsize == 0:
-            _files.read_verified(_files.LIBRARY)
+            folder = _files.kernels()
+            folder.read_verified(folder.library)
         return _library.device_table()
     except errors.AotGemmError as error:
         return None, str(error)
@@ -234,7 +235,7 @@ def info() -> Info:
     Raises:
         CorruptLibraryError: the manifest is missing, or not as it was built.
     """
-    values = manifest()
+    values, folder = manifest(), _files.kernels()
     misses_file = _library.misses_file()
     table, reason = device_table()
     return Info(
@@ -251,10 +252,10 @@ def info() -> Info:
         row_kernels=tuple(kernel["name"] for kernel in values["row_kernels"]),
         states=_states.counts(values),
         toolchain=values["toolchain"],
-        library_bytes={x.name: x.num_bytes for x in _files.recorded().values() if ".so" in x.name},
-        library_dir=_files.DIRECTORY,
-        include_dir=_files.path_of("include"),
-        cmake_dir=_files.path_of("cmake"),
-        pkgconfig_dir=_files.path_of("pkgconfig"),
-        examples_dir=_files.path_of("examples"),
+        library_bytes={x.name: x.num_bytes for x in folder.recorded().values() if ".so" in x.name},
+        library_dir=folder.directory,
+        include_dir=folder.path_of("include"),
+        cmake_dir=folder.path_of("cmake"),
+        pkgconfig_dir=folder.path_of("pkgconfig"),
+        examples_dir=folder.path_of("examples"),
     )
