@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from aot.bench.receipt import Signature
 from aot.core.errors import DependencyError, ReceiptError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
     from aot.bench.receipt import Receipt
 
+_Key = TypeVar("_Key")
 _PURPOSE = b"aot bench receipt 1\n"
 """In front of the hash, so that no signature of anything else is one of a receipt."""
 _HOW = "make a key with `openssl genpkey -algorithm ed25519`, and its public half with `openssl pkey -pubout`"
@@ -36,26 +38,37 @@ def _content(path: Path) -> bytes:
         raise ReceiptError(f"{path}: {error.strerror}; {_HOW}") from error
 
 
-def _private_key(path: Path) -> Ed25519PrivateKey:
-    """Read a private key from PEM without a password.
+def _key(
+    path: Path, what: str, load: Callable[[bytes], object], kind: type[_Key], unsupported: type[Exception]
+) -> _Key:
+    """Read a key of Ed25519 from PEM.
 
     Raises:
-        DependencyError: `cryptography` is not installed.
-        ReceiptError: it is none of Ed25519.
+        ReceiptError: it is none.
     """
+    try:
+        found = load(_content(path))
+    except (ValueError, TypeError, unsupported) as error:
+        raise ReceiptError(f"{path} is no {what}: {error}; {_HOW}") from error
+    if not isinstance(found, kind):
+        raise ReceiptError(f"{path} is a {type(found).__name__}; expected one of Ed25519; {_HOW}")
+    return found
+
+
+def _private_key(path: Path) -> Ed25519PrivateKey:
+    """Read a private key; errors as `signed`."""
     try:
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
     except ImportError as error:
         raise _needed(error) from error
-    try:
-        found = load_pem_private_key(_content(path), password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise ReceiptError(f"{path} is no private key in PEM without a password: {error}; {_HOW}") from error
-    if not isinstance(found, Ed25519PrivateKey):
-        raise ReceiptError(f"{path} is a {type(found).__name__}; expected one of Ed25519; {_HOW}")
-    return found
+    what = "private key in PEM without a password"
+
+    def load(content: bytes) -> object:
+        return load_pem_private_key(content, password=None)
+
+    return _key(path, what, load, Ed25519PrivateKey, UnsupportedAlgorithm)
 
 
 def public_key_of(path: Path) -> str:
@@ -71,13 +84,7 @@ def public_key_of(path: Path) -> str:
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
     except ImportError as error:
         raise _needed(error) from error
-    try:
-        found = load_pem_public_key(_content(path))
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise ReceiptError(f"{path} is no public key in PEM: {error}; {_HOW}") from error
-    if not isinstance(found, Ed25519PublicKey):
-        raise ReceiptError(f"{path} is a {type(found).__name__}; expected one of Ed25519; {_HOW}")
-    return _text(found)
+    return _text(_key(path, "public key in PEM", load_pem_public_key, Ed25519PublicKey, UnsupportedAlgorithm))
 
 
 def _text(key: Ed25519PublicKey) -> str:

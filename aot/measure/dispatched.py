@@ -13,9 +13,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from aot.core.operation import Operation
     from aot.measure.call_structs import AnyStruct
 
 _POINTER = ctypes.POINTER(ProblemStruct)
+REFUSALS = (2, 3, 4)
+"""Statuses of a problem that the library does not take: AOT_GEMM_ERROR_OPERATION, _SHAPE and _STRIDE of aot_gemm.h."""
+
+
+class RefusedError(DeviceError):
+    """A problem that the wheel does not take, with the library's text."""
 
 
 class DispatchedLibrary(KernelLibrary):
@@ -33,7 +40,6 @@ class DispatchedLibrary(KernelLibrary):
             ctypes.c_int,
             [ctypes.c_int32, ctypes.POINTER(ctypes.c_int32), ctypes.POINTER(ctypes.c_char_p)],
         ),
-        "aot_gemm_choices": (ctypes.c_int, [ctypes.c_int32, ctypes.POINTER(ctypes.c_char_p)]),
         "aot_gemm_select": (ctypes.c_int, [_POINTER, ctypes.POINTER(SelectionStruct)]),
         "aot_gemm_workspace_bytes": (ctypes.c_int, [_POINTER, ctypes.POINTER(ctypes.c_size_t)]),
         "aot_gemm_launch": (ctypes.c_int, [_POINTER, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]),
@@ -48,7 +54,16 @@ class DispatchedLibrary(KernelLibrary):
 
     def _refuse(self, what: str, status: int) -> None:
         if status:
-            raise DeviceError(f"{what} gave status {status}: {self._last_error()}")
+            kind = RefusedError if status in REFUSALS else DeviceError
+            raise kind(f"{what} gave status {status}: {self._last_error()}")
+
+    def has(self, operation: Operation) -> bool:
+        """Say whether the wheel has kernels of an operation, in its layout or another."""
+        try:
+            self.operation(operation.call)
+        except DeviceError:
+            return False
+        return True
 
     def table(self) -> tuple[str, str]:
         """Return the target of the table that answers on the current device, and why it is that.
@@ -66,17 +81,22 @@ class DispatchedLibrary(KernelLibrary):
         """Return the hash of all that decides which kernel a product gets on the current device.
 
         Raises:
-            DeviceError: the device is none that the library is for.
+            DeviceError: the device is none that the library is for, or the library is too old to say.
         """
         sha256 = ctypes.c_char_p()
-        self._refuse("asking what decides", self._library.aot_gemm_choices(-1, ctypes.byref(sha256)))
+        ask = getattr(self._library, "aot_gemm_choices", None)
+        if ask is None:
+            raise DeviceError(
+                f"{self.names[0]} has no aot_gemm_choices; expected a wheel of this version; build it again"
+            )
+        self._refuse("asking what decides", ask(ctypes.c_int32(-1), ctypes.byref(sha256)))
         return (sha256.value or b"").decode()
 
     def chosen(self, bound: AnyStruct) -> str:
         """Return the name of the kernel that the table picks for a call.
 
         Raises:
-            DeviceError: the library does not take the call.
+            RefusedError: the library does not take the call.
         """
         selection = SelectionStruct(ctypes.sizeof(SelectionStruct))
         self._refuse("choosing a kernel", self._library.aot_gemm_select(bound, ctypes.byref(selection)))
@@ -87,7 +107,7 @@ class DispatchedLibrary(KernelLibrary):
         """Return the workspace in bytes that the product needs for a call.
 
         Raises:
-            DeviceError: the library does not take the call.
+            RefusedError: the library does not take the call.
         """
         del kernel
         size = ctypes.c_size_t()
@@ -103,8 +123,9 @@ class DispatchedLibrary(KernelLibrary):
         """Put the product on a stream.
 
         Raises:
-            DeviceError: the library does not take the call, or the launch failed.
+            RefusedError: the library does not take the call.
+            DeviceError: the launch failed.
         """
         del kernel
         status = self._library.aot_gemm_launch(bound, workspace or None, workspace_bytes, stream)
-        self._refuse("the launch of the wheel's product", status)
+        self._refuse("the launch", status)
