@@ -14,6 +14,7 @@ from aot.measure.call_structs import (
     B_CONSTANT,
     CURRENT_DEVICE,
     GATE_INTERLEAVED,
+    GATE_PARTS,
     INTERLEAVED,
     OFFSETS_START,
     SCALE_GIVEN,
@@ -59,20 +60,28 @@ def _leading(rng, inner, step):
 
 
 class _Maker:
-    """Makes the operands of one problem; those of a fast kernel are aligned."""
+    """Makes the operands of one problem, as aligned as a kernel asks for, or of any strides.
 
-    def __init__(self, rng, *, is_aligned):
-        self.rng, self.is_aligned = rng, is_aligned
+    Args:
+        rng: what they are drawn by.
+        loads: bytes of which addresses and steps are multiples.
+        stores: the same of D and of a residual.
+        has_units: whether elements that follow each other may lie apart.
+    """
+
+    def __init__(self, rng, *, loads=1, stores=1, has_units=False):
+        self.rng, self.loads, self.stores, self.has_units = rng, loads, stores, has_units
 
     def matrix(self, name, rows, columns, num_bytes, *, row_major):
         """Give a matrix's tensor, and the elements from one of a stack to the next."""
-        rng, step = self.rng, ALIGNMENT // num_bytes if self.is_aligned else 1
+        alignment = max(self.stores if name in ("d", "residual") else self.loads, num_bytes)
+        rng, step = self.rng, alignment // num_bytes
         outer, inner = (rows, columns) if row_major else (columns, rows)
-        unit = 1 if self.is_aligned or name == "d" else rng.choice((1, 1, 2, 5))
+        unit = rng.choice((1, 1, 2, 5)) if self.has_units and name != "d" else 1
         leading = _leading(rng, inner * unit, step)
         between = ceil(outer * leading / step) * step + step * rng.choice((0, 0, 3, rng.randrange(1, 999)))
         strides = (leading, unit) if row_major else (unit, leading)
-        return TensorStruct(_address(rng, name, ALIGNMENT if self.is_aligned else num_bytes), strides), between
+        return TensorStruct(_address(rng, name, alignment), strides), between
 
     def factors(self, name, extent):
         """Give a vector of factors, or one that serves all."""
@@ -102,7 +111,7 @@ def _scaled(make, operation, problem, height, rows):
         problem.scale_b, problem.group_strides.scale_b = make.factors("scale_b", rows)
     if operation.types.factors is FactorLayout.BLOCK:
         rng, blocks = make.rng, ceil(problem.k / BLOCK)
-        any_strides = _Maker(rng, is_aligned=False)
+        any_strides = _Maker(rng, has_units=True)
         of_b = any_strides.matrix("scale_b", ceil(rows / BLOCK), blocks, 4, row_major=True)
         problem.scale_a, _ = any_strides.matrix("scale_a", height, blocks, 4, row_major=rng.randrange(2) == 1)
         problem.scale_b, problem.group_strides.scale_b = of_b
@@ -129,10 +138,11 @@ def _flags(rng, operation):
     return flags | (rng.choice((0, OFFSETS_START)) if operation.grouping.has_offsets else 0)
 
 
-def product(rng, operation, *, is_aligned):
+def product(make, operation, *, has_odd_n):
     """State one problem of an operation."""
-    make, types, steps = _Maker(rng, is_aligned=is_aligned), operation.types, GroupStrides()
+    rng, types, steps = make.rng, operation.types, GroupStrides()
     m, n, k, groups = _extents(rng, operation)
+    n += has_odd_n
     rows, height = operation.num_rows_of_b(n), m
     problem = ProblemStruct(ctypes.sizeof(ProblemStruct), 0, CURRENT_DEVICE, m, n, k, flags=_flags(rng, operation))
     if operation.grouping is Grouping.GATHERED:
@@ -162,14 +172,32 @@ def separated(rng, problem, alignment):
     return problem
 
 
+def turned(rng, problem, step):
+    """Put a gate's linear rows far in front of the gate's, by a multiple of `step` elements."""
+    far = ceil(problem.n * problem.b.strides[0] / step) + rng.randrange(1, 2**20)
+    problem.flags = problem.flags & ~GATE_INTERLEAVED | GATE_PARTS
+    problem.group_strides.b = -far * step
+    return problem
+
+
 def products(kernel):
-    """State the problems of a kernel of products, each with a stream; of groups of rows some have separate B."""
+    """State the problems of a kernel of products, each with a stream.
+
+    Of groups of rows some have separate B, and of a gate some have the linear rows of B in front.
+    """
     rng, of_lists = rng_of(kernel.name), rng_of(f"separate {kernel.name}")
     is_aligned, operation = kernel.num_strides == 1, kernel.operation
-    found = [(product(rng, operation, is_aligned=is_aligned), rng.randrange(2**47)) for _ in range(COUNT)]
+    make = _Maker(rng, has_units=True)
+    if is_aligned:
+        make = _Maker(rng, loads=kernel.load_alignment, stores=kernel.store_alignment)
+    has_odd_n = is_aligned and kernel.store_alignment == 1
+    found = [(product(make, operation, has_odd_n=has_odd_n), rng.randrange(2**47)) for _ in range(COUNT)]
     if operation.grouping.groups_rows:
         for problem, _ in found[::3]:
             separated(of_lists, problem, ALIGNMENT if is_aligned else operation.types.b.num_bytes)
+    elif operation.gate is not None:
+        for problem, _ in found[::3]:
+            turned(of_lists, problem, ALIGNMENT // operation.types.b.num_bytes if is_aligned else 1)
     return found
 
 
