@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import math
 import tempfile
@@ -11,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aot.bench import receipt
 from aot.compile import artifact
 from aot.core import execution, shape_set, target
 from aot.core.candidate import Candidate, KernelKey
@@ -28,7 +30,7 @@ from aot.core.constraints import (
     Text,
     Version,
 )
-from aot.core.errors import ManifestError, SelectionError, ShapeFileError, StoreError, TargetError
+from aot.core.errors import ManifestError, ReceiptError, SelectionError, ShapeFileError, StoreError, TargetError
 from aot.core.json_text import plain_json
 from aot.core.measurement import Conditions, LibraryTime, Measurement, Outcome, Status
 from aot.core.operation import Operation
@@ -52,6 +54,7 @@ from aot.space.cost import DEFAULTS
 from research.studies import census, prior
 from tests.golden.manifest import BIG, FALLBACK, KK, SMALL, golden_manifest
 from tests.runtime.rows import with_rows
+from tests.unit.bench.receipts import receipt_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -510,7 +513,25 @@ ROW_TUNING = {
 }
 
 
+RECEIPT = plain(replace(receipt_of(mig="1g.12gb"), signature=receipt.Signature("ab" * 32, "cd" * 64)))
+
+
+def sealed_bytes(document):
+    """Write a receipt with the hash of what it says, unless that was damaged, so that reading it looks at the rest."""
+    if not isinstance(document, dict) or document.get("sha256") != RECEIPT["sha256"]:
+        return json_bytes(document)
+    content = json.dumps({**document, "sha256": None, "signature": None}, sort_keys=True, separators=(",", ":"))
+    return json_bytes({**document, "sha256": hashlib.sha256(content.encode()).hexdigest()})
+
+
 SEEDS = {
+    "receipt": Seed(
+        receipt.Receipt,
+        RECEIPT,
+        sealed_bytes,
+        from_file("r.json", receipt.read_receipt),
+        ReceiptError,
+    ),
     "selection": Seed(
         selection.Selection,
         with_mig(plain(SELECTION)),

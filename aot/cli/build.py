@@ -45,7 +45,7 @@ from aot.cli.selection import (
 )
 from aot.compile.compiler import Processes
 from aot.compile.workplace import Workplace
-from aot.core.errors import SelectionError
+from aot.core.errors import PackageError, SelectionError
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.progress import waiting
@@ -54,6 +54,7 @@ from aot.core.target import Target, load_target
 from aot.core.whole_file import check_folder
 from aot.kinds.named_operations import DEFAULT_PRESET, HELP, all_named_operations, with_epilogues
 from aot.package.distribution import check_name, check_version
+from aot.package.pack import pack_name
 from aot.package.states import states_text
 from aot.package.wheel import DEFAULT_PACKAGE, BuiltWheel, TableSource, check_one_host, make_wheel, toolchain_version
 from aot.select import pipeline
@@ -164,6 +165,8 @@ def said(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> str:
         size += f" in {num_objects} objects"
     texts = {name: gate.coverage_text(found) for name, found in coverages.items()}
     notes = [states_text(built.manifest), *_without_batches(built.manifest)]
+    if built.api is not None:
+        notes = [f"{built.api}: the functions, which find it", f"{built.lock}: both, by their hashes", *notes]
     if len(texts) == 1:
         return "\n".join([size, *notes, *texts.values()])
     tables = [f"{name}: {text}" for name, text in texts.items()]
@@ -183,6 +186,8 @@ def built_facts(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> 
     tables = {x.target: {"provenance": x.provenance, "record": x.record} for x in built.manifest.tables}
     return {
         "wheel": built.path,
+        "api": built.api,
+        "lock": built.lock,
         "num_bytes": built.path.stat().st_size,
         "version": built.manifest.version,
         "arch": built.manifest.arch,
@@ -190,6 +195,18 @@ def built_facts(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> 
         "states": {x.name: x.state for x in built.manifest.all_kernels},
         "tables": {name: {**facts, "coverage": coverages[name]} for name, facts in tables.items()},
     }
+
+
+def _pack_of(values: Mapping[str, Any], package: str, target: Target) -> str:
+    """Return the name of a pack that is asked for.
+
+    Raises:
+        PackageError: it is none, or the package's own.
+    """
+    name = check_name(values["pack_name"] or pack_name(package, target.arch))
+    if name == package:
+        raise PackageError(f"--pack-name is {name}, as --package is; expected another name; leave it out")
+    return name
 
 
 class _Build(Command):
@@ -257,6 +274,16 @@ class _Build(Command):
     is_flag=True,
     help="Compute every call so that a row's bits do not depend on m: of a selection with tables for that.",
 )
+@click.option(
+    "--pack",
+    is_flag=True,
+    help="Build two wheels and a lock: the functions without kernels, and a pack that holds the kernels.",
+)
+@click.option(
+    "--pack-name",
+    default=None,
+    help="Name of the pack's distribution, with --pack; by default the package's and the architecture.",
+)
 @click.option("--package", default=DEFAULT_PACKAGE, show_default=True, help="Name of the distribution.")
 @click.option("--version", "package_version", default=None, help="Version of the wheel; by default this toolchain's.")
 @click.option("--dist", type=OUTPUT_FOLDER, default=None, show_default="dist", help="Folder to put the wheel into.")
@@ -273,9 +300,13 @@ def build(context: click.Context, /, **values: Any) -> None:
     is given; else what `aot select --operations` would select. --epilogues adds to them, so that --epilogues silu is
     --operations default,bf16_kk_silu,fp16_kk_silu. Operations on rows, such as norms, are selected by the target's
     record of them, or where there is none by the cost model.
+    With --pack the functions are a wheel of their own, for every machine, and the kernels a pack, which the functions
+    find where both are installed; DIST/PACK.lock pins the two.
     The wheel's version ends with what its tables are: predicted or measured, and a hash of the selections.
     """
     package, number = check_name(values["package"]), values["package_version"] or toolchain_version()
+    if values["pack_name"] and not values["pack"]:
+        raise click.UsageError("--pack-name means nothing without --pack; give --pack too")
     check_version(number)
     dist = values["dist"] or check_folder(Path("dist"))
     wanted = _wanted(values, is_target_given=is_given(context, "target"))
@@ -290,6 +321,7 @@ def build(context: click.Context, /, **values: Any) -> None:
         package=package,
         wheel_version=number,
         batch_invariant=values["batch_invariant"],
+        pack=_pack_of(values, package, wanted[0].target) if values["pack"] else None,
     )
     coverages = {source.target.name: coverage for source, coverage in found}
     show(lambda: built_facts(built, coverages), lambda: said(built, coverages))

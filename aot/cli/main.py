@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 COMMANDS = {
+    "bench": ("aot.cli.bench:bench", "Time a wheel beside torch or cuBLAS, with a receipt."),
     "build": ("aot.cli.build:build", "Compile a selection's kernels and build the wheel."),
     "calibrate": ("aot.cli.calibrate:calibrate_command", "Fit the cost model to a few recorded times."),
     "compile": ("aot.cli.compile:compile_command", "Compile the candidates that the model ranks best."),

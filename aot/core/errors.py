@@ -112,6 +112,12 @@ class FleetError(AotError):
     exit_code = 20
 
 
+class ReceiptError(AotError):
+    """A receipt of a bench that is damaged, tampered with, of another version, or not signed as it has to be."""
+
+    exit_code = 21
+
+
 REPAIR = "`make setup` installs what is missing; if that does not help: rm -rf .venv && make setup"
 """What to do where a package is missing."""
 

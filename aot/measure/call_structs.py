@@ -73,6 +73,18 @@ OFFSETS_START = 16
 """Flag of a problem whose offsets begin with the first group's start. Source: aot_gemm.h, AOT_GEMM_OFFSETS_START."""
 
 
+class SelectionStruct(ctypes.Structure):
+    """`aot_gemm_selection_t`."""
+
+    _fields_ = (
+        ("struct_bytes", ctypes.c_uint64),
+        *((name, ctypes.c_int32) for name in ("kernel", "tier", "section", "index", "layout", "exchanged")),
+        *((name, ctypes.c_int64) for name in "mnk"),
+        *((name, ctypes.c_int32) for name in ("table", "tile_order")),
+        *((name, ctypes.c_int64) for name in ("num_groups", "num_launches")),
+    )
+
+
 class RowsTensorStruct(ctypes.Structure):
     """`aot_rows_tensor_t`."""
 

@@ -39,6 +39,10 @@ class RandomPool:
         self._address = gpu.alloc(stored.nbytes)
         gpu.upload(self._address, stored)
 
+    def close(self) -> None:
+        """Free the elements on the device."""
+        self._gpu.free(self._address)
+
     def tile(self, address: int, num_elements: int) -> Tiling:
         """Fill device memory with random elements, in stream order, and tell what went where."""
         chunk, size_of = len(self.source) // 2, self._dtype.size_of
@@ -69,3 +73,9 @@ class RandomPools:
             source = content.draw(self._rng, self._num_elements)
             self._pools[content] = RandomPool(self._gpu, content.element, self._rng, source)
         return self._pools[content]
+
+    def close(self) -> None:
+        """Free all pools."""
+        for pool in self._pools.values():
+            pool.close()
+        self._pools = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from aot.core.errors import DeviceError
 from aot.core.operands import GemmCall
@@ -12,6 +12,7 @@ from aot.core.tile_order import order_name
 from aot.measure.call_structs import AnyStruct, ProblemStruct, RowsProblemStruct, gemm_struct, rows_struct
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from aot.kinds.trial import AnyCall
@@ -51,10 +52,13 @@ class KernelLibrary:
         DeviceError: the file cannot be loaded, or is not a kernel library.
     """
 
+    signatures: ClassVar[Mapping[str, tuple[Any, list[Any]]]] = _SIGNATURES
+    """What is called of the library: result and arguments of each function."""
+
     def __init__(self, path: Path) -> None:
         try:
             self._library = ctypes.CDLL(str(path.resolve()))
-            for name, (result, arguments) in _SIGNATURES.items():
+            for name, (result, arguments) in self.signatures.items():
                 function = getattr(self._library, name)
                 function.restype, function.argtypes = result, arguments
         except (OSError, AttributeError) as error:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tqdm import tqdm
 
@@ -20,8 +20,9 @@ from aot.core.errors import DependencyError, OutputError, PackageError
 from aot.core.process import run
 from aot.core.scratch import scratch_folder
 from aot.core.target import Target
-from aot.package.contents import components
+from aot.package.contents import components, own_component
 from aot.package.file_set import FileSet
+from aot.package.pack import render_api, render_pack
 from aot.package.render import library_name, render, render_library
 from aot.package.toolchain import TOOLCHAIN_CACHE, Toolchain, fetch_toolchain
 from aot.package.wheel_file import inspect_library, inspect_wheel
@@ -158,7 +159,7 @@ def _definitions(directory: Path, toolchain: Toolchain) -> dict[str, str]:
     }
 
 
-def _environment(target: Target, cache: Path, scratch: Path) -> dict[str, str]:
+def _environment(platform: str, cache: Path, scratch: Path) -> dict[str, str]:
     """Return the environment of a build: the caller's, less what would reach the compiler, plus what fixes the result.
 
     Zig keeps what it builds once, of the target's C library, in a folder of the cache, not in the home folder, which
@@ -177,7 +178,7 @@ def _environment(target: Target, cache: Path, scratch: Path) -> dict[str, str]:
         | {
             "TMPDIR": str(scratch / "tmp"),  # what is left there by a killed tool goes with the folder
             "SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH,
-            "_PYTHON_HOST_PLATFORM": target.platform_tag,
+            "_PYTHON_HOST_PLATFORM": platform,
             "PYTHONHASHSEED": "0",
         }
     )
@@ -267,7 +268,7 @@ def build_library(
             "AOT_BUILD_BINDING": "OFF",
         }
         options = [f"-D{key}={value}" for key, value in definitions.items()]
-        cmake, env = [sys.executable, "-m", "cmake"], _environment(target, cache, scratch)
+        cmake, env = [sys.executable, "-m", "cmake"], _environment(target.platform_tag, cache, scratch)
         run(
             [*cmake, "-S", str(project), "-B", str(build), "-G", "Ninja", *options],
             "configuring the library",
@@ -280,12 +281,54 @@ def build_library(
         return _move_into(built, out_dir)
 
 
+def _packaged(project: Path, scratch: Path, definitions: Mapping[str, str], env: Mapping[str, str], **how: Any) -> Path:
+    """Build the wheel of a project that lies there; return it.
+
+    Raises:
+        PackageError: the build failed, or made something else.
+    """
+    out = scratch / "dist"
+    words = [f"-Ccmake.define.{key}={value}" for key, value in definitions.items()]
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), *words]
+    run([*command, str(project)], "building the wheel", env=env, **how)
+    wheels = list(out.iterdir())
+    if len(wheels) != 1:
+        raise PackageError(f"the build made {[x.name for x in wheels]}; expected one wheel")
+    return wheels[0]
+
+
+def build_api(
+    package: str, version: str, dist_dir: Path, *, cache: Path = TOOLCHAIN_CACHE, verbose: bool = False
+) -> Path:
+    """Build the wheel of the functions alone, for whose kernels there are packs; it is for every machine.
+
+    Args:
+        package: name of the distribution.
+        version: its version.
+        dist_dir: where the wheel is put.
+        cache: where zig keeps what it builds.
+        verbose: echo the commands to standard error.
+
+    Raises:
+        OutputError: the result cannot be put where it belongs.
+        PackageError: the build failed.
+    """
+    with scratch_folder("aot-api-") as scratch:
+        project = scratch / "project"
+        write(render_api(package, version, read_templates()), project)
+        own = own_component()
+        _write(project / "licenses" / own.file, own.text)
+        wheel = _packaged(project, scratch, {}, _environment("any", cache, scratch), verbose=verbose)
+        return _move_into(wheel, dist_dir)
+
+
 def build_wheel(
     manifest: Manifest,
     objects: Mapping[str, Path],
     dist_dir: Path,
     target: Target,
     *,
+    api_package: str | None = None,
     cache: Path = TOOLCHAIN_CACHE,
     verbose: bool = False,
     progress: bool = False,
@@ -297,6 +340,7 @@ def build_wheel(
         objects: each kernel's object file, by the kernel's name.
         dist_dir: where the wheel is put.
         target: the machine to build for.
+        api_package: the distribution with the functions, of which this is to be a pack; None for a wheel with its own.
         cache: where the files that are linked against are kept.
         verbose: echo the commands to standard error.
         progress: show how far the build is on standard error.
@@ -309,15 +353,11 @@ def build_wheel(
     toolchain = fetch_toolchain(target, cache, verbose=verbose)
     what = f"link {len(manifest.all_kernels)} kernels and package them"
     with scratch_folder("aot-wheel-") as scratch, _progress(what, shown=progress) as see:
-        project, out = scratch / "project", scratch / "dist"
-        _write_project(render(manifest, read_templates()), manifest.with_objects, objects, target, project)
+        project, templates = scratch / "project", read_templates()
+        files = render(manifest, templates) if api_package is None else render_pack(manifest, api_package, templates)
+        _write_project(files, manifest.with_objects, objects, target, project)
         _write_licences(project, manifest, toolchain)
-        definitions = [f"-Ccmake.define.{key}={value}" for key, value in _definitions(project, toolchain).items()]
-        command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), *definitions]
-        env = _environment(target, cache, scratch)
-        run([*command, str(project)], "building the wheel", env=env, verbose=verbose, each_line=see)
-        wheels = list(out.iterdir())
-        if len(wheels) != 1:
-            raise PackageError(f"the build made {[x.name for x in wheels]}; expected one wheel")
-        inspect_wheel(wheels[0], manifest, target)
-        return _move_into(wheels[0], dist_dir)
+        env = _environment(target.platform_tag, cache, scratch)
+        wheel = _packaged(project, scratch, _definitions(project, toolchain), env, verbose=verbose, each_line=see)
+        inspect_wheel(wheel, manifest, target)
+        return _move_into(wheel, dist_dir)

@@ -170,6 +170,15 @@ def licence_of(families: Iterable[str]) -> str:
     return " AND ".join(sorted({part.licence for part in parts_of(families)}))
 
 
+def own_component() -> Component:
+    """Read the licence of what is this project's own.
+
+    Raises:
+        PackageError: it has no text.
+    """
+    return _installed(_PARTS[0])
+
+
 def components(families: Iterable[str], cuda_dir: Path) -> tuple[Component, ...]:
     """Read what is inside a wheel.
 

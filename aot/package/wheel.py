@@ -18,12 +18,14 @@ from aot.core.grouping import Grouping
 from aot.core.kernel import Kernel
 from aot.core.measurement import PROVENANCE_PREDICTED, OperationTimes
 from aot.core.target import Target
+from aot.core.whole_file import write_whole
 from aot.core.work import AnyKey
 from aot.families import compilers_of, family_of
 from aot.kinds.rows.kernel import RowKernel
-from aot.package.build import build_wheel
+from aot.package.build import build_api, build_wheel
 from aot.package.distribution import wheel_version as version_of
 from aot.package.manifest import MANIFEST_VERSION, ElementBits, Manifest, WheelTable, device_table
+from aot.package.pack import lock_text
 from aot.package.states import executions_of, measured_kernels, measured_steps, with_states
 from aot.select.coverage import Coverage
 from aot.select.join import renumbered
@@ -167,6 +169,10 @@ class BuiltWheel:
 
     path: Path
     manifest: Manifest
+    api: Path | None = None
+    """Of a pack, the wheel with the functions."""
+    lock: Path | None = None
+    """Of a pack, the file that pins both by their hashes, which pip takes with --require-hashes."""
 
 
 def check_one_host(targets: Sequence[Target]) -> None:
@@ -251,6 +257,7 @@ def make_wheel(
     package: str,
     wheel_version: str,
     batch_invariant: bool = False,
+    pack: str | None = None,
 ) -> BuiltWheel:
     """Compile the kernels of one or several selections and build their wheel.
 
@@ -261,6 +268,7 @@ def make_wheel(
         package: name of the distribution.
         wheel_version: the version's public part.
         batch_invariant: whether every call of it is to be batch-invariant.
+        pack: name of a pack that is to hold the kernels, while `package` holds the functions; None: one wheel has both.
 
     Raises:
         CompileError: a selected kernel does not compile.
@@ -275,12 +283,19 @@ def make_wheel(
     manifest = manifest_of(
         sources,
         artifacts,
-        package,
+        pack or package,
         wheel_version,
         batch_invariant=batch_invariant,
         executions=committed_executions(),
     )
     objects = {artifact.kernel.name: artifact.path for artifact in artifacts}
     target = sources[0].target
-    wheel = build_wheel(manifest, objects, dist_dir, target, verbose=workplace.verbose, progress=workplace.progress)
-    return BuiltWheel(wheel, manifest)
+    verbose, api_package = workplace.verbose, None if pack is None else package
+    wheel = build_wheel(
+        manifest, objects, dist_dir, target, api_package=api_package, verbose=verbose, progress=workplace.progress
+    )
+    if pack is None:
+        return BuiltWheel(wheel, manifest)
+    api, lock = build_api(package, wheel_version, dist_dir, verbose=verbose), dist_dir / f"{pack}.lock"
+    write_whole(lock, lock_text([api, wheel]))
+    return BuiltWheel(wheel, manifest, api, lock)

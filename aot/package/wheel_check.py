@@ -76,8 +76,20 @@ def _check_record(wheel: Path, files: Mapping[str, bytes]) -> None:
         raise PackageError(f"{wheel.name} lacks {', '.join(missing)}, which RECORD names; {_AGAIN}")
 
 
-def _check_build(wheel: Path, files: Mapping[str, bytes], module: str) -> int:
-    """Compare every file of the package with what `_build.json` has for the installed package to check itself by."""
+def check_build(wheel: Path, files: Mapping[str, bytes], module: str) -> int:
+    """Compare every file of the package with what `_build.json` has for the installed package to check itself by.
+
+    Args:
+        wheel: the wheel, or the installed package's folder.
+        files: content by path, which starts with the package's folder.
+        module: that folder's name.
+
+    Returns:
+        How many files were compared.
+
+    Raises:
+        PackageError: a file is missing or another one.
+    """
     own = f"{module}/_build.json"
     expected = {
         name.removeprefix(f"{module}/"): {"num_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
@@ -133,7 +145,7 @@ def check_wheel(wheel: Path) -> Iterator[str]:
     tables = ", ".join(f"{table.target} {table.called}" for table in manifest.tables)
     yield f"manifest: {manifest.package} {manifest.version}, {len(manifest.all_kernels)} kernels; tables: {tables}"
     yield f"states: {states_text(manifest)}"
-    num_files = _check_build(wheel, files, manifest.module)
+    num_files = check_build(wheel, files, manifest.module)
     yield f"hashes: {len(files)} files as RECORD says, {num_files} as the installed package will check them"
     try:
         inspect_wheel(wheel, manifest, load_target(manifest.tables[0].target))

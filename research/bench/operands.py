@@ -30,9 +30,10 @@ from aot.core.errors import DeviceError, VerificationError
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.problem import Problem
+from aot.measure.dispatched import DispatchedLibrary, RefusedError
 from aot.measure.gpu import Gpu
 from aot.measure.verify import Verifier
-from research.bench.dispatched import Dispatched, RefusedError, library_of
+from research.bench.dispatched import library_of
 from research.bench.operand_cases import SIZES, TIMED, is_right, random_case, summary
 from research.bench.options import positive, write
 
@@ -49,7 +50,7 @@ Report = Callable[[str], None]
 
 
 def check(
-    gpu: Gpu, library: Dispatched, operation: Operation, num_problems: int, seed: int, end: float
+    gpu: Gpu, library: DispatchedLibrary, operation: Operation, num_problems: int, seed: int, end: float
 ) -> dict[str, Any]:
     """Run random problems of an operation, and hold their results against float64.
 
@@ -100,7 +101,7 @@ def _noted(result: dict[str, Any], problem: Problem) -> Iterator[None]:
         result["failures"].append(row | {"reason": reason})
 
 
-def time_problem(library: Dispatched, problem: Problem, *, compiles: bool) -> dict[str, Any]:
+def time_problem(library: DispatchedLibrary, problem: Problem, *, compiles: bool) -> dict[str, Any]:
     """Time the wheel and torch's calls on a problem in the same rounds; a baseline that torch refuses is named.
 
     Raises:
@@ -132,12 +133,12 @@ def time_problem(library: Dispatched, problem: Problem, *, compiles: bool) -> di
         graphs[name] = capture(call, [(x,) for x in sets])
     us = {name: round(float(np.median(times)), 3) for name, times in interleave(graphs).items()}
     row = {"operation": problem.operation.tag, "m": problem.m, "n": problem.n, "k": problem.k}
-    return row | {"kernel": library.kernel(first), "us": us} | ({"refused": refused} if refused else {})
+    return row | {"kernel": library.chosen(first), "us": us} | ({"refused": refused} if refused else {})
 
 
 def run(
     result: dict[str, Any],
-    library: Dispatched,
+    library: DispatchedLibrary,
     gpu: Gpu,
     values: argparse.Namespace,
     report: Report,
@@ -212,7 +213,7 @@ def main() -> int:
     result |= {"torch": NO_TORCH, "missing": [], "date": time.strftime("%Y-%m-%d", time.gmtime())}
     try:
         properties = read_properties()
-        library = Dispatched(library_of(values.package))
+        library = DispatchedLibrary(library_of(values.package))
         result |= {"device": properties.name, "wheel": getattr(sys.modules[values.package], "__version__", "unknown")}
         result["torch"] = torch_version()
         values.times = values.times if result["torch"] != NO_TORCH else []

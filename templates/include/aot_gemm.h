@@ -341,11 +341,18 @@ AOT_GEMM_API const char* aot_gemm_table_target(int32_t table);
  * in its place, which needs no workspace. */
 AOT_GEMM_API aot_gemm_status_t aot_gemm_device_table(int32_t device, int32_t* table, const char** reason);
 
+/* Give the SHA-256, as 64 hexadecimal digits, of all that decides which kernel a problem gets on a device (-1: the current
+ * one): the library's tables, kernels and code, the table that answers there, the device's number of SMs, and
+ * AOT_GEMM_WEIGHT_PREFETCH. Two processes with the same text choose alike, on whichever machines. Where it is another, some
+ * choice may be another. The text is valid as long as the library is loaded, and does not change. */
+AOT_GEMM_API aot_gemm_status_t aot_gemm_choices(int32_t device, const char** sha256);
+
 /* Count the kernels, and name one; null past the end. Names are stable from release to release, indices are not. */
 AOT_GEMM_API int32_t aot_gemm_num_kernels(void);
 AOT_GEMM_API const char* aot_gemm_kernel_name(int32_t kernel);
 
-/* Load every kernel that a device can run onto it now (-1: the current one), instead of each at its first launch. */
+/* Load every kernel that a device can run onto it now (-1: the current one), instead of each at its first launch, and look
+ * at all sections of the tables. After it, this library opens no file, and takes nothing from the heap. */
 AOT_GEMM_API aot_gemm_status_t aot_gemm_preload(int32_t device);
 
 /* Wait until a stream of a device (-1: the current one) is done: the only function that waits. A stream that is being

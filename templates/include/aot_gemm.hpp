@@ -339,6 +339,14 @@ inline Result<DeviceTable> device_table(int32_t device = -1) {
   return DeviceTable{aot_gemm_table_target(table), reason};
 }
 
+// Gives the SHA-256 of all that decides which kernel a problem gets on a device: see aot_gemm_choices.
+inline Result<const char*> choices(int32_t device = -1) {
+  const char* sha256 = nullptr;
+  const aot_gemm_status_t status = aot_gemm_choices(device, &sha256);
+  if (status != AOT_GEMM_OK) return detail::last_error(status);
+  return sha256;
+}
+
 // Fails where the library that was loaded has another binary interface than this header.
 inline Result<void> check_abi() {
   const int32_t found = aot_gemm_abi_version();

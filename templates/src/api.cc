@@ -3,6 +3,7 @@
 
 #include "aot_gemm.h"
 #include "devices.h"
+#include "dispatch.h"
 #include "error.h"
 #include "kernel.h"
 #include "misses.h"
@@ -89,6 +90,10 @@ aot_gemm_status_t aot_gemm_preload(int32_t device) {
   aot_gemm_status_t status = scope.status();
   const aot::Device* found = nullptr;
   if (status == AOT_GEMM_OK) status = aot::find_device(scope.device(), &found);
+  for (int32_t section = 0; section < aot::kNumSections && status == AOT_GEMM_OK; ++section) {
+    const char* const fault = aot::kTableFault != nullptr ? aot::kTableFault : aot::fault_of_section(section);
+    if (fault != nullptr) status = aot::fail_table(fault);
+  }
   const int32_t num_kernels = aot::kNumKernels + aot::kNumRowKernels;
   for (int32_t kernel = 0; kernel < num_kernels && status == AOT_GEMM_OK; ++kernel) {
     const bool is_fit = aot::kKernels[kernel].resident_sms <= found->num_sms;  // another answers for one that is not
@@ -115,6 +120,17 @@ aot_gemm_status_t aot_gemm_device_table(int32_t device, int32_t* table, const ch
   *table = found->table;
   *reason = found->reason;
   return AOT_GEMM_OK;
+}
+
+aot_gemm_status_t aot_gemm_choices(int32_t device, const char** sha256) {
+  aot_gemm_status_t status = aot::check_argument(sha256, "sha256");
+  if (status != AOT_GEMM_OK) return status;
+  const aot::DeviceScope scope(device);
+  status = scope.status();
+  const aot::Device* found = nullptr;
+  if (status == AOT_GEMM_OK) status = aot::find_device(scope.device(), &found);
+  if (status == AOT_GEMM_OK) *sha256 = found->choices;
+  return status;
 }
 
 aot_gemm_status_t aot_gemm_synchronize(int32_t device, void* stream) {

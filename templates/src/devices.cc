@@ -12,6 +12,8 @@
 #include "dispatch.h"
 #include "error.h"
 #include "kernel.h"
+#include "library_sha256.h"
+#include "runtime.h"
 
 namespace aot {
 
@@ -91,6 +93,16 @@ void pick_table(const cuda::DeviceFacts& facts, Device* device) {
   }
 }
 
+// Hashes what decides on a device: the library, the table, the SMs by which kernels give way to others, and whether weights
+// are read early.
+void note_choices(Device* device) {
+  char text[256];
+  const int length =
+      std::snprintf(text, sizeof(text), "%s\ntable %s\nsms %" PRId32 "\nweight_prefetch %d\n", kLibrarySha256,
+                    kTables[device->table].target, device->num_sms, kPrefetchesWeights ? 1 : 0);
+  write_sha256(text, static_cast<size_t>(length), device->choices);
+}
+
 aot_gemm_status_t ask(int32_t ordinal, cuda::DeviceFacts* facts) {
   int32_t major = 0;
   int32_t minor = 0;
@@ -123,6 +135,7 @@ aot_gemm_status_t find_device(int32_t ordinal, const Device** device) {
   pthread_mutex_lock(&devices_mutex);
   if (known_device(ordinal) == nullptr) {
     pick_table(facts, &devices[ordinal]);
+    note_choices(&devices[ordinal]);
     known_devices[ordinal].store(&devices[ordinal], std::memory_order_release);
   }
   pthread_mutex_unlock(&devices_mutex);

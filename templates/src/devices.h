@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "aot_gemm.h"
+#include "sha256.h"
 
 namespace aot {
 
@@ -15,6 +16,7 @@ struct Device {
   int32_t table;  // index into kTables
   int32_t num_sms;
   char reason[320];  // why it is this table
+  char choices[kSha256Text];  // of all that decides which kernel a problem gets there
 };
 
 // By ordinal; null until the device was asked about.

@@ -150,8 +150,6 @@ bool read_prefetch_variable() {
   return value == nullptr || std::strcmp(value, "0") != 0;
 }
 
-const bool kPrefetches = read_prefetch_variable();
-
 Stack stack_of(const Tensor& tensor, int64_t num_products, int64_t step) {
   return {tensor.data,
           {static_cast<int32_t>(num_products), tensor.shape[0], tensor.shape[1]},
@@ -159,6 +157,8 @@ Stack stack_of(const Tensor& tensor, int64_t num_products, int64_t step) {
 }
 
 }  // namespace
+
+const bool kPrefetchesWeights = read_prefetch_variable();
 
 int64_t workspace_bytes(const Workspace& workspace, int64_t m, int64_t n) {
   switch (workspace.mode) {
@@ -272,7 +272,7 @@ aot_gemm_status_t launch(int32_t index, int32_t tile_order, Canonical* operands,
     places = {static_cast<char*>(workspace) + own, {problem.b_of_groups.shape[0]}};
   }
   int32_t told_order = kernel.first_order + tile_order;
-  int32_t may_prefetch_b = problem.b_constant && kPrefetches;
+  int32_t may_prefetch_b = problem.b_constant && kPrefetchesWeights;
   ArgumentValues values;
   values[Argument::kA] = is_batched ? static_cast<void*>(&a) : &operands->a;
   values[Argument::kB] = is_batched ? static_cast<void*>(&b) : &operands->b;

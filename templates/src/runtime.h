@@ -35,6 +35,9 @@ class DeviceScope {
   int32_t previous_ = -1;
 };
 
+// Whether kernels may read early what a caller promised to be constant; AOT_GEMM_WEIGHT_PREFETCH=0 turns it off.
+extern const bool kPrefetchesWeights;
+
 // Loads a kernel onto the current device, once in the life of the process. Fails on a GPU of another architecture,
 // and on one with fewer SMs than a kernel needs whose blocks wait for each other.
 aot_gemm_status_t ensure_loaded(int32_t kernel, int32_t device);

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pip
 import pytest
+from elftools.elf.constants import SH_FLAGS
 from elftools.elf.elffile import ELFFile
 
 from aot.core.errors import PackageError
@@ -26,6 +27,10 @@ from tests.objects import small_manifest, small_wheel
 from tests.package.userland import aarch64_python
 
 pytestmark = pytest.mark.package
+
+MAX_WRITTEN_BYTES = 2 << 20
+MAX_THREAD_BYTES = 16 << 10
+"""What docs/safety.md says that the library holds: of the process, and of each thread that calls it."""
 
 ASK = """
 import sys, time
@@ -152,6 +157,18 @@ def test_the_library_asks_python_for_what_is_declared_and_exports_its_api(wheels
     xla = set(re.findall(r"(aot_gemm_xla_\w+)\(", read_templates()["src/xla_call.cc"].decode()))
     assert xla >= {"aot_gemm_xla_linear", "aot_gemm_xla_matmul"}
     assert names[True] - {"aot_gemm_1"} == api | tuning | xla | {"aot_gemm_python_bind"}
+
+
+def test_the_library_holds_little_memory_that_is_written(wheels, target):
+    """Where CPU and GPU share memory too, this is all that it takes of its own beside its file, and it never grows."""
+    library = read_elf(wheels(target), "libaot_gemm.so.1")
+    sections = [x for x in library.iter_sections() if x["sh_flags"] & SH_FLAGS.SHF_WRITE]
+    num_bytes = {
+        is_thread: sum(x["sh_size"] for x in sections if bool(x["sh_flags"] & SH_FLAGS.SHF_TLS) is is_thread)
+        for is_thread in (True, False)
+    }
+    assert 0 < num_bytes[True] <= MAX_THREAD_BYTES
+    assert 0 < num_bytes[False] <= MAX_WRITTEN_BYTES
 
 
 def test_the_wheel_carries_the_header_of_its_users_alone(wheels, target):

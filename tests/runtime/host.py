@@ -21,12 +21,13 @@ from aot.core.element import ElementType
 from aot.core.operation import Layout, Operation
 from aot.core.tile_order import NUM_ORDERS
 from aot.measure.call_structs import ProblemStruct, TensorStruct
+from aot.measure.call_structs import SelectionStruct as Selection
 from aot.package.build import read_templates, write
 from aot.package.render import library_name, render, render_library
 from aot.package.toolchain import dlpack_dir
 from tests import native
 from tests.golden.manifest import FALLBACK, golden_manifest, kernel, with_table
-from tests.runtime.structs import Clear, FakeLaunch, Order, RealLaunch, Selection
+from tests.runtime.structs import Clear, FakeLaunch, Order, RealLaunch
 
 RECORDER = Path(__file__).with_name("recorder.cc")
 CHOOSER = Path(__file__).with_name("chooser.cc")
@@ -194,6 +195,12 @@ class Library:
         table, reason = ctypes.c_int32(-1), ctypes.c_char_p()
         status = self.c.aot_gemm_device_table(device, ctypes.byref(table), ctypes.byref(reason))
         return status, table.value, (reason.value or b"").decode()
+
+    def choices(self, device=-1):
+        """Return the status, and the hash of what decides on a device."""
+        sha256 = ctypes.c_char_p()
+        status = self.c.aot_gemm_choices(device, ctypes.byref(sha256))
+        return status, (sha256.value or b"").decode()
 
     def launch(self, problem, workspace=0, num_bytes=0, stream=0):
         arguments = (ctypes.c_void_p(workspace), ctypes.c_size_t(num_bytes), ctypes.c_void_p(stream))

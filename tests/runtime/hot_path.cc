@@ -1,8 +1,9 @@
 // Launches products through the C API where neither the heap nor a lock nor the kernel (of the operating system) may be
 // asked for anything: the functions of the first two are this program's own and count, and the third kills it.
 //
-// usage: hot_path launch|allocate|lock|call TAG...; all but the first also do what must be found. Each operation is
-// launched; one that takes further operands gets all that there are.
+// usage: hot_path launch|preload|allocate|lock|call TAG...; all but the first two also do what must be found. Each operation
+// is launched; one that takes further operands gets all that there are. With preload no launch comes before, but
+// aot_gemm_preload.
 #include <linux/seccomp.h>
 #include <pthread.h>
 #include <sys/prctl.h>
@@ -27,21 +28,22 @@ void recorder_pause(bool paused);
 
 static int num_allocations = 0;
 static int num_locks = 0;
+static bool is_refused = false;  // the heap
 
 // The dynamic linker finds these before libc's, for the library too; operator new calls malloc.
 void* malloc(size_t size) {
   ++num_allocations;
-  return __libc_malloc(size);
+  return is_refused ? nullptr : __libc_malloc(size);
 }
 
 void* calloc(size_t count, size_t size) {
   ++num_allocations;
-  return __libc_calloc(count, size);
+  return is_refused ? nullptr : __libc_calloc(count, size);
 }
 
 void* realloc(void* address, size_t size) {
   ++num_allocations;
-  return __libc_realloc(address, size);
+  return is_refused ? nullptr : __libc_realloc(address, size);
 }
 
 void free(void* address) {
@@ -118,7 +120,8 @@ int main(int count, char** arguments) {
     tags[num_operations] = arguments[i];
     operations[num_operations++] = aot_gemm_operation(arguments[i]);
   }
-  if (launch_all() != 0) {
+  const bool is_first = std::strcmp(what, "preload") == 0;
+  if (is_first ? aot_gemm_preload(-1) != 0 : launch_all() != 0) {
     std::fprintf(stderr, "%s\n", aot_gemm_last_error());
     return 2;
   }
@@ -126,6 +129,7 @@ int main(int count, char** arguments) {
   pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
   char text[64];
   num_allocations = num_locks = 0;
+  is_refused = true;
   if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) != 0) return 3;  // from here on: read, write, exit
   int num_failed = 0;
   for (int i = 0; i < kNumTurns; ++i) num_failed += launch_all();

@@ -5,16 +5,6 @@ from __future__ import annotations
 import ctypes
 
 
-class Selection(ctypes.Structure):
-    _fields_ = (
-        ("struct_bytes", ctypes.c_uint64),
-        *((name, ctypes.c_int32) for name in ("kernel", "tier", "section", "index", "layout", "exchanged")),
-        *((name, ctypes.c_int64) for name in "mnk"),
-        *((name, ctypes.c_int32) for name in ("table", "tile_order")),
-        *((name, ctypes.c_int64) for name in ("num_groups", "num_launches")),
-    )
-
-
 class Tensor(ctypes.Structure):
     _fields_ = (("data", ctypes.c_void_p), ("shape", ctypes.c_int32 * 2), ("strides", ctypes.c_int64 * 2))
 

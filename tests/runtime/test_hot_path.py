@@ -1,4 +1,4 @@
-"""What a launch asks of the operating system and of the heap: nothing, once its kernel is loaded."""
+"""What a launch asks of the operating system and of the heap: nothing, once its kernel is loaded, or after preload."""
 
 from __future__ import annotations
 
@@ -41,10 +41,16 @@ def test_a_launch_uses_no_heap_no_lock_and_no_system_call(program):
     assert run(program, "launch") == (0, ["0", "0", "0"], "")
 
 
+def test_nor_does_the_first_launch_after_preload(program):
+    """Not even one: kernels are loaded, the device is known, all sections of the table were looked at."""
+    assert run(program, "preload") == (0, ["0", "0", "0"], "")
+
+
 def test_nor_does_one_of_any_operation(every_manifest, tmp_path):
     program = build(compile_library(every_manifest, tmp_path), tmp_path)
     calls = [x.call for x in by_call()]
     assert run(program, "launch", *calls) == (0, ["0", "0", "0"], "")
+    assert run(program, "preload", *calls) == (0, ["0", "0", "0"], "")
     assert run(program, "lock", *calls) == (0, ["0", "0", "1"], "")
     assert run(program, "launch", "e4m3_bf16", "no_such_operation")[0] == 2
 

@@ -18,8 +18,8 @@ from aot.core.operands import GemmCall, Tensor, element_of, operands
 from aot.core.operation import Operation
 from aot.core.signature import Argument, signature_of
 from aot.kinds.gemm import edge_shapes as cases
+from aot.measure.dispatched import DispatchedLibrary, RefusedError
 from aot.measure.verify import Verifier
-from research.bench.dispatched import Dispatched, RefusedError
 from tests.runtime.host import Library
 from tests.runtime.stating import DENSE
 from tests.unit.torch_twin import compute
@@ -36,7 +36,7 @@ def view(address, dtype, shape, strides):
     return np.lib.stride_tricks.as_strided(flat, shape, [kind.itemsize * stride for stride in strides])
 
 
-class Recorded(Dispatched):
+class Recorded(DispatchedLibrary):
     """The wheel over the recorder, whose kernels compute what they were called with."""
 
     def __init__(self, path):
@@ -144,8 +144,8 @@ def test_the_wheels_choice_is_named_and_a_refusal_is_told_from_a_failure(recorde
     problem = problem_of(64, 64, 64, Operation.E4M3_BF16_KK)
     tensors = {x: Tensor((i + 1) << 30, y) for i, (x, y) in enumerate(operands(problem).items())}
     bound = recorded.bind(GemmCall(problem, tensors))
-    assert recorded.kernel(bound).startswith("e4m3_bf16_kk_")
+    assert recorded.chosen(bound).startswith("e4m3_bf16_kk_")
     assert recorded.has(Operation.E4M3_BF16_KK)
     onto_a = GemmCall(problem, tensors | {Argument.D: tensors[Argument.A]})
     with pytest.raises(RefusedError, match=r"the (launch|workspace query) gave status 4: "):
-        Dispatched.launch(recorded, 0, recorded.bind(onto_a), 0, recorded.workspace_bytes(0, bound), 7)
+        DispatchedLibrary.launch(recorded, 0, recorded.bind(onto_a), 0, recorded.workspace_bytes(0, bound), 7)

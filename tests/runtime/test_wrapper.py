@@ -81,6 +81,7 @@ def test_a_bias_is_stated_or_missed(said):
 def test_what_needs_no_problem_is_there(said):
     assert {"synchronize: fine", "preload: fine", "abi: fine"} <= set(said)
     assert next(x for x in said if x.startswith("table: ")).startswith("table: h200, ")
+    assert "choices: 64 digits" in said
 
 
 def test_a_workspace_grows_moves_and_is_freed(said):

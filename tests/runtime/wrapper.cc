@@ -119,6 +119,7 @@ void try_products() {
   print("abi", aot_gemm::check_abi());
   const auto table = aot_gemm::device_table();
   std::printf("table: %s, %s\n", table->target, table->reason);
+  std::printf("choices: %zu digits\n", std::strlen(*aot_gemm::choices()));
   recorder_reset();
 }
 

@@ -61,6 +61,7 @@ def test_the_contracts_of_pyproject_are_kept(monkeypatch, capsys):
         ("click", ("cli.",)),
         ("jinja2", ("package.", "report.page")),
         ("optuna", ("search.optuna_search",)),
+        ("cryptography", ("bench.signing",)),
         ("dask", ("fleet.connection",)),
         ("distributed", ("fleet.connection",)),
     ],

@@ -24,6 +24,7 @@ from .errors import (
     GradientError,
     NoGpuError,
     OperandError,
+    PackError,
     ReadOnlyError,
     ShapeError,
     StrideError,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from ._row_table import RowPlan, explain_rows, plan_rows
     from ._table import Plan, plan
 
-_files.check_sizes()
+_files.OWN.check_sizes()
 try:
     from ._constant import ConstantWeight
     from ._operations import constant, gated_linear, grouped_linear, linear, matmul, preload
@@ -65,6 +66,7 @@ __all__ = [
     "Info",
     "NoGpuError",
     "OperandError",
+    "PackError",
     "Plan",
     "ReadOnlyError",
     "RowPlan",

@@ -22,8 +22,9 @@ class CheckReport(NamedTuple):
 def check() -> CheckReport:
     """Compare size and SHA-256 of every file of the package with what was recorded when it was built.
 
-    This finds any damage to a file of the package; importing it and loading its libraries compare sizes and the
-    libraries' headers only. What Python keeps in `__pycache__` is not of the package. No library is loaded.
+    This finds any damage to a file of the package and of its packs; importing it and loading its libraries compare
+    sizes and the libraries' headers only. What Python keeps in `__pycache__` is not of the package. No library is
+    loaded.
 
     Returns:
         How many files and bytes were compared.
@@ -31,14 +32,29 @@ def check() -> CheckReport:
     Raises:
         CorruptLibraryError: a file is missing, cannot be read, or differs: a line for each.
     """
-    _files.recorded.cache_clear()
-    faults = []
-    files = _files.recorded().values()
-    for file in files:
+    faults, num_files, num_bytes = [], 0, 0
+    for folder in _folders():
+        folder.forget()
         try:
-            _files.read_verified(file.name)
+            files = folder.recorded().values()
         except errors.CorruptLibraryError as error:
             faults.append(str(error))
+            continue
+        for file in files:
+            try:
+                folder.read_verified(file.name)
+            except errors.CorruptLibraryError as error:
+                faults.append(str(error))
+        num_files, num_bytes = num_files + len(files), num_bytes + sum(x.num_bytes for x in files)
     if faults:
         raise errors.CorruptLibraryError("\n".join(faults))
-    return CheckReport(_files.DIRECTORY, len(files), sum(file.num_bytes for file in files))
+    return CheckReport(_files.DIRECTORY, num_files, num_bytes)
+
+
+def _folders() -> list[_files.Folder]:
+    """Return the package's folder, and where it has no kernels of its own those of its packs."""
+    if _files.OWN.has_kernels:
+        return [_files.OWN]
+    from ._packs import found
+
+    return [_files.OWN, *(pack.folder for pack in found())]

@@ -1,4 +1,4 @@
-"""The files of the package: what the build recorded of each in `_build.json`, compared with what lies here.
+"""Files that a build recorded in `_build.json`, compared with what lies here: the package's own, and a pack's.
 
 Every import runs this, so that it imports little itself.
 """
@@ -11,22 +11,20 @@ import stat
 from functools import cache
 
 from . import errors
-from ._version import ABI_VERSION
+from ._version import ABI_VERSION, HAS_KERNELS
 
 MODULE = __name__.split(".", maxsplit=1)[0]
 DIRECTORY = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib would take half of the import
-LIBRARY = f"lib{MODULE}.so.{ABI_VERSION}"
 MANIFEST = "manifest.json"
 RECORD = "_build.json"
 
-_REQUIRED = (LIBRARY, MANIFEST)
 _MAX_RECORD_BYTES = 1 << 20
 """The record has a line of about 100 bytes for each file."""
 _ADVICE = "reinstall the package"
 
 
 class File:
-    """One file of the package, as the build left it."""
+    """One file, as the build left it."""
 
     __slots__ = ("name", "num_bytes", "sha256")
 
@@ -34,28 +32,6 @@ class File:
         self.name = name
         self.num_bytes = num_bytes
         self.sha256 = sha256
-
-    @property
-    def path(self) -> str:
-        """Return where the file lies."""
-        return path_of(self.name)
-
-
-def path_of(name: str) -> str:
-    """Return where a file of the package lies."""
-    return f"{DIRECTORY}/{name}"
-
-
-def _read(name: str, limit: int) -> bytes:
-    """Read up to `limit` bytes of a file, which must not be a pipe or a device that never ends."""
-    path = path_of(name)
-    try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
-            raise errors.CorruptLibraryError(f"{path} is not a file; {_ADVICE}")
-        with open(path, "rb") as file:  # noqa: PTH123
-            return file.read(limit)
-    except OSError as error:
-        raise errors.CorruptLibraryError(f"{path} cannot be read ({error.strerror}); {_ADVICE}") from error
 
 
 def _decode_entry(name: object, value: object) -> File:
@@ -76,7 +52,7 @@ def _decode_entry(name: object, value: object) -> File:
     return File(name, num_bytes, sha256)
 
 
-def _decode_record(content: bytes) -> dict[str, File]:
+def _decode_record(content: bytes, required: tuple[str, ...]) -> dict[str, File]:
     """Read the record from its JSON.
 
     Raises:
@@ -88,77 +64,131 @@ def _decode_record(content: bytes) -> dict[str, File]:
     if not isinstance(entries, dict):
         raise ValueError(f"expected an object, got {entries!a:.80}")  # noqa: TRY004 - its value is wrong, not its type
     files = {name: _decode_entry(name, value) for name, value in entries.items()}
-    missing = [name for name in _REQUIRED if name not in files]
+    missing = [name for name in required if name not in files]
     if missing:
         raise ValueError(f"it does not list {', '.join(missing)}")
     return files
 
 
+class Folder:
+    """A folder that a build filled: the package, or a pack of kernels.
+
+    Args:
+        directory: where it lies; its name is the import name.
+        has_kernels: whether it holds a library and its manifest.
+    """
+
+    def __init__(self, directory: str, *, has_kernels: bool = True) -> None:
+        self.directory = directory
+        self.has_kernels = has_kernels
+        self.library = f"lib{os.path.basename(directory)}.so.{ABI_VERSION}"  # noqa: PTH119
+        self._recorded: dict[str, File] | None = None
+
+    def path_of(self, name: str) -> str:
+        """Return where a file lies."""
+        return f"{self.directory}/{name}"
+
+    def forget(self) -> None:
+        """Have the record be read anew."""
+        self._recorded = None
+
+    def recorded(self) -> dict[str, File]:
+        """Return what the build recorded of each file, by its path inside the folder.
+
+        Raises:
+            CorruptLibraryError: the record is missing, damaged, or lacks a file that is needed.
+        """
+        if self._recorded is None:
+            content = self._read(RECORD, _MAX_RECORD_BYTES + 1)
+            required = (self.library, MANIFEST) if self.has_kernels else ()
+            try:
+                self._recorded = _decode_record(content, required)
+            except (ValueError, RecursionError) as error:
+                raise errors.CorruptLibraryError(f"{self.path_of(RECORD)} is damaged: {error}; {_ADVICE}") from error
+        return self._recorded
+
+    def _read(self, name: str, limit: int) -> bytes:
+        """Read up to `limit` bytes of a file, which must not be a pipe or a device that never ends."""
+        path = self.path_of(name)
+        try:
+            if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
+                raise errors.CorruptLibraryError(f"{path} is not a file; {_ADVICE}")
+            with open(path, "rb") as file:  # noqa: PTH123
+                return file.read(limit)
+        except OSError as error:
+            raise errors.CorruptLibraryError(f"{path} cannot be read ({error.strerror}); {_ADVICE}") from error
+
+    def check_size(self, file: File) -> None:
+        """Compare a file's size with the recorded one, without opening the file.
+
+        Raises:
+            CorruptLibraryError: it is missing, not a file, or of another size.
+        """
+        path, expected = self.path_of(file.name), f"expected {file.num_bytes} bytes; {_ADVICE}"
+        try:
+            found = os.stat(path)  # noqa: PTH116
+        except OSError as error:
+            what = "is missing" if isinstance(error, FileNotFoundError) else "cannot be read"
+            raise errors.CorruptLibraryError(f"{path} {what} ({error.strerror}); {expected}") from error
+        if not stat.S_ISREG(found.st_mode):
+            raise errors.CorruptLibraryError(f"{path} is not a file; {expected}")
+        if found.st_size != file.num_bytes:
+            raise errors.CorruptLibraryError(f"{path} has {found.st_size} bytes; {expected}")
+
+    def check_sizes(self) -> None:
+        """Compare the size of every file with the recorded one: what a copy cut short shows at once.
+
+        Raises:
+            CorruptLibraryError: a file is missing, not a file, or of another size.
+        """
+        for file in self.recorded().values():
+            self.check_size(file)
+
+    def read_verified(self, name: str) -> bytes:
+        """Read a file whose size and SHA-256 are those recorded.
+
+        Raises:
+            CorruptLibraryError: they are not, it is not recorded, or it cannot be read.
+        """
+        import hashlib  # here, since an import of the package does not need it
+
+        file = self.recorded().get(name)
+        if file is None:
+            raise errors.CorruptLibraryError(f"{self.path_of(RECORD)} does not list {name}; {_ADVICE}")
+        self.check_size(file)
+        content = self._read(name, file.num_bytes + 1)
+        sha256 = hashlib.sha256(content).hexdigest()
+        if sha256 != file.sha256:
+            raise errors.CorruptLibraryError(
+                f"{self.path_of(name)} is damaged: sha256 {sha256}; expected {file.sha256}; {_ADVICE}"
+            )
+        return content
+
+    def read_header(self, num_bytes: int) -> bytes:
+        """Read the first bytes of the library, whose size must be the recorded one.
+
+        Raises:
+            CorruptLibraryError: it has another size, or cannot be read.
+        """
+        self.check_size(self.recorded()[self.library])
+        return self._read(self.library, num_bytes)
+
+
+OWN = Folder(DIRECTORY, has_kernels=HAS_KERNELS)
+"""The package's own folder."""
+
+
 @cache
-def recorded() -> dict[str, File]:
-    """Return what the build recorded of each file, by its path inside the package.
+def kernels() -> Folder:
+    """Return the folder whose library answers here: the package's own, or that of a pack.
 
     Raises:
-        CorruptLibraryError: the record is missing, damaged, or lacks a file that the package needs.
+        PackError: there is no pack, or one that does not go with this package.
+        ArchitectureError: no pack is for the GPU.
+        CorruptLibraryError: a pack is damaged.
     """
-    content = _read(RECORD, _MAX_RECORD_BYTES + 1)
-    try:
-        return _decode_record(content)
-    except (ValueError, RecursionError) as error:
-        raise errors.CorruptLibraryError(f"{path_of(RECORD)} is damaged: {error}; {_ADVICE}") from error
+    if OWN.has_kernels:
+        return OWN
+    from ._packs import chosen
 
-
-def check_size(file: File) -> None:
-    """Compare a file's size with the recorded one, without opening the file.
-
-    Raises:
-        CorruptLibraryError: it is missing, not a file, or of another size.
-    """
-    try:
-        found = os.stat(file.path)  # noqa: PTH116
-    except OSError as error:
-        what = "is missing" if isinstance(error, FileNotFoundError) else "cannot be read"
-        raise errors.CorruptLibraryError(
-            f"{file.path} {what} ({error.strerror}); expected {file.num_bytes} bytes; {_ADVICE}"
-        ) from error
-    if not stat.S_ISREG(found.st_mode):
-        raise errors.CorruptLibraryError(f"{file.path} is not a file; expected {file.num_bytes} bytes; {_ADVICE}")
-    if found.st_size != file.num_bytes:
-        raise errors.CorruptLibraryError(f"{file.path} has {found.st_size} bytes; expected {file.num_bytes}; {_ADVICE}")
-
-
-def check_sizes() -> None:
-    """Compare the size of every file with the recorded one: what a copy cut short shows at once.
-
-    Raises:
-        CorruptLibraryError: a file is missing, not a file, or of another size.
-    """
-    for file in recorded().values():
-        check_size(file)
-
-
-def read_verified(name: str) -> bytes:
-    """Read a file of the package whose size and SHA-256 are those recorded.
-
-    Raises:
-        CorruptLibraryError: they are not, or it cannot be read.
-    """
-    import hashlib  # here, since an import of the package does not need it
-
-    file = recorded()[name]
-    check_size(file)
-    content = _read(name, file.num_bytes + 1)
-    sha256 = hashlib.sha256(content).hexdigest()
-    if sha256 != file.sha256:
-        raise errors.CorruptLibraryError(f"{file.path} is damaged: sha256 {sha256}; expected {file.sha256}; {_ADVICE}")
-    return content
-
-
-def read_header(name: str, num_bytes: int) -> bytes:
-    """Read the first bytes of a file of the package, whose size must be the recorded one.
-
-    Raises:
-        CorruptLibraryError: it has another size, or cannot be read.
-    """
-    check_size(recorded()[name])
-    return _read(name, num_bytes)
+    return chosen().folder

@@ -14,8 +14,6 @@ from . import _files, errors
 if TYPE_CHECKING:
     from typing import Any
 
-LIBRARY = _files.path_of(_files.LIBRARY)
-
 _MISSES_VARIABLE = "AOT_GEMM_MISSES"
 _MAX_PATH_BYTES = 4096
 """PATH_MAX of Linux; misses.cc leaves 16 bytes of it for a suffix, and 8 more for each process id."""
@@ -41,40 +39,57 @@ class Asked(NamedTuple):
     table: int = 0
 
 
-def _check_header() -> None:
+def path() -> str:
+    """Return where the library lies that answers here.
+
+    Raises:
+        PackError: the package has no kernels of its own, and there is no pack that fits.
+    """
+    folder = _files.kernels()
+    return folder.path_of(folder.library)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "LIBRARY":  # which pack it is of is known only where it is asked for
+        return path()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _check_header(folder: _files.Folder) -> None:
     """Compare the library's size with the recorded one, and its ELF header with this machine: what can be had cheaply.
 
     Raises:
         CorruptLibraryError: it is missing, cut, no library, or for another machine.
     """
-    header = _files.read_header(_files.LIBRARY, 20)
+    library, header = folder.path_of(folder.library), folder.read_header(20)
     machine = _ELF_MACHINES.get(int.from_bytes(header[18:20], "little"))
     is_shared = int.from_bytes(header[16:18], "little") == _ELF_SHARED
     if not header.startswith(_ELF_START) or not is_shared or machine is None:
-        _files.read_verified(_files.LIBRARY)
-        raise errors.CorruptLibraryError(f"{LIBRARY} is no library for a machine that is known; reinstall the package")
+        folder.read_verified(folder.library)
+        raise errors.CorruptLibraryError(f"{library} is no library for a machine that is known; reinstall the package")
     here = os.uname().machine if sys.platform == "linux" else sys.platform
     if here != machine and (here in _ELF_MACHINES.values() or sys.platform != "linux"):
         raise errors.CorruptLibraryError(
-            f"{LIBRARY} is for {machine}; this machine is {here}; install the wheel for this machine"
+            f"{library} is for {machine}; this machine is {here}; install the wheel for this machine"
         )
 
 
-def _load(kind: type[ctypes.CDLL], functions: dict[str, Any]) -> ctypes.CDLL:
-    """Load the library, and set what its functions return.
+def load(folder: _files.Folder, kind: type[ctypes.CDLL], functions: dict[str, Any]) -> ctypes.CDLL:
+    """Load the library of a folder, and set what its functions return.
 
     Raises:
         CorruptLibraryError: it is damaged, missing, or not for this machine.
     """
-    _check_header()
+    _check_header(folder)
+    library = folder.path_of(folder.library)
     try:
-        loaded = kind(LIBRARY)
+        loaded = kind(library)
         for function, result in functions.items():
             getattr(loaded, function).restype = result
     except (OSError, AttributeError) as error:
-        _files.read_verified(_files.LIBRARY)
+        folder.read_verified(folder.library)
         raise errors.CorruptLibraryError(
-            f"{LIBRARY} does not load ({error}); the file is as it was built, so that it is not for this machine; "
+            f"{library} does not load ({error}); the file is as it was built, so that it is not for this machine; "
             "install the wheel for this machine"
         ) from error
     return loaded
@@ -89,7 +104,7 @@ def library() -> ctypes.CDLL:
     """
     texts = ("last_error", "version", "kernel_name", "table_target", "misses_file")
     functions = (*(f"aot_gemm_{name}" for name in texts), "aot_rows_kernel_name")
-    return _load(ctypes.CDLL, dict.fromkeys(functions, ctypes.c_char_p))
+    return load(_files.kernels(), ctypes.CDLL, dict.fromkeys(functions, ctypes.c_char_p))
 
 
 def misses_file() -> str | None:
@@ -118,7 +133,7 @@ def binding() -> dict[str, Any]:
     from . import _routes  # which needs this function
 
     library()
-    bind = _load(ctypes.PyDLL, {"aot_gemm_python_bind": ctypes.py_object}).aot_gemm_python_bind
+    bind = load(_files.kernels(), ctypes.PyDLL, {"aot_gemm_python_bind": ctypes.py_object}).aot_gemm_python_bind
     bind.argtypes = (ctypes.py_object, ctypes.py_object)
     functions: dict[str, Any] = bind(errors, _routes)
     return functions
@@ -147,6 +162,20 @@ def device_table(device: int = -1) -> tuple[int, str]:
     table, reason = ctypes.c_int32(), ctypes.c_char_p()
     check(library().aot_gemm_device_table(ctypes.c_int32(device), ctypes.byref(table), ctypes.byref(reason)))
     return table.value, (reason.value or b"").decode()
+
+
+def choices(device: int = -1) -> str:
+    """Return the SHA-256 of all that decides which kernel a problem gets on a GPU (-1: the current one).
+
+    Raises:
+        CorruptLibraryError: the library does not load.
+        NoGpuError: there is no GPU or driver.
+        ArchitectureError: the GPU is not of the architecture that the kernels are for.
+        CudaError: CUDA failed.
+    """
+    sha256 = ctypes.c_char_p()
+    check(library().aot_gemm_choices(ctypes.c_int32(device), ctypes.byref(sha256)))
+    return (sha256.value or b"").decode()
 
 
 def check(status: int) -> None:

@@ -108,6 +108,12 @@ class Info:
     """The target of the table that answers on the current GPU; None where there is none that the kernels run on."""
     table_reason: str
     """Why it is that table, such as `no table for X: nearest is h100`, or why there is none."""
+    choices_sha256: str | None
+    """The hash of all that decides which kernel a product gets on the current GPU; None where `table` is.
+
+    Of tables, kernels and code, of the table that answers, of the GPU's number of SMs and AOT_GEMM_WEIGHT_PREFETCH:
+    two processes with the same hash choose alike. The C API gives it as aot_gemm_choices.
+    """
     misses_file: str | None
     """Where AOT_GEMM_MISSES has the launches counted that no tuned size answered; None where it does not.
 
@@ -140,6 +146,7 @@ class Info:
         lines = [
             f"{self.package} {self.version}: {num_kernels} kernels for {self.arch} (target {targets})",
             f"here: {here}: {self.table_reason}",
+            *([] if self.choices_sha256 is None else [f"choices here: sha256 {self.choices_sha256}"]),
             *map(str, self.tables),
         ]
         lines += [f"misses are counted in {self.misses_file}" if self.misses_file else "misses are not counted"]
@@ -162,7 +169,7 @@ def manifest() -> dict[str, Any]:
     Raises:
         CorruptLibraryError: it is missing, or not as it was built.
     """
-    values: dict[str, Any] = json.loads(_files.read_verified(_files.MANIFEST))
+    values: dict[str, Any] = json.loads(_files.kernels().read_verified(_files.MANIFEST))
     return values
 
 
@@ -183,9 +190,9 @@ def library_of_manifest() -> ctypes.CDLL:
     found = [(x or b"").decode(errors="replace") for x in (library.aot_gemm_version(), *names)]
     if found != expected:
         raise errors.CorruptLibraryError(
-            f"{_library.LIBRARY} is {found[0]} with {library.aot_gemm_num_kernels()} kernels; "
-            f"{_files.path_of(_files.MANIFEST)} is of {expected[0]} with {len(manifest()['kernels'])}, or names "
-            "others; reinstall the package"
+            f"{_library.path()} is {found[0]} with {library.aot_gemm_num_kernels()} kernels; "
+            f"{_files.kernels().path_of(_files.MANIFEST)} is of {expected[0]} with {len(manifest()['kernels'])}, or "
+            "names others; reinstall the package"
         )
     return library
 
@@ -198,7 +205,8 @@ def device_table() -> tuple[int | None, str]:
     """
     try:
         if _library.library.cache_info().currsize == 0:
-            _files.read_verified(_files.LIBRARY)
+            folder = _files.kernels()
+            folder.read_verified(folder.library)
         return _library.device_table()
     except errors.AotGemmError as error:
         return None, str(error)
@@ -227,7 +235,7 @@ def info() -> Info:
     Raises:
         CorruptLibraryError: the manifest is missing, or not as it was built.
     """
-    values = manifest()
+    values, folder = manifest(), _files.kernels()
     misses_file = _library.misses_file()
     table, reason = device_table()
     return Info(
@@ -238,15 +246,16 @@ def info() -> Info:
         tables=tuple(map(_table_info, values["tables"])),
         table=None if table is None else values["tables"][table]["target"],
         table_reason=reason,
+        choices_sha256=None if table is None else _library.choices(),
         misses_file=misses_file,
         kernels=tuple(kernel["name"] for kernel in values["kernels"]),
         row_kernels=tuple(kernel["name"] for kernel in values["row_kernels"]),
         states=_states.counts(values),
         toolchain=values["toolchain"],
-        library_bytes={x.name: x.num_bytes for x in _files.recorded().values() if ".so" in x.name},
-        library_dir=_files.DIRECTORY,
-        include_dir=_files.path_of("include"),
-        cmake_dir=_files.path_of("cmake"),
-        pkgconfig_dir=_files.path_of("pkgconfig"),
-        examples_dir=_files.path_of("examples"),
+        library_bytes={x.name: x.num_bytes for x in folder.recorded().values() if ".so" in x.name},
+        library_dir=folder.directory,
+        include_dir=folder.path_of("include"),
+        cmake_dir=folder.path_of("cmake"),
+        pkgconfig_dir=folder.path_of("pkgconfig"),
+        examples_dir=folder.path_of("examples"),
     )

@@ -285,6 +285,8 @@ def constant(weight: Any) -> ConstantWeight:
 def preload(device: int = -1) -> None:
     """Check the package's files and load every kernel onto a GPU now (-1: the current one), not at its first use.
 
+    After it, products of tensors in GPU memory open no file, unless AOT_GEMM_MISSES names one.
+
     Raises:
         CorruptLibraryError: a file of the package is missing or damaged; see `check`.
         NoGpuError: there is no GPU or driver.
@@ -295,3 +297,5 @@ def preload(device: int = -1) -> None:
 
     check()
     _library.check(_library.library().aot_gemm_preload(ctypes.c_int32(device)))
+    _library.binding()
+    from . import _request, _row_request  # noqa: F401 - what a call that is refused or copied needs

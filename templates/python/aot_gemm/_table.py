@@ -165,7 +165,7 @@ def _find_place(selection: _Selection) -> _Place | None:
             return _Place(None, (edges[step], grid["n_edges"][n], grid["k_edges"][k]), _num_groups(section))
     except (LookupError, ValueError) as error:
         raise errors.CorruptLibraryError(
-            f"{_library.LIBRARY} answers from a place that {_files.path_of(_files.MANIFEST)} does not have; "
+            f"{_library.path()} answers from a place that {_files.kernels().path_of(_files.MANIFEST)} does not have; "
             "reinstall the package"
         ) from error
     return None

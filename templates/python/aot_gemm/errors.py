@@ -58,6 +58,10 @@ class CorruptLibraryError(AotGemmError, ImportError):
     """A library of this package that is damaged, missing, or not for this machine."""
 
 
+class PackError(AotGemmError, ImportError):
+    """No pack of kernels, one that does not go with this package, or one that is installed twice."""
+
+
 OF_STATUS = (
     AotGemmError,
     AotGemmError,

@@ -111,7 +111,7 @@ def test_ninjas_steps_are_counted(capsys):
 def test_the_build_environment_has_no_flags_of_the_caller(monkeypatch, tmp_path):
     monkeypatch.setenv("CXXFLAGS", "-O0")
     monkeypatch.setenv("SKBUILD_CMAKE_ARGS", "-DX=Y")
-    environment = package._environment(H200, tmp_path / "cache", tmp_path / "scratch")
+    environment = package._environment(H200.platform_tag, tmp_path / "cache", tmp_path / "scratch")
     assert not {"CXXFLAGS", "SKBUILD_CMAKE_ARGS"} & set(environment)
     assert environment["_PYTHON_HOST_PLATFORM"] == "manylinux_2_28_x86_64"
 
@@ -121,7 +121,7 @@ def test_zigs_cache_is_below_ours_unless_it_is_given(monkeypatch, tmp_path, give
     monkeypatch.delenv("ZIG_GLOBAL_CACHE_DIR", raising=False)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    environment = package._environment(H200, tmp_path / "cache", tmp_path / "scratch")
+    environment = package._environment(H200.platform_tag, tmp_path / "cache", tmp_path / "scratch")
     expected = given.get("ZIG_GLOBAL_CACHE_DIR") or str(tmp_path / "cache" / "zig")
     assert environment["ZIG_GLOBAL_CACHE_DIR"] == expected
     assert environment["ZIG_LOCAL_CACHE_DIR"] == str(tmp_path / "scratch" / "zig")

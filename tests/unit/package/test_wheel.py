@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from aot.compile.artifact import Artifact
+from aot.compile.workplace import Workplace
 from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.dispatch import Column, Grid, Ladder, Row
 from aot.core.errors import ManifestError, PackageError
@@ -169,6 +170,32 @@ def test_groups_of_one_order_make_a_batch_invariant_wheel(tmp_path, monkeypatch)
     stated = {"package": "aot-gemm", "wheel_version": "1.2", "batch_invariant": True}
     with pytest.raises(pytest.fail.Exception, match="compiled"):
         make_wheel([TableSource(grouped(SMALL), H200)], tmp_path, None, **stated)
+
+
+def test_a_pack_is_built_beside_its_functions_with_a_lock_of_both(tmp_path, monkeypatch):
+    sources, made = [source(H200, *SELECTION.kernels)], []
+
+    def build(name):
+        def write(*given, **more):
+            made.append((name, given[0], more.get("api_package")))
+            path = tmp_path / f"{name}-1.2-py3-none-any.whl"
+            path.write_bytes(name.encode())
+            return path
+
+        return write
+
+    monkeypatch.setattr("aot.package.wheel._compiled", lambda *_: artifacts(sources))
+    monkeypatch.setattr("aot.package.wheel.build_wheel", build("aot_gemm_sm90a"))
+    monkeypatch.setattr("aot.package.wheel.build_api", build("aot_gemm"))
+    stated = {"package": "aot-gemm", "wheel_version": "1.2", "pack": "aot-gemm-sm90a"}
+    built = make_wheel(sources, tmp_path, Workplace(), **stated)
+    assert built.manifest.package == "aot-gemm-sm90a"
+    assert made == [("aot_gemm_sm90a", built.manifest, "aot-gemm"), ("aot_gemm", "aot-gemm", None)]
+    assert built.lock == tmp_path / "aot-gemm-sm90a.lock"
+    assert [x.partition(" ")[0] for x in built.lock.read_text().splitlines()] == [
+        "aot-gemm==1.2",
+        "aot-gemm-sm90a==1.2",
+    ]
 
 
 def test_kernels_of_one_object_are_built_for_one_target():

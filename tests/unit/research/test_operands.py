@@ -13,8 +13,8 @@ from aot.core.errors import DeviceError
 from aot.core.operands import is_aligned
 from aot.core.operation import Operation
 from aot.kinds.gemm.edge_shapes import Content
+from aot.measure.dispatched import RefusedError
 from research.bench import operand_calls, operand_cases, operands
-from research.bench.dispatched import RefusedError
 from tests.unit.twins import TwinGpu, TwinKernels, kernel_of, problem_of
 
 ALL = list(operands.DENSE)
@@ -206,7 +206,7 @@ class Timed(Wheel):
         self.bound = [*getattr(self, "bound", []), call]
         return call
 
-    def kernel(self, bound):
+    def chosen(self, bound):
         return f"kernel_{bound.problem.m}"
 
     def launch(self, kernel, bound, workspace, workspace_bytes, stream):
@@ -292,7 +292,7 @@ def test_the_program_writes_what_it_prints(on_cpu, monkeypatch, tmp_path, capsys
     monkeypatch.setattr(device, "read_properties", lambda: types.SimpleNamespace(name="A GPU"))
     monkeypatch.setattr(device, "CudaGpu", lambda _properties: gpu)
     monkeypatch.setattr(operands, "library_of", lambda package: package)
-    monkeypatch.setattr(operands, "Dispatched", lambda _path: library)
+    monkeypatch.setattr(operands, "DispatchedLibrary", lambda _path: library)
     monkeypatch.setitem(sys.modules, "a_wheel", types.ModuleType("a_wheel"))
     out = tmp_path / "x.json"
     command = ["operands.py", "--package", "a_wheel", "--problems", "4", "--out", str(out)]

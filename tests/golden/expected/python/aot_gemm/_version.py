@@ -2,5 +2,8 @@
 
 __version__ = "0.1.0"
 
+HAS_KERNELS = True
+"""Whether kernels lie in this package; else packs have them."""
+
 ABI_VERSION = 1
 """AOT_GEMM_ABI_VERSION of aot_gemm.h, which is part of the library's name."""

@@ -1,0 +1,146 @@
+"""Packs of kernels: distributions that hold a library and its tables, and none of the functions.
+
+A package without kernels of its own takes its library from one of them: the first in order that can run here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from configparser import ConfigParser
+from functools import cache
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+from typing import NamedTuple
+
+from . import _files, _library, errors
+from ._runtime import RUNTIME
+from ._version import ABI_VERSION, __version__
+
+GROUP = f"{_files.MODULE}.packs"
+"""The entry points by which packs are found: the name is the distribution's, the value the folder's."""
+DESCRIPTION = "pack.json"
+
+_OWN_NAME = _files.MODULE.replace("_", "-")
+_NO_GPU, _ARCHITECTURE = (errors.OF_STATUS.index(x) for x in (errors.NoGpuError, errors.ArchitectureError))
+
+
+class Pack(NamedTuple):
+    """One pack that is installed."""
+
+    name: str
+    version: str
+    arch: str
+    folder: _files.Folder
+
+    @property
+    def is_own(self) -> bool:
+        """Say whether it is named as the packs that go with this package are; any other is a user's."""
+        return self.name.startswith(f"{_OWN_NAME}-sm")
+
+    def __str__(self) -> str:
+        """Say which it is, and where."""
+        return f"{self.name} {self.version} for {self.arch} in {self.folder.directory}"
+
+
+def _entries(distribution: Distribution) -> dict[str, str]:
+    """Return the packs that a distribution says it has: their folders by name."""
+    text = distribution.read_text("entry_points.txt") or ""
+    if GROUP not in text:
+        return {}
+    parser = ConfigParser(delimiters=("=",), interpolation=None)
+    parser.read_string(text)
+    return dict(parser[GROUP]) if parser.has_section(GROUP) else {}
+
+
+def _pack_of(distribution: Distribution, module: str) -> Pack:
+    """Read what a pack is.
+
+    Raises:
+        PackError: it is missing, or does not go with this package.
+        CorruptLibraryError: it is damaged.
+    """
+    name, version = distribution.metadata["Name"], distribution.version
+    folder = _files.Folder(str(distribution.locate_file(module)))
+    if not Path(folder.directory).is_dir():
+        raise errors.PackError(
+            f"the pack {name} {version} has no folder {folder.directory}; reinstall it: "
+            f"pip install --force-reinstall {name}"
+        )
+    values = json.loads(folder.read_verified(DESCRIPTION))
+    found = {key: values.get(key) for key in ("abi_version", "runtime")}
+    expected = {"abi_version": ABI_VERSION, "runtime": RUNTIME}
+    if found != expected:
+        what = " and ".join(f"{key} {found[key]}" for key in expected if found[key] != expected[key])
+        needed = " and ".join(f"{key} {expected[key]}" for key in expected if found[key] != expected[key])
+        raise errors.PackError(
+            f"the pack {name} {version} has {what}; {_OWN_NAME} {__version__} needs {needed}: they are of two builds; "
+            f"install both from one, or remove the pack: pip uninstall {name}"
+        )
+    return Pack(name, version, values["arch"], folder)
+
+
+@cache
+def found() -> tuple[Pack, ...]:
+    """Return the packs that are installed, in the order in which they are asked: a user's first, then by name.
+
+    Raises:
+        PackError: one does not go with this package, or is installed twice.
+        CorruptLibraryError: one is damaged.
+    """
+    packs: dict[str, Pack] = {}
+    for distribution in distributions():
+        for module in _entries(distribution).values():
+            pack = _pack_of(distribution, module)
+            other = packs.setdefault(pack.name, pack)
+            if other.folder.directory != pack.folder.directory:
+                raise errors.PackError(
+                    f"the pack {pack.name} is installed twice: {other.version} in {other.folder.directory} and "
+                    f"{pack.version} in {pack.folder.directory}; remove one: pip uninstall {pack.name}"
+                )
+    return tuple(sorted(packs.values(), key=lambda x: (x.is_own, x.name)))
+
+
+def refusal(pack: Pack) -> tuple[int, str]:
+    """Ask a pack's library whether it can run on the current GPU; return the status of its C API, and why it cannot.
+
+    Raises:
+        CorruptLibraryError: the library does not load.
+        PackError: its C API is of another version.
+    """
+    library = _library.load(pack.folder, ctypes.CDLL, {"aot_gemm_last_error": ctypes.c_char_p})
+    abi_version = library.aot_gemm_abi_version()
+    if abi_version != ABI_VERSION:
+        raise errors.PackError(f"the library of {pack} has ABI version {abi_version}; expected {ABI_VERSION}")
+    table, reason = ctypes.c_int32(), ctypes.c_char_p()
+    status: int = library.aot_gemm_device_table(ctypes.c_int32(-1), ctypes.byref(table), ctypes.byref(reason))
+    return status, library.aot_gemm_last_error().decode() if status else ""
+
+
+@cache
+def chosen() -> Pack:
+    """Return the pack that answers: the first that the current GPU can run, or without a GPU the first.
+
+    Raises:
+        PackError: there is none, or one that does not go with this package.
+        ArchitectureError: none is for this GPU.
+        CudaError: CUDA failed.
+        CorruptLibraryError: a pack is damaged.
+    """
+    packs = found()
+    if not packs:
+        raise errors.PackError(
+            f"{_OWN_NAME} {__version__} holds no kernels, and no pack of them is installed; install the one for this "
+            f"GPU, such as {_OWN_NAME}-sm90a, from where {_OWN_NAME} is from"
+        )
+    reasons = []
+    for pack in packs:
+        status, reason = refusal(pack)
+        if status == 0:
+            return pack
+        if status == _NO_GPU:
+            return packs[0]
+        if status != _ARCHITECTURE:
+            raise errors.OF_STATUS[status](reason)
+        reasons.append(f"{pack.name}: {reason}")
+    raise errors.ArchitectureError(f"no pack is for this GPU; install one that is: {'; '.join(reasons)}")
