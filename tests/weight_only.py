@@ -15,8 +15,9 @@ import numpy as np
 from aot.compile.compiler import toolchain_versions
 from aot.core.element import ElementType
 from aot.core.numerics import decode, encode, unit_roundoff
-from aot.core.weight_format import MAX_ZERO, MXFP4, NVFP4, Code, WeightParts, format_named, weight_values
+from aot.core.weight_format import MAX_ZERO, MXFP4, NVFP4, Code, WeightParts, format_named
 from aot.core.weight_packing import pack
+from aot.core.weight_values import weight_values
 from aot.emulate.launch import PROGRAMMATIC, Launch
 from aot.emulate.machine import Machine
 from aot.emulate.memory import GlobalMemory

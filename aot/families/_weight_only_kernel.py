@@ -20,8 +20,8 @@ from cutlass.cute.nvgpu import warp
 from cutlass.experimental import primitives as prims
 from cutlass.memory import SmemAllocator
 
-from aot.core.weight_format import NVFP4
-from aot.core.weight_packing import BLOCK_K, CODE_BYTES, TILE_ROWS
+from aot.core.weight_format import BLOCK_K, NVFP4, TILE_ROWS
+from aot.core.weight_packing import CODE_BYTES
 from aot.families._grid import along_x
 from aot.families._waits import await_phase
 from aot.families._weight_only_decode import Decoder, constant, pair

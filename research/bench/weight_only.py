@@ -28,8 +28,9 @@ import numpy as np
 import torch
 
 from aot.core.element import ElementType
-from aot.core.weight_format import NVFP4, Code, WeightFormat, WeightParts, format_named, weight_values
+from aot.core.weight_format import NVFP4, Code, WeightFormat, WeightParts, format_named
 from aot.core.weight_packing import pack
+from aot.core.weight_values import weight_values
 from research.bench.options import write
 from research.bench.protocol import L2_MULTIPLE, capture, interleave, relative_error
 from research.bench.weight_only_library import INDEX, LIBRARY, Variant
