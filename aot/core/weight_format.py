@@ -82,6 +82,11 @@ class WeightFormat:
         """Return what k is a multiple of."""
         return max(self.group, ROW_QUANTUM)
 
+    @property
+    def group_bits(self) -> int:
+        """Return the bits of a group's factor, and of its zero point where it has one."""
+        return self.factor_bits + (8 if self.has_zeros else 0)
+
     def num_groups(self, k: int) -> int:
         """Return the groups of a row."""
         return k // self.group if self.group else 0

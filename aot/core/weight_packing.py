@@ -165,7 +165,8 @@ def _pack_codes(form: WeightFormat, padded: Bits, tiles: int, blocks: int) -> ND
     return words.view(np.uint8).reshape(tiles, blocks, -1)
 
 
-def _place(code: Code, register: int, element: int, bit: int) -> int:
+def place(code: Code, register: int, element: int, bit: int) -> int:
+    """Return where in a word a bit of a code is: of the first or second element of a register of a fragment."""
     return (_PLACES[code][register][bit] + 16 * element) % 32
 
 
@@ -173,7 +174,7 @@ def _placed(code: Code, register: int, element: int) -> NDArray[np.uint32]:
     """Return each code's bits at their places in a word."""
     codes, placed = np.arange(16, dtype=np.uint32), np.zeros(16, np.uint32)
     for i in range(4):
-        placed |= (codes >> i & 1) << _place(code, register, element, i)
+        placed |= (codes >> i & 1) << place(code, register, element, i)
     return placed
 
 
@@ -186,7 +187,7 @@ def _unpack_codes(form: WeightFormat, packed: Bits) -> NDArray[np.uint8]:
     codes = np.empty((4, 2, *words.shape), np.uint8)
     for register in range(4):
         for element in range(2):
-            bits = ((words >> _place(form.code, register, element, i) & 1) << i for i in range(4))
+            bits = ((words >> place(form.code, register, element, i) & 1) << i for i in range(4))
             codes[register, element] = np.bitwise_or.reduce(list(bits))
     # (p, row / 8, e; tile, block, 64 of k, g, t; 32 of them, h)
     found = codes.reshape(2, 2, 2, *words.shape).transpose(3, 1, 6, 4, 5, 8, 7, 9, 0, 2)

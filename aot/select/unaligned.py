@@ -65,7 +65,8 @@ def predicted_loads(operation: Operation) -> tuple[int, ...]:
 
 def asked_of(operations: Iterable[Operation]) -> list[Operation]:
     """List the operations that have sections for what is not aligned, each once: those of one 16-bit product."""
-    is_of_them = (x for x in operations if x.grouping is Grouping.DENSE and x.a.element.bits == UNALIGNED_BITS)
+    plain = (x for x in operations if x.grouping is Grouping.DENSE and x.b.weight is None)
+    is_of_them = (x for x in plain if x.a.element.bits == UNALIGNED_BITS)
     return list(dict.fromkeys(is_of_them))
 
 

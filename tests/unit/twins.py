@@ -223,7 +223,7 @@ class TwinKernels:
         operation, dtype = call.problem.operation, call.problem.operation.d
         operands = {x: matrix_bits(element_of(operation, x), y, group) for x, y in call.tensors.items()}
         d = operands.pop(Argument.D)
-        bits = self.product(operation, operands, call.is_interleaved)
+        bits = self.product(operation, operands, call.is_interleaved)[:, : d.shape[1]]
         if fault == "wrong":
             bits[-1, -1] = encode(dtype, np.float32([1e3]))[0]
         if fault == "unstable":

@@ -21,6 +21,7 @@ from .errors import (
     CudaError,
     DeviceError,
     DtypeError,
+    FormatError,
     GradientError,
     NoGpuError,
     OperandError,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 _files.check_sizes()
 try:
     from ._constant import ConstantWeight
-    from ._operations import constant, gated_linear, grouped_linear, linear, matmul, preload
+    from ._operations import constant, gated_linear, grouped_linear, linear, matmul, packed_linear, preload
     from ._rows import gelu_tanh_mul, layer_norm, quantize, rms_norm, rotary, silu_mul
     from ._version import __version__
 except Exception:
@@ -60,6 +61,7 @@ __all__ = [
     "CudaError",
     "DeviceError",
     "DtypeError",
+    "FormatError",
     "GradientError",
     "Info",
     "NoGpuError",
@@ -83,6 +85,7 @@ __all__ = [
     "layer_norm",
     "linear",
     "matmul",
+    "packed_linear",
     "plan",
     "plan_rows",
     "preload",

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
+from . import _torch_packed_linear  # noqa: F401 - which registers its operator
 from ._torch_operators import NAMESPACE
 
 _operators: Any = getattr(torch.ops, NAMESPACE)
@@ -17,6 +18,12 @@ _operators: Any = getattr(torch.ops, NAMESPACE)
 def _linear_flops(x_shape: Any, weight_shape: Any, *_: Any, **__: Any) -> int:
     """Count two operations for each element of x and row of the weight, as torch does of mm and addmm."""
     return int(2 * math.prod(x_shape) * weight_shape[0])
+
+
+@register_flop_formula(_operators.packed_linear)
+def _packed_linear_flops(x_shape: Any, *_: Any, columns: int, **__: Any) -> int:
+    """Count the same of a packed weight, whose bytes do not tell its rows."""
+    return int(2 * math.prod(x_shape) * columns)
 
 
 @register_flop_formula(_operators.matmul)
