@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 
 TILES = (1, 2, 3, 4, 5, 7)
 """Tiles of 16 rows of the weight in a CTA: so many that n of usual weights is one wave of CTAs."""
-COLUMNS = (1, 8, 16, 32, 64)
+COLUMNS = (1, 4, 8, 16, 32, 64)
 """Rows of x that a CTA has room for."""
-PIPELINES = ((4, 2, 1), (4, 3, 1), (8, 2, 1), (8, 3, 1), (8, 5, 1), (8, 3, 2), (16, 2, 1))
-"""Warps, stages of each warp's ring, and blocks of 128 along k in a stage."""
+PIPELINES = ((4, 2, 1), (4, 3, 1), (8, 2, 1), (8, 3, 1), (8, 5, 1), (8, 3, 2), (12, 2, 1), (16, 2, 1))
+"""Warps, stages of each warp's ring, and blocks of 128 along k in a stage. Source: those that won on an H100, driver
+580.159.04, 2026-11-27 (docs/weights.md)."""
 MAX_REGISTERS = 255
 """Of a thread. Source: CUDA C++ Programming Guide, technical specifications."""
 TILE_REGISTERS, OTHER_REGISTERS = 8, 44
@@ -40,7 +41,9 @@ TILE_REGISTERS, OTHER_REGISTERS = 8, 44
 (nvidia-cutlass-dsl 4.8.1, 2026-11-27)."""
 BYTES_A_CLOCK = {"int4": 25.0, "int4z": 24.0, "nvfp4": 17.0, "mxfp4": 15.0, "int8": 34.0, "e4m3": 28.0}
 """Packed bytes that an SM multiplies with 8 rows of x in a clock. Source: 0.7 of what instructions a clock allow by the
-machine code for sm_90a (docs/weights.md, "The kernel"); of int4 an H100 ran 23 to 27, 2026-11-26. Not measured else."""
+machine code for sm_90a (docs/weights.md, "The kernel"); of int4 an H100 ran 23 to 27, 2026-11-26. What the model
+chose by them of the kernels of a bench took 4 to 9% more than the best there (H100, 2026-11-27, means over seven
+weights and four formats)."""
 MMA_CLOCKS = 2.0
 """That each further instruction of m16n8k16 takes an SM. Source: 1,024 multiplications a clock of Hopper's SM by
 mma.sync, an assumption from the rate of its wgmma and `mma_sync`'s share."""
