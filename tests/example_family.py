@@ -1,4 +1,4 @@
-"""The examples of families in packages of their own, installed by their path where tests find them."""
+"""The examples of families and targets in packages of their own, installed by their path where tests find them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from aot.compile import sources
+from aot.core import target
 from aot.families import family_named
 from aot.families._entry_points import registrations
 from tests import native
@@ -22,7 +23,8 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 def forget_families():
     """Look for entry points anew, here and where tests compile."""
     end_compilers()
-    for found in (registrations, family_named, sources.family_sources, sources.family_imports, sources._files_outside):
+    of_families = (registrations, family_named, sources.family_sources, sources.family_imports, sources._files_outside)
+    for found in (*of_families, target.load_target, target._outside):
         found.cache_clear()
 
 

@@ -11,7 +11,8 @@ from functools import wraps
 
 import pytest
 
-from aot.select import record, selection
+from aot.select import selection
+from aot.select.times import record
 
 LARGE = 1 << 18
 """Bytes or characters below which nothing is kept: it is parsed as fast, and may be what a test spoils."""

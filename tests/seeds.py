@@ -44,8 +44,9 @@ from aot.measure import tuning_set
 from aot.measure.store import open_store
 from aot.package.manifest import Manifest, from_json, to_json
 from aot.report import searches
-from aot.select import record, selection
+from aot.select import selection
 from aot.select.coverage import Coverage
+from aot.select.times import record
 from aot.space import calibration
 from aot.space.cost import DEFAULTS
 from research.studies import census, prior

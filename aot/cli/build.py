@@ -56,8 +56,9 @@ from aot.kinds.named_operations import DEFAULT_PRESET, HELP, all_named_operation
 from aot.package.distribution import check_name, check_version
 from aot.package.states import states_text
 from aot.package.wheel import DEFAULT_PACKAGE, BuiltWheel, TableSource, check_one_host, make_wheel, toolchain_version
-from aot.select import gate, pipeline
+from aot.select import pipeline
 from aot.select.coverage import only_fallback
+from aot.select.score import gate
 from aot.select.selection import Selection, read_selection
 
 if TYPE_CHECKING:

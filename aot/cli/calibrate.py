@@ -16,8 +16,8 @@ from aot.core.errors import SelectionError
 from aot.core.operation import Operation
 from aot.core.progress import waiting
 from aot.core.target import load_target
-from aot.select.record import read_products
-from aot.select.times import measured_times
+from aot.select.times.known import measured_times
+from aot.select.times.record import read_products
 from aot.space import calibrate, cost
 from aot.space.calibration import Calibration, write_calibration
 

@@ -12,7 +12,7 @@ from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
 from aot.core.operation import Layout, Operation
 from aot.select.coverage import GENERAL, MEASURED, PREDICTED, REFUSED
-from aot.select.diagnosis import Diagnosis, Layer, Served, diagnose
+from aot.select.score.diagnosis import Diagnosis, Layer, Served, diagnose
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -30,7 +30,8 @@ from aot.release.release import KernelWheel, assemble, build_debs, build_toolcha
 from aot.release.reproduce import build_again, other_surroundings
 from aot.release.source import read_source
 from aot.release.wheelhouse import fill
-from aot.select import gate, pipeline
+from aot.select import pipeline
+from aot.select.score import gate
 from aot.select.selection import read_selection
 
 if TYPE_CHECKING:

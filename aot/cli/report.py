@@ -28,7 +28,7 @@ from aot.core.whole_file import check_output, write_whole
 from aot.report.facts import facts_of
 from aot.report.page import page
 from aot.report.searches import read_searches
-from aot.select.record import read_products
+from aot.select.times.record import read_products
 
 SEARCHES = Path("build/search")
 """Where the study of searches writes."""

@@ -41,10 +41,11 @@ from aot.core.progress import waiting
 from aot.core.target import load_target
 from aot.core.whole_file import check_output
 from aot.package.tried import tried
-from aot.select import gate, pipeline
+from aot.select import pipeline
 from aot.select.coverage import coverage
-from aot.select.explain import explained
-from aot.select.objective import NAMED_WEIGHT, SelectionLimits
+from aot.select.portfolio.objective import NAMED_WEIGHT, SelectionLimits
+from aot.select.score import gate
+from aot.select.score.explain import explained
 from aot.select.selection import Selection, write_selection
 
 if TYPE_CHECKING:

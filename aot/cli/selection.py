@@ -17,12 +17,12 @@ from aot.core.progress import waiting
 from aot.core.shape_set import ShapeSet, load_shape_set
 from aot.core.target import Target, load_target
 from aot.select import pipeline
-from aot.select.joined import joined, operations_of, restricted
-from aot.select.narrowed import narrowed
-from aot.select.objective import NAMED_WEIGHT, Objective, SelectionLimits
+from aot.select.join import joined, operations_of, restricted
+from aot.select.portfolio.objective import NAMED_WEIGHT, Objective, SelectionLimits
+from aot.select.reuse.narrow import narrowed
+from aot.select.reuse.siblings import as_sibling, sibling_in
 from aot.select.selection import Selection, read_selection
-from aot.select.siblings import as_sibling, sibling_in
-from aot.select.stepped import SteppedSelection, select_stepped, times_of
+from aot.select.table.stepped import SteppedSelection, select_stepped, times_of
 from aot.space.calibration import constants_of
 
 if TYPE_CHECKING:

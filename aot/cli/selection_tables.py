@@ -10,7 +10,7 @@ from aot.select.coverage import called, only_fallback
 from aot.select.selection import BY_IMPUTED_TIMES
 
 if TYPE_CHECKING:
-    from aot.select.diff import Difference
+    from aot.select.score.diff import Difference
     from aot.select.selection import Curve, Regret, Selection
 
 BAR = 40

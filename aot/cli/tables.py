@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from aot.core.measurement import AnyRecord
     from aot.core.shape_set import ShapeSet
     from aot.core.target import Target
-    from aot.select.level import Level
+    from aot.select.times.levels import Level
     from aot.space.enumeration import FamilyCensus
     from aot.space.smem import Usage
 

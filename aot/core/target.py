@@ -1,11 +1,12 @@
-"""A target: the device and host that kernels are built for, read from a data file in aot/targets/."""
+"""A target: the device and host that kernels are built for, read from a file of aot/targets/ or another package."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib import resources
-from typing import Annotated
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Annotated
 
 from aot.core.constraints import Arch, Count, Grammar, Identifier, Label, Positive, Rate, TargetName, Text
 from aot.core.element import ElementType
@@ -14,6 +15,9 @@ from aot.core.feature import Feature
 from aot.core.knobs import Cluster
 from aot.core.operation import Operation
 from aot.core.strict_toml import TomlError, parse_toml
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable  # deprecated from Python 3.12 on, where importlib.resources.abc has it
 
 Triple = Annotated[str, Grammar(r"[a-z0-9_]+(-[a-z0-9_.]+){1,3}", "an LLVM triple, such as x86_64-unknown-linux-gnu")]
 Cpu = Annotated[str, Grammar(r"[A-Za-z0-9][A-Za-z0-9._+-]*", "a CPU as LLVM names it, such as x86-64-v2")]
@@ -148,22 +152,78 @@ def parse_target(text: str, where: str) -> Target:
         raise TargetError(f"{error}; mend the entry") from error
 
 
-def target_names() -> list[str]:
-    """List the targets that the package ships."""
+GROUP = "aot.targets"
+"""Entry points of targets in other packages. One has the target's name, and its value is the package that has the file:
+`orin_nano = "orin_nano"` of orin_nano/orin_nano.toml."""
+
+
+@cache
+def _outside() -> dict[str, EntryPoint]:
+    """Find the entry points of targets, by name; nothing is imported.
+
+    Raises:
+        TargetError: one has the name of another, or of one of ours.
+    """
+    found: dict[str, EntryPoint] = {}
+    for entry in entry_points(group=GROUP):
+        if entry.name in found or entry.name in _own_names():
+            other = f"that of {_distribution(found[entry.name])}" if entry.name in found else "one of ours"
+            raise TargetError(
+                f"the target {entry.name!r} of {_distribution(entry)} has the name of {other}; uninstall "
+                f"{_distribution(entry)}, or name its target otherwise"
+            )
+        found[entry.name] = entry
+    return found
+
+
+def _distribution(entry: EntryPoint) -> str:
+    return entry.dist.metadata["Name"] if entry.dist else "an unnamed distribution"
+
+
+def _own_names() -> list[str]:
     files = resources.files("aot").joinpath("targets").iterdir()
     return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
 
-@cache
-def load_target(name: str) -> Target:
-    """Load a shipped target by name.
+def target_names() -> list[str]:
+    """List the targets that there are: ours, and those of installed packages.
 
     Raises:
-        TargetError: there is no such target, or its file is damaged.
+        TargetError: two have one name.
+    """
+    return sorted((*_own_names(), *_outside()))
+
+
+def _file_outside(entry: EntryPoint) -> Traversable:
+    """Find the file of another package's target.
+
+    Raises:
+        TargetError: it has none.
+    """
+    name, package, distribution = entry.name, entry.value, _distribution(entry)
+    again = f"install {distribution} again, or uninstall it"
+    try:
+        file = resources.files(package).joinpath(f"{name}.toml")
+    except Exception as error:  # whatever a package of others raises when it is imported
+        fault = f"its package {package!r} cannot be imported, {type(error).__name__}: {error}"
+        raise TargetError(f"the target {name!r} of {distribution} cannot be read: {fault}; {again}") from error
+    if not file.is_file():
+        fault = f"expected {name}.toml in its package {package!r}"
+        raise TargetError(f"the target {name!r} of {distribution} has no file: {fault}; {again}")
+    return file
+
+
+@cache
+def load_target(name: str) -> Target:
+    """Load a target by name.
+
+    Raises:
+        TargetError: there is no such target, its file is damaged, or two have one name.
     """
     if name not in target_names():
         raise TargetError(f"no target {name!r}; there are: {', '.join(target_names())}; see `aot targets`")
-    file = resources.files("aot").joinpath("targets", f"{name}.toml")
+    entry = _outside().get(name)
+    file = _file_outside(entry) if entry else resources.files("aot").joinpath("targets", f"{name}.toml")
     found = parse_target(file.read_text(encoding="utf-8"), str(file))
     if found.name != name:
         raise TargetError(f"{file} is of the target {found.name!r}; expected {name}, as the file is called")

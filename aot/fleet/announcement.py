@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from aot.compile.compiler import toolchain_versions
+from aot.compile.compiler import TOOLCHAIN
 from aot.core.constraints import Word
 from aot.measure.preflight import Machine
 
@@ -62,8 +63,15 @@ class Announcement:
 
 
 def toolchain() -> dict[str, str]:
-    """Return the versions that decide what a worker makes of a kernel."""
-    return {"aot-kernels": version("aot-kernels"), **toolchain_versions()}
+    """Return the versions that decide what a worker makes of a kernel.
+
+    What is not installed has none: a worker that measures needs no compiler, and a checkout is no distribution.
+    """
+    found = {}
+    for name in ("aot-kernels", *TOOLCHAIN):
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def of_compiler() -> Announcement:
@@ -79,11 +87,12 @@ def of_device(machine: Machine, place: str = "") -> Announcement:
 def compiles_unlike(found: Announcement) -> str:
     """Say why a worker cannot compile for this process; empty if it can."""
     own = toolchain()
-    other = {name: there for name, there in found.toolchain.items() if own.get(name) != there}
+    other = [name for name in {**own, **found.toolchain} if own.get(name) != found.toolchain.get(name)]
     if not other:
         return ""
     name = min(other)
-    return f"has {name} {other[name]}, this machine {own.get(name)}; the same versions compile the same objects"
+    there, here = (x.get(name, "of no version, for it is not installed") for x in (found.toolchain, own))
+    return f"has {name} {there}, this machine {here}; the same versions compile the same objects"
 
 
 Kind = tuple[str, int, str | None, str | None]

@@ -29,6 +29,8 @@ class Fleet:
 
     compilers: FleetCompilers
     devices: FleetDevices
+    lives: Callable[[], bool]
+    """Says whether workers may still come: with `local`, while the process of this host's workers lives."""
 
     def compilers_or(self, own: Compilers) -> Compilers:
         """Return the workers that compile, or where the fleet has none, the processes of this machine."""
@@ -65,4 +67,4 @@ def open_fleet(address: str, tls: Path | None, offer: Offer, say: Callable[[str]
             address, lives = stack.enter_context(local_cluster(offer, tls))
         client = stack.enter_context(connected(address, security))
         engine = Engine(client, say, lives)
-        yield Fleet(FleetCompilers(engine), FleetDevices(engine, client, say))
+        yield Fleet(FleetCompilers(engine), FleetDevices(engine, client, say), lives)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from aot.select.coverage import Coverage
     from aot.select.selection import Selection
-    from aot.select.stepped import SteppedSelection
+    from aot.select.table.stepped import SteppedSelection
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 MAX_NAME = 64

@@ -134,7 +134,7 @@ class WheelTable(DeviceTable):
     bandwidth_bytes_per_s: Rate
     """The target's, of device memory, likewise."""
     bigger_tiles: dict[KernelName, tuple[Text, ...]]
-    """By the kernel's name, what there is against each of the next bigger tiles: see aot.select.tiles."""
+    """By the kernel's name, what there is against each of the next bigger tiles: see aot.select.score.tiles."""
 
     @property
     def called(self) -> Provenance:

@@ -12,7 +12,7 @@ from aot.core.dispatch import MAX_STEP_KERNELS, Column, Grid, Section
 from aot.core.knobs import SplitK
 from aot.core.tile_order import HEURISTIC
 from aot.package.shared_grids import share_grids
-from aot.select.invariance import has_one_order
+from aot.select.score.invariance import has_one_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

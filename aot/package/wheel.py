@@ -26,11 +26,11 @@ from aot.package.distribution import wheel_version as version_of
 from aot.package.manifest import MANIFEST_VERSION, ElementBits, Manifest, WheelTable, device_table
 from aot.package.states import executions_of, measured_kernels, measured_steps, with_states
 from aot.select.coverage import Coverage
-from aot.select.invariance import has_one_order
-from aot.select.joined import renumbered
+from aot.select.join import renumbered
+from aot.select.score.invariance import has_one_order
+from aot.select.score.tiles import tile_notes
 from aot.select.selection import Selection
-from aot.select.stepped import SteppedSelection, renumbered_steps
-from aot.select.tiles import tile_notes
+from aot.select.table.stepped import SteppedSelection, renumbered_steps
 from aot.space.widths import shared
 
 DEFAULT_PACKAGE = "aot-gemm"

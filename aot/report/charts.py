@@ -11,7 +11,7 @@ import numpy as np
 from aot.core.dispatch import Tier
 from aot.report.parts import Figure, Mark, Table, kernel_name, microseconds, share, sizes
 from aot.report.svg import WIDTH, Axis, Plot, element, figure, log_axis, number, percent, root_axis, short, steps
-from aot.select.exchange import MISSING_RATIO
+from aot.select.portfolio.exchange import MISSING_RATIO
 
 if TYPE_CHECKING:
     from aot.core.target import Target

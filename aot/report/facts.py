@@ -14,11 +14,11 @@ from aot.core.errors import SelectionError
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, Outcome, Status
 from aot.core.operation import Operation
 from aot.core.problem import Problem
-from aot.select.exchange import MISSING_RATIO
-from aot.select.heldout import LookUp, look_ups
-from aot.select.portfolio import Matrix
+from aot.select.portfolio.choose import Matrix
+from aot.select.portfolio.exchange import MISSING_RATIO
+from aot.select.score.heldout import LookUp, look_ups
 from aot.select.selection import Curve, HeldOut, Regret, Selection
-from aot.select.times import measured_times, split, with_imputed_times
+from aot.select.times.known import measured_times, split, with_imputed_times
 from aot.space.enumeration import FamilyCensus, Patterns, census
 from aot.space.roofline import Roofline, roofline
 

@@ -26,18 +26,18 @@ from aot.core.measurement import (
 from aot.core.operands import misalignment
 from aot.core.progress import quietly
 from aot.core.target import Target, load_target
-from aot.select import unaligned
-from aot.select.adopted import adopt, check_alike
 from aot.select.coverage import NUM_REASONS
-from aot.select.diff import Difference, compare
-from aot.select.objective import KnownTimes, Objective
-from aot.select.orders import OrderedTimes
-from aot.select.record import read_products, recorded_kernels
+from aot.select.portfolio.objective import KnownTimes, Objective
+from aot.select.reuse.adopt import adopt, check_alike
+from aot.select.score.diff import Difference, compare
 from aot.select.selection import Selection, read_selection
 from aot.select.selector import MIN_MEASURED, MIN_SHARED, select_kernels
-from aot.select.time_model import TimeModel
-from aot.select.timed import Timed
-from aot.select.times import measured_times, predicted_times, split, spreads
+from aot.select.table import unaligned
+from aot.select.times.inputs import Timed
+from aot.select.times.known import measured_times, predicted_times, split, spreads
+from aot.select.times.model import TimeModel
+from aot.select.times.orders import OrderedTimes
+from aot.select.times.record import read_products, recorded_kernels
 from aot.space import cost
 from aot.space.cost import DEFAULTS, Constants
 from aot.space.enumeration import Patterns, has_tuned_kernels

@@ -16,16 +16,12 @@ from aot.core.operands import is_aligned, unaligned_loads
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.families import family_of
-from aot.select import unaligned
-from aot.select.curve import curve
-from aot.select.heldout import against, score
-from aot.select.incumbent import incumbent_kernel, incumbent_of, kept_section
-from aot.select.invariance import prices
-from aot.select.objective import Basis, KnownTimes, Objective
-from aot.select.orders import OrderedTimes, Orders
-from aot.select.pool import Chosen, legal, pool_of, within
-from aot.select.portfolio import MODELLED_TIE, TIE, Budget, Portfolio, choose
-from aot.select.sampled import sampled_problems
+from aot.select.portfolio.candidates import Chosen, legal, pool_of, within
+from aot.select.portfolio.choose import MODELLED_TIE, TIE, Budget, Portfolio, choose
+from aot.select.portfolio.curve import curve
+from aot.select.portfolio.objective import Basis, KnownTimes, Objective
+from aot.select.score.heldout import against, score
+from aot.select.score.invariance import prices
 from aot.select.selection import (
     SELECTION_VERSION,
     AgainstReference,
@@ -34,11 +30,15 @@ from aot.select.selection import (
     Regret,
     Selection,
 )
-from aot.select.table import build_section, renamed
-from aot.select.time_model import Model, Prior, TimeModel
-from aot.select.timed import Timed, is_general
-from aot.select.times import learned_where_missing, with_imputed_times
-from aot.select.unaligned import UnalignedTimes
+from aot.select.table import unaligned
+from aot.select.table.incumbent import incumbent_kernel, incumbent_of, kept_section
+from aot.select.table.sections import build_section, renamed
+from aot.select.table.unaligned import UnalignedTimes
+from aot.select.times.inputs import Timed, is_general
+from aot.select.times.known import learned_where_missing, with_imputed_times
+from aot.select.times.model import Model, Prior, TimeModel
+from aot.select.times.orders import OrderedTimes, Orders
+from aot.select.times.sample import sampled_problems
 from aot.space import cost
 from aot.space.enumeration import fallback
 from aot.space.widths import of_widths

@@ -22,8 +22,8 @@ from aot.kinds.rows.kind import ROWS
 from aot.kinds.rows.operation import RowOperation
 from aot.kinds.rows.sizes import usual_problems
 from aot.kinds.rows.tuned import takes_packed
-from aot.select.time_model import TimeModel
-from aot.select.times import launched_problems, unaligned_problems
+from aot.select.times.known import launched_problems, unaligned_problems
+from aot.select.times.model import TimeModel
 from aot.space import enumeration as space
 from aot.space.cost import DEFAULTS, Constants
 from aot.space.kinds import space_of

@@ -32,11 +32,11 @@ from aot.package.build import build_library
 from aot.package.manifest import Library, device_table
 from aot.search.strategy import MODEL
 from aot.select.coverage import untuned
-from aot.select.level import Level, level, levels_apart
-from aot.select.record import from_store, merge, read_products, read_record, write_record
 from aot.select.selector import fallback_key
-from aot.select.time_model import TimeModel
-from aot.select.times import measured_times
+from aot.select.times.known import measured_times
+from aot.select.times.levels import Level, level, levels_apart
+from aot.select.times.model import TimeModel
+from aot.select.times.record import from_store, merge, read_products, read_record, write_record
 from aot.space.enumeration import fallback
 from aot.tune.bundle import Bundle, make_bundle
 from aot.tune.kinds import TUNINGS, TuningRequest, key_of, tuning_keys

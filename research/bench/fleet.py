@@ -26,7 +26,7 @@ from aot.core.whole_file import write_whole
 from aot.fleet.fleet import LOCAL, open_fleet
 from aot.fleet.worker import Offer, gpus_of_this_host
 from aot.measure.store import read_store
-from aot.select.record import from_store
+from aot.select.times.record import from_store
 
 WORDS = ("--strategy", "exhaustive", "--no-reference")
 FINAL_ROUNDS = 2
@@ -53,6 +53,8 @@ def measure(bundle: Path, gpus: tuple[str, ...], folder: Path) -> tuple[float, P
     results = folder / "results.sqlite"
     with open_fleet(LOCAL, None, Offer(folder / "worker", gpus=gpus), lambda text: print(f"  {text}")) as fleet:
         while len(fleet.devices.client.scheduler_info()["workers"]) < len(gpus):
+            if not fleet.lives():
+                raise SystemExit("the workers of this host ended before they had joined; their reason is above")
             time.sleep(0.1)
         start = time.monotonic()
         code = fleet.devices.measure(bundle, WORDS, results, None)

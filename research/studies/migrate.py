@@ -20,8 +20,8 @@ from aot.core.strict_json import decode, parse_json, read_content, text_of
 from aot.core.table_check import takes_aligned
 from aot.core.whole_file import write_whole
 from aot.measure.store_sql import RENAMED_FAMILIES
-from aot.select.record import write_record
 from aot.select.selection import FamilyKernel
+from aot.select.times.record import write_record
 from research.studies.journals import is_journal, is_row_record, parse_row_record, read_journal
 
 FIELDS = {"rounding_mean": "bucketing_loss_mean", "rounding_worst": "bucketing_loss_worst"}

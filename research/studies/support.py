@@ -21,10 +21,10 @@ from aot.core.whole_file import write_whole
 from aot.families import families, families_for
 from aot.kinds.named_operations import PRESETS, all_named_operations
 from aot.kinds.rows.operation import RowOperation, RowScale
-from aot.select.joined import operations_of
+from aot.select.join import operations_of
 from aot.select.pipeline import committed_selection, records_of, timed_operations
 from aot.select.selection import read_selection
-from aot.select.stepped import times_of
+from aot.select.table.stepped import times_of
 from aot.space.enumeration import fallback, legal
 from aot.space.legality import check, unbuilt
 from research.bench.compact import read_result

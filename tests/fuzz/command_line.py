@@ -54,9 +54,9 @@ from aot.measure.store import open_store
 from aot.release.source import Source
 from aot.select import pipeline
 from aot.select.coverage import Coverage
-from aot.select.record import write_record
 from aot.select.selection import SELECTION_VERSION, Selection, write_selection
 from aot.select.selector import fallback_key
+from aot.select.times.record import write_record
 from aot.space import calibrate
 from aot.space import enumeration as space
 from aot.space.cost import DEFAULTS

@@ -25,8 +25,8 @@ from aot.models.configuration import read_configuration
 from aot.models.families import parts_of
 from aot.models.linears import linears
 from aot.models.shape_text import Ladder, shape_text
-from aot.select.record import from_store, read_record
 from aot.select.selection import read_selection
+from aot.select.times.record import from_store, read_record
 from tests.fuzz.mutations import anything, damaged_bytes, damaged_document
 from tests.seeds import SEEDS, json_bytes, store_bytes
 from tests.unit.models.cases import CASES

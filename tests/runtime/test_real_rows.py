@@ -11,7 +11,7 @@ import pytest
 from aot.core.target import load_target
 from aot.kinds.rows.operation import RowOperation
 from aot.package.manifest import from_json, to_json
-from aot.select.stepped import renumbered_steps, select_stepped
+from aot.select.table.stepped import renumbered_steps, select_stepped
 from tests.compiling import compile_kernels
 from tests.golden.manifest import as_compiled
 from tests.objects import parameter_sizes, small_manifest

@@ -31,9 +31,9 @@ from aot.measure.background import beside
 from aot.measure.feed import Portion
 from aot.measure.store_transfer import carry, runs_of
 from aot.measure.tuning_set import write_tuning_set
-from aot.select.record import from_store
 from aot.select.selection import read_selection
-from aot.select.times import measured_times
+from aot.select.times.known import measured_times
+from aot.select.times.record import from_store
 from aot.tune.link import Host, Link
 from aot.tune.remote import Device as RemoteDevice
 from aot.tune.remote import digest, pack, shipped

@@ -19,7 +19,7 @@ from aot.core.knobs import PlainKnobs
 from aot.families import check_knobs, family_of
 from aot.measure.tuning_set import read_tuning_set
 from aot.package.wheel_check import read_wheel_manifest
-from aot.select.record import parse_record, read_record, record_text
+from aot.select.times.record import parse_record, read_record, record_text
 from tests.compiling import STORE, compile_kernels
 from tests.emulated import CACHE
 from tests.example_family import example_family, forget_families

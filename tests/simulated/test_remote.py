@@ -18,7 +18,7 @@ import pytest
 from aot.core.errors import RemoteError
 from aot.measure.background import beside
 from aot.measure.store import open_store
-from aot.select.record import read_record
+from aot.select.times.record import read_record
 from aot.tune import remote
 from tests.interrupts.moments import LIMIT_S
 from tests.simulated.conftest import tune

@@ -10,7 +10,7 @@ import click
 import pytest
 
 from aot.core.errors import DeviceError
-from aot.select.record import read_record
+from aot.select.times.record import read_record
 from tests.compiling import STORE
 from tests.simulated.conftest import tune, write_shapes
 from tests.simulated.machines import THOR

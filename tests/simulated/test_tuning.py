@@ -26,7 +26,7 @@ from aot.measure.inputs import SOURCE_ELEMENTS
 from aot.measure.protocol import FLUSH_PROTOCOL, PROTOCOL, num_sets, plan_for, set_bytes
 from aot.measure.store import open_store
 from aot.package.wheel_check import read_wheel_manifest
-from aot.select.record import from_store, read_record
+from aot.select.times.record import from_store, read_record
 from tests.compiling import EVERY
 from tests.simulated.device import Faults, make_device
 from tests.simulated.machines import H200

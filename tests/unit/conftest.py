@@ -5,8 +5,8 @@ import pytest
 import aot
 from aot.core.candidate import KernelKey
 from aot.core.measurement import Measurement, Record
-from aot.select.record import read_record, write_record
-from aot.select.times import measured_times
+from aot.select.times.known import measured_times
+from aot.select.times.record import read_record, write_record
 from tests.readings import readings
 from tests.unit.twins import BF16, CONDITIONS
 

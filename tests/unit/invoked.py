@@ -5,7 +5,7 @@ from __future__ import annotations
 from click.testing import CliRunner
 
 from aot.cli import main as cli
-from aot.select import table
+from aot.select.table import sections as table
 from research.studies.__main__ import main as studies
 
 SHAPES = """version = 1

@@ -11,7 +11,7 @@ from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Row, Section
 from aot.core.measurement import OK, Measurement, Outcome, Record, Status
 from aot.core.target import load_target
 from aot.report.facts import SearchPoint, facts_of
-from aot.select.heldout import score
+from aot.select.score.heldout import score
 from aot.select.selection import SELECTION_VERSION, Curve, CurvePoint, Regret, Selection
 from aot.space.cost import NAME
 from tests.unit.twins import BF16, problem_of

@@ -23,7 +23,7 @@ from aot.measure.store import read_store
 from aot.package.build import read_templates
 from aot.package.manifest import WheelTable, from_json
 from aot.package.render import render
-from aot.select.record import from_store, read_record
+from aot.select.times.record import from_store, read_record
 from tests.golden.manifest import golden_manifest
 from tests.hostile import HOSTILE, first_places, text_fields, text_places, with_text
 from tests.seeds import SEEDS, store_bytes

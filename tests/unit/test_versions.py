@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from aot.package.render import ABI_VERSION
-from aot.select.record import READ_VERSIONS, RECORD_VERSION
+from aot.select.times.record import READ_VERSIONS, RECORD_VERSION
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "versioning.md").read_text()

@@ -28,8 +28,8 @@ from aot.measure.preflight import Machine
 from aot.measure.store import open_store
 from aot.package.wheel import toolchain_version
 from aot.select import pipeline
-from aot.select.record import read_record
 from aot.select.selection import read_selection, write_selection
+from aot.select.times.record import read_record
 from aot.tune.bundle import Bundle
 from tests.golden.manifest import KK, golden_manifest
 from tests.unit.invoked import SHAPES, aot, coarse_grid, succeed

@@ -7,7 +7,7 @@ import pytest
 
 from aot.cli import doctor, model_doctor
 from aot.models import empty
-from aot.select.diagnosis import Layer, diagnose
+from aot.select.score.diagnosis import Layer, diagnose
 from tests.unit.cli.test_cli_shapes import QWEN
 from tests.unit.invoked import aot, succeed
 from tests.unit.select.test_coverage import BF16, H200, KERNELS, TABLE

@@ -10,8 +10,8 @@ from aot.cli import main as cli
 from aot.cli import report as cli_report
 from aot.core.errors import SelectionError, StoreError
 from aot.report import searches
-from aot.select.record import write_record
 from aot.select.selection import write_selection
+from aot.select.times.record import write_record
 from research.studies.replay import CurvePoint, write_curves
 from tests.unit.reported import CURVE, RECORD, SELECTION
 

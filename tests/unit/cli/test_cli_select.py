@@ -17,10 +17,11 @@ from aot.core.operation import Operation
 from aot.core.target import load_target, target_names
 from aot.families import families
 from aot.package.wheel import BuiltWheel, shared_kernels
-from aot.select import pipeline, table
-from aot.select.joined import operations_of
-from aot.select.objective import SelectionLimits
+from aot.select import pipeline
+from aot.select.join import operations_of
+from aot.select.portfolio.objective import SelectionLimits
 from aot.select.selection import HeldOut, read_selection, write_selection
+from aot.select.table import sections as table
 from tests.unit.invoked import SHAPES, aot, coarse_grid, succeed
 from tests.unit.selections import SELECTION
 

@@ -8,7 +8,7 @@ from aot.cli import selection as module
 from aot.cli.selection import selection_for_shapes
 from aot.core.target import load_target
 from aot.select.selection import write_selection
-from tests.unit.select.test_narrowed import NAMES, WHOLE
+from tests.unit.select.reuse.test_narrow import NAMES, WHOLE
 
 H200 = load_target("h200")
 SHAPES = """version = 1

@@ -4,7 +4,7 @@ from aot.cli import selection_tables
 from aot.core.dispatch import Tier
 from aot.core.element import ElementType
 from aot.core.operation import Operation
-from aot.select.diff import Change, Difference
+from aot.select.score.diff import Change, Difference
 from aot.select.selection import AgainstReference, Curve, CurvePoint, HeldOut
 from tests.unit.reported import DIRECT, SELECTION, TMA
 from tests.unit.twins import BF16, problem_of

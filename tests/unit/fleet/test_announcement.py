@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 
@@ -54,6 +55,21 @@ def test_a_compiler_has_the_same_toolchain(monkeypatch):
     )
     monkeypatch.setattr(announcement, "toolchain", dict)
     assert compiles_unlike(found).startswith("has aot-kernels ")
+
+
+def test_a_worker_that_measures_needs_no_compiler(monkeypatch):
+    """Nor to be installed: a host with a GPU may run a checkout beside a driver and Dask alone."""
+
+    def nothing(name):
+        raise PackageNotFoundError(name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(announcement, "version", nothing)
+        device, compiler = of_device(MACHINE), of_compiler()
+    assert device.toolchain == {}
+    assert measures_unlike(device, H200) == ""
+    lacking = min(of_compiler().toolchain)
+    assert compiles_unlike(compiler).startswith(f"has {lacking} of no version, for it is not installed, this machine ")
 
 
 def test_a_device_is_of_the_targets_architecture():

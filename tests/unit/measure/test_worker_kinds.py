@@ -12,8 +12,8 @@ from aot.measure.session import Session
 from aot.measure.store import open_store
 from aot.measure.tuning_set import TuningSet, read_tuning_set, write_tuning_set
 from aot.measure.worker import Worker
-from aot.select.record import from_store, parse_record, record_text
-from aot.select.stepped import times_of
+from aot.select.table.stepped import times_of
+from aot.select.times.record import from_store, parse_record, record_text
 from tests.unit.row_twins import NORM, QUANTIZE, ROTARY, row_kernel_of
 from tests.unit.twins import CONDITIONS, TwinGpu, TwinKernels, kernel_of, problem_of
 

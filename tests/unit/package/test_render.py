@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -15,7 +16,8 @@ from aot.package.file_set import FileSet
 from aot.package.manifest import Library, from_json, to_json
 from aot.package.render import capability, header_of, render, render_library
 from aot.package.render_tables import substitute
-from tests.golden.manifest import FALLBACK, golden_manifest, kernel, with_kernels, with_table
+from aot.package.states import KernelState, states_text
+from tests.golden.manifest import FALLBACK, execution, golden_manifest, kernel, with_kernels, with_table
 
 GOLDEN = golden_manifest()
 
@@ -194,6 +196,22 @@ def readme_of(templates, *calls):
     )
     manifest = with_table(GOLDEN, kernels, DispatchTable(sections))
     return render(manifest, templates)["README.md"].decode()
+
+
+def test_the_readme_says_how_far_each_kernel_was_tried(templates):
+    """Of kernels in every state, and of one that was executed in the interpreter and was wrong there."""
+    every = itertools.cycle(KernelState)
+    kernels = tuple(replace(x, state=next(every)) for x in GOLDEN.kernels)
+    tried = [x for x in kernels if x.state is not KernelState.COMPILED]
+    assert {x.state for x in kernels} == set(KernelState)
+    for errors, expected in ((0, "executed in the interpreter too"), (2, "wrong in the interpreter")):
+        executions = tuple(
+            replace(execution(x.name), num_findings=errors if x.state is KernelState.RUN else 0) for x in tried
+        )
+        manifest = replace(GOLDEN, kernels=kernels, executions=executions)
+        text = render(manifest, templates)["README.md"].decode()
+        assert states_text(manifest) in text.replace("\\_", "_")
+        assert expected in text
 
 
 def test_the_readme_has_what_the_wheel_has(templates):

@@ -17,10 +17,10 @@ from aot.report.page import page
 from aot.report.parts import operation_name
 from aot.report.tables import conditions
 from aot.select.coverage import coverage
-from aot.select.diff import compare
-from aot.select.explain import explained
+from aot.select.score.diff import compare
+from aot.select.score.explain import explained
+from aot.select.score.tiles import tile_notes
 from aot.select.selection import Regret, parse_selection, write_selection
-from aot.select.tiles import tile_notes
 from aot.space.roofline import roofline
 from tests.unit.accepted import named
 from tests.unit.selections import SELECTION

@@ -9,7 +9,7 @@ from aot.core.errors import StoreError
 from aot.core.strict_json import DecodeError
 from aot.kinds.rows.candidate import RowKernelKey, row_candidate
 from aot.kinds.rows.operation import RowOperation, RowProblem
-from aot.select.record import read_record
+from aot.select.times.record import read_record
 from research.studies.journals import parse_row_record, read_journal
 from research.studies.migrate import migrate
 

@@ -9,9 +9,9 @@ from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_MEASURED
 from aot.core.problem import Problem
 from aot.core.target import load_target
-from aot.select.explain import explained
-from aot.select.gate import check_heldout
 from aot.select.pipeline import COMMITTED
+from aot.select.score.explain import explained
+from aot.select.score.gate import check_heldout
 from aot.select.selection import read_selection
 from aot.space.roofline import roofline
 

@@ -10,7 +10,7 @@ from aot.families import rows_family_of
 from aot.kinds.rows.kind import ROWS
 from aot.kinds.rows.operation import RowFunction
 from aot.kinds.rows.sizes import HEAD_EDGES
-from aot.select.record import read_record
+from aot.select.times.record import read_record
 
 RECORDS = sorted((Path(aot.__file__).parent / "records").glob("*_rows.jsonl.gz"))
 

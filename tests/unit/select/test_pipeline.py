@@ -14,11 +14,8 @@ from aot.core.target import load_target
 from aot.core.types import BF16 as BF16_TYPES
 from aot.core.types import FP32
 from aot.families import families
-from aot.select import pipeline, table, time_model
+from aot.select import pipeline
 from aot.select.coverage import Coverage, only_fallback
-from aot.select.diff import Difference
-from aot.select.gate import check_heldout
-from aot.select.objective import Objective, SelectionLimits
 from aot.select.pipeline import (
     committed_selection,
     committed_selections,
@@ -31,8 +28,13 @@ from aot.select.pipeline import (
     timed_operations,
     times_behind,
 )
-from aot.select.record import recorded_kernels, write_record
+from aot.select.portfolio.objective import Objective, SelectionLimits
+from aot.select.score.diff import Difference
+from aot.select.score.gate import check_heldout
 from aot.select.selection import write_selection
+from aot.select.table import sections as table
+from aot.select.times import model as time_model
+from aot.select.times.record import recorded_kernels, write_record
 from aot.space.cost import DEFAULTS
 from aot.space.enumeration import has_tuned_kernels
 from tests.golden.manifest import kernel

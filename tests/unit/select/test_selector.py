@@ -14,18 +14,20 @@ from aot.core.operation import Layout, Operation
 from aot.core.shape_set import load_shape_set
 from aot.core.target import load_target
 from aot.families import families
-from aot.select import pool, table, time_model
 from aot.select import selector as select
 from aot.select.coverage import only_fallback
-from aot.select.diff import compare
-from aot.select.incumbent import incumbent_kernel
-from aot.select.objective import NAMED_WEIGHT, KnownTimes, Objective, SelectionLimits
-from aot.select.orders import OrderedTimes
+from aot.select.portfolio import candidates as pool
+from aot.select.portfolio.objective import NAMED_WEIGHT, KnownTimes, Objective, SelectionLimits
+from aot.select.score.diff import compare
 from aot.select.selection import AgainstReference, parse_selection
 from aot.select.selector import fallback_key, select_kernels
-from aot.select.table import renamed
-from aot.select.timed import Timed
-from aot.select.times import UNTRIED, learned_where_missing, measured_times, spreads
+from aot.select.table import sections as table
+from aot.select.table.incumbent import incumbent_kernel
+from aot.select.table.sections import renamed
+from aot.select.times import model as time_model
+from aot.select.times.inputs import Timed
+from aot.select.times.known import UNTRIED, learned_where_missing, measured_times, spreads
+from aot.select.times.orders import OrderedTimes
 from aot.space.legality import check
 from tests.unit.accepted import named
 from tests.unit.twins import BF16, CONDITIONS, problem_of

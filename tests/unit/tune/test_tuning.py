@@ -16,9 +16,9 @@ from aot.measure.store import open_store
 from aot.package.distribution import wheel_version
 from aot.package.wheel import TableSource, make_wheel, manifest_of
 from aot.select import selector
-from aot.select.record import write_record
 from aot.select.selection import Regret
-from aot.select.time_model import TimeModel
+from aot.select.times.model import TimeModel
+from aot.select.times.record import write_record
 from aot.space.enumeration import Patterns
 from aot.tune import tuning
 from aot.tune.kinds import TuningRequest, tuning_candidates

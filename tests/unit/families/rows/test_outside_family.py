@@ -9,7 +9,7 @@ from aot.core.target import load_target
 from aot.families import all_families_for, row_tiling_of, rows_family_of
 from aot.kinds.rows.candidate import RowKnobs
 from aot.kinds.rows.operation import RowOperation, RowProblem
-from aot.select.stepped import select_stepped
+from aot.select.table.stepped import select_stepped
 from aot.space.enumeration import Patterns, judge, legal
 from aot.space.kinds import space_of
 from tests.compiling import STORE

@@ -1,0 +1,1 @@
+"""The few kernels that are worth shipping."""

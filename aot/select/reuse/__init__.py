@@ -1,0 +1,1 @@
+"""Selections made of others: of parts, of another target, of siblings, of few problems."""

@@ -1,0 +1,1 @@
+"""The sections of a dispatch table, built from times and a portfolio."""

@@ -1,0 +1,275 @@
+"""Tables of the kinds that have one key axis, such as operations on rows: a column for each size along it, with steps.
+
+Kernels are chosen, and steps made, by measured times, or else by the cost model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from aot.core.candidate import Candidate
+from aot.core.dispatch import MAX_STEP_M
+from aot.core.errors import SelectionError
+from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
+from aot.core.work import AnyKey, AnyOperation, AnyProblem
+from aot.kinds.kind import Use
+from aot.kinds.registry import kind_of
+from aot.kinds.rows.dispatch import RowColumn, RowSection, RowStep, RowTable
+from aot.select.times.record import read_record, recorded_kernels
+from aot.space.enumeration import fallback, legal
+from aot.space.kinds import space_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from aot.core.target import Target
+
+Times: TypeAlias = Mapping[AnyProblem, Mapping[Candidate, float]]
+"""Measured microseconds by problem and candidate."""
+
+
+def times_of(operations: Sequence[AnyOperation], records: Sequence[Path]) -> dict[AnyOperation, Times]:
+    """Read the measured times of operations: of each from the first record that has some.
+
+    Args:
+        operations: whose.
+        records: of one target.
+
+    Raises:
+        StoreError: a record cannot be read.
+    """
+    found: dict[AnyOperation, dict[AnyProblem, dict[Candidate, float]]] = {}
+    for path in records:
+        asked = {x for x in operations if x not in found} & {key.operation for key in recorded_kernels(path)}
+        for item in read_record(path).measurements if asked else ():
+            if item.ok and item.problem.operation in asked:
+                times = found.setdefault(item.problem.operation, {})
+                times.setdefault(item.problem, {})[item.kernel.candidate] = item.median_us
+    return {x: found[x] for x in operations if x in found}
+
+
+MAX_KERNELS = 8
+"""Most kernels of an operation beside its fallback."""
+MIN_GAIN = 0.005
+"""Least gain of mean time, as a fraction, that another kernel is shipped for."""
+TIE = 0.01
+"""Within which of the best a kernel that its neighbour in the table has is as good."""
+
+
+@dataclass(frozen=True)
+class SteppedSelection:
+    """Kernels to ship and their table, decided but not compiled."""
+
+    target: str
+    kernels: tuple[AnyKey, ...]
+    """By the index that the table uses."""
+    table: RowTable
+
+
+@dataclass(frozen=True)
+class _Axes:
+    """The axes of an operation's kind: problems are told by (steps, key)."""
+
+    operation: AnyOperation
+    steps: str
+    key: str
+
+    @staticmethod
+    def of(operation: AnyOperation) -> _Axes:
+        """Return those of an operation.
+
+        Raises:
+            SelectionError: its kind has several key axes.
+        """
+        axes = kind_of(operation).axes
+        ladders, keys = ([x.name for x in axes if x.use is use] for use in (Use.LADDER, Use.KEY))
+        if len(ladders) != 1 or len(keys) != 1:
+            raise SelectionError(
+                f"{operation.tag}: its tables are by {', '.join(keys)}; expected a kind with one key axis; see "
+                "`aot select`"
+            )
+        return _Axes(operation, ladders[0], keys[0])
+
+    def problem(self, size: tuple[int, int]) -> AnyProblem:
+        """Return the problem of a size."""
+        make: Any = kind_of(self.operation).problem_type
+        found: AnyProblem = make(operation=self.operation, **{self.steps: size[0], self.key: size[1]})
+        return found
+
+    def size(self, problem: AnyProblem) -> tuple[int, int]:
+        """Return a problem's size, its steps up to the largest edge that a table holds."""
+        sizes = kind_of(self.operation).sizes(problem)
+        return min(sizes[self.steps], MAX_STEP_M), sizes[self.key]
+
+    def edges(self, sizes: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the edges of steps and keys: the usual ones and those of sizes that were measured."""
+        usual = kind_of(self.operation).edges(self.operation)
+        return tuple(sorted({*usual[self.steps], *(x for x, _ in sizes)})), tuple(
+            sorted({*usual[self.key], *(x for _, x in sizes)})
+        )
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """The upper corners of an operation's buckets, and the time of each candidate there; infinite where it has none."""
+
+    operation: AnyOperation
+    step_edges: tuple[int, ...]
+    key_edges: tuple[int, ...]
+    """The last one is the largest size that there is: what takes it takes any."""
+    candidates: tuple[Candidate, ...]
+    times: NDArray[np.float64]
+    """(keys, steps, candidates)."""
+    is_measured: NDArray[np.bool_]
+
+
+def _corrected(
+    axes: _Axes, candidate: Candidate, size: tuple[int, int], target: Target, measured: Mapping[tuple[int, int], Any]
+) -> float:
+    """Predict a time, times measured over predicted at the nearest size where the candidate was timed."""
+    space = space_of(axes.operation)
+
+    def predicted(at: tuple[int, int]) -> float:
+        return space.times_us([candidate], axes.problem(at), target)[0]
+
+    def distance(at: tuple[int, int]) -> float:
+        return sum(abs(math.log(x / y)) for x, y in zip(at, size, strict=True))
+
+    there = [at for at, times in measured.items() if candidate in times]
+    if not there:
+        return predicted(size)
+    nearest = min(there, key=lambda at: (distance(at), at))
+    return predicted(size) * float(measured[nearest][candidate]) / predicted(nearest)
+
+
+def _grid_of(operation: AnyOperation, target: Target, known: Times) -> _Grid:
+    axes = _Axes.of(operation)
+    measured = {axes.size(problem): times for problem, times in known.items()}
+    step_edges, key_edges = axes.edges(list(measured))
+    timed = {candidate for times in measured.values() for candidate in times}
+    candidates = tuple(x for x in legal(operation, target) if not timed or x in timed)
+    most = [space_of(operation).most(x, operation) for x in candidates]
+    times = np.full((len(key_edges), len(step_edges), len(candidates)), np.inf)
+    is_measured = np.zeros(times.shape, np.bool_)
+    for j, key in enumerate(key_edges):
+        # What takes the last column takes any size: its times are those of twice the largest that is named.
+        shown = min(key, 2 * key_edges[-2]) if len(key_edges) > 1 else key
+        for k, candidate in enumerate(candidates):
+            if most[k] < key:
+                continue
+            for i, step in enumerate(step_edges):
+                there = measured.get((step, key), {})
+                found = there.get(candidate)
+                if found is None and not there:
+                    found = _corrected(axes, candidate, (step, shown), target, measured)
+                times[j, i, k] = np.inf if found is None else found
+                is_measured[j, i, k] = candidate in there
+    return _Grid(operation, step_edges, key_edges, candidates, times, is_measured)
+
+
+def _portfolio(grid: _Grid) -> list[int]:
+    """Choose candidates: the best one that takes every size, then each that gains most, up to MAX_KERNELS.
+
+    Raises:
+        SelectionError: no candidate takes every size, or none some measured size.
+    """
+    cells = grid.times.reshape(-1, len(grid.candidates))
+    best = cells.min(axis=1, initial=np.inf)
+    if not np.isfinite(best).all():
+        raise SelectionError(
+            f"{grid.operation.tag}: no kernel is left for some sizes; expected one of any size; measure more candidates"
+        )
+    chosen: list[int] = []
+    have = np.full(len(cells), np.inf)
+    while len(chosen) < MAX_KERNELS:
+        # Where nothing answers yet, a time counts as ten times the best.
+        regrets = np.minimum(np.minimum(have[:, None], cells), 10 * best[:, None]) / best[:, None]
+        means = regrets.mean(axis=0)
+        pick = int(means.argmin())
+        before = np.minimum(have, 10 * best) / best
+        if chosen and before.mean() - means[pick] < MIN_GAIN and np.isfinite(have).all():
+            break
+        chosen.append(pick)
+        have = np.minimum(have, cells[:, pick])
+    return sorted(chosen)
+
+
+def _steps(grid: _Grid, column: int, chosen: Sequence[int], number: Callable[[int], int]) -> tuple[RowStep, ...]:
+    """Return the steps of a column; neighbours that one kernel serves as well are one, unless measured."""
+    picks: list[int] = []
+    for i in range(len(grid.step_edges)):
+        times = {k: float(grid.times[column, i, k]) for k in chosen}
+        least = min(times.values())
+        same = picks and times[picks[-1]] <= least * (1 + TIE)
+        picks.append(picks[-1] if same else min(times, key=times.__getitem__))
+    steps = []
+
+    def bucket(i: int) -> tuple[int, int]:
+        return picks[i], i if grid.is_measured[column, i, picks[i]] else -1
+
+    for (pick, _), places in groupby(range(len(picks)), key=bucket):
+        last = list(places)[-1]
+        is_named = column + 1 < len(grid.key_edges)
+        provenance = PROVENANCE_MEASURED if grid.is_measured[column, last, pick] else PROVENANCE_PREDICTED
+        time_us = round(float(grid.times[column, last, pick]), 3) if is_named else 0.0
+        steps.append(RowStep(grid.step_edges[last], number(pick), time_us, provenance))
+    return tuple(steps)
+
+
+def _columns(grid: _Grid, chosen: Sequence[int], number: Callable[[int], int]) -> tuple[RowColumn, ...]:
+    return tuple(RowColumn(cols, _steps(grid, j, chosen, number)) for j, cols in enumerate(grid.key_edges))
+
+
+def select_stepped(
+    operations: Sequence[AnyOperation], target: Target, times: Mapping[AnyOperation, Times] | None = None
+) -> SteppedSelection:
+    """Choose the kernels and the table of operations.
+
+    Args:
+        operations: what the selection is to have, each once.
+        target: the device.
+        times: what was measured; operations without are by the cost model, and say so.
+
+    Raises:
+        CandidateError: no fallback family compiles for the target.
+        SelectionError: the measured candidates do not serve all sizes, or a kind has several key axes.
+    """
+    kernels: list[AnyKey] = []
+    sections = []
+    for operation in operations:
+        make: Any = kind_of(operation).key_type
+        grid = _grid_of(operation, target, (times or {}).get(operation, {}))
+        chosen = _portfolio(grid)
+        first = len(kernels)
+        kernels.append(make(operation, fallback(operation, target)))
+        kernels += [make(operation, grid.candidates[k]) for k in chosen]
+        places = {k: first + 1 + i for i, k in enumerate(chosen)}
+        of_table: Any = operation
+        sections.append(RowSection(of_table, _columns(grid, chosen, places.__getitem__), first))
+    return SteppedSelection(target.name, tuple(kernels), RowTable(tuple(sections)))
+
+
+def renumbered_steps(selection: SteppedSelection, numbers: Mapping[AnyKey, int]) -> RowTable:
+    """Return a selection's table over the kernels of a whole wheel."""
+
+    def number(index: int) -> int:
+        return numbers[selection.kernels[index]]
+
+    def column_of(column: RowColumn) -> RowColumn:
+        return replace(column, steps=tuple(replace(step, kernel=number(step.kernel)) for step in column.steps))
+
+    return RowTable(
+        tuple(
+            replace(section, columns=tuple(map(column_of, section.columns)), fallback=number(section.fallback))
+            for section in selection.table.sections
+        )
+    )

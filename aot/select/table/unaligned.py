@@ -1,0 +1,201 @@
+"""The tables for products whose operands are not aligned: kernels that take them, chosen by times of their own. Pure.
+
+What makes a product unaligned is where its rows begin. A vocabulary of 50257 makes rows of D begin at any element, but
+TMA loads A and B; a patch of 588 elements makes rows of A and B begin at multiples of 8 bytes. So there is a
+section for each number of bytes that A and B can be loaded by (`aot.core.dispatch.LOADS`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TYPE_CHECKING
+
+from aot.core.candidate import KernelKey
+from aot.core.dispatch import LOADS, DispatchTable
+from aot.core.errors import SelectionError
+from aot.core.grouping import Grouping
+from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
+from aot.core.operands import UNALIGNED_BITS, unaligned_loads
+from aot.core.operation import Layout, Operation
+from aot.core.problem import Problem
+from aot.select.join import named_kernels, renumbered
+from aot.select.portfolio.choose import MODELLED_TIE, TIE, Incumbent, choose
+from aot.select.table.sections import build_section
+from aot.select.times.inputs import Timed, is_general
+from aot.select.times.known import learned_where_missing, with_imputed_times
+from aot.select.times.model import Model, Prior, TimeModel
+from aot.space import cost
+from aot.space.enumeration import Patterns, takes_loads, unaligned
+from aot.space.shortlist import shortlist
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from aot.core.dispatch import Section
+    from aot.core.measurement import OperationTimes, Times
+    from aot.core.target import Target
+    from aot.select.portfolio.objective import KnownTimes, Objective
+    from aot.select.selection import Selection
+
+PREDICTED_CANDIDATES = 120
+"""Candidates among which kernels are chosen by the cost model."""
+
+PREDICTED_SIZES = ((1, 16, 64, 256, 1024, 4096), (16, 256, 1024, 4096, 32768), (128, 768, 4096, 16384))
+"""(m, n, k) of the problems that the cost model is asked about where nothing was measured."""
+
+
+def of_loads(times: OperationTimes, loads: int) -> dict[Operation, Times]:
+    """Keep the problems of one section."""
+    kept = {
+        operation: {x: row for x, row in rows.items() if unaligned_loads(x) == loads}
+        for operation, rows in times.items()
+    }
+    return {operation: rows for operation, rows in kept.items() if rows}
+
+
+def predicted_loads(operation: Operation) -> tuple[int, ...]:
+    """List the sections of an operation nothing of which was measured.
+
+    Kernels that take any operands answer for all; in linear's layout those whose n alone is odd, which are the most
+    common, have kernels that load as aligned ones do.
+    """
+    return (LOADS[0], LOADS[-1]) if operation.layout is Layout.KK else (LOADS[0],)
+
+
+def asked_of(operations: Iterable[Operation]) -> list[Operation]:
+    """List the operations that have sections for what is not aligned, each once: those of one 16-bit product."""
+    plain = (x for x in operations if x.grouping is Grouping.DENSE and x.b.weight is None)
+    is_of_them = (x for x in plain if x.a.element.bits == UNALIGNED_BITS)
+    return list(dict.fromkeys(is_of_them))
+
+
+def predicted(operations: Iterable[Operation], target: Target, patterns: Patterns) -> Mapping[int, OperationTimes]:
+    """Predict the times of the candidates of each section by the cost model, of operations of one 16-bit product."""
+    found: dict[int, dict[Operation, Times]] = {}
+    for operation, loads in ((x, y) for x in asked_of(operations) for y in predicted_loads(x)):
+        candidates = [x for x in unaligned(operation, target, loads, patterns) if is_general(x)]
+        if candidates:
+            problems = [Problem(operation, *sizes) for sizes in product(*PREDICTED_SIZES)]
+            few = shortlist(candidates, problems, target, PREDICTED_CANDIDATES)
+            rows = cost.estimate(few, problems, target).total_us.tolist()
+            by_operation = found.setdefault(loads, {})
+            by_operation[operation] = {
+                p: dict(zip(few, row, strict=True)) for p, row in zip(problems, rows, strict=True)
+            }
+    return found
+
+
+@dataclass(frozen=True)
+class UnalignedTimes:
+    """What is known of the problems of all sections for what is not aligned."""
+
+    own: Mapping[int, OperationTimes]
+    """Measured, by `Section.loads` and operation."""
+    filled: Mapping[int, OperationTimes]
+    """The same, with those of equivalent operations."""
+    models: Mapping[int, Model]
+    """Where some are measured: what gives the times between."""
+
+    @staticmethod
+    def of(times: OperationTimes, operations: Sequence[Operation], target: Target) -> UnalignedTimes:
+        """Arrange measured times; operations that were not timed get those of equivalent ones."""
+        own = {loads: found for loads in LOADS if (found := of_loads(times, loads))}
+        filled = {loads: with_imputed_times({**{x: {} for x in operations}, **rows}) for loads, rows in own.items()}
+        return UnalignedTimes(own, filled, {loads: TimeModel.fit(rows, target) for loads, rows in own.items()})
+
+    def has(self, operation: Operation) -> bool:
+        """Say whether some problem of an operation, or of an equivalent one, is measured."""
+        return any(rows.get(operation) for rows in self.filled.values())
+
+
+def _timed(
+    operation: Operation, loads: int, known: UnalignedTimes, measured: KnownTimes, target: Target
+) -> Timed | None:
+    """Return what the kernels of one section are chosen by: times, else predictions; None where there are neither."""
+    own = known.filled.get(loads, {}).get(operation, {})
+    able = {p: {x: us for x, us in row.items() if takes_loads(x, loads)} for p, row in own.items()}
+    rows = {p: row for p, row in able.items() if row}
+    if rows:
+        model = known.models[loads]
+        timed = known.own[loads].get(operation, {})
+        return Timed(timed, learned_where_missing(rows, model), PROVENANCE_MEASURED, model, target=target)
+    guessed = {} if known.has(operation) else measured.unaligned.get(loads, {}).get(operation, {})
+    if not guessed:
+        return None
+    return Timed({}, guessed, PROVENANCE_PREDICTED, Prior(target, measured.constants), target=target)
+
+
+def sections(
+    operation: Operation,
+    known: UnalignedTimes,
+    measured: KnownTimes,
+    kernels: list[KernelKey],
+    fallback: int,
+    target: Target,
+    objective: Objective,
+) -> Iterator[Section]:
+    """Build the sections of an operation for what is not aligned, and append their kernels.
+
+    Args:
+        operation: of one product, without groups.
+        known: times of unaligned problems.
+        measured: for the reference library's times.
+        kernels: of the selection so far, to which those that are new are appended.
+        fallback: index of the kernel that takes everything.
+        target: the device.
+        objective: told how far it is.
+    """
+    for loads in LOADS if known.has(operation) else predicted_loads(operation):
+        timed = _timed(operation, loads, known, measured, target)
+        if timed is None:
+            continue
+        objective.progress(f"{operation.tag}: choosing kernels for operands of {loads} bytes")
+        is_measured = timed.provenance == PROVENANCE_MEASURED
+        shipped = (x.candidate for x in kernels if x.operation == operation and takes_loads(x.candidate, loads))
+        try:
+            portfolio = choose(
+                timed.filled,
+                objective.limits.of_unaligned(operation),
+                references=measured.references,
+                tie=TIE if is_measured else MODELLED_TIE,
+                incumbent=Incumbent(frozenset(shipped)),
+                is_general=is_general,
+            )
+        except SelectionError:
+            continue  # none takes every shape: the fallback answers
+        keys = {x: KernelKey(operation, x) for x in portfolio.candidates}
+        kernels += [x for x in keys.values() if x not in kernels]
+        yield build_section(
+            operation,
+            portfolio if is_measured else replace(portfolio, solutions={}),
+            timed,
+            {x: kernels.index(key) for x, key in keys.items()},
+            fallback,
+            named=objective.named,
+            loads=loads,
+            at=lambda how_far: objective.progress(f"{operation.tag}, not aligned: {how_far}"),
+        )
+
+
+def renewed(selection: Selection, measured: KnownTimes, target: Target, objective: Objective) -> Selection:
+    """Return a selection whose tables for what is not aligned are chosen anew; all else stays.
+
+    Args:
+        selection: kernels and tables.
+        measured: times of unaligned problems, measured and predicted.
+        target: the selection's.
+        objective: limits, and what the wheel is for.
+    """
+    aligned = tuple(x for x in selection.table.sections if not x.loads)
+    operations = [x.operation for x in aligned if not x.batch_invariant]
+    used = sorted(set().union(*map(named_kernels, aligned)))
+    numbers = {old: new for new, old in enumerate(used)}
+    kernels = [selection.kernels[x] for x in used]
+    found = list(renumbered(DispatchTable(aligned), numbers.__getitem__).sections)
+    fallbacks = {x.operation: x.fallback for x in found}
+    known = UnalignedTimes.of(measured.times, operations, target)
+    for operation in asked_of(operations):
+        found += sections(operation, known, measured, kernels, fallbacks[operation], target, objective)
+    table = DispatchTable(tuple(sorted(found, key=lambda x: (x.operation.position, *x.key[1:]))))
+    return replace(selection, kernels=tuple(kernels), table=table, coverage=objective.covered(table, tuple(kernels)))

@@ -1,0 +1,202 @@
+"""Times by operation, problem and candidate: measured ones from a record, predicted ones from the cost model. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import product
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aot.core.candidate import Candidate
+from aot.core.errors import CandidateError
+from aot.core.grouping import Grouping
+from aot.core.operands import as_launched, is_aligned, section_loads
+from aot.core.operation import Operation
+from aot.core.problem import Problem
+from aot.core.tile_order import HEURISTIC
+from aot.select.times.inputs import is_general
+from aot.space import cost
+from aot.space import enumeration as space
+from aot.space.cost import DEFAULTS, Constants
+from aot.space.shortlist import shortlist
+
+if TYPE_CHECKING:
+    from aot.core.measurement import OperationTimes, ProductRecord, Times
+    from aot.core.shape_set import ShapeSet
+    from aot.core.target import Target
+    from aot.select.times.model import Model
+
+PREDICTED_CANDIDATES = 240
+"""Candidates that a predicted selection chooses among: the model's best few on every problem and their kin."""
+
+_Growing = dict[Operation, dict[Problem, dict[Candidate, float]]]
+"""Times while they are filled in."""
+
+
+def measured_times(record: ProductRecord) -> OperationTimes:
+    """Arrange a record's sound measurements by operation and problem: of kernels in their own order of tiles."""
+    times: _Growing = {}
+    for item in record.measurements:
+        if item.ok and item.tile_order == HEURISTIC:
+            rows = times.setdefault(item.problem.operation, {})
+            rows.setdefault(item.problem, {})[item.kernel.candidate] = item.median_us
+    return times
+
+
+def spreads(record: ProductRecord) -> OperationTimes:
+    """Return the relative half-distance of the quartiles of a record's sound measurements that had several rounds."""
+    found: _Growing = {}
+    for item in record.measurements:
+        if item.ok and item.num_rounds > 1 and item.tile_order == HEURISTIC:
+            rows = found.setdefault(item.problem.operation, {})
+            spread = (item.high_us - item.low_us) / (2 * item.median_us)
+            rows.setdefault(item.problem, {})[item.kernel.candidate] = spread
+    return found
+
+
+def split(times: OperationTimes, unseen: frozenset[tuple[int, int, int]]) -> tuple[OperationTimes, OperationTimes]:
+    """Part times into those to select by and those to hold out.
+
+    Args:
+        times: microseconds by operation, problem and candidate.
+        unseen: (n, k, m) of the problems to hold out.
+    """
+    inside: dict[Operation, dict[Problem, Mapping[Candidate, float]]] = {}
+    outside: dict[Operation, dict[Problem, Mapping[Candidate, float]]] = {}
+    for operation, rows in times.items():
+        for problem, row in rows.items():
+            part = outside if (problem.n, problem.k, problem.m) in unseen else inside
+            part.setdefault(operation, {})[problem] = row
+    return inside, outside
+
+
+def with_imputed_times(times: OperationTimes) -> OperationTimes:
+    """Impute times of the same sizes from equivalent operations where a kernel was not timed in this one.
+
+    bf16 and fp16 are of one size and run at one rate, so that what differs is noise and power: at an H200's power limit
+    fp16 takes some percent longer. So another operation's times of a problem are levelled first, by the median ratio of
+    the kernels that both were timed with there. An imputed time helps to choose kernels; a row that rests on one is
+    called predicted. `Operation.equivalents` states whose times may be taken; what was timed in those alone is imputed
+    as a whole.
+    """
+    filled: _Growing = {}
+    for operation, rows in times.items():
+        others = [x for x in reversed(operation.equivalents) if x in times]
+        filled[operation] = {}
+        asked: dict[Problem, Mapping[Candidate, float]] = {
+            problem: {} for other in others for x in times[other] if (problem := _same_sizes(x, operation))
+        }
+        for problem, row in {**asked, **rows}.items():
+            same = [(other, _same_sizes(problem, other)) for other in others]
+            kin = [_levelled(times[other].get(x, {}), row) for other, x in same if x]
+            filled[operation][problem] = {**{c: t for found in kin for c, t in found.items()}, **row}
+    return filled
+
+
+def _same_sizes(problem: Problem, operation: Operation) -> Problem | None:
+    """Return the problem of another operation that multiplies as many rows of A and of B, or None where there is none.
+
+    With a gate D has half as many columns as B has rows.
+    """
+    n, odd = divmod(problem.operation.num_rows_of_b(problem.n), operation.num_rows_of_b(1))
+    found = replace(problem, operation=operation, n=n)
+    return None if odd or (n != problem.n and not is_aligned(found)) else found
+
+
+def _levelled(times: Mapping[Candidate, float], row: Mapping[Candidate, float]) -> dict[Candidate, float]:
+    """Scale times so that those of the candidates in `row` too agree with it, in the median."""
+    common = times.keys() & row.keys()
+    ratio = median(row[candidate] / times[candidate] for candidate in common) if common else 1.0
+    return {candidate: time * ratio for candidate, time in times.items()}
+
+
+@lru_cache(maxsize=8)
+def _predicted_candidates(
+    operation: Operation, target: Target, patterns: space.Patterns, constants: Constants
+) -> tuple[Candidate, ...]:
+    """Choose the candidates for a predicted table.
+
+    Only those that take every shape without a workspace: of the others' narrower use, nothing measured speaks.
+    """
+    groups = (1,) if operation.grouping is Grouping.DENSE else (8, 64)
+    sizes = product((1, 16, 64, 128, 256, 512, 2048), (1024, 4096, 8192), groups)
+    problems = [Problem(operation, m, n, n, num_groups) for m, n, num_groups in sizes]
+    legal = [x for x in space.legal(operation, target, patterns) if is_general(x)]
+    return tuple(shortlist(legal, problems, target, PREDICTED_CANDIDATES, constants))
+
+
+def launched_problems(operations: Sequence[Operation], shapes: ShapeSet) -> dict[Operation, list[Problem]]:
+    """List the problems that tables of some operations are asked for when a shape set is computed, by operation.
+
+    What only the fallback computes is left out.
+    """
+    found: dict[Operation, set[Problem]] = {}
+    for operation in operations:
+        for problem in shapes.problems(operation):
+            launched = as_launched(problem, operations)
+            if launched is not None:
+                found.setdefault(launched.operation, set()).add(launched)
+    return {x: sorted(found[x], key=lambda y: (y.n, y.k, y.m)) for x in operations if x in found}
+
+
+def unaligned_problems(operations: Sequence[Operation], shapes: ShapeSet) -> dict[Operation, list[Problem]]:
+    """List the problems of a shape set that sections for what is not aligned answer, by operation."""
+    found = {x: [y for y in shapes.problems(x) if section_loads(y, operations)] for x in operations}
+    return {operation: problems for operation, problems in found.items() if problems}
+
+
+def predicted_times(
+    shapes: ShapeSet,
+    target: Target,
+    patterns: space.Patterns,
+    constants: Constants = DEFAULTS,
+    *,
+    any_layout: bool = False,
+    operations: Sequence[Operation] | None = None,
+) -> OperationTimes:
+    """Predict the times of the model's best candidates on a shape set.
+
+    Args:
+        shapes: the problems.
+        target: the device.
+        patterns: which candidates there are.
+        constants: the cost model's.
+        any_layout: predict also for the layouts that are not asked for, where there are candidates.
+        operations: what is asked for; by default the shape set's operations.
+
+    Raises:
+        CandidateError: no candidate is left for an operation that is asked for.
+    """
+    asked = shapes.operations if operations is None else tuple(operations)
+    more = [x for operation in asked for x in operation.layouts] if any_layout else []
+    times: _Growing = {}
+    for operation, problems in launched_problems(list(dict.fromkeys([*asked, *more])), shapes).items():
+        try:
+            candidates = _predicted_candidates(operation, target, patterns, constants)
+        except CandidateError:
+            if operation in asked:
+                raise
+            continue
+        rows = cost.estimate(candidates, problems, target, constants).total_us.tolist()
+        times[operation] = {
+            problem: dict(zip(candidates, row, strict=True)) for problem, row in zip(problems, rows, strict=True)
+        }
+    return times
+
+
+UNTRIED = 1.01
+"""A learned time of a kernel that a search left out is at least the best measured time times this: the search took the
+kernel for no faster, so that a lower one is the model's error."""
+
+
+def learned_where_missing(times: Times, model: Model, more: Sequence[Candidate] = ()) -> Times:
+    """Return each problem the times of all candidates: learned ones where a search, or a shortlist, left them out."""
+    candidates = sorted({*more, *(candidate for row in times.values() for candidate in row)})
+    problems = sorted(times)
+    least = UNTRIED * np.array([[min(times[problem].values())] for problem in problems])
+    rows = np.maximum(model.times_us(candidates, problems), least).tolist()
+    return {p: {**dict(zip(candidates, row, strict=True)), **times[p]} for p, row in zip(problems, rows, strict=True)}

@@ -1,0 +1,99 @@
+from dataclasses import replace
+
+import pytest
+
+from aot.core.candidate import KernelKey
+from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Row, Section
+from aot.core.operation import Operation
+from aot.core.table_check import table_fault
+from aot.core.target import load_target
+from aot.select.join import joined, operations_of, restricted
+from aot.select.selection import FamilyKernel, Regret
+from aot.select.selector import fallback_key
+from tests.unit.accepted import named
+from tests.unit.selections import PLAIN, SELECTION
+from tests.unit.twins import BF16
+
+FP16, BIAS = Operation.FP16_KK, Operation.BF16_KK_BIAS
+SMALL = named("sm90_quack_64x64_c1x1_pingpong", "h200")
+H200 = load_target("h200")
+
+
+def section(operation, fallback, first, second):
+    row = Row(first, first, 7.0, "measured", second, 8.0)
+    return Section(operation, (Ladder(64, 64, (16,), (row,)),), Grid((1,), (1,), (Column((1,), (second,)),)), fallback)
+
+
+def whole():
+    """Make a selection of three operations, whose kernels are not in the sections' order."""
+    kernels = (
+        KernelKey(FP16, PLAIN),
+        fallback_key(FP16, H200),
+        KernelKey(BF16, SMALL),
+        KernelKey(BIAS, PLAIN),
+        KernelKey(BF16, PLAIN),
+        fallback_key(BF16, H200),
+        fallback_key(BIAS, H200),
+    )
+    table = DispatchTable((section(BF16, 5, 4, 2), section(FP16, 1, 0, 0), section(BIAS, 6, 3, 3)))
+    regrets = tuple(Regret(x, 1, 1, 0.0, 0.0, "exact", 0.0) for x in (BF16, FP16, BIAS))
+    return replace(SELECTION, kernels=kernels, table=table, regrets=regrets)
+
+
+def dispatched(selection):
+    """Return what each operation's rows and grid name, by kernel."""
+    kernels = selection.kernels
+    return {
+        x.operation: (
+            [(kernels[row.kernel], kernels[row.runner_up]) for ladder in x.ladders for row in ladder.rows],
+            [kernels[i] for column in x.grid.columns for i in column.kernels],
+            kernels[x.fallback],
+        )
+        for x in selection.table.sections
+    }
+
+
+def is_sound(selection):
+    return not table_fault(selection.table, [FamilyKernel.of(key) for key in selection.kernels])
+
+
+@pytest.mark.parametrize("kept", [(BF16,), (FP16, BIAS), (BF16, FP16, BIAS)])
+def test_some_operations_of_a_selection_dispatch_as_before(kept):
+    found = restricted(whole(), kept)
+    assert set(operations_of(found)) == set(kept)
+    assert dispatched(found) == {x: row for x, row in dispatched(whole()).items() if x in kept}
+    assert {key.operation for key in found.kernels} == set(kept)
+    assert {x.operation for x in found.regrets} == set(kept)
+    assert is_sound(found)
+
+
+def test_what_is_parted_joins_to_the_same():
+    parts = restricted(whole(), (BIAS,)), restricted(whole(), (BF16, FP16))
+    found = joined(*parts)
+    assert dispatched(found) == dispatched(whole())
+    assert operations_of(found) == (BF16, FP16, BIAS)
+    assert len(found.kernels) == len(whole().kernels)
+    assert {x.operation for x in found.regrets} == {BF16, FP16, BIAS}
+    assert is_sound(found)
+
+
+def test_a_joined_selection_is_measured_where_a_part_is():
+    predicted = replace(restricted(whole(), (BIAS,)), provenance="predicted", record="cost-model-v1", conditions=())
+    own = restricted(whole(), (BF16,))
+    for found in (joined(own, predicted), joined(predicted, own)):
+        assert (found.provenance, found.record, found.conditions) == ("measured", "mine", SELECTION.conditions)
+    assert joined(predicted, replace(own, provenance="predicted", record="x")).provenance == "predicted"
+
+
+def test_what_the_cost_model_chose_is_no_regret_beside_what_was_measured():
+    regrets = tuple(
+        Regret(x, 1, 1, 0.0, 0.0, method, 0.0) for x, method in ((BIAS, "exact"), (FP16, "exact, by imputed times"))
+    )
+    parts = restricted(whole(), (BF16,)), restricted(whole(), (BIAS, FP16))
+    found = joined(parts[0], replace(parts[1], provenance="predicted", regrets=regrets))
+    known = {x.operation: (x.method, x.is_known) for x in found.regrets}
+    assert known == {
+        BF16: ("exact", True),
+        BIAS: ("exact, by the cost model", False),
+        FP16: ("exact, by imputed times", True),
+    }
