@@ -15,8 +15,9 @@ import numpy as np
 from aot.compile.compiler import toolchain_versions
 from aot.core.element import ElementType
 from aot.core.numerics import decode, encode, unit_roundoff
-from aot.core.weight_format import MAX_ZERO, MXFP4, NVFP4, Code, WeightParts, format_named, weight_values
+from aot.core.weight_format import MAX_ZERO, MXFP4, NVFP4, Code, WeightParts, format_named
 from aot.core.weight_packing import pack
+from aot.core.weight_values import weight_values
 from aot.emulate.launch import PROGRAMMATIC, Launch
 from aot.emulate.machine import Machine
 from aot.emulate.memory import GlobalMemory
@@ -95,7 +96,7 @@ def program_of(case):
 
 
 def draw(case, m, n, k, seed):
-    """Draw x, a weight whose blocks have other factors each, and its float32 factors."""
+    """Draw x, a weight whose blocks have other factors each, its float32 factors, and a bias where the seed is odd."""
     form, element, rng = case.tile.form, ELEMENTS[case.element], np.random.default_rng(seed)
     codes = rng.integers(0, 1 << form.code.bits, (n, k)).astype(np.uint8)
     if form.code is Code.E4M3:
@@ -112,7 +113,8 @@ def draw(case, m, n, k, seed):
         of_rows = rng.uniform(0.5, 1.5, 1 if form is NVFP4 else n).astype(np.float32)
     zeros = rng.integers(0, MAX_ZERO + 1, shape).astype(np.uint8) if form.has_zeros else None
     x = encode(element, rng.standard_normal((m, k)).astype(np.float32))
-    return x, WeightParts(codes, factors, zeros), of_rows
+    bias = encode(element, rng.standard_normal(n if seed % 2 else 0).astype(np.float32))
+    return x, WeightParts(codes, factors, zeros), of_rows, bias
 
 
 def _padded(values, padding):
@@ -136,7 +138,7 @@ def execute(case, m, n, k, schedule=None, *, seed=0, is_constant=True, program=N
     """Execute a kernel on random operands, whose buffers end with their last element."""
     name, compiled = program or program_of(case)
     element, tile = ELEMENTS[case.element], case.tile
-    x, parts, of_rows = draw(case, m, n, k, seed)
+    x, parts, of_rows, bias = draw(case, m, n, k, seed)
     memory, parameters = GlobalMemory(), []
     d = _padded(np.full((m, n), POISON, np.uint16), 3)
     for operand, what in ((_padded(x, PADDING), "a"), (pack(tile.form, parts), "b"), (d, "d")):
@@ -150,6 +152,9 @@ def execute(case, m, n, k, schedule=None, *, seed=0, is_constant=True, program=N
         address = memory.allocate(of_rows.nbytes, "scale_b", writable=False)
         memory.view(address, of_rows.nbytes)[:] = np.frombuffer(of_rows.tobytes(), np.uint8)
         parameters += [address.to_bytes(8, "little"), int(of_rows.size > 1).to_bytes(8, "little")]
+    address = memory.allocate(max(bias.nbytes, 2), "bias", writable=False)
+    memory.view(address, bias.nbytes)[:] = np.frombuffer(bias.tobytes(), np.uint8)
+    parameters += [address.to_bytes(8, "little"), bias.size.to_bytes(4, "little")]
     parameters.append(int(is_constant).to_bytes(4, "little"))
     grid = -(-n // tile.rows) * -(-m // tile.columns)
     launch = Launch(
@@ -169,7 +174,7 @@ def execute(case, m, n, k, schedule=None, *, seed=0, is_constant=True, program=N
     if of_rows is not None:
         weight *= of_rows.astype(np.float64)[:, None]
     wide = decode(element, x)
-    exact, root = wide @ weight.T, np.sqrt(wide**2 @ (weight**2).T)
+    exact, root = wide @ weight.T + (decode(element, bias) if bias.size else 0.0), np.sqrt(wide**2 @ (weight**2).T)
     error = np.abs(decode(element, found[:, :n]) - exact) - unit_roundoff(element) * np.abs(exact)
     root = np.maximum(root, np.finfo(np.float64).tiny)  # rows whose factors are all 0 have sums of 0
     return Outcome(float((error / root).max()), report.findings, report.num_instructions)

@@ -32,6 +32,8 @@ class ElementType(Enum):
     E8M0 = "float8_e8m0fnu"
     INT8 = "int8"
     INT32 = "int32"
+    UINT8 = "uint8"
+    """Of the bytes of a packed weight alone."""
 
     @property
     def tag(self) -> str:
@@ -100,4 +102,5 @@ _FACTS = {
     ElementType.E8M0: _Facts("e8m0", 8, "Float8E8M0FNU"),
     ElementType.INT8: _Facts("int8", 8, "Int8"),
     ElementType.INT32: _Facts("int32", 32, "Int32"),
+    ElementType.UINT8: _Facts("uint8", 8, "Uint8"),
 }

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from aot.core.element import BYTE_BITS, ElementType
+from aot.core.weight_format import BLOCK_K, TILE_ROWS, PackedLayout, WeightFormat
 
 
 class FactorLayout(Enum):
@@ -93,11 +94,13 @@ def tag_of(element: ElementType, scale: ScaleFormat | None) -> str:
 
 @dataclass(frozen=True)
 class Operand:
-    """A or B: its element type, the mode that is contiguous, and its scale factors."""
+    """A or B: its element type, the mode that is contiguous, its scale factors; of a packed weight its format."""
 
     element: ElementType
     is_k_major: bool
     scale: ScaleFormat | None = None
+    weight: WeightFormat | None = None
+    """What elements and their groups' factors are, where all of it is packed to bytes: `element` is that of a byte."""
 
     @property
     def factors(self) -> FactorLayout | None:
@@ -106,18 +109,36 @@ class Operand:
 
     @property
     def whole(self) -> int:
-        """Return what k is a multiple of: with elements of 4 bits the 16 bytes of a row that instructions take."""
+        """Return what k is a multiple of: with elements of 4 bits the 16 bytes of a row that instructions take.
+
+        Of a packed weight it is a group.
+        """
+        if self.weight is not None:
+            return self.weight.quantum
         return self.element.num_in(PACKED_RUN_BYTES) if self.element.bits < BYTE_BITS else 1
 
     @property
     def tag(self) -> str:
         """Return the name of the elements together with their factors, such as `bf16` or `nvfp4`."""
-        return tag_of(self.element, self.scale)
+        return self.weight.name if self.weight is not None else tag_of(self.element, self.scale)
+
+    @property
+    def num_bytes(self) -> float:
+        """Return the bytes that an element takes, with its share of its group's factor where they are packed."""
+        if self.weight is None:
+            return self.element.bits / BYTE_BITS
+        rows, row_bytes = PackedLayout(self.weight).shape(TILE_ROWS, BLOCK_K)
+        return rows * row_bytes / (TILE_ROWS * BLOCK_K)
+
+    def extents(self, rows: int, k: int) -> tuple[int, int]:
+        """Return the rows and columns of the matrix in memory: of a packed weight those of its bytes."""
+        return (rows, k) if self.weight is None else PackedLayout(self.weight).shape(rows, k)
 
     def size_of(self, rows: int, k: int) -> int:
         """Return the bytes of an operand that is packed, with its factors."""
         factors = 0 if self.scale is None else self.scale.size_of(rows, k)
-        return self.element.size_of(rows * k) + factors
+        height, width = self.extents(rows, k)
+        return self.element.size_of(height * width) + factors
 
     def stride_bytes(self, num_elements: int) -> int:
         """Return the bytes from one row, or column, to the next that lies `num_elements` behind.

@@ -58,6 +58,7 @@ _FLOATS = {
 _INTEGERS: dict[ElementType, tuple[type[Any], type[Any]]] = {
     ElementType.INT8: (np.int8, np.uint8),
     ElementType.INT32: (np.int32, np.uint32),
+    ElementType.UINT8: (np.uint8, np.uint8),
 }
 """Each with the type of its bits."""
 

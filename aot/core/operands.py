@@ -183,8 +183,8 @@ def matrices(problem: Problem, padding: int = 0, stride_multiple: int = 1) -> tu
 
     Leading strides are then rounded up to whole multiples of `stride_multiple` elements.
 
-    With a gate B is (2 n, k). Of a batch all three are stacks. Where rows are grouped, B is one, and m is that of all
-    groups; where k is grouped, D is one, and k is that of all groups.
+    With a gate B is (2 n, k); a packed weight is its bytes, without padding. Of a batch all three are stacks. Where
+    rows are grouped, B is one, and m is that of all groups; where k is grouped, D is one, and k is that of all groups.
     """
     operation, rows = problem.operation, problem.operation.num_rows_of_b(problem.n)
     grouping, groups = operation.grouping, problem.num_groups
@@ -192,7 +192,10 @@ def matrices(problem: Problem, padding: int = 0, stride_multiple: int = 1) -> tu
     k = problem.k * (groups if grouping is Grouping.K_GROUPED else 1)
     of_a, of_b = (lcm(stride_multiple, x.num_sharing) for x in (operation.a.element, operation.b.element))
     a = _matrix(m, k, row_major=operation.a.is_k_major, padding=padding, stride_multiple=of_a)
-    b = _matrix(rows, k, row_major=operation.b.is_k_major, padding=padding, stride_multiple=of_b)
+    if operation.b.weight is None:
+        b = _matrix(rows, k, row_major=operation.b.is_k_major, padding=padding, stride_multiple=of_b)
+    else:  # whose rows of bytes follow each other
+        b = _matrix(*operation.b.extents(rows, k), row_major=True, padding=0, stride_multiple=1)
     d = _matrix(m, problem.n, row_major=True, padding=padding, stride_multiple=stride_multiple)
     is_stack = {
         Grouping.BATCHED: (True, True, True),
@@ -349,7 +352,8 @@ UNALIGNED_BITS = 16
 
 def has_unaligned_sections(operation: Operation) -> bool:
     """Say whether tables have sections of an operation for what is not aligned: one of a 16-bit product, or a batch."""
-    return not operation.grouping.has_offsets and operation.a.element.bits == UNALIGNED_BITS
+    is_plain = not operation.grouping.has_offsets and operation.b.weight is None
+    return is_plain and operation.a.element.bits == UNALIGNED_BITS
 
 
 def section_loads(problem: Problem, operations: Collection[Operation]) -> int:

@@ -153,6 +153,17 @@ class Operation(Word):
     MXFP4_BF16_KK = "mxfp4_bf16_kk", t.MXFP4_BF16, Layout.KK
     MXFP8_BF16_KK = "mxfp8_bf16_kk", t.MXFP8_BF16, Layout.KK
 
+    BF16_INT4_G128_KK = "bf16xint4g128_bf16_kk", t.BF16_INT4_G128, Layout.KK
+    BF16_INT4_G128_ZEROS_KK = "bf16xint4g128z_bf16_kk", t.BF16_INT4_G128_ZEROS, Layout.KK
+    BF16_NVFP4_KK = "bf16xnvfp4_bf16_kk", t.BF16_NVFP4, Layout.KK
+    BF16_MXFP4_KK = "bf16xmxfp4_bf16_kk", t.BF16_MXFP4, Layout.KK
+    BF16_INT8_KK = "bf16xint8_bf16_kk", t.BF16_INT8, Layout.KK
+    FP16_INT4_G128_KK = "fp16xint4g128_fp16_kk", t.FP16_INT4_G128, Layout.KK
+    FP16_INT4_G128_ZEROS_KK = "fp16xint4g128z_fp16_kk", t.FP16_INT4_G128_ZEROS, Layout.KK
+    FP16_NVFP4_KK = "fp16xnvfp4_fp16_kk", t.FP16_NVFP4, Layout.KK
+    FP16_MXFP4_KK = "fp16xmxfp4_fp16_kk", t.FP16_MXFP4, Layout.KK
+    FP16_INT8_KK = "fp16xint8_fp16_kk", t.FP16_INT8, Layout.KK
+
     def __new__(
         cls,
         tag: str,
@@ -224,7 +235,7 @@ class Operation(Word):
     @cached_property
     def b(self) -> Operand:
         """Return the right operand."""
-        return Operand(self.types.b, self.layout.b_k_major, self.types.scale_b)
+        return Operand(self.types.b, self.layout.b_k_major, self.types.scale_b, self.types.weight)
 
     @property
     def d(self) -> ElementType:
@@ -248,8 +259,12 @@ class Operation(Word):
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
-        """Return the steps between the accumulator and D, in order. Beside vectors of scales there may be a bias."""
+        """Return the steps between the accumulator and D, in order.
+
+        Beside vectors of scales, and a packed weight, there may be a bias.
+        """
         scaled = {None: (), FactorLayout.VECTOR: (Step.SCALE, Step.BIAS)}.get(self.types.factors, (Step.SCALE,))
+        scaled = scaled if self.types.weight is None else tuple(dict.fromkeys((*scaled, Step.BIAS)))
         return tuple(dict.fromkeys((*scaled, *self.epilogue.steps)))
 
     @property
@@ -305,7 +320,7 @@ class Operation(Word):
         """Return the types of the same sizes, accumulation and scale factors."""
 
         def shape(x: Types) -> tuple[object, ...]:
-            factors = x.scale_a, x.scale_b
+            factors = x.scale_a, x.scale_b, x.weight
             return x.a.bits, x.b.bits, x.d.bits, x.accumulator, factors, x.is_fast, x.a is ElementType.TFLOAT32
 
         found = dict.fromkeys(x.types for x in Operation)

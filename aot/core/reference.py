@@ -35,10 +35,12 @@ import numpy as np
 from aot.core.element import BYTE_BITS, ElementType
 from aot.core.epilogue import Epilogue, Step
 from aot.core.formats import FactorLayout
-from aot.core.numerics import is_integer, round_to, unit_roundoff
-from aot.core.operands import OPERANDS, operands
+from aot.core.numerics import decode, is_integer, round_to, unit_roundoff
+from aot.core.operands import OPERANDS, element_of, operands
 from aot.core.operation import ELEMENTS
 from aot.core.signature import Argument
+from aot.core.weight_format import TILE_ROWS
+from aot.core.weight_values import packed_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from aot.core.formats import ScaleFormat
+    from aot.core.numerics import Bits
     from aot.core.operands import Arrangement, Indices
     from aot.core.operation import Operation
     from aot.core.problem import Problem
@@ -227,7 +230,8 @@ def needed(
 ) -> dict[Argument, tuple[Indices, Indices]]:
     """Return the rows and columns of each operand that some rows and columns of D are made of.
 
-    They are in the order of `Values`: a gate's rows of B before the linear ones, and factors of blocks for each row.
+    They are in the order of `Values`: a gate's rows of B before the linear ones, and factors of blocks for each row. Of
+    a packed weight they are rows of bytes, for each column of D the one that it is in: `values_of` finds it there.
     """
     n, k = problem.n, problem.k
     of_b, zero = columns, np.zeros(1, np.int64)
@@ -237,9 +241,10 @@ def needed(
         of_b = np.concatenate(halves)
         rows_of_b = np.concatenate(halves[::-1]) if arrangement.is_linear_first else of_b
     steps = np.arange(k, dtype=np.int64)
+    packed, (_, row_bytes) = problem.operation.b.weight, problem.operation.b.extents(n, k)
     found = (
         (rows, steps),
-        (rows_of_b, steps),
+        (rows_of_b, steps) if packed is None else (of_b // TILE_ROWS, np.arange(row_bytes, dtype=np.int64)),
         (rows, columns),
         _factors_of(problem.operation.a.scale, rows, k),
         _factors_of(problem.operation.b.scale, of_b, k),
@@ -249,6 +254,21 @@ def needed(
     )
     values = (x for x in OPERANDS if x not in (Argument.OFFSETS, Argument.INDEX))
     return {x: y for x, y in zip(values, found, strict=True) if x in operands(problem, 0, arrangement)}
+
+
+def values_of(problem: Problem, argument: Argument, bits: Bits, columns: Indices) -> Array:
+    """Return what bits of an operand stand for, which were taken at the places that `needed` names.
+
+    Args:
+        problem: what is computed.
+        argument: the operand.
+        bits: (rows, columns) of it.
+        columns: of D, which were asked for.
+    """
+    weight = problem.operation.b.weight
+    if argument is Argument.B and weight is not None:
+        return packed_values(weight, bits, columns, problem.k, problem.operation.a.element)
+    return decode(element_of(problem.operation, argument), bits)
 
 
 def _multiplied(x: Array, scale: ScaleFormat | None, factors: Array | None) -> Array:
@@ -280,7 +300,8 @@ def _scaled(operation: Operation, values: Values) -> Expected:
     if is_integer(operation.accumulator) and not is_integer(operation.d):
         found = rounded(found.values, found.radius)
     if operation.types.factors is FactorLayout.VECTOR:
-        found *= rounded(values[Argument.SCALE_A] * values[Argument.SCALE_B].T)
+        of_b = values[Argument.SCALE_B].T
+        found *= rounded(values[Argument.SCALE_A] * of_b) if Argument.SCALE_A in values else exact(of_b)
     if Argument.BIAS in values:
         found += exact(values[Argument.BIAS])
     return found

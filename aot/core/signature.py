@@ -18,7 +18,8 @@ class Argument(Word):
     """Tensor (m, k); of a batch (num_groups, m, k); where k is grouped, k is that of all groups, and so it is of B."""
     B = "b"
     """Tensor (n, k); with a gate (2, n, k), the gate's rows and the linear ones. Of a batch and of grouped rows the
-    groups stand in front: (num_groups, n, k) or (num_groups, 2, n, k); likewise in what goes with rows of B.
+    groups stand in front: (num_groups, n, k) or (num_groups, 2, n, k); likewise in what goes with rows of B. A packed
+    weight is a matrix of bytes, as `aot.core.weight_format.PackedLayout` has it.
 
     Without groups the step from the gate's rows of B to the linear ones may be below 0, which TMA does not take: they
     are weights of their own, and either may lie in front."""
@@ -61,8 +62,8 @@ def signature_of(
 ) -> Signature:
     """Return the signature of a kernel."""
     is_there = {
-        Argument.SCALE_A: operation.types.is_scaled,
-        Argument.SCALE_B: operation.types.is_scaled,
+        Argument.SCALE_A: operation.types.scale_a is not None,
+        Argument.SCALE_B: operation.types.scale_b is not None,
         Argument.BIAS: operation.has_bias,
         Argument.RESIDUAL: operation.has_residual,
         Argument.SCALE_D: operation.types.scales_d,

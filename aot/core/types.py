@@ -7,6 +7,10 @@ from dataclasses import dataclass, replace
 from aot.core.element import ElementType
 from aot.core.feature import Feature
 from aot.core.formats import BLOCKS_OF_ROWS, MX, NVFP4, SQUARE_BLOCKS, VECTOR, FactorLayout, ScaleFormat, tag_of
+from aot.core.weight_format import INT4_G128, INT4_G128_ZEROS, WeightFormat
+from aot.core.weight_format import INT8 as INT8_WEIGHT
+from aot.core.weight_format import MXFP4 as MXFP4_WEIGHT
+from aot.core.weight_format import NVFP4 as NVFP4_WEIGHT
 
 
 @dataclass(frozen=True)
@@ -25,10 +29,17 @@ class Types:
     Hopper's tensor cores keep 14 bits or so of those; where this is False they are added up in float32 every 128 of k.
     Source: DeepSeek-V3 technical report, section 3.5.2.
     """
+    weight: WeightFormat | None = None
+    """What B is where it is a packed weight: a matrix of bytes, as `aot.core.weight_packing` lays it out."""
 
     @property
     def tag(self) -> str:
-        """Return the first part of an operation's tag: `bf16`, `e4m3_bf16`, `e5m2e4m3_fp32`, `e4m3_bf16_block`."""
+        """Return the first part of an operation's tag: `bf16`, `e4m3_bf16`, `e5m2e4m3_fp32`, `e4m3_bf16_block`.
+
+        Of a packed weight it is the type of A, then the weight's format: `bf16xint4g128_bf16`.
+        """
+        if self.weight is not None:
+            return f"{self.a.tag}x{self.weight.name}_{self.d.tag}"
         if self.a is ElementType.TFLOAT32:
             return self.a.tag
         names = ["".join(dict.fromkeys((tag_of(self.a, self.scale_a), tag_of(self.b, self.scale_b))))]
@@ -86,6 +97,11 @@ def _plain(element: ElementType) -> Types:
     return Types(element, element, element)
 
 
+def _packed(element: ElementType, weight: WeightFormat) -> Types:
+    scale = VECTOR if weight.has_row_factors else None
+    return Types(element, ElementType.UINT8, element, scale_b=scale, weight=weight)
+
+
 def _fp8(d: ElementType, *, a: ElementType = ElementType.E4M3, b: ElementType = ElementType.E4M3) -> Types:
     return Types(a, b, d, scale_a=VECTOR, scale_b=VECTOR)
 
@@ -108,3 +124,8 @@ INT8_FP16 = Types(ElementType.INT8, ElementType.INT8, ElementType.FLOAT16, Eleme
 NVFP4_BF16 = Types(ElementType.E2M1, ElementType.E2M1, ElementType.BFLOAT16, scale_a=NVFP4, scale_b=NVFP4)
 MXFP4_BF16 = Types(ElementType.E2M1, ElementType.E2M1, ElementType.BFLOAT16, scale_a=MX, scale_b=MX)
 MXFP8_BF16 = Types(ElementType.E4M3, ElementType.E4M3, ElementType.BFLOAT16, scale_a=MX, scale_b=MX)
+BF16_INT4_G128, FP16_INT4_G128 = (_packed(x.a, INT4_G128) for x in (BF16, FP16))
+BF16_INT4_G128_ZEROS, FP16_INT4_G128_ZEROS = (_packed(x.a, INT4_G128_ZEROS) for x in (BF16, FP16))
+BF16_NVFP4, FP16_NVFP4 = (_packed(x.a, NVFP4_WEIGHT) for x in (BF16, FP16))
+BF16_MXFP4, FP16_MXFP4 = (_packed(x.a, MXFP4_WEIGHT) for x in (BF16, FP16))
+BF16_INT8, FP16_INT8 = (_packed(x.a, INT8_WEIGHT) for x in (BF16, FP16))

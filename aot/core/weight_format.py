@@ -1,8 +1,12 @@
-"""The narrow formats that a weight can have beside activations of 16 bits: its codes, what they stand for, its factors.
+"""The narrow formats that a weight can have beside activations of 16 bits: codes, factors, and bytes when packed.
 
 A weight-only product multiplies x (m, k), bfloat16 or float16, with a weight (n, k) whose elements are codes of 4 or 8
 bits. The value of an element is that of its code, times the factor of its group along k, times a float32 factor of its
-row or of the whole weight. Codes and factors are held as unsigned integers, as checkpoints hold their bits.
+row or of the whole weight. Codes and factors are held as unsigned integers, as checkpoints hold their bits. What codes
+and factors stand for is `aot.core.weight_values`.
+
+A wheel has this module too, and `weight_packing` and `weight_checkpoints`: they import nothing of ours but each other
+and `FormatError`.
 """
 
 from __future__ import annotations
@@ -11,11 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from aot.core.element import ElementType
 from aot.core.errors import FormatError
-from aot.core.numerics import decode
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,6 +30,14 @@ INT4_OFFSET = 8
 
 E8M0_BIAS, E8M0_NAN = 127, 255
 """Source: Open Compute Project, Microscaling Formats (MX) specification 1.0, section 5.4.1."""
+
+E4M3_NAN = 0x7F
+"""The code of a NaN, with either sign. Source: Open Compute Project, OFP8 specification 1.0, table 1."""
+
+TILE_ROWS = 16
+"""Rows of the weight that a row of the packed bytes has: of a matrix A of `mma`. Source: PTX ISA, mma.m16n8k16."""
+BLOCK_K = 128
+"""Elements along k of a block of the packed bytes: a group of the widest format."""
 
 
 class Code(Enum):
@@ -48,12 +56,9 @@ class Code(Enum):
         return 4 if self in (Code.INT4, Code.E2M1) else 8
 
     @property
-    def values(self) -> NDArray[np.float64]:
-        """Return the value of each code."""
-        if self is Code.INT4:
-            return np.arange(16, dtype=np.float64) - INT4_OFFSET
-        element = {Code.E2M1: ElementType.E2M1, Code.INT8: ElementType.INT8, Code.E4M3: ElementType.E4M3}[self]
-        return decode(element, np.arange(1 << self.bits, dtype=np.uint8))
+    def zero(self) -> int:
+        """Return the code of 0."""
+        return INT4_OFFSET if self is Code.INT4 else 0
 
 
 @dataclass(frozen=True)
@@ -69,11 +74,18 @@ class WeightFormat:
     """Of a group's factor."""
     has_zeros: bool = False
     """Whether each group has a zero point, which is taken from its codes in the place of 8."""
+    has_row_factors: bool = False
+    """Whether a float32 factor goes with each row, or with the whole weight."""
 
     @property
     def quantum(self) -> int:
         """Return what k is a multiple of."""
         return max(self.group, ROW_QUANTUM)
+
+    @property
+    def group_bits(self) -> int:
+        """Return the bits of a group's factor, and of its zero point where it has one."""
+        return self.factor_bits + (8 if self.has_zeros else 0)
 
     def num_groups(self, k: int) -> int:
         """Return the groups of a row."""
@@ -98,14 +110,14 @@ INT4_G32_ZEROS, INT4_G64_ZEROS, INT4_G128_ZEROS = (_int4(x, has_zeros=True) for 
 """And a zero point, as AWQ and GPTQ have them."""
 MAX_ZERO = 16
 """The largest zero point: GPTQ stores them less by 1, so that 15 stands for 16."""
-NVFP4 = WeightFormat("nvfp4", Code.E2M1, 16, 8)
+NVFP4 = WeightFormat("nvfp4", Code.E2M1, 16, 8, has_row_factors=True)
 """An e4m3 factor for each 16 elements, and a float32 factor of the weight. Source: PTX ISA, tcgen05.mma,
 .kind::mxf4nvf4 with .block16; compressed-tensors, nvfp4-pack-quantized."""
 MXFP4 = WeightFormat("mxfp4", Code.E2M1, 32, 8)
 """A power of two, ue8m0, for each 32 elements. Source: MX specification 1.0, section 5."""
-INT8 = WeightFormat("int8", Code.INT8)
+INT8 = WeightFormat("int8", Code.INT8, has_row_factors=True)
 """A float32 factor for each row, or for the weight."""
-E4M3 = WeightFormat("e4m3", Code.E4M3)
+E4M3 = WeightFormat("e4m3", Code.E4M3, has_row_factors=True)
 """Likewise."""
 
 FORMATS = (
@@ -138,30 +150,32 @@ def format_named(name: str) -> WeightFormat:
     return found
 
 
-def factor_values(form: WeightFormat, factors: Bits, element: ElementType) -> NDArray[np.float64]:
-    """Return the values of groups' factors.
+@dataclass(frozen=True)
+class PackedLayout:
+    """How many bytes the parts of a packed weight take."""
 
-    Args:
-        form: the format.
-        factors: their bits, (n, groups).
-        element: x's type, which factors of 16 bits have.
-    """
-    if form is MXFP4:
-        return np.ldexp(1.0, factors.astype(np.int64) - E8M0_BIAS)
-    return decode(ElementType.E4M3 if form is NVFP4 else element, factors)
+    form: WeightFormat
 
+    @property
+    def code_bytes(self) -> int:
+        """Return the bytes of a block's codes."""
+        return TILE_ROWS * BLOCK_K * self.form.code.bits // 8
 
-def weight_values(form: WeightFormat, parts: WeightParts, element: ElementType) -> NDArray[np.float64]:
-    """Return the values of a weight's elements, (n, k), before a float32 factor: each is exact in float64.
+    @property
+    def factor_bytes(self) -> int:
+        """Return the bytes of a block's factors."""
+        return TILE_ROWS * self.form.num_groups(BLOCK_K) * self.form.factor_bits // 8
 
-    Args:
-        form: the format.
-        parts: the weight.
-        element: x's type.
-    """
-    values = form.code.values[parts.codes]
-    if parts.zeros is not None:
-        values = values + INT4_OFFSET - np.repeat(parts.zeros.astype(np.float64), form.group, axis=1)
-    if parts.factors is None:
-        return values
-    return np.asarray(values * np.repeat(factor_values(form, parts.factors, element), form.group, axis=1))
+    @property
+    def zero_bytes(self) -> int:
+        """Return the bytes of a block's zero points."""
+        return TILE_ROWS * self.form.num_groups(BLOCK_K) if self.form.has_zeros else 0
+
+    @property
+    def block_bytes(self) -> int:
+        """Return the bytes of a block: a multiple of 16."""
+        return self.code_bytes + self.factor_bytes + self.zero_bytes
+
+    def shape(self, n: int, k: int) -> tuple[int, int]:
+        """Return the shape of the packed bytes of a weight of (n, k)."""
+        return -(-n // TILE_ROWS), -(-k // BLOCK_K) * self.block_bytes

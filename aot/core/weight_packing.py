@@ -15,23 +15,30 @@ t = lane % 4 holds of A the pairs (row g, pair 0), (row g + 8, pair 0), (row g, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from aot.core.errors import FormatError
-from aot.core.weight_format import E8M0_NAN, MAX_ZERO, MXFP4, NVFP4, Code, WeightFormat, WeightParts
+from aot.core.weight_format import (
+    BLOCK_K,
+    E4M3_NAN,
+    E8M0_NAN,
+    MAX_ZERO,
+    MXFP4,
+    NVFP4,
+    TILE_ROWS,
+    Code,
+    PackedLayout,
+    WeightFormat,
+    WeightParts,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Bits = NDArray[Any]
 
-TILE_ROWS = 16
-"""Rows of a matrix A. Source: PTX ISA, mma.m16n8k16."""
-BLOCK_K = 128
-"""Elements along k of a block: a group of the widest format."""
 CODE_BYTES = 16
 """That a lane reads at once."""
 
@@ -51,37 +58,6 @@ _PLACES = {
 }
 
 
-@dataclass(frozen=True)
-class PackedLayout:
-    """How many bytes the parts of a packed weight take."""
-
-    form: WeightFormat
-
-    @property
-    def code_bytes(self) -> int:
-        """Return the bytes of a block's codes."""
-        return TILE_ROWS * BLOCK_K * self.form.code.bits // 8
-
-    @property
-    def factor_bytes(self) -> int:
-        """Return the bytes of a block's factors."""
-        return TILE_ROWS * self.form.num_groups(BLOCK_K) * self.form.factor_bits // 8
-
-    @property
-    def zero_bytes(self) -> int:
-        """Return the bytes of a block's zero points."""
-        return TILE_ROWS * self.form.num_groups(BLOCK_K) if self.form.has_zeros else 0
-
-    @property
-    def block_bytes(self) -> int:
-        """Return the bytes of a block: a multiple of 16."""
-        return self.code_bytes + self.factor_bytes + self.zero_bytes
-
-    def shape(self, n: int, k: int) -> tuple[int, int]:
-        """Return the shape of the packed bytes of a weight of (n, k)."""
-        return -(-n // TILE_ROWS), -(-k // BLOCK_K) * self.block_bytes
-
-
 def pack(form: WeightFormat, parts: WeightParts) -> NDArray[np.uint8]:
     """Pack a weight.
 
@@ -97,9 +73,10 @@ def pack(form: WeightFormat, parts: WeightParts) -> NDArray[np.uint8]:
     _check_factors(form, parts.factors, (n, form.num_groups(k)))
     _check_zeros(form, parts.zeros, (n, form.num_groups(k)))
     tiles, blocks = -(-n // TILE_ROWS), -(-k // BLOCK_K)
-    zero = int(np.flatnonzero(form.code.values == 0)[0])
-    padded = np.full((tiles * TILE_ROWS, blocks * BLOCK_K), zero, np.uint8)
-    padded[:n, :k] = parts.codes
+    padded = parts.codes
+    if padded.shape != (tiles * TILE_ROWS, blocks * BLOCK_K):
+        padded = np.full((tiles * TILE_ROWS, blocks * BLOCK_K), form.code.zero, np.uint8)
+        padded[:n, :k] = parts.codes
     packed = [_pack_codes(form, padded, tiles, blocks)]
     for of_groups in (parts.factors, parts.zeros):
         if of_groups is not None:
@@ -134,7 +111,7 @@ def _check_codes(form: WeightFormat, codes: Bits) -> None:
     if codes.dtype != np.uint8 or (codes.size and int(codes.max()) > last):
         highest = int(codes.max()) if codes.size else 0
         raise FormatError(f"codes of {form.name} are {codes.dtype} up to {highest}; expected uint8 up to {last}")
-    if np.isnan(form.code.values[codes]).any():
+    if form.code is Code.E4M3 and ((codes & E4M3_NAN) == E4M3_NAN).any():
         raise FormatError(f"a code of {form.name} is NaN; replace it: packed weights have numbers alone")
 
 
@@ -188,7 +165,8 @@ def _pack_codes(form: WeightFormat, padded: Bits, tiles: int, blocks: int) -> ND
     return words.view(np.uint8).reshape(tiles, blocks, -1)
 
 
-def _place(code: Code, register: int, element: int, bit: int) -> int:
+def place(code: Code, register: int, element: int, bit: int) -> int:
+    """Return where in a word a bit of a code is: of the first or second element of a register of a fragment."""
     return (_PLACES[code][register][bit] + 16 * element) % 32
 
 
@@ -196,7 +174,7 @@ def _placed(code: Code, register: int, element: int) -> NDArray[np.uint32]:
     """Return each code's bits at their places in a word."""
     codes, placed = np.arange(16, dtype=np.uint32), np.zeros(16, np.uint32)
     for i in range(4):
-        placed |= (codes >> i & 1) << _place(code, register, element, i)
+        placed |= (codes >> i & 1) << place(code, register, element, i)
     return placed
 
 
@@ -209,7 +187,7 @@ def _unpack_codes(form: WeightFormat, packed: Bits) -> NDArray[np.uint8]:
     codes = np.empty((4, 2, *words.shape), np.uint8)
     for register in range(4):
         for element in range(2):
-            bits = ((words >> _place(form.code, register, element, i) & 1) << i for i in range(4))
+            bits = ((words >> place(form.code, register, element, i) & 1) << i for i in range(4))
             codes[register, element] = np.bitwise_or.reduce(list(bits))
     # (p, row / 8, e; tile, block, 64 of k, g, t; 32 of them, h)
     found = codes.reshape(2, 2, 2, *words.shape).transpose(3, 1, 6, 4, 5, 8, 7, 9, 0, 2)

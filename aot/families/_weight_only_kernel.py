@@ -20,8 +20,8 @@ from cutlass.cute.nvgpu import warp
 from cutlass.experimental import primitives as prims
 from cutlass.memory import SmemAllocator
 
-from aot.core.weight_format import NVFP4
-from aot.core.weight_packing import BLOCK_K, CODE_BYTES, TILE_ROWS
+from aot.core.weight_format import BLOCK_K, NVFP4, TILE_ROWS
+from aot.core.weight_packing import CODE_BYTES
 from aot.families._grid import along_x
 from aot.families._waits import await_phase
 from aot.families._weight_only_decode import Decoder, constant, pair
@@ -67,7 +67,13 @@ class WeightOnlyGemm:
         return self.tile.form.group > 0 and self.tile.form is not NVFP4
 
     def __call__(
-        self, a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, scale_b: Any, prefetch_b: Int32, stream: cuda.CUstream
+        self,
+        a: cute.Tensor,
+        b: cute.Tensor,
+        d: cute.Tensor,
+        added: tuple[Any, cute.Tensor],
+        prefetch_b: Int32,
+        stream: cuda.CUstream,
     ) -> None:
         """Launch a CTA for each of so many rows of the weight; to be called while tracing.
 
@@ -75,7 +81,7 @@ class WeightOnlyGemm:
             a: x (m, k).
             b: the packed weight, bytes.
             d: D (m, n).
-            scale_b: float32 factors (n), of stride 1 or 0, or None.
+            added: float32 factors (n), of stride 1 or 0, or None; and a bias (n), or of 0 elements.
             prefetch_b: whether B may be read before the kernel in front has ended.
             stream: where the kernel is launched.
         """
@@ -83,8 +89,10 @@ class WeightOnlyGemm:
         row_tiles, column_tiles = cute.ceil_div(d.shape[1], tile.rows), cute.ceil_div(d.shape[0], tile.columns)
         extents = Int32(d.shape[0]), Int32(d.shape[1]), Int32(a.shape[1])
         strides = Int64(a.stride[0]), Int64(d.stride[0])
+        scale_b, bias = added
         scale = (None, None) if scale_b is None else (scale_b.iterator, Int64(scale_b.stride[0]))
-        self.kernel(a.iterator, b.iterator, d.iterator, extents, strides, scale, prefetch_b).launch(
+        of_bias = bias.iterator, Int32(bias.shape[0])
+        self.kernel(a.iterator, b.iterator, d.iterator, extents, strides, (scale, of_bias), prefetch_b).launch(
             grid=along_x(row_tiles, column_tiles),
             block=(tile.num_threads, 1, 1),
             stream=stream,
@@ -101,7 +109,7 @@ class WeightOnlyGemm:
         d: Any,
         extents: Any,
         strides: Any,
-        scale: Any,
+        added: Any,
         prefetch_b: Int32,
     ) -> None:
         """Compute the columns of D of some rows of the weight: see the module."""
@@ -130,7 +138,7 @@ class WeightOnlyGemm:
         sums = self._multiply(x_rows, weight, ring, barriers, warp_index, prefetch_b, masks)
         self._write_sums(sums, ring)
         cute.arch.sync_threads()
-        self._store(memory + tile.barrier_bytes, d, (first_row, first_column, rows_of_x, n), strides[1], scale, thread)
+        self._store(memory + tile.barrier_bytes, d, (first_row, first_column, rows_of_x, n), strides[1], added, thread)
 
     @cute.jit
     def _multiply(
@@ -379,10 +387,11 @@ class WeightOnlyGemm:
                     part[row, column] = sums[(v % 2, v // 2), 0, j, i]
 
     @cute.jit
-    def _store(self, rings: Any, d: Any, place: Any, stride: Int64, scale: Any, thread: Int32) -> None:
+    def _store(self, rings: Any, d: Any, place: Any, stride: Int64, added: Any, thread: Int32) -> None:
         """Add the warps' sums, in order, and store the CTA's part of D: neighbours of a row by neighbouring threads."""
         tile = self.tile
         first_row, first_column, columns, n = place
+        scale, bias = added
         layout = cute.make_layout(
             (tile.rows, tile.columns, tile.num_warps), stride=(1, tile.sum_column, tile.ring_bytes // 4)
         )
@@ -397,6 +406,8 @@ class WeightOnlyGemm:
                 value *= 2.0**self.decoder.exponent
                 if const_expr(scale[0] is not None):
                     value *= cute.make_tensor(scale[0] + at * scale[1], cute.make_layout(1))[0]
+                if at < bias[1]:
+                    value += cute.make_tensor(bias[0] + at, cute.make_layout(1))[0].to(Float32)
                 place_of_d = d + (Int64(first_column + column) * stride + at)
                 cute.make_tensor(place_of_d, cute.make_layout(1))[0] = value.to(self.element)
 
@@ -410,7 +421,7 @@ def _words(start: Any, count: int = WORDS) -> Any:
 
 
 def weight_only_entry(tile: Tile, element: Any, *, is_scaled: bool, is_dependent: bool) -> tuple[Any, tuple[Any, ...]]:
-    """Make the entry and its fake arguments: x, the packed weight, D, the factors of B, whether B is constant."""
+    """Make the entry and its fake arguments: those of `Argument` that a packed weight has, in that order."""
     gemm = WeightOnlyGemm(element, tile, is_dependent)
     m, n, k = cute.sym_int(), cute.sym_int(), cute.sym_int()
 
@@ -421,9 +432,15 @@ def weight_only_entry(tile: Tile, element: Any, *, is_scaled: bool, is_dependent
 
     @cute.jit
     def entry(
-        a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, scale_b: Any, prefetch_b: Int32, stream: cuda.CUstream
+        a: cute.Tensor,
+        b: cute.Tensor,
+        d: cute.Tensor,
+        scale_b: Any,
+        bias: cute.Tensor,
+        prefetch_b: Int32,
+        stream: cuda.CUstream,
     ) -> None:
-        gemm(a, b, d, scale_b, prefetch_b, stream)
+        gemm(a, b, d, (scale_b, bias), prefetch_b, stream)
 
     factors = cute.runtime.make_fake_tensor(Float32, (n,), stride=(cute.sym_int64(),), assumed_align=4)
     arguments = (
@@ -431,6 +448,7 @@ def weight_only_entry(tile: Tile, element: Any, *, is_scaled: bool, is_dependent
         matrix(Uint8, (cute.sym_int(), cute.sym_int()), 16),
         matrix(element, (m, n), 2),
         factors if is_scaled else None,
+        cute.runtime.make_fake_tensor(element, (cute.sym_int(),), stride=(1,), assumed_align=2),
         Int32(0),
         cute.runtime.make_fake_stream(),
     )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aot.core.weight_format import WeightFormat
-from aot.core.weight_packing import BLOCK_K, TILE_ROWS, PackedLayout
+from aot.core.weight_format import BLOCK_K, TILE_ROWS, PackedLayout, WeightFormat
 
 MMA_N = 8
 """Rows of x in an instruction. Source: PTX ISA, mma.m16n8k16."""

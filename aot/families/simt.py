@@ -1,8 +1,9 @@
 """Our own kernel for what the tensor-core families do not take: any size, alignment, layout and stride.
 
 A plain shared-memory GEMM on the CUDA cores, in float32, or in int32 where the accumulator is that. It makes dispatch
-total for every operation of the catalogue; it is not meant to be fast, and an aligned problem never gets it where a
-tensor-core family has the operation. tf32 is multiplied as the float32 that it is in memory, exactly.
+total for every operation of the catalogue but those of packed weights, which `weight_only_simt` has; it is not meant to
+be fast, and an aligned problem never gets it where a tensor-core family has the operation. tf32 is multiplied as the
+float32 that it is in memory, exactly.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Simt(Defaults):
     num_strides = 2
     is_fallback = True
     loads_outside = True
-    types = tuple(dict.fromkeys(x.types for x in Operation))
+    types = tuple(dict.fromkeys(x.types for x in Operation if x.types.weight is None))
     epilogues = tuple(Epilogue)
     groupings = tuple(Grouping)
 

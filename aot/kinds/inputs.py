@@ -61,6 +61,10 @@ class Content(Protocol):
     def element(self) -> ElementType:
         """Return the type of the elements."""
 
+    @property
+    def run(self) -> int:
+        """Return the elements that belong together, as a block of a packed weight; 1 where each stands alone."""
+
     def draw(self, rng: np.random.Generator, num_elements: int) -> Bits:
         """Draw as many elements as are needed, and at most about `num_elements`, for an operand of any size."""
 
@@ -70,6 +74,7 @@ class Elements:
     """Random elements; satisfies `Content`."""
 
     element: ElementType
+    run: int = 1
 
     def draw(self, rng: np.random.Generator, num_elements: int) -> Bits:
         """Draw them."""

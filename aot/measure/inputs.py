@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import lcm
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,13 +28,13 @@ class RandomPool:
     """Random elements of one kind, on the host and on the device.
 
     Each chunk of a tiled stretch starts at another random offset, so that no two rows of an operand are equal and a
-    kernel that reads the wrong one is found.
+    kernel that reads the wrong one is found. What belongs together, `run` elements, stays so.
     """
 
-    def __init__(self, gpu: Gpu, dtype: ElementType, rng: np.random.Generator, source: Bits) -> None:
+    def __init__(self, gpu: Gpu, dtype: ElementType, rng: np.random.Generator, source: Bits, run: int = 1) -> None:
         self._gpu = gpu
         self._rng = rng
-        self._dtype = dtype
+        self._dtype, self._run = dtype, run
         self.source = source
         stored = pack(source) if dtype.num_sharing > 1 else source
         self._address = gpu.alloc(stored.nbytes)
@@ -45,8 +46,8 @@ class RandomPool:
 
     def tile(self, address: int, num_elements: int) -> Tiling:
         """Fill device memory with random elements, in stream order, and tell what went where."""
-        chunk, size_of = len(self.source) // 2, self._dtype.size_of
-        step, num_chunks = self._dtype.num_in(OFFSET_BYTES), -(-num_elements // chunk)
+        chunk, size_of = len(self.source) // 2 // self._run * self._run, self._dtype.size_of
+        step, num_chunks = lcm(self._dtype.num_in(OFFSET_BYTES), self._run), -(-num_elements // chunk)
         offsets = self._rng.integers(0, chunk // step, num_chunks, dtype=np.int64) * step
         for i, offset in enumerate(offsets.tolist()):
             count = min(chunk, num_elements - i * chunk)
@@ -71,7 +72,7 @@ class RandomPools:
         """Return the pool of what an operand holds."""
         if content not in self._pools:
             source = content.draw(self._rng, self._num_elements)
-            self._pools[content] = RandomPool(self._gpu, content.element, self._rng, source)
+            self._pools[content] = RandomPool(self._gpu, content.element, self._rng, source, content.run)
         return self._pools[content]
 
     def close(self) -> None:

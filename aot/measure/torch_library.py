@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from aot.core.operands import GemmCall, Tensor
     from aot.core.operation import Operation
+    from aot.core.problem import Problem
     from aot.core.work import AnyOperation
     from aot.kinds.gemm.baselines import Baseline
     from aot.kinds.trial import Baseline as AnyBaseline
@@ -109,6 +110,11 @@ class TorchLibrary:
             self._sums = self._torch.empty(shape, dtype=kind, device="cuda")
         return self._sums
 
+    def _wide_weight(self, problem: Problem) -> Any:
+        """Make a weight of 16 bits in the place of a packed one, of memory of its own for each set of operands."""
+        torch, dtype = self._torch, _torch_name(problem.operation.a.element)
+        return torch.empty((problem.n, problem.k), dtype=getattr(torch, dtype), device="cuda").normal_()
+
     def bind(self, call: GemmCall, *, b_is_constant: bool = False) -> _Bound:
         """Wrap a call's operands, which are not copied; torch takes no promise.
 
@@ -122,6 +128,8 @@ class TorchLibrary:
             raise DeviceError(f"{self.names[0]} has no call for {operation.tag}")
         tensors = self._try(lambda: {x: self._tensor(y, element_of(operation, x)) for x, y in call.tensors.items()})
         a, b, d = (tensors.pop(x) for x in (Argument.A, Argument.B, Argument.D))
+        if operation.b.weight is not None:
+            b = self._try(lambda: self._wide_weight(call.problem))
         shape = (call.problem.m, operation.num_rows_of_b(call.problem.n))
         sums = self._try(lambda: self._sums_for(operation, baseline, d, shape))
         # A vector is one row, or of factors that are all one, its first element.

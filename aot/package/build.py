@@ -24,6 +24,7 @@ from aot.package.contents import components, own_component
 from aot.package.file_set import FileSet
 from aot.package.pack import render_api, render_pack
 from aot.package.render import library_name, render, render_library
+from aot.package.shared_modules import shared_modules
 from aot.package.toolchain import TOOLCHAIN_CACHE, Toolchain, fetch_toolchain
 from aot.package.wheel_file import inspect_library, inspect_wheel
 
@@ -46,7 +47,7 @@ _STEP = re.compile(r"\[(\d+)/(\d+)\]")
 
 
 def read_templates() -> dict[str, bytes]:
-    """Read the templates: beside the package where it is installed, else from the checkout.
+    """Read the templates: beside the package where it is installed, else from the checkout; and what wheels share.
 
     Raises:
         PackageError: there are none.
@@ -56,7 +57,7 @@ def read_templates() -> dict[str, bytes]:
     if root is None:
         raise PackageError(f"no templates beside {here}; expected templates/; install aot again")
     files = [x for x in root.rglob("*") if x.is_file() and "__pycache__" not in x.parts]
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in files}
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in files} | shared_modules()
 
 
 def write(files: FileSet, directory: Path) -> None:

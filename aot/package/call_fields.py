@@ -12,9 +12,10 @@ READ = (
 WRITTEN = ("out", "residual_out", "scale_out")
 """The tensors that calls write; None where the library is to allocate one."""
 OPERANDS = READ + WRITTEN
-OPTIONS = ("weights", "epilogue", "element", "flags", "rotary_dim", "eps", "weight_offset")
+OPTIONS = ("weights", "epilogue", "element", "flags", "rotary_dim", "weight_format", "columns", "eps", "weight_offset")
 """What calls say beside tensors: a tuple of weights that are tensors of their own, whose first is `right`, or None; the
-number of an epilogue; that of the result's element type, or -1; `CallFlag`s; an extent, or -1; and two floats."""
+number of an epilogue; that of the result's element type, or -1; `CallFlag`s; an extent, or -1; the number of a format
+of packed weights, and the columns of the result; and two floats."""
 
 PYTHON_NAMES = {"left": "x", "right": "weight", "scale_d": "scale_out"}
 """What users call an operand, where that is another word."""
@@ -31,6 +32,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "matmul": ("left", "right", "out", "flags"),
     "gated_linear": (*_SCALED, "weights", *_CHOICE),
     "grouped_linear": (*_SCALED, "offsets", "index", "weights", *_CHOICE),
+    "packed_linear": ("left", "right", "bias", "out", "scale_w", "element", "flags", "weight_format", "columns"),
     "constant": ("left",),
     "rms_norm": ("left", "right", *_NORM, "weight_offset"),
     "layer_norm": ("left", "right", "bias", *_NORM),

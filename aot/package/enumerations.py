@@ -14,6 +14,7 @@ from aot.core.knobs import SplitK
 from aot.core.operation import Layout
 from aot.core.signature import Argument
 from aot.core.tile_order import NUM_ORDERS, order_name
+from aot.core.weight_format import BLOCK_K, FORMATS, TILE_ROWS, PackedLayout, WeightFormat
 from aot.kinds.rows.operation import PAIRS, RowFunction, RowScale
 from aot.kinds.rows.signature import RowArgument, RowFlag
 from aot.package.call_fields import FIELDS, OPERANDS, OPTIONS, PLAIN, PYTHON_NAMES, READ, WRITTEN, CallFlag
@@ -50,6 +51,21 @@ class _Fields:
     """Of how many a call may be that has nothing else."""
 
 
+@dataclass(frozen=True)
+class _PackedForm:
+    """A format of packed weights, as the library knows it."""
+
+    name: str
+    block_bytes: int
+    quantum: int
+    has_row_factors: bool
+
+    @staticmethod
+    def of(form: WeightFormat) -> _PackedForm:
+        """Take a format's facts."""
+        return _PackedForm(form.name, PackedLayout(form).block_bytes, form.quantum, form.has_row_factors)
+
+
 def argument_bits(signature: Iterable[Argument | RowArgument]) -> int:
     """Return the bits of arguments, as the library has those of an operation."""
     return sum(1 << ARGUMENTS.index(argument.value) for argument in signature)
@@ -69,7 +85,16 @@ def _enumerations() -> tuple[_Enumeration, ...]:
     plain = tuple(_of(x) for x in (Epilogue, Grouping, SplitK, RowFunction, RowScale))
     scales = _enumeration("Scale", ("none", *(x.value for x in FactorLayout)))
     layouts = _enumeration("Layout", (x.value for x in sorted(Layout, key=lambda x: x.code)))
-    return (elements, scales, *plain, layouts, _enumeration("Argument", ARGUMENTS), _enumeration("Product", FIELDS))
+    weights = _enumeration("WeightFormat", ("none", *(x.name for x in FORMATS)))
+    return (
+        elements,
+        scales,
+        weights,
+        *plain,
+        layouts,
+        _enumeration("Argument", ARGUMENTS),
+        _enumeration("Product", FIELDS),
+    )
 
 
 def enumeration_variables() -> dict[str, object]:
@@ -79,6 +104,11 @@ def enumeration_variables() -> dict[str, object]:
         "enumerations": _enumerations(),
         "element_types": ELEMENTS,
         "scale_block": SCALE_BLOCK,
+        "weight_rows": TILE_ROWS,
+        "weight_block": BLOCK_K,
+        "weight_formats": [
+            _PackedForm(x.name, PackedLayout(x).block_bytes, x.quantum, x.has_row_factors) for x in FORMATS
+        ],
         "row_flags": tuple(RowFlag),
         "call_flags": tuple(CallFlag),
         "all_call_flags": sum(CallFlag),

@@ -76,19 +76,29 @@ class ElementBits:
     """Elements along k, and rows of B, that a factor serves; 0 where there is one for each row."""
     parts: Positive = 1
     """Rows of B, and elements of a bias, for each column of D: 2 with a gate."""
+    group: Count = 0
+    """Elements along k of a packed weight that have a factor in its bytes; 0 where none have."""
+    group_bits: Count = 0
+    """Of such a factor, and of a zero point."""
+    factors_of_a: Count = 1
+    """0 where A has no factors, and B may have."""
 
     @staticmethod
     def of(operation: Operation) -> ElementBits:
         """Return those of an operation."""
+        weight = operation.b.weight
         return ElementBits(
             a=operation.types.a.bits,
-            b=operation.types.b.bits,
+            b=operation.types.b.bits if weight is None else weight.code.bits,
             d=operation.d.bits,
             bias=operation.bias.bits if operation.has_bias else 0,
             residual=operation.d.bits if operation.has_residual else 0,
             factor=0 if operation.b.scale is None else operation.b.scale.element.bits,
             factor_block=0 if operation.b.scale is None else operation.b.scale.block_k,
             parts=operation.num_rows_of_b(1),
+            group=0 if weight is None else weight.group,
+            group_bits=0 if weight is None else weight.group_bits,
+            factors_of_a=int(weight is None),
         )
 
 

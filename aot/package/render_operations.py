@@ -64,6 +64,11 @@ class Call:
         return 0 if scale is None else scale.block_k
 
     @property
+    def weight(self) -> str:
+        """Return the format of a packed weight; `none` where B is a matrix of elements."""
+        return "none" if self.own.types.weight is None else self.own.types.weight.name
+
+    @property
     def arguments(self) -> int:
         """Return the bits of what each of its kernels takes."""
         return argument_bits(signature_of(self.own, has_workspace=False, prefetches_b=False))

@@ -97,6 +97,6 @@ def operation_name(facts: OperationFacts) -> str:
     layout = facts.operation.layout
     a, b = "row-major" if layout.a_k_major else "column-major", "(n, k)" if layout.b_k_major else "(k, n)"
     types = facts.operation.types
-    operands = " by ".join(dict.fromkeys([types.a.value, types.b.value]))
+    operands = " by ".join(dict.fromkeys([types.a.value, types.b.value if types.weight is None else types.weight.name]))
     names = operands if types.d is types.a is types.b else f"{operands} to {types.d.value}"
     return f"{facts.operation.tag}: {names}, A {a}, B {b} row-major"

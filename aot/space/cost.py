@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from aot.core.candidate import MIN_SPLITS_OF_TWO_WAVES, Candidate
 from aot.core.constraints import Rate
-from aot.core.element import BYTE_BITS, ElementType
+from aot.core.element import ElementType
 from aot.core.feature import Feature
 from aot.core.knobs import SplitK
 from aot.core.operation import Operation
@@ -161,7 +161,7 @@ class ItemBytes:
     def of(candidates: Sequence[Candidate], operation: Operation) -> ItemBytes:
         """Look at an operation's operands as candidates do."""
         swap = _columns(candidates, "swap_ab") > 0
-        a, b = (x.element.bits / BYTE_BITS for x in (operation.a, operation.b))
+        a, b = operation.a.num_bytes, operation.b.num_bytes
         stored = operation.d.num_bytes * (2 if operation.has_residual else 1) / operation.num_rows_of_b(1)
         return ItemBytes(np.where(swap, b, a), np.where(swap, a, b), stored)
 
@@ -277,6 +277,16 @@ def _promotion_us(x: Operands, operation: Operation, target: Target) -> Column |
     return promoted
 
 
+def _counted_clocks(candidates: Sequence[Candidate], operation: Operation) -> Column:
+    """Return the clocks of an SM that a tile's arithmetic takes for each element along k; NaN where no family says.
+
+    A family whose kernels do more than to multiply, as to decode a weight, has `tile_clocks(candidate, operation)`.
+    """
+    families = [family_of(x) for x in candidates]
+    counts = [getattr(x, "tile_clocks", None) for x in families]
+    return np.array([np.nan if f is None else f(x, operation) for f, x in zip(counts, candidates, strict=True)])
+
+
 def _tile_us(
     x: Operands, candidates: Sequence[Candidate], operation: Operation, target: Target, constants: Constants
 ) -> Column:
@@ -291,6 +301,8 @@ def _tile_us(
     flops_per_s = constants.flops_share * peak * shares / target.num_sms
     mma_us = 2e6 * x.cta_m * x.tile_n * x.k / (flops_per_s * efficiency) * best
     mma_us = mma_us + np.where(widens, 0.0, _promotion_us(x, operation, target))
+    counted = _counted_clocks(candidates, operation)
+    mma_us = np.where(np.isnan(counted), mma_us, counted * x.k / target.clock_hz * 1e6)
     l2_bytes_per_us = constants.l2_bytes_a_clock_an_sm * target.clock_hz / 1e6
     loaded = x.cta_m * item.rows / x.cluster_n + x.tile_n * item.columns / x.cluster_m
     store_us = 2 * x.cta_m * x.tile_n * item.stored / l2_bytes_per_us

@@ -28,8 +28,9 @@ import numpy as np
 import torch
 
 from aot.core.element import ElementType
-from aot.core.weight_format import NVFP4, Code, WeightFormat, WeightParts, format_named, weight_values
+from aot.core.weight_format import NVFP4, Code, WeightFormat, WeightParts, format_named
 from aot.core.weight_packing import pack
+from aot.core.weight_values import weight_values
 from research.bench.options import write
 from research.bench.protocol import L2_MULTIPLE, capture, interleave, relative_error
 from research.bench.weight_only_library import INDEX, LIBRARY, Variant
@@ -56,10 +57,15 @@ class _Factors(ctypes.Structure):
     _fields_ = (("data", ctypes.c_void_p), ("shape", ctypes.c_int32), ("stride", ctypes.c_int64))
 
 
+class _Bias(ctypes.Structure):
+    _fields_ = (("data", ctypes.c_void_p), ("shape", ctypes.c_int32))
+
+
 class _Call(ctypes.Structure):
     _fields_ = (
         *((name, _Matrix) for name in ("x", "weight", "d")),
         ("factors", _Factors),
+        ("bias", _Bias),
         ("is_constant", ctypes.c_int32),
         ("stream", ctypes.c_void_p),
     )
@@ -96,7 +102,7 @@ class Library:
             if factors is not None:
                 held = _Factors(factors.data_ptr(), factors.numel(), int(factors.numel() > 1))
             self._programmatic.value = int(programmatic)
-            call = _Call(_matrix(x), _matrix(weight), _matrix(d), held, 1, _stream())
+            call = _Call(_matrix(x), _matrix(weight), _matrix(d), held, _Bias(None, 0), 1, _stream())
             status = self._library.weight_only(kernel, ctypes.byref(call))
             if status:
                 raise SystemExit(f"{self.variants[kernel].name}: CUDA error {status}")

@@ -149,7 +149,8 @@ int _cuKernelGetAttribute(int* a, int b, void* c, int d) { return cuKernelGetAtt
 
 struct Matrix { void* data; int32_t shape[2]; int64_t stride; };
 struct Factors { void* data; int32_t shape; int64_t stride; };
-struct Call { Matrix x, weight, d; Factors factors; int32_t is_constant; void* stream; };
+struct Bias { void* data; int32_t shape; };
+struct Call { Matrix x, weight, d; Factors factors; Bias bias; int32_t is_constant; void* stream; };
 
 namespace {
 void* modules[KERNELS];
@@ -181,8 +182,10 @@ def _launcher(built: list[tuple[Variant, str]]) -> str:
     for i, (variant, entry) in enumerate(built):
         init, to_device = f"_mlir_{variant.name}_cuda_init", f"_mlir_{variant.name}_cuda_load_to_device"
         factors = "&call->factors, " if variant.form in SCALED else ""
-        arguments = f"&call->x, &call->weight, &call->d, {factors}&call->is_constant, &call->stream, &status"
-        count = 7 if factors else 6
+        arguments = (
+            f"&call->x, &call->weight, &call->d, {factors}&call->bias, &call->is_constant, &call->stream, &status"
+        )
+        count = 8 if factors else 7
         lines += [
             f"    case {i}: {{",
             f"      const int failure = load({i}, {init}, {to_device});",

@@ -228,7 +228,7 @@ def _table(header: list[str], rows: list[list[str]]) -> list[str]:
 
 def _types(operation: Operation) -> str:
     types = operation.types
-    a, b = types.a.tag, types.b.tag
+    a, b = types.a.tag, types.b.tag if types.weight is None else types.weight.name
     return f"{a if a == b else f'{a} x {b}'} to {types.d.tag}"
 
 

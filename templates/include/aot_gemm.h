@@ -129,6 +129,11 @@ typedef struct {
  * addresses are multiples of 16. What fills a row's last four blocks up has to be zero. Elements of 4 bits lie two in a
  * byte, the first in the lower half; extents and strides count elements, and rows begin with a byte.
  *
+ * A packed weight ("bf16xint4g128_bf16" and others): B is the bytes that the Python package's `pack` writes, at a multiple of
+ * 16, and its strides are not looked at. n and k are those of the weight; k is a multiple of 128, 32 or 16, as the format says.
+ * A row of bytes is 16 rows of the weight, of blocks of 128 elements along k, rounded up. scale_b, where the format has it,
+ * is (n, 1); there is no scale_a, and a bias is optional.
+ *
  * Several products in one launch:
  *
  *   num_groups     of more than 1 makes a batch of any operation without a grouping in its tag: `num_groups` products of

@@ -146,7 +146,8 @@ aot_gemm_status_t check_batch(const aot_gemm_problem_t& problem, const Operation
                 operation.tag);
   }
   if (!is_batch(problem, operation) || is_empty(problem)) return AOT_GEMM_OK;
-  if (has_other_steps(problem.group_strides) || operation.takes_further() || operation.has_gate()) {
+  if (has_other_steps(problem.group_strides) || operation.takes_further() || operation.has_gate() ||
+      operation.weight.is_packed()) {
     return fail(AOT_GEMM_ERROR_ARGUMENT,
                 "a batch of %" PRId64 " products of operation %s; expected an operation of A, B, D and a bias that all share; "
                 "launch each product by itself",

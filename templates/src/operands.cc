@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "group_operands.h"
+#include "packed_operands.h"
 #include "product_operands.h"
 #include "products.h"
 #include "refusal.h"
@@ -14,7 +15,7 @@ namespace {
 
 // What operation.cc has for the codes, which is built without dlpack.h.
 static_assert(kDLBfloat == 4 && kDLFloat == 2 && kDLFloat8_e4m3fn == 10 && kDLFloat8_e5m2 == 12 && kDLInt == 0 &&
-              kDLFloat8_e8m0fnu == 14 && kDLFloat4_e2m1fn == 17);
+              kDLUInt == 1 && kDLFloat8_e8m0fnu == 14 && kDLFloat4_e2m1fn == 17);
 
 bool find_element(const DLTensor& tensor, Element* element) {
   const DLDataType& type = tensor.dtype;
@@ -202,6 +203,7 @@ bool find_written(Product product, const Operands& operands, const Result& resul
 int check_operands(Product product, const Operands& operands, Result* result) {
   if (is_on_rows(product)) return check_row_operands(product, operands, result);
   if (product == Product::kGroupedLinear) return check_grouped(operands, result);
+  if (product == Product::kPackedLinear) return check_packed_linear(operands, result);
   return check_product(product, operands, result);
 }
 
@@ -227,6 +229,7 @@ int state_problems(Product product, const Operands& operands, const Result& resu
   begin_problem(operands, result, right_is_constant, &problems->first);
   if (is_batched(product, *operands[kRight])) return state_batch(operands, result, problems);
   if (product == Product::kGroupedLinear) return state_grouped(operands, result, &problems->first);
+  if (product == Product::kPackedLinear) return state_packed_linear(operands, result, &problems->first);
   return state_product(product, operands, result, &problems->first);
 }
 

@@ -10,9 +10,9 @@ namespace aot {
 
 namespace {
 
-// By Element: kDLBfloat, kDLFloat, kDLFloat8_e4m3fn, kDLFloat8_e5m2, kDLFloat4_e2m1fn, kDLFloat8_e8m0fnu and kDLInt, of
+// By Element: kDLBfloat, kDLFloat, kDLFloat8_e4m3fn, kDLFloat8_e5m2, kDLFloat4_e2m1fn, kDLFloat8_e8m0fnu, kDLInt and kDLUInt, of
 // which the binding compares with dlpack.h those that are there.
-constexpr int32_t kDlpackCodes[] = {4, 2, 2, 10, 12, 17, 14, 0, 0};
+constexpr int32_t kDlpackCodes[] = {4, 2, 2, 10, 12, 17, 14, 0, 0, 1};
 static_assert(sizeof(kDlpackCodes) / sizeof(kDlpackCodes[0]) == kNumElements);
 
 constexpr bool has_sizes_of_elements() {

@@ -37,6 +37,19 @@ struct AtomFormat {
   constexpr int64_t num_bytes(int64_t rows, int64_t k) const { return (rows + 127) / 128 * ((num_blocks(k) + 3) / 4) * 512; }
 };
 
+// What the bytes of a packed weight are: rows for 16 rows of the weight each, of blocks for 128 elements along k.
+struct PackedFormat {
+  WeightFormat format;  // kNone where B is a matrix of elements
+
+  constexpr bool is_packed() const { return format != WeightFormat::kNone; }
+  // Elements along k that k is a multiple of.
+  constexpr int64_t quantum() const { return kWeightQuanta[static_cast<int32_t>(format)]; }
+  constexpr int64_t num_rows(int64_t n) const { return (n + kWeightRows - 1) / kWeightRows; }
+  constexpr int64_t row_bytes(int64_t k) const {
+    return (k + kWeightBlock - 1) / kWeightBlock * kWeightBlockBytes[static_cast<int32_t>(format)];
+  }
+};
+
 constexpr uint32_t bit_of(Argument argument) { return 1u << static_cast<int32_t>(argument); }
 
 // Whether a call has an operand.
@@ -47,13 +60,14 @@ struct Operation {
   const char* tag;    // as aot_gemm_operation takes it: that of the types, then that of the epilogue
   const char* types;  // the tag's part of the types, behind which the tag of a section has the layout
   Element a;  // TF32 products are of kFloat32: it is what lies in memory
-  Element b;
+  Element b;  // of a packed weight a byte
   Element d;  // and of a residual
   Element bias_element;
   // Float32: none; one for each row of A and of B (n, k), or one for all; or one for each 128 elements along k of a row of
   // A, and for each 128 by 128 elements of B. Or narrow ones in atoms.
   Scale scale;
   AtomFormat atoms;   // of Scale::kAtoms
+  PackedFormat weight;  // what B is, where that is no matrix of elements; then factors, if any, are those of B alone
   Epilogue epilogue;  // all but kNone and kBias add the bias first, where there is one
   Presence bias;
   bool is_fast;       // FP8 sums stay in the tensor core's accumulator for all of k
@@ -95,6 +109,7 @@ constexpr int64_t bits_in(Element element) {
     case Element::kE5m2:
     case Element::kE8m0:
     case Element::kInt8:
+    case Element::kUint8:
       return 8;
     case Element::kBfloat16:
     case Element::kFloat16:

@@ -23,7 +23,7 @@ aot_gemm_status_t check_further(const aot_gemm_problem_t& problem, const Operati
   const bool of_blocks = operation.scale == Scale::kBlock || operation.scale == Scale::kAtoms;
   const bool needs_factors = operation.scale == Scale::kVector || (of_blocks && problem.k > 0);
   aot_gemm_status_t status = AOT_GEMM_OK;
-  if (needs_factors) status = check_argument(problem.scale_a.data, "scale_a.data");
+  if (needs_factors && operation.takes(Argument::kScaleA)) status = check_argument(problem.scale_a.data, "scale_a.data");
   if (status == AOT_GEMM_OK && needs_factors) status = check_argument(problem.scale_b.data, "scale_b.data");
   if (status == AOT_GEMM_OK && operation.scales_d()) status = check_argument(problem.scale_d.data, "scale_d.data");
   if (status != AOT_GEMM_OK || !operation.has_residual()) return status;

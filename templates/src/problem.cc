@@ -103,6 +103,12 @@ Tensor make_tensor(void* data, int64_t rows, int64_t columns, const int64_t* str
   return {data, {static_cast<int32_t>(rows), static_cast<int32_t>(columns)}, {strides[0], strides[1]}};
 }
 
+// Reads a packed weight as the matrix of bytes that it is.
+Tensor packed_weight(const aot_gemm_problem_t& problem, const PackedFormat& weight) {
+  const int64_t strides[] = {weight.row_bytes(problem.k), 1};
+  return make_tensor(problem.b.data, weight.num_rows(problem.n), strides[0], strides);
+}
+
 // Writes what has a part for the gate and one for the linear rows. A bias that there is not has no elements.
 void write_parts(const aot_gemm_problem_t& problem, const Strides& strides, Canonical* canonical) {
   const auto n = static_cast<int32_t>(problem.n);
@@ -219,7 +225,9 @@ void write_operands(const aot_gemm_problem_t& problem, const Operation& operatio
   if (operation.has_gate()) {
     write_parts(problem, strides, canonical);
   } else {
-    canonical->b.matrix = make_tensor(problem.b.data, problem.n, problem.k, strides.b);
+    const PackedFormat& weight = operation.weight;
+    canonical->b.matrix = weight.is_packed() ? packed_weight(problem, weight)
+                                             : make_tensor(problem.b.data, problem.n, problem.k, strides.b);
     const int64_t count = problem.bias.data == nullptr ? 0 : problem.n;
     canonical->bias.vector = {problem.bias.data, {static_cast<int32_t>(count)}};
   }
@@ -283,7 +291,9 @@ bool align(const aot_gemm_problem_t& problem, const Operation& operation, uint32
   for (int32_t layout = 0; layout < 4; ++layout) {
     if ((layouts >> layout & 1) == 0) continue;
     strides.a[0] = leading_stride(problem.a, rows_of_a(problem, operation), problem.k, layout >> 1, operation.a, asked);
-    strides.b[0] = leading_stride(problem.b, rows, problem.k, layout & 1, operation.b, asked);
+    strides.b[0] = operation.weight.is_packed()
+                       ? operation.weight.row_bytes(problem.k)
+                       : leading_stride(problem.b, rows, problem.k, layout & 1, operation.b, asked);
     if (strides.a[0] == 0 || strides.b[0] == 0) continue;
     // The parts of a B that is contiguous along its rows, where they take turns, are not.
     const bool is_row_major = (layout & 1) == 0;
@@ -328,7 +338,8 @@ void canonicalise(const aot_gemm_problem_t& problem, const Operation& operation,
     }
   }
   const int32_t a = contiguous_mode(problem.a, problem.m, problem.k);
-  const int32_t b = contiguous_mode(problem.b, rows_of_b(problem, operation), problem.k);
+  const bool is_packed_weight = operation.weight.is_packed();
+  const int32_t b = is_packed_weight ? 0 : contiguous_mode(problem.b, rows_of_b(problem, operation), problem.k);
   canonical->aligned = false;
   canonical->loads = 0;
   canonical->exchanged = false;

@@ -193,6 +193,19 @@ class Result {
   Lattice lattice_;
 };
 
+// Checks the bytes of a packed weight, whose strides are not looked at.
+aot_gemm_status_t check_packed_weight(const aot_gemm_problem_t& problem, const PackedFormat& weight, const Result& d) {
+  if (problem.k % weight.quantum() != 0) {
+    return fail(AOT_GEMM_ERROR_SHAPE, "k is %" PRId64 "; expected a multiple of %" PRId64 ", of which weights of %s are packed; pad "
+                "A and the weight with zeros", problem.k, weight.quantum(), word_of(weight.format));
+  }
+  if (reinterpret_cast<uintptr_t>(problem.b.data) % kPackedRunBytes != 0) {
+    return fail(AOT_GEMM_ERROR_STRIDE, "B is at address %p; expected a multiple of %" PRId64 ", which packed weights begin at; "
+                "copy it", problem.b.data, kPackedRunBytes);
+  }
+  return d.check_apart("B", {problem.b.data, {0, 1}}, 1, weight.num_rows(problem.n) * weight.row_bytes(problem.k), 1);
+}
+
 // Checks the atoms of narrow factors, whose strides are not looked at.
 aot_gemm_status_t check_atoms(const char* name, const aot_gemm_tensor_t& tensor, int64_t rows, int64_t k,
                               const AtomFormat& format, const Result& d) {
@@ -223,9 +236,11 @@ aot_gemm_status_t check_further(const aot_gemm_problem_t& problem, const Operati
     const bool is_blocked = operation.scale == Scale::kBlock;
     const int64_t columns = is_blocked ? num_blocks(problem.k) : 1;
     const int64_t rows = is_blocked ? num_blocks(problem.n) : rows_of_b(problem, operation);
-    status = check_factors("scale_a", problem.scale_a, problem.m, columns, operation.scale);
+    if (operation.takes(Argument::kScaleA)) {
+      status = check_factors("scale_a", problem.scale_a, problem.m, columns, operation.scale);
+      if (status == AOT_GEMM_OK) status = d.check_apart("scale_a", problem.scale_a, problem.m, columns, kFactorBytes);
+    }
     if (status == AOT_GEMM_OK) status = check_factors("scale_b", problem.scale_b, rows, columns, operation.scale);
-    if (status == AOT_GEMM_OK) status = d.check_apart("scale_a", problem.scale_a, problem.m, columns, kFactorBytes);
     if (status == AOT_GEMM_OK) status = d.check_apart("scale_b", problem.scale_b, rows, columns, kFactorBytes);
   }
   if (status == AOT_GEMM_OK && operation.scales_d()) {
@@ -258,6 +273,7 @@ aot_gemm_status_t check_memory(const aot_gemm_problem_t& problem, const Operatio
   if (status != AOT_GEMM_OK || problem.k == 0) return status;
   status = d.check_apart_packed("A", problem.a, problem.m, problem.k, operation.a);
   if (status != AOT_GEMM_OK) return status;
+  if (operation.weight.is_packed()) return check_packed_weight(problem, operation.weight, d);
   if ((problem.flags & AOT_GEMM_GATE_PARTS) == 0) {
     return d.check_apart_packed("B", problem.b, rows, problem.k, operation.b);
   }
@@ -282,7 +298,9 @@ aot_gemm_status_t check(const aot_gemm_problem_t& problem, int32_t* index) {
   if (status != AOT_GEMM_OK || is_empty(problem)) return status;
   status = check_bias(problem, operation);
   if (status == AOT_GEMM_OK) status = check_strides("A", problem.a.strides, rows_of_a(problem, operation), problem.k);
-  if (status == AOT_GEMM_OK) status = check_strides("B", problem.b.strides, rows_of_b(problem, operation), problem.k);
+  if (status == AOT_GEMM_OK && !operation.weight.is_packed()) {
+    status = check_strides("B", problem.b.strides, rows_of_b(problem, operation), problem.k);
+  }
   if (status == AOT_GEMM_OK) status = check_strides("D", problem.d.strides, problem.m, problem.n);
   if (status == AOT_GEMM_OK) status = check_packed("A", problem.a, problem.m, problem.k, operation.a);
   if (status == AOT_GEMM_OK) status = check_packed("B", problem.b, problem.n, problem.k, operation.b);

@@ -13,6 +13,8 @@ struct Numbers {
   long element = -1;
   long flags = 0;
   long rotary_dim = -1;
+  long weight_format = 0;
+  long columns = 0;
   double eps = 0;
   double weight_offset = 0;
 
@@ -22,6 +24,8 @@ struct Numbers {
       case kElement: return &element;
       case kFlags: return &flags;
       case kRotaryDim: return &rotary_dim;
+      case kWeightFormat: return &weight_format;
+      case kColumns: return &columns;
       default: return nullptr;
     }
   }
@@ -84,11 +88,17 @@ int read_options(const State& state, Product product, const Record& record, Opti
     if (field < kNumOperands || field == kWeights) continue;
     if (read_number(field, record.values[i], &numbers) != 0) return -1;
   }
-  const auto [epilogue, element, flags, rotary_dim, eps, weight_offset] = numbers;
+  const auto [epilogue, element, flags, rotary_dim, weight_format, columns, eps, weight_offset] = numbers;
   const bool is_epilogue = is_on_rows(product) || product == Product::kMatmul || has_epilogue(product, epilogue);
   if (!is_epilogue || element < -1 || element >= kNumElements || flags < 0 || flags > kAllCallFlags || rotary_dim < -1) {
     refuse("AotGemmError", "got epilogue %ld, element type %ld, flags %ld and rotary_dim %ld; expected numbers of the Python "
            "package's own", epilogue, element, flags, rotary_dim);
+    raise_refusal(state);
+    return -1;
+  }
+  if (weight_format < 0 || weight_format >= kNumWeightFormats || columns < 0) {
+    refuse("AotGemmError", "got weight_format %ld and columns %ld; expected numbers of the Python package's own", weight_format,
+           columns);
     raise_refusal(state);
     return -1;
   }
@@ -105,6 +115,8 @@ int read_options(const State& state, Product product, const Record& record, Opti
   options->has_one_scale = has(CallFlag::kOneScale);
   options->rounds_norm = has(CallFlag::kRoundsNorm);
   options->rotary_dim = rotary_dim;
+  options->weight_format = static_cast<WeightFormat>(weight_format);
+  options->columns = columns;
   options->eps = static_cast<float>(eps);
   options->weight_offset = static_cast<float>(weight_offset);
   return 0;

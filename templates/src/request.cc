@@ -6,16 +6,17 @@ namespace aot {
 
 namespace {
 
-// The epilogue that an operation without factors needs for what a request adds.
+// The epilogue that an operation without factors, and without a packed weight, needs for what a request adds.
 Epilogue epilogue_of(const Request& request) {
   if (request.epilogue != Epilogue::kNone) return request.epilogue;
   if (request.has_residual) return Epilogue::kResidual;
-  return request.has_bias && request.scale == Scale::kNone ? Epilogue::kBias : Epilogue::kNone;
+  const bool has_own_bias = request.scale != Scale::kNone || request.weight != WeightFormat::kNone;
+  return request.has_bias && !has_own_bias ? Epilogue::kBias : Epilogue::kNone;
 }
 
 bool computes(const Operation& operation, const Request& request, Epilogue epilogue) {
   return operation.a == request.a && operation.b == request.b && operation.d == request.d &&
-         operation.scale == request.scale && operation.epilogue == epilogue &&
+         operation.weight.format == request.weight && operation.scale == request.scale && operation.epilogue == epilogue &&
          (request.scale != Scale::kAtoms || operation.atoms.element == request.factor) &&
          operation.grouping == request.grouping &&
          operation.has_residual() == request.has_residual &&
@@ -39,8 +40,9 @@ int32_t find_operation(const Request& request) {
 
 RequestText write_request(Product product, const Request& request) {
   RequestText text;
+  const char* right = request.weight == WeightFormat::kNone ? word_of(request.b) : word_of(request.weight);
   std::snprintf(text.characters, sizeof(text.characters), "%s %s %s %s %s %s %s %s %d %d %d %d", product_name(product),
-                word_of(request.a), word_of(request.b), word_of(request.d), word_of(request.scale), word_of(request.factor),
+                word_of(request.a), right, word_of(request.d), word_of(request.scale), word_of(request.factor),
                 word_of(request.epilogue), word_of(request.grouping), request.has_bias, request.has_residual, request.allow_tf32, request.use_fast_accum);
   return text;
 }

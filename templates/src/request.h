@@ -9,7 +9,8 @@
 namespace aot {
 
 // What a function of the Python API computes is its Product. The products give D = A @ B^T; they differ in how the right operand
-// is held: kGatedLinear's has the rows of two, kGroupedLinear's is a stack of one for each group. kConstant stands for the
+// is held: kGatedLinear's has the rows of two, kGroupedLinear's is a stack of one for each group, kPackedLinear's the
+// bytes of a packed weight. kConstant stands for the
 // function that only looks at a weight, as the left operand. Those from kRmsNorm on are of operations on rows, in the order of
 // RowFunction.
 
@@ -31,6 +32,8 @@ struct Options {
   bool has_blocks = false;     // of quantize: a scale for each kScaleBlock columns
   bool has_one_scale = false;  // of quantize: one for all, which is computed
   bool rounds_norm = false;
+  WeightFormat weight_format = WeightFormat::kNone;  // of a packed weight
+  int64_t columns = 0;                               // of the result, where the weight's bytes do not tell
   int64_t rotary_dim = -1;  // -1: by the shape of cos
   float eps = 0;
   float weight_offset = 0;
@@ -49,6 +52,7 @@ struct Request {
   bool has_residual;
   bool allow_tf32;
   bool use_fast_accum;
+  WeightFormat weight = WeightFormat::kNone;  // of a packed weight, whose bytes are of the element b
 };
 
 // Finds the index of the operation that this library has for a request; -1 where it has none. What a caller allows is

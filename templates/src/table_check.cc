@@ -330,7 +330,8 @@ const char* find_fault_of_tables() {
 const char* find_contradiction(const Operation& operation) {
   const bool is_scaled = operation.scale != Scale::kNone;
   const std::pair<Argument, bool> all[] = {
-      {Argument::kScaleA, is_scaled},                       {Argument::kScaleB, is_scaled},
+      {Argument::kScaleA, is_scaled && !operation.weight.is_packed()},
+      {Argument::kScaleB, is_scaled},
       {Argument::kBias, operation.bias != Presence::kNone}, {Argument::kResidual, operation.has_residual()},
       {Argument::kOffsets, operation.has_offsets()},        {Argument::kIndex, operation.gathers()},
       {Argument::kBOfGroups, operation.groups_rows()},      {Argument::kPlaces, operation.groups_rows()}};

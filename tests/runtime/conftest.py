@@ -13,7 +13,7 @@ from tests.readings import readings
 from tests.runtime import host, torch_reference
 from tests.runtime.exchange import Framework
 from tests.runtime.rows import with_rows
-from tests.runtime.stating import DENSE, IN_ATOMS
+from tests.runtime.stating import DENSE, IN_ATOMS, PACKED
 from tests.runtime.tensors import BFLOAT16, E4M3, FLOAT16, FLOAT32, INT32, UINT8, install_cupy
 
 __all__ = ["readings"]
@@ -97,20 +97,20 @@ def every_package(every_manifest, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def packed_manifest():
+def atoms_manifest():
     """Give a manifest of the operations of narrow elements with factors in atoms."""
     return host.random_manifest(5, IN_ATOMS)
 
 
 @pytest.fixture(scope="session")
-def packed_package(packed_manifest, tmp_path_factory):
-    manifest = replace(packed_manifest, package="packed-gemm")
-    return host.compile_package(manifest, tmp_path_factory.mktemp("packed_package"))
+def atoms_package(atoms_manifest, tmp_path_factory):
+    manifest = replace(atoms_manifest, package="packed-gemm")
+    return host.compile_package(manifest, tmp_path_factory.mktemp("atoms_package"))
 
 
 @pytest.fixture
-def packed(packed_package):
-    library = host.Library(packed_package._library.LIBRARY)
+def packed(atoms_package):
+    library = host.Library(atoms_package._library.LIBRARY)
     library.c.recorder_reset()
     return library
 
@@ -136,6 +136,17 @@ def tensor(request, framework, monkeypatch):
     names = {"bfloat16": BFLOAT16, "float16": FLOAT16, "float32": FLOAT32, "float8_e4m3fn": E4M3, "int32": INT32}
     cupy.empty = lambda shape, dtype: cupy.ndarray(shape, {**names, "uint8": UINT8}.get(dtype, dtype))
     return cupy.ndarray
+
+
+@pytest.fixture(scope="session")
+def packed_manifest():
+    """Give a manifest of products of packed weights."""
+    return replace(host.random_manifest(5, PACKED), package="packed-gemm")
+
+
+@pytest.fixture(scope="session")
+def packed_package(packed_manifest, tmp_path_factory):
+    return host.compile_package(packed_manifest, tmp_path_factory.mktemp("packed_package"))
 
 
 @pytest.fixture(scope="session")

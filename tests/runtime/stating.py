@@ -12,8 +12,11 @@ from aot.measure.call_structs import ProblemStruct, TensorStruct
 
 IN_ATOMS = tuple(x for x in Operation if x.types.factors is FactorLayout.ATOMS)
 """The operations of narrow elements whose factors lie in atoms."""
-DENSE = tuple(x for x in Operation if x.grouping is Grouping.DENSE and x not in IN_ATOMS)
+DENSE = tuple(x for x in Operation if x.grouping is Grouping.DENSE and x not in IN_ATOMS and x.types.weight is None)
 """The operations of one product, whose operands are matrices of whole bytes."""
+
+PACKED = (Operation.BF16_INT4_G128_KK, Operation.BF16_NVFP4_KK, Operation.FP16_INT8_KK)
+"""Some operations of packed weights: without float32 factors, with one, with one for each row."""
 
 OPERANDS = ("a", "b", "d", "bias", "scale_a", "scale_b", "residual", "scale_d")
 """The tensors of `aot_gemm_problem_t`."""

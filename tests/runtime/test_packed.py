@@ -16,8 +16,8 @@ M, N, K = 130, 72, 160
 
 
 @pytest.fixture
-def manifest(packed_manifest):
-    return packed_manifest
+def manifest(atoms_manifest):
+    return atoms_manifest
 
 
 @pytest.fixture

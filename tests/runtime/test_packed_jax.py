@@ -20,18 +20,18 @@ M, N, K = 5, 72, 160
 
 
 @pytest.fixture(scope="module")
-def registered(packed_package, packed_manifest):
+def registered(atoms_package, atoms_manifest):
     """Register the handler of `linear` with XLA's CPU."""
-    calls = import_module(f"{packed_package.__name__}._jax_calls")
-    cpu = xla_module.CpuXla(packed_manifest, Library(packed_package._library.LIBRARY))
+    calls = import_module(f"{atoms_package.__name__}._jax_calls")
+    cpu = xla_module.CpuXla(atoms_manifest, Library(atoms_package._library.LIBRARY))
     cpu.register("linear", calls._target("linear"))
     return cpu
 
 
 @pytest.fixture
-def functions(packed_package, registered, monkeypatch):
+def functions(atoms_package, registered, monkeypatch):
     """Give the package's functions for JAX."""
-    found = import_module(f"{packed_package.__name__}.jax")
+    found = import_module(f"{atoms_package.__name__}.jax")
     monkeypatch.setattr(found, "GPU", "cpu")
     yield found
     assert registered.failures == []
@@ -59,7 +59,7 @@ def seen(monkeypatch):
 @pytest.mark.parametrize("in_atoms", [False, True], ids=["rows of blocks", "atoms"])
 @pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
 @pytest.mark.parametrize("name", ["nvfp4", "mxfp4", "mxfp8"])
-def test_a_program_hands_bytes_and_atoms_to_the_kernel(functions, packed_package, seen, name, jit, in_atoms):
+def test_a_program_hands_bytes_and_atoms_to_the_kernel(functions, atoms_package, seen, name, jit, in_atoms):
     rng = np.random.default_rng(3)
     x, weight = (block_quantization.quantize(rng.standard_normal((r, K)).astype(np.float32), name) for r in (M, N))
     element = jnp.float8_e4m3fn if name == "mxfp8" else jnp.uint8
@@ -67,7 +67,7 @@ def test_a_program_hands_bytes_and_atoms_to_the_kernel(functions, packed_package
 
     def scale(rounded):
         factors = jnp.asarray(rounded.factors).view(factor)
-        factors = packed_package.pack_factors(factors) if in_atoms else factors
+        factors = atoms_package.pack_factors(factors) if in_atoms else factors
         return factors if rounded.tensor_factor is None else (factors, jnp.asarray([rounded.tensor_factor]))
 
     held = [jnp.asarray(y.packed).view(element) for y in (x, weight)]
@@ -83,10 +83,10 @@ def test_a_program_hands_bytes_and_atoms_to_the_kernel(functions, packed_package
     assert own == (None if x.tensor_factor is None else x.tensor_factor * weight.tensor_factor)
 
 
-def test_what_is_wrong_is_refused_while_jax_traces(functions, packed_package, seen):
+def test_what_is_wrong_is_refused_while_jax_traces(functions, atoms_package, seen):
     x, weight = jnp.zeros((M, K // 2), jnp.uint8), jnp.zeros((N, K // 2), jnp.uint8)
-    with pytest.raises(packed_package.OperandError, match="need factors, of which the format is known"):
+    with pytest.raises(atoms_package.OperandError, match="need factors, of which the format is known"):
         functions.linear(x, weight)
-    with pytest.raises(packed_package.ShapeError, match=r"scale_x has shape \(512,\), of 5 rows and k 160; expected"):
+    with pytest.raises(atoms_package.ShapeError, match=r"scale_x has shape \(512,\), of 5 rows and k 160; expected"):
         functions.linear(x, weight, scale_x=jnp.zeros(512, jnp.uint8), scale_w=jnp.zeros((N, K // 32), jnp.uint8))
     assert seen == []

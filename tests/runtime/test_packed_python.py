@@ -71,14 +71,14 @@ def tensor(request, framework, monkeypatch):
 @pytest.mark.parametrize("kind", [UINT8, E2M1_PAIR], ids=["bytes", "pairs"])
 @pytest.mark.parametrize("codes", [False, True], ids=["factors", "codes"])
 @pytest.mark.parametrize("operation", IN_ATOMS, ids=lambda x: x.tag)
-def test_packed_operands_arrive_in_elements(packed_package, packed, packed_manifest, tensor, operation, kind, codes):
+def test_packed_operands_arrive_in_elements(atoms_package, packed, atoms_manifest, tensor, operation, kind, codes):
     x, weight = (elements(operation, tensor, rows, kind) for rows in (M, N))
     scale_x, scale_w = (atoms(operation, tensor, rows, UINT8 if codes else None) for rows in (M, N))
     given = whole(operation, tensor)
-    out = packed_package.linear(x, weight, scale_x=scale_x, scale_w=scale_w, **given)
+    out = atoms_package.linear(x, weight, scale_x=scale_x, scale_w=scale_w, **given)
     assert (tuple(out.shape), out.dtype) == ((M, N), BFLOAT16)
     (launch,) = packed.fake_launches()
-    assert call_of(packed_manifest, launch) == operation.call
+    assert call_of(atoms_manifest, launch) == operation.call
     a, b = launch.a.matrix, launch.b.matrix
     assert [(y.data, tuple(y.shape), y.strides[0]) for y in (a, b)] == [
         (x.address, (M, K), K),
@@ -90,7 +90,7 @@ def test_packed_operands_arrive_in_elements(packed_package, packed, packed_manif
 
 
 @pytest.mark.parametrize("operation", IN_ATOMS, ids=lambda x: x.tag)
-def test_factors_in_rows_of_blocks_are_put_into_atoms(packed_package, packed, tensor, monkeypatch, operation):
+def test_factors_in_rows_of_blocks_are_put_into_atoms(atoms_package, packed, tensor, monkeypatch, operation):
     made = []
 
     def pack(factors):
@@ -98,16 +98,16 @@ def test_factors_in_rows_of_blocks_are_put_into_atoms(packed_package, packed, te
         made.append((factors, tensor((atom_bytes(operation, rows),), factors.dtype)))
         return made[-1][1]
 
-    monkeypatch.setattr(import_module(f"{packed_package.__name__}._factors"), "pack_factors", pack)
+    monkeypatch.setattr(import_module(f"{atoms_package.__name__}._factors"), "pack_factors", pack)
     kind, blocks = TYPES[operation.a.scale.element], blocks_of(operation)
     x, weight = elements(operation, tensor, 13, leading=(10,)), elements(operation, tensor, N)
     scale_x, scale_w = tensor((10, 13, blocks), kind), tensor((N, blocks), kind)
-    packed_package.linear(x, weight, scale_x=scale_x, scale_w=scale_w, **whole(operation, tensor))
+    atoms_package.linear(x, weight, scale_x=scale_x, scale_w=scale_w, **whole(operation, tensor))
     (launch,) = packed.fake_launches()
     assert [y[0] for y in made] == [scale_x, scale_w]
     assert [y.vector.data for y in (launch.scale_a, launch.scale_b)] == [y[1].address for y in made]
     packed.c.recorder_reset()
-    packed_package.linear(
+    atoms_package.linear(
         x, weight, scale_x=tensor((M, blocks), kind), scale_w=atoms(operation, tensor, N), **whole(operation, tensor)
     )
     assert len(made) == 3
@@ -125,20 +125,20 @@ class Factor:
         return self.tensor
 
 
-def test_the_tensors_own_factors_are_multiplied(packed_package, packed, tensor):
+def test_the_tensors_own_factors_are_multiplied(atoms_package, packed, tensor):
     x, weight = (elements(NVFP4, tensor, rows) for rows in (M, N))
     of_x, of_w = Factor(tensor((1,), FLOAT32)), object()
     scale_x, scale_w = (atoms(NVFP4, tensor, rows, UINT8) for rows in (M, N))
-    packed_package.linear(x, weight, scale_x=(scale_x, of_x), scale_w=[scale_w, of_w])
+    atoms_package.linear(x, weight, scale_x=(scale_x, of_x), scale_w=[scale_w, of_w])
     (launch,) = packed.fake_launches()
     assert (launch.scale_d.data, of_x.others) == (of_x.tensor.address, [of_w])
 
 
-def test_strides_count_elements(packed_package, packed, framework):
+def test_strides_count_elements(atoms_package, packed, framework):
     x = framework.Tensor((4, 5, K // 2), UINT8, strides=(5 * 96, 96, 1))
     weight = framework.Tensor((N, K // 2), UINT8, strides=(112, 1))
     scales = {"scale_x": atoms(MXFP4, framework.Tensor, 20), "scale_w": atoms(MXFP4, framework.Tensor, N)}
-    packed_package.linear(x, weight, **scales)
+    atoms_package.linear(x, weight, **scales)
     (launch,) = packed.fake_launches()
     assert [(tuple(y.matrix.shape), y.matrix.strides[0]) for y in (launch.a, launch.b)] == [
         ((20, K), 192),
@@ -146,10 +146,10 @@ def test_strides_count_elements(packed_package, packed, framework):
     ]
 
 
-def test_a_packed_weight_may_be_promised(packed_package, packed, framework):
-    weight = packed_package.constant(elements(MXFP4, framework.Tensor, N))
+def test_a_packed_weight_may_be_promised(atoms_package, packed, framework):
+    weight = atoms_package.constant(elements(MXFP4, framework.Tensor, N))
     scales = {"scale_x": atoms(MXFP4, framework.Tensor, M), "scale_w": atoms(MXFP4, framework.Tensor, N)}
-    packed_package.linear(elements(MXFP4, framework.Tensor, M), weight, **scales)
+    atoms_package.linear(elements(MXFP4, framework.Tensor, M), weight, **scales)
     (launch,) = packed.fake_launches()
     assert launch.b.data == weight.tensor.address
 
@@ -167,7 +167,7 @@ def launch_of(library, call):
 
 
 @pytest.mark.parametrize("operation", IN_ATOMS, ids=lambda x: x.tag)
-def test_python_launches_what_the_c_api_launches(packed_package, packed, tensor, operation):
+def test_python_launches_what_the_c_api_launches(atoms_package, packed, tensor, operation):
     rng, kernels = random.Random(7), set()
     is_packed = operation.a.element is ElementType.E2M1
     kind, per_byte = (UINT8, 2) if is_packed else (E4M3, 1)
@@ -186,7 +186,7 @@ def test_python_launches_what_the_c_api_launches(packed_package, packed, tensor,
         stated |= {"d": (out.address, (n, 1))}
         problem = state(packed, operation, m, n, k, **stated)
         workspace = {"workspace": 1 << 50, "num_bytes": packed.workspace_bytes(problem)}
-        call = partial(packed_package.linear, x, weight, scale_x=scales[0], scale_w=scales[1], out=out, **given)
+        call = partial(atoms_package.linear, x, weight, scale_x=scales[0], scale_w=scales[1], out=out, **given)
         from_python = launch_of(packed, call)
         assert from_python == launch_of(packed, lambda p=problem, w=workspace: packed.launch(p, **w)), (m, n, k)
         kernels.add(from_python[0])
@@ -315,21 +315,21 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_makes_no_product_is_refused(packed_package, packed, framework, case):
+def test_what_makes_no_product_is_refused(atoms_package, packed, framework, case):
     make, kind, message = REFUSED[case]
     call = make(framework)
-    with pytest.raises(getattr(packed_package, kind)) as caught:
-        packed_package.linear(call.pop("x"), call.pop("weight"), **call)
+    with pytest.raises(getattr(atoms_package, kind)) as caught:
+        atoms_package.linear(call.pop("x"), call.pop("weight"), **call)
     assert message in str(caught.value)
     assert packed.fake_launches() == []
 
 
-def test_another_function_takes_no_bytes(packed_package, packed, tensor):
+def test_another_function_takes_no_bytes(atoms_package, packed, tensor):
     x, weight = elements(MXFP4, tensor, M), elements(MXFP4, tensor, N)
-    with pytest.raises(packed_package.DtypeError, match=r"^matmul: a is uint8; expected bfloat16"):
-        packed_package.matmul(x, weight)
-    with pytest.raises(packed_package.DtypeError, match=r"^gated_linear: x is uint8; expected bfloat16"):
-        packed_package.gated_linear(x, weight)
+    with pytest.raises(atoms_package.DtypeError, match=r"^matmul: a is uint8; expected bfloat16"):
+        atoms_package.matmul(x, weight)
+    with pytest.raises(atoms_package.DtypeError, match=r"^gated_linear: x is uint8; expected bfloat16"):
+        atoms_package.gated_linear(x, weight)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float4_e2m1fn_x2])
@@ -349,16 +349,16 @@ def test_a_wheel_without_such_kernels_says_what_else_there_is(every_package, eve
 
 
 @pytest.mark.parametrize("operation", IN_ATOMS, ids=lambda x: x.tag)
-def test_the_plan_is_asked_by_the_formats_name(packed_package, packed, packed_manifest, framework, operation):
+def test_the_plan_is_asked_by_the_formats_name(atoms_package, packed, atoms_manifest, framework, operation):
     name = operation.types.tag.removesuffix("_bf16")
-    plan = packed_package.plan(M, N, K, name)
+    plan = atoms_package.plan(M, N, K, name)
     x, weight = (elements(operation, framework.Tensor, rows) for rows in (M, N))
     scales = {y: atoms(operation, framework.Tensor, rows) for y, rows in (("scale_x", M), ("scale_w", N))}
-    packed_package.linear(x, weight, **scales, **whole(operation, framework.Tensor))
+    atoms_package.linear(x, weight, **scales, **whole(operation, framework.Tensor))
     (launch,) = packed.fake_launches()
-    assert (plan.operation, plan.kernel) == (operation.call, packed_manifest.kernels[launch.kernel].name)
-    with pytest.raises(packed_package.UnsupportedError, match="with bias, factors of"):
-        packed_package.plan(M, N, K, name, bias=True)
+    assert (plan.operation, plan.kernel) == (operation.call, atoms_manifest.kernels[launch.kernel].name)
+    with pytest.raises(atoms_package.UnsupportedError, match="with bias, factors of"):
+        atoms_package.plan(M, N, K, name, bias=True)
 
 
 def bytes_of(tensor):
@@ -370,7 +370,7 @@ SHAPES = [(1, 1), (3, 5), (128, 4), (130, 9), (257, 8)]
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("kind", ["numpy", "torch", "float8_e8m0fnu", "float8_e4m3fn", "jax"])
-def test_factors_lie_in_atoms_as_the_toolchain_packs_them(packed_package, kind, shape):
+def test_factors_lie_in_atoms_as_the_toolchain_packs_them(atoms_package, kind, shape):
     codes = np.random.default_rng(2).integers(0, 255, shape).astype(np.uint8)
     tensor = codes
     if kind == "jax":
@@ -378,17 +378,17 @@ def test_factors_lie_in_atoms_as_the_toolchain_packs_them(packed_package, kind, 
     elif kind != "numpy":
         tensor = torch.from_numpy(codes)
         tensor = tensor if kind == "torch" else tensor.view(getattr(torch, kind))
-    held = packed_package.pack_factors(tensor)
+    held = atoms_package.pack_factors(tensor)
     assert (type(held), held.dtype) == (type(tensor), tensor.dtype)
     assert np.array_equal(bytes_of(held), pack_factors(codes))
-    back = packed_package.unpack_factors(held, *shape)
+    back = atoms_package.unpack_factors(held, *shape)
     assert back.dtype == tensor.dtype
     assert np.array_equal(bytes_of(back), codes)
 
 
-def test_factors_of_leading_dimensions_and_strides_are_packed(packed_package):
+def test_factors_of_leading_dimensions_and_strides_are_packed(atoms_package):
     codes = torch.arange(1920).remainder(251).to(torch.uint8).reshape(60, 4, 8).permute(1, 2, 0)
-    held = packed_package.pack_factors(codes)
+    held = atoms_package.pack_factors(codes)
     assert np.array_equal(held.numpy(), pack_factors(codes.reshape(32, 60).numpy()))
 
 
@@ -409,7 +409,7 @@ def test_factors_of_leading_dimensions_and_strides_are_packed(packed_package):
         ),
     ],
 )
-def test_what_is_no_factors_is_refused(packed_package, call, kind, message):
-    with pytest.raises(getattr(packed_package, kind)) as caught:
-        call(packed_package)
+def test_what_is_no_factors_is_refused(atoms_package, call, kind, message):
+    with pytest.raises(getattr(atoms_package, kind)) as caught:
+        call(atoms_package)
     assert message in str(caught.value)

@@ -18,9 +18,9 @@ M, N, K = 130, 72, 160
 
 
 @pytest.fixture(scope="module")
-def blocks(packed_package):
+def blocks(atoms_package):
     """Give what the package of these formats has for torch."""
-    return import_module(f"{packed_package.__name__}.torch")
+    return import_module(f"{atoms_package.__name__}.torch")
 
 
 def split(scale):
@@ -64,11 +64,11 @@ def test_the_bits_are_those_of_the_toolchain(blocks, case, name, dtype):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_rows_of_blocks_and_pairs_of_elements_are_dequantized_too(packed_package, blocks, name):
+def test_rows_of_blocks_and_pairs_of_elements_are_dequantized_too(atoms_package, blocks, name):
     x = torch.randn(2, 65, K, dtype=torch.bfloat16)
     values, scale = blocks.quantize(x, name)
     atoms, own = split(scale)
-    rows = packed_package.unpack_factors(atoms, M, K // (16 if name == "nvfp4" else 32))
+    rows = atoms_package.unpack_factors(atoms, M, K // (16 if name == "nvfp4" else 32))
     pairs = values if name == "mxfp8" else values.view(torch.float4_e2m1fn_x2)
     found = blocks.dequantize(pairs, rows if own is None else [rows, own])
     assert (tuple(found.shape), found.dtype) == ((2, 65, K), torch.bfloat16)
@@ -118,15 +118,15 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_rounded_is_refused(packed_package, blocks, case):
+def test_what_cannot_be_rounded_is_refused(atoms_package, blocks, case):
     call, kind, message = REFUSED[case]
-    with pytest.raises(getattr(packed_package, kind)) as caught:
+    with pytest.raises(getattr(atoms_package, kind)) as caught:
         call(blocks)
     assert message in str(caught.value)
 
 
 @pytest.fixture
-def standing_in(packed_package, blocks, monkeypatch):
+def standing_in(atoms_package, blocks, monkeypatch):
     """Have torch compute what the package's `linear` would; give the factors of each call."""
     calls = []
 
@@ -136,8 +136,8 @@ def standing_in(packed_package, blocks, monkeypatch):
         wide = [blocks.dequantize(y, s, torch.float32) for y, s in zip((x, weight), scales, strict=True)]
         return (wide[0] @ wide[1].t() * options.get("scale_out", 1.0)).to(torch.bfloat16)
 
-    monkeypatch.setattr(packed_package._operations, "linear", linear)
-    monkeypatch.setattr(packed_package._torch_result, "DEVICES", ("cpu", "cuda", "meta"))
+    monkeypatch.setattr(atoms_package._operations, "linear", linear)
+    monkeypatch.setattr(atoms_package._torch_result, "DEVICES", ("cpu", "cuda", "meta"))
     return calls
 
 

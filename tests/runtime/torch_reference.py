@@ -68,6 +68,17 @@ def gated_linear(
     return give(ACTIVATIONS[activation](gate) * line, out_dtype or x.dtype, out)
 
 
+def packed_linear(x, weight, bias=None, *, weight_format, columns, scale_w=None, out=None, out_dtype=None, **_):
+    """Multiply by the numbers that packed bytes stand for: by the package's own `dequantize`, which is tested apart."""
+    held = PACKING["PackedWeight"](weight, scale_w, weight_format, (columns, x.shape[-1]), x.dtype)
+    sums = wide(x).detach() @ PACKING["dequantize"](held, torch.float32).t()
+    return give(sums if bias is None else sums + bias.detach(), out_dtype or x.dtype, out)
+
+
+PACKING = {}
+"""What the package has for packed weights that `stand_in` stands in for."""
+
+
 def matmul(a, b, *, out=None, **_):
     return give(torch.matmul(wide(a).detach(), wide(b).detach()), a.dtype, out)
 
@@ -206,7 +217,8 @@ def stand_in(package, monkeypatch):
 
         return function
 
-    for name in ("linear", "gated_linear", "matmul", "grouped_linear"):
+    PACKING.update(vars(import_module(f"{package.__name__}._torch_packed")))
+    for name in ("linear", "gated_linear", "matmul", "grouped_linear", "packed_linear"):
         monkeypatch.setattr(package._operations, name, standing_in(name))
     for name in ("rms_norm", "layer_norm", "silu_mul", "gelu_tanh_mul", "rotary", "quantize"):
         monkeypatch.setattr(package._rows, name, norm(name))

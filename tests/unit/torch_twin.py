@@ -8,6 +8,9 @@ import torch
 from aot.core.element import ElementType
 from aot.core.operands import element_of
 from aot.core.signature import Argument
+from aot.core.weight_format import TILE_ROWS
+from aot.core.weight_packing import unpack
+from aot.core.weight_values import weight_values
 
 F = torch.nn.functional
 ACTIVATIONS = {
@@ -67,6 +70,17 @@ def _halves(x, is_interleaved):
     return (x[:, 0::2], x[:, 1::2]) if is_interleaved else x.chunk(2, dim=1)
 
 
+def _unpacked(operation, bits):
+    """Return a packed weight's values without its float32 factors, (rows, k).
+
+    Where nothing else tells how many rows there are, all of the last tile are among them.
+    """
+    form, packed, k = operation.b.weight, np.ascontiguousarray(bits[Argument.B]), bits[Argument.A].shape[1]
+    parts = unpack(form, packed, len(packed) * TILE_ROWS, k)
+    known = [bits[x].size for x in (Argument.BIAS, Argument.SCALE_B) if x in bits]
+    return torch.from_numpy(weight_values(form, parts, operation.a.element)[: min(known, default=None)]).float()
+
+
 def compute(  # noqa: C901 - a case for each thing that an operation may have
     operation, bits, *, is_interleaved=False, activation=None
 ):
@@ -80,6 +94,8 @@ def compute(  # noqa: C901 - a case for each thing that an operation may have
     """
     tensors = {x: tensor_of(element_of(operation, x), y) for x, y in bits.items()}
     a, b = tensors[Argument.A], tensors[Argument.B]
+    if operation.b.weight is not None:
+        b = _unpacked(operation, bits)
     if operation.d is ElementType.INT32:
         return bits_of(a.int() @ b.int().T)  # not torch._int_mm, which is wrong for a k of 1 on some processors
     if operation.a.element is ElementType.INT8:
@@ -92,7 +108,7 @@ def compute(  # noqa: C901 - a case for each thing that an operation may have
     else:
         total = a.float() @ b.float().T
     if operation.types.scaling == "vector":
-        total = total * tensors[Argument.SCALE_A] * tensors[Argument.SCALE_B].T
+        total = total * tensors.get(Argument.SCALE_A, 1.0) * tensors[Argument.SCALE_B].T
     if Argument.BIAS in tensors:
         total = total + tensors[Argument.BIAS].float()
     own = operation.activation or operation.gate

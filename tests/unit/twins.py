@@ -225,7 +225,7 @@ class TwinKernels:
         d = operands.pop(Argument.D)
         if call.is_linear_first:
             operands[Argument.B] = np.roll(operands[Argument.B], call.problem.n, axis=0)
-        bits = self.product(operation, operands, call.is_interleaved)
+        bits = self.product(operation, operands, call.is_interleaved)[:, : d.shape[1]]
         if fault == "wrong":
             bits[-1, -1] = encode(dtype, np.float32([1e3]))[0]
         if fault == "unstable":

@@ -22,7 +22,8 @@ class Product(Enum):
     """torch's call for the product itself."""
 
     MM = "mm"
-    """torch.mm, or torch.addmm with a bias; of float32, with or without `allow_tf32`."""
+    """torch.mm, or torch.addmm with a bias; of float32, with or without `allow_tf32`. Of a packed weight, that with a
+    weight of 16 bits of the same size."""
     BMM = "bmm"
     """torch.bmm of a batch."""
     SCALED_MM = "_scaled_mm"
@@ -56,6 +57,18 @@ OWN_LAYOUTS = (FactorLayout.BLOCK, FactorLayout.ATOMS)
 """How factors lie that kernels are timed with beside no product of torch's."""
 
 
+def _of_narrow(operation: Operation, arrangement: Arrangement) -> Baseline:
+    """Return the baseline of narrow operands, or of a packed weight."""
+    if operation.b.weight is not None:  # of random numbers: what they are, no time depends on
+        return Baseline(Product.MM, arrangement, Agreement.NONE, f"mm of {operation.types.a.tag}")
+    if operation.accumulator is ElementType.INT32:
+        agreement = Agreement.EXACT if operation.d is ElementType.INT32 else Agreement.NONE
+        return Baseline(Product.INT_MM, arrangement, agreement, Product.INT_MM.value)
+    arrangement = replace(arrangement, has_scales_of_a=False, has_scales_of_b=False)
+    detail = " + ".join([Product.SCALED_MM.value, *_steps(operation)])
+    return Baseline(Product.SCALED_MM, arrangement, Agreement.NEAR, detail)
+
+
 def baseline_of(operation: Operation) -> Baseline | None:
     """Return the baseline of an operation; None where torch has none.
 
@@ -69,13 +82,8 @@ def baseline_of(operation: Operation) -> Baseline | None:
         batch = Baseline(Product.BMM, arrangement, Agreement.EXACT, Product.BMM.value)
         return batch if is_batch else Baseline(Product.MM, arrangement, Agreement.EXACT)
     types = operation.types
-    if operation.accumulator is ElementType.INT32:
-        agreement = Agreement.EXACT if operation.d is ElementType.INT32 else Agreement.NONE
-        return Baseline(Product.INT_MM, arrangement, agreement, Product.INT_MM.value)
-    if types.is_scaled:
-        arrangement = replace(arrangement, has_scales_of_a=False, has_scales_of_b=False)
-        detail = " + ".join([Product.SCALED_MM.value, *_steps(operation)])
-        return Baseline(Product.SCALED_MM, arrangement, Agreement.NEAR, detail)
+    if operation.b.weight is not None or operation.accumulator is ElementType.INT32 or types.is_scaled:
+        return _of_narrow(operation, arrangement)
     if types.d is ElementType.FLOAT32:
         detail = "mm allow_tf32" if types.a is ElementType.TFLOAT32 else "mm"
         return Baseline(Product.MM, arrangement, Agreement.NEAR, detail)

@@ -15,7 +15,8 @@ from aot.core.operands import AtomMatrix, element_of
 from aot.core.signature import Argument
 from aot.kinds.gemm.edge_shapes import Content
 from aot.kinds.gemm.group_inputs import POSITIONS, as_bits, draw_ends, draw_index
-from aot.kinds.gemm.inputs import SCALE_D, SCALED, draw_scales
+from aot.kinds.gemm.inputs import SCALE_D, SCALED, draw_scales, scaled_by
+from aot.kinds.gemm.packed_inputs import draw_packed
 from aot.kinds.inputs import deviation, draw
 
 if TYPE_CHECKING:
@@ -31,9 +32,10 @@ TYPICAL_SUM = 2.0
 
 def _factor(shape: EdgeShape, argument: Argument) -> float:
     """Return what scale factors are multiplied by, so that scaled sums have TYPICAL_SUM."""
-    scaled = element_of(shape.problem.operation, SCALED[argument])
-    wanted = TYPICAL_SUM / math.sqrt(shape.problem.k) if argument is Argument.SCALE_A else 1.0
-    return wanted / deviation(scaled)
+    operation = shape.problem.operation
+    is_first = argument is Argument.SCALE_A or operation.a.scale is None
+    wanted = TYPICAL_SUM / math.sqrt(shape.problem.k) if is_first else 1.0
+    return wanted / deviation(scaled_by(operation, argument))
 
 
 def _spread(shape: EdgeShape, argument: Argument) -> float:
@@ -52,7 +54,10 @@ def _random(shape: EdgeShape, argument: Argument, matrix: Matrix, rng: np.random
 
 
 def _random_matrix(shape: EdgeShape, argument: Argument, matrix: Matrix, rng: np.random.Generator) -> Bits:
-    dtype, extents = element_of(shape.problem.operation, argument), (matrix.num_rows, matrix.num_columns)
+    operation, problem = shape.problem.operation, shape.problem
+    dtype, extents = element_of(operation, argument), (matrix.num_rows, matrix.num_columns)
+    if argument is Argument.B and operation.b.weight is not None:
+        return draw_packed(operation.b.weight, operation.a.element, (problem.n, problem.k), rng)
     if argument in SCALED:
         # With a stride of 0 all rows are the same element, and so must their factors be.
         rows = extents[0] if matrix.row_stride else 1

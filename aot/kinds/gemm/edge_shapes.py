@@ -51,7 +51,7 @@ LONG_SHAPE = (17, 24, 24584, 8)
 of which 128 elements lie in a stage, and those of `OF_ONE_TILE`. Two turns of 22 stages of 128 in each of 4 CTAs,
 as a tile of 64 x 16 has in 227 KiB, are 22,528 of k."""
 
-OF_ONE_TILE = ("sm90_cluster_split_k", "sm90_one_tile")
+OF_ONE_TILE = ("sm90_cluster_split_k", "sm90_one_tile", "weight_only")
 """Families whose CTAs compute one tile, so that no second tile uses the stages again."""
 
 TAIL_TILES = ((15, 10), (18, 12))
@@ -119,9 +119,11 @@ class EdgeShape:
 
     def offset_of(self, argument: Argument) -> int:
         """Return how many elements an operand lies behind an aligned address."""
-        in_atoms = self.problem.operation.types.factors is FactorLayout.ATOMS
-        if in_atoms and argument in (Argument.SCALE_A, Argument.SCALE_B):
-            return 0  # atoms begin at multiples of 16 bytes, whatever takes them
+        operation = self.problem.operation
+        in_atoms = operation.types.factors is FactorLayout.ATOMS
+        is_packed = operation.b.weight is not None and argument is Argument.B
+        if is_packed or (in_atoms and argument in (Argument.SCALE_A, Argument.SCALE_B)):
+            return 0  # atoms and packed weights begin at multiples of 16 bytes, whatever takes them
         is_moved = self.stores_anywhere and argument in (Argument.D, Argument.RESIDUAL, Argument.BIAS)
         return self.offset + int(is_moved)
 
@@ -129,12 +131,13 @@ class EdgeShape:
         """Return the text of messages."""
         operation, arranged = self.problem.operation, self.arrangement
         is_scaled = operation.types.factors is FactorLayout.VECTOR
+        scales_a = is_scaled and operation.a.scale is not None
         facts = {
             f"groups {self.sizes.value}": operation.grouping.has_offsets,
             f"with {self.content.value} values": self.content is Content.SPECIAL,
             "with values of all bits": self.content is Content.ALL_BITS,
             "without a bias": operation.has_bias and not arranged.has_bias,
-            "with one factor for all of A": is_scaled and not arranged.has_scales_of_a,
+            "with one factor for all of A": scales_a and not arranged.has_scales_of_a,
             "with one factor for all of B": is_scaled and not arranged.has_scales_of_b,
             "with factors by columns": operation.types.factors is FactorLayout.BLOCK
             and not arranged.has_row_major_blocks,
@@ -244,8 +247,11 @@ def _tail_shapes(kernel: TunedKernel) -> list[EdgeShape]:
 
 
 def _contents(operation: Operation) -> list[Content]:
-    """List what the operands of a further case each hold. Products of 16-bit operands have none, as ever."""
-    if is_16_bit_product(operation) or operation.grouping.has_offsets:
+    """List what the operands of a further case each hold.
+
+    Products of 16-bit operands have none, as ever, nor those of packed weights, whose codes have no special numbers.
+    """
+    if is_16_bit_product(operation) or operation.grouping.has_offsets or operation.b.weight is not None:
         return []
     has_all_bits = operation.a.element is ElementType.TFLOAT32
     return [Content.SPECIAL, *([Content.ALL_BITS] if has_all_bits else [])]
@@ -254,6 +260,11 @@ def _contents(operation: Operation) -> list[Content]:
 def _stride_step(operation: Operation) -> int:
     """Return what leading strides of aligned operands are multiples of, in elements."""
     return max(operation.a.element.num_in(ALIGNMENT_BYTES), operation.d.num_in(ALIGNMENT_BYTES), MIN_STEP)
+
+
+def _whole_k(operation: Operation, k: int) -> int:
+    """Return k, of a packed weight rounded up to what it has at all."""
+    return k if operation.b.weight is None else _round_up(k, operation.k_step)
 
 
 def shape_of(
@@ -273,7 +284,7 @@ def shape_of(
     operation, (m, n, k) = kernel.key.operation, extents
     groups = _num_groups(operation)
     if kernel.is_fallback:
-        offset = operation.a.element.num_sharing
+        offset, k = operation.a.element.num_sharing, _whole_k(operation, k)
         return EdgeShape(Problem(operation, m, n, k, groups), 0, offset, arrangement=arrangement, sizes=sizes)
     n_step = lcm(ALIGNMENT_BYTES // operation.d.num_bytes, column_step(operation), kernel.n_multiple)
     m, n, k = _round_up(m, kernel.m_multiple), _round_up(n, n_step), _round_up(k, operation.k_step)
@@ -301,7 +312,7 @@ def _unaligned_shapes(kernel: TunedKernel) -> list[EdgeShape]:
     arrangements = arrangements_of(operation)
     return [
         EdgeShape(
-            Problem(operation, m, n, k, _num_groups(operation)),
+            Problem(operation, m, n, _whole_k(operation, k), _num_groups(operation)),
             padding * step,
             offset,
             arrangement=arrangements[i % len(arrangements)],
@@ -318,7 +329,7 @@ def _fallback_shapes(operation: Operation) -> list[EdgeShape]:
     for layout in operation.layouts:
         for i, (m, n, k, padding) in enumerate(FALLBACK_SHAPES):
             arrangement = arrangements[i % len(arrangements)]
-            sizes, problem = SIZES[i % len(SIZES)], Problem(layout, m, n, k, groups)
+            sizes, problem = SIZES[i % len(SIZES)], Problem(layout, m, n, _whole_k(layout, k), groups)
             found.append(EdgeShape(problem, padding, offset, arrangement=arrangement, sizes=sizes))
         special = Problem(layout, *SPECIAL_SHAPE[:3])
         found += [EdgeShape(special, 1, offset, content=content) for content in _contents(operation)]

@@ -11,7 +11,9 @@ from aot.core.element import ElementType
 from aot.core.numerics import encode
 from aot.core.operands import element_of
 from aot.core.signature import Argument
+from aot.core.weight_format import Code
 from aot.kinds.gemm.group_inputs import POSITIONS
+from aot.kinds.gemm.packed_inputs import PackedBlocks
 from aot.kinds.inputs import Elements, deviation
 
 if TYPE_CHECKING:
@@ -59,6 +61,7 @@ class Factors:
 
     scaled: ElementType
     element: ElementType = ElementType.FLOAT32
+    run: int = 1
 
     def draw(self, rng: np.random.Generator, num_elements: int) -> Bits:
         """Draw them."""
@@ -71,6 +74,7 @@ class FactorOfD:
     """The factor of D; satisfies `aot.kinds.inputs.Content`."""
 
     element: ElementType = ElementType.FLOAT32
+    run: int = 1
 
     def draw(self, rng: np.random.Generator, num_elements: int) -> Bits:
         """Return it, several times."""
@@ -78,10 +82,20 @@ class FactorOfD:
         return encode(self.element, np.full(NUM_EQUAL, SCALE_D, np.float32))
 
 
+def scaled_by(operation: Operation, argument: Argument) -> ElementType:
+    """Return the type of the elements that factors are of: of a packed weight's codes one of as large numbers."""
+    weight = operation.b.weight
+    if argument is Argument.SCALE_B and weight is not None:
+        return ElementType.INT8 if weight.code is Code.INT8 else ElementType.FLOAT32
+    return element_of(operation, SCALED[argument])
+
+
 def content_of(operation: Operation, argument: Argument) -> Content | None:
     """Return what an operand but D holds where kernels are timed; None of offsets and of an index."""
     if argument in POSITIONS:
         return None
+    if argument is Argument.B and operation.b.weight is not None:
+        return PackedBlocks(operation.b.weight, operation.a.element)
     if argument in SCALED:
-        return Factors(element_of(operation, SCALED[argument]), element_of(operation, argument))
+        return Factors(scaled_by(operation, argument), element_of(operation, argument))
     return FactorOfD() if argument is Argument.SCALE_D else Elements(element_of(operation, argument))

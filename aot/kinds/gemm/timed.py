@@ -11,7 +11,7 @@ from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
 from aot.core.numerics import is_bad, unit_roundoff
 from aot.core.operands import Arrangement, operands
-from aot.core.reference import needed, reference
+from aot.core.reference import needed, reference, values_of
 from aot.core.signature import Argument
 from aot.kinds.gemm.group_inputs import POSITIONS, TIMED_SIZES, as_bits, draw_ends, draw_index
 from aot.kinds.inputs import pick
@@ -90,9 +90,10 @@ class ProductSample:
         if operation.grouping is Grouping.K_GROUPED:
             indices |= {x: (indices[x][0], indices[x][1] + first_k) for x in (Argument.A, Argument.B)}
         values: dict[Argument, NDArray[np.float64]] = {
-            x: tilings[x].values(where.positions(*indices[x], self._group if where.num_groups > 1 else 0))
+            x: values_of(problem, x, tilings[x].gather(where.positions(*indices[x], group)), self.columns)
             for x, where in places.items()
             if x not in (Argument.D, *POSITIONS)
+            for group in (self._group if where.num_groups > 1 else 0,)
         }
         self._check = Check(operation, reference(operation, values))
         self.spans = [Span(Argument.D, first + row * problem.n, problem.n) for row in self.rows.tolist()]

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aot.core.comparison import Check as ProductCheck
-from aot.core.numerics import decode
 from aot.core.operands import PLAIN, Arrangement, GemmCall, Tensor, element_of, operands
-from aot.core.reference import needed, reference
+from aot.core.reference import needed, reference, values_of
 from aot.core.signature import Argument
 from aot.kinds.gemm.baselines import baseline_of
 from aot.kinds.gemm.edge_groups import Part, compare_parts, parts_of
@@ -46,7 +45,7 @@ def _parts(case: EdgeShape, bits: Mapping[Argument, Bits]) -> list[Part]:
     parts = []
     for group in range(case.matrices()[Argument.D].num_groups):
         of_group = {x: y[min(group, len(y) - 1)][np.ix_(*indices[x])] for x, y in bits.items()}
-        values = {x: decode(element_of(operation, x), y) for x, y in of_group.items()}
+        values = {x: values_of(problem, x, y, columns) for x, y in of_group.items()}
         parts.append(Part(group, slice(None), ProductCheck(operation, reference(operation, values))))
     return parts
 

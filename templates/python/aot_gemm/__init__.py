@@ -21,6 +21,7 @@ from .errors import (
     CudaError,
     DeviceError,
     DtypeError,
+    FormatError,
     GradientError,
     NoGpuError,
     OperandError,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 _files.OWN.check_sizes()
 try:
     from ._constant import ConstantWeight
-    from ._operations import constant, gated_linear, grouped_linear, linear, matmul, preload
+    from ._operations import constant, gated_linear, grouped_linear, linear, matmul, packed_linear, preload
     from ._rows import gelu_tanh_mul, layer_norm, quantize, rms_norm, rotary, silu_mul
     from ._version import __version__
 except Exception:
@@ -62,6 +63,7 @@ __all__ = [
     "CudaError",
     "DeviceError",
     "DtypeError",
+    "FormatError",
     "GradientError",
     "Info",
     "NoGpuError",
@@ -87,6 +89,7 @@ __all__ = [
     "linear",
     "matmul",
     "pack_factors",
+    "packed_linear",
     "plan",
     "plan_rows",
     "preload",

@@ -12,10 +12,10 @@ import ctypes
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from . import _library, _products
+from . import _library, _products, errors
 from ._constant import ConstantWeight
 from ._dtypes import dtype_number
-from ._enumerations import ALLOW_TF32, INTERLEAVED, USE_FAST_ACCUM
+from ._enumerations import ALLOW_TF32, INTERLEAVED, USE_FAST_ACCUM, WEIGHT_FORMATS
 from ._extras import ACTIVATIONS, GATES, mode_flags, refuse_activation, split_factors, weights_of
 
 if TYPE_CHECKING:
@@ -224,6 +224,53 @@ def grouped_linear(
     return _products.grouped_linear(
         x, first, bias, out, scale_x, scale_w, offsets, index, weights, epilogue, element, flags
     )
+
+
+def packed_linear(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    *,
+    weight_format: str,
+    columns: int,
+    scale_w: Any = None,
+    out: Any = None,
+    out_dtype: Any = None,
+    deterministic: bool = False,
+    batch_invariant: bool = False,
+) -> Any:
+    """Compute x @ weight^T + bias with a weight whose bytes are packed for these kernels, best for few rows of x.
+
+    `pack` of this package's `torch` makes such bytes, and its `linear` takes them; this function is for tensors of any
+    framework. Sums are float32, and the result is rounded once. From some 64 rows of x on a product of 16 bits is
+    faster.
+
+    Args:
+        x: (..., k), bfloat16 or float16, in GPU memory. Rows at multiples of 16 bytes are fast.
+        weight: uint8 (ceil(columns / 16), bytes), contiguous, at a multiple of 16 bytes, or what `constant` returned
+            for it.
+        bias: (columns,), of the type of the result; None for none.
+        weight_format: what the bytes are, such as "int4g128"; the wheel must have been built for it.
+        columns: rows of the weight, n.
+        scale_w: float32 factors of the formats that have them: one element, (columns,) or (columns, 1).
+        out: (..., columns), written to; allocated where it is not given.
+        out_dtype: that of x.
+        deterministic: as `linear` has it.
+        batch_invariant: as `linear` has it.
+
+    Returns:
+        `out`, or the new tensor, of the kind of tensor that x is.
+
+    Raises:
+        AotGemmError: one of its classes, as of `linear`.
+    """
+    if weight_format not in WEIGHT_FORMATS[1:]:
+        asked, known = errors.show(weight_format), ", ".join(WEIGHT_FORMATS[1:])
+        raise errors.UnsupportedError(f"packed_linear: weight_format is {asked}; expected one of {known}")
+    element = -1 if out_dtype is None else dtype_number("packed_linear: out_dtype", out_dtype)
+    flags = mode_flags(deterministic=deterministic, batch_invariant=batch_invariant)
+    number = WEIGHT_FORMATS.index(weight_format)
+    return _products.packed_linear(x, weight, bias, out, scale_w, element, flags, number, columns)
 
 
 def matmul(a: Any, b: Any, *, out: Any = None, deterministic: bool = False, batch_invariant: bool = False) -> Any:

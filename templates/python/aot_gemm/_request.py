@@ -7,13 +7,20 @@ from typing import Any, NamedTuple, NoReturn, TypedDict
 from . import _extras, _library, errors
 from ._catalogue import BLOCK_FORMATS, CATALOGUE, Row
 from ._dtypes import dtype_name
-from ._enumerations import EPILOGUES
+from ._enumerations import EPILOGUES, WEIGHT_FORMATS
+from ._weight_format import format_named
 
 _GATES = {"swiglu": "silu", "geglu": "gelu_tanh"}
 """The activation of a gate."""
 _BYTE_DTYPES = {"float8_e4m3fn", "float8_e5m2", "int8"}
 _NOT_EXTRA = ("none", "bias", "residual")
 _FACTORS = {"block": "factors of blocks", "vector": "factors of rows"}
+
+
+def _is_packed(dtype: str, weight_dtype: object) -> bool:
+    """Say whether a weight beside elements of 16 bits is named by a format of packed weights."""
+    is_format = isinstance(weight_dtype, str) and weight_dtype in WEIGHT_FORMATS[1:]
+    return is_format and dtype in ("bfloat16", "float16")
 
 
 class Computed(TypedDict, total=False):
@@ -57,7 +64,8 @@ class Request(NamedTuple):
             return self.epilogue
         if self.residual:
             return "residual"
-        return "bias" if self.bias and self.scale == "none" else "none"
+        has_own_bias = self.scale != "none" or _is_packed(self.a, self.b)
+        return "bias" if self.bias and not has_own_bias else "none"
 
     @property
     def _factors(self) -> str:
@@ -82,6 +90,8 @@ def _scale_of(scales: object, dtype: str, weight_dtype: str, out_dtype: str | No
     Raises:
         UnsupportedError: there are no such factors.
     """
+    if _is_packed(dtype, weight_dtype):
+        return "vector" if format_named(weight_dtype).has_row_factors else "none"
     if scales is None:
         is_exact = dtype == "int8" and out_dtype in (None, "int32")
         return "vector" if {dtype, weight_dtype} <= _BYTE_DTYPES and not is_exact else "none"
@@ -121,9 +131,12 @@ def request_of(
         both = found.element, found.element
         return Request("plan", *both, d, "atoms", found.factor, epilogue, "dense", bool(bias), bool(residual), *allowed)
     a = dtype_name("dtype", dtype)
-    b = a if weight_dtype is None else dtype_name("weight_dtype", weight_dtype)
+    is_packed = _is_packed(a, weight_dtype)
+    b = a if weight_dtype is None else weight_dtype if is_packed else dtype_name("weight_dtype", weight_dtype)
     d = None if out_dtype is None else dtype_name("out_dtype", out_dtype)
     scale = _scale_of(scales, a, b, d)
+    if d is None and is_packed:
+        d = a
     if d is None:
         d = "bfloat16" if scale != "none" else "int32" if a == "int8" else a
     return Request("plan", a, b, d, scale, "float32", epilogue, "dense", bool(bias), bool(residual), *allowed)

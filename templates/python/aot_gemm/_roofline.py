@@ -20,8 +20,11 @@ class Rates:
     def least_us(self, m: int, n: int, k: int) -> dict[str, float]:
         """Return the least times by the rate of the tensor cores, and by that of device memory."""
         rows, block = self.bits["parts"] * n, self.bits["factor_block"]
-        factors = (m + -(-rows // block)) * -(-k // block) if block else m + rows
+        of_a = m * self.bits["factors_of_a"]
+        factors = (of_a + -(-rows // block)) * -(-k // block) if block else of_a + rows
+        groups = rows * (k // self.bits["group"]) if self.bits["group"] else 0
         elements = {"a": m * k, "b": rows * k, "d": m * n, "bias": rows, "residual": m * n, "factor": factors}
+        elements["group_bits"] = groups
         num_bytes = sum(-(-count * self.bits[name] // 8) for name, count in elements.items())
         return {"compute": 2e6 * m * n * k / self.flops_per_s, "memory": 1e6 * num_bytes / self.bytes_per_s}
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
+from . import _torch_packed_linear  # noqa: F401 - which registers its operator
 from ._torch_blocks import PACKED
 from ._torch_operators import NAMESPACE
 
@@ -19,6 +20,12 @@ def _linear_flops(x: Any, weight: Any, *_: Any, **__: Any) -> int:
     """Count two operations for each element of x and row of the weight, as torch does of mm and addmm."""
     num_held = 2 if x.dtype in PACKED else 1
     return int(2 * num_held * math.prod(x.shape) * weight.shape[0])
+
+
+@register_flop_formula(_operators.packed_linear)
+def _packed_linear_flops(x_shape: Any, *_: Any, columns: int, **__: Any) -> int:
+    """Count the same of a packed weight, whose bytes do not tell its rows."""
+    return int(2 * math.prod(x_shape) * columns)
 
 
 @register_flop_formula(_operators.matmul)

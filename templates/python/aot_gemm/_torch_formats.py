@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from . import _row_table, errors
 from ._torch_modules import ROWS, why_not_planned
+from ._torch_packed import DTYPES, PackedWeight, dequantize, pack, unpack
+from ._torch_packed_linear import direct
 from ._torch_prepare import quantize_by_rows, quantize_weight
-from ._torch_products import linear
+from ._torch_products import dispatch, linear
+from ._torch_rounding import rounded
 from ._torch_rows import quantize
+from ._weight_format import FORMATS as WEIGHT_FORMATS
+from ._weight_format import PackedLayout, WeightFormat
+
+
+class Held(NamedTuple):
+    """What a narrow weight is, where its bytes do not tell."""
+
+    shape: tuple[int, int]
+    """(n, k)."""
+    dtype: torch.dtype
+    """Of the weight that it stands for."""
 
 
 @dataclass(frozen=True)
 class RowFormat:
     """Elements of 8 bits, with one factor for each row of the weight and one for each row of the input.
 
-    A format of another kind, as of blocks or of the weight alone, has these methods too; nothing else knows of formats.
+    A format of another kind, as of the weight alone, has these methods too; nothing else knows of formats.
     """
 
     name: str
@@ -32,9 +46,15 @@ class RowFormat:
         """Round a weight (n, k): return its elements (n, k), and their factors (n, 1) in float32."""
         return quantize_weight(weight, self.dtype)
 
-    def widen(self, qweight: Any, scale: Any, dtype: torch.dtype) -> Any:
+    def widen(self, qweight: Any, scale: Any, dtype: torch.dtype, held: Held | None = None) -> Any:
         """Return what elements and factors stand for, in `dtype`."""
+        del held
         return (qweight.float() * scale).to(dtype)
+
+    def retyped(self, qweight: Any, scale: Any, held: Held, dtype: torch.dtype) -> Any:
+        """Return the elements of a weight that is of another type from now on."""
+        del scale, held, dtype
+        return qweight
 
     def has_kernel(self, cols: int, dtype: torch.dtype) -> bool:
         """Say whether the package has a kernel, other than the fallback, that rounds inputs (..., cols) of `dtype`."""
@@ -44,20 +64,85 @@ class RowFormat:
             return False
         return "fallback" not in tiers
 
-    def product(self, x: Any, qweight: Any, scale: Any, bias: Any, *, by_kernel: bool) -> Any:
+    def product(self, x: Any, qweight: Any, scale: Any, bias: Any, n: int, *, by_kernel: bool) -> Any:
         """Compute x @ weight^T + bias of an input (..., k), whose rows the package's kernel rounds, or torch."""
+        del n
         rows, scale_x = quantize(x, self.dtype) if by_kernel else quantize_by_rows(x, self.dtype)
         return linear(rows, qweight, bias, scale_x=scale_x, scale_w=scale, out_dtype=x.dtype)
 
 
-FORMATS = {
+@dataclass(frozen=True)
+class PackedFormat:
+    """A weight that is packed for `packed_linear`, beside inputs as they are; its methods are those of RowFormat."""
+
+    name: str
+    form: WeightFormat
+    dtype: torch.dtype = torch.uint8
+    """Of the bytes."""
+
+    def why_not(self, n: int, k: int, dtype: torch.dtype, *, bias: bool) -> str | None:
+        """Say why this wheel has no tuned products of a weight (n, k); None where it has."""
+        try:
+            self.form.check(n, k)
+        except errors.FormatError as error:
+            return str(error)
+        return why_not_planned(n, k, dtype, weight_dtype=self.form.name, bias=bias)
+
+    def narrow(self, weight: Any) -> tuple[Any, Any]:
+        """Round and pack a weight (n, k): return its bytes, and float32 factors, none where the format has none."""
+        n, k = weight.shape
+        device = weight.device
+        if device.type == "meta":
+            count = 0 if not self.form.has_row_factors else 1 if self.form.group else n
+            data = torch.empty(PackedLayout(self.form).shape(n, k), dtype=self.dtype, device=device)
+            return data, torch.empty(count, device=device)
+        dtype = weight.dtype if weight.dtype in DTYPES else torch.bfloat16
+        codes, factors, zeros, scale = rounded(self.form, weight, dtype)
+        packed = pack(codes, factors, zeros, format=self.form.name, scale=scale)
+        return packed.data, torch.empty(0, device=device) if packed.scale is None else packed.scale
+
+    def widen(self, qweight: Any, scale: Any, dtype: torch.dtype, held: Held | None = None) -> Any:
+        """Return what the bytes stand for, in `dtype`."""
+        return dequantize(self._packed(qweight, scale, held), dtype)
+
+    def retyped(self, qweight: Any, scale: Any, held: Held, dtype: torch.dtype) -> Any:
+        """Return the bytes of a weight that is of another type from now on: of int4 with factors of that."""
+        if self.form.factor_bits != 16 or dtype == held.dtype or qweight.device.type == "meta":
+            return qweight
+        parts = unpack(self._packed(qweight, scale, held))
+        return pack(parts.codes, parts.factors.to(dtype), parts.zeros, format=self.form.name).data
+
+    def has_kernel(self, cols: int, dtype: torch.dtype) -> bool:
+        """Say that inputs need no rounding."""
+        del cols, dtype
+        return True
+
+    def product(self, x: Any, qweight: Any, scale: Any, bias: Any, n: int, *, by_kernel: bool) -> Any:
+        """Compute x @ weight^T + bias of an input (..., k)."""
+        del by_kernel
+        factors = scale if self.form.has_row_factors else None
+        options = {"weight_format": self.form.name, "columns": n}
+        return dispatch("packed_linear", direct, (x, qweight, bias, factors), None, options)
+
+    def _packed(self, qweight: Any, scale: Any, held: Held | None) -> PackedWeight:
+        if held is None:
+            raise errors.OperandError(f"the bytes of a {self.name} weight do not tell its shape; pass it")
+        return PackedWeight(
+            qweight, scale if self.form.has_row_factors else None, self.form.name, held.shape, held.dtype
+        )
+
+
+_OTHER_NAMES = {"int8": "int8_weight_only", "e4m3": "fp8_weight_only"}
+"""Of formats whose own names stand for products with narrow inputs too."""
+FORMATS: dict[str, RowFormat | PackedFormat] = {
     "fp8": RowFormat("fp8", torch.float8_e4m3fn),
     "int8": RowFormat("int8", torch.int8),
+    **{name: PackedFormat(name, form) for form in WEIGHT_FORMATS for name in (_OTHER_NAMES.get(form.name, form.name),)},
 }
 """By the name that `quantize` takes."""
 
 
-def format_of(name: Any) -> RowFormat:
+def format_of(name: Any) -> RowFormat | PackedFormat:
     """Return a format by its name.
 
     Raises:

@@ -11,6 +11,7 @@ from ._constant import ConstantWeight
 from ._dtypes import dtype_name
 from ._extras import split_factors
 from ._torch_operators import LIBRARY
+from ._torch_packed import PackedWeight
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -95,6 +96,8 @@ def linear(x: Any, weight: Any, bias: Any = None, *, out: Any = None, **options:
     Gradients are recorded of x, weight and bias in bfloat16 and float16, without further arguments. The backward pass
     is torch's own products: a wheel has tuned kernels for what a forward pass needs. Other recorded products raise
     GradientError. An autocast is not heeded. The promise of `constant` holds in eager calls alone.
+
+    The weight may be one that `pack` returned too, with `bias`, `out`, `out_dtype` and the modes alone beside it.
     """
     if (
         not (options or is_compiling())
@@ -108,6 +111,10 @@ def linear(x: Any, weight: Any, bias: Any = None, *, out: Any = None, **options:
         )
     ):
         return _operations.linear(x, weight, bias, out=out)
+    if type(weight) is PackedWeight:
+        from ._torch_packed_linear import packed_linear  # which imports this module
+
+        return packed_linear(x, weight, bias, out=out, **options)
     return dispatch("linear", _operations.linear, (x, weight, bias), out, options)
 
 

@@ -11,7 +11,7 @@ from torch.fx import Proxy
 from torch.utils._pytree import tree_map_only
 
 from . import errors
-from ._torch_formats import format_of
+from ._torch_formats import Held, format_of
 from ._torch_modules import REFUSALS, is_served, traced_call
 from ._torch_products import is_transformed
 from ._torch_promises import promised
@@ -23,10 +23,12 @@ _is_compiling = torch.compiler.is_compiling
 
 
 class QuantizedLinear(nn.Linear):
-    """A Linear of 8-bit elements, in an nn.Linear's place: the weight of 16 bits is gone.
+    """A Linear of narrow elements, in an nn.Linear's place: the weight of 16 bits is gone.
 
     Buffers, by which it is saved and loaded: `qweight` (out_features, in_features), of float8_e4m3fn or int8, and
-    `scale` (out_features, 1), float32, the factor of each row. `bias` stays a parameter. What follows of it:
+    `scale` (out_features, 1), float32, the factor of each row. Of a format of the weight alone, `qweight` are its
+    packed bytes, and `scale` its float32 factors, of no elements where it has none. `bias` stays a parameter. What
+    follows of it:
 
     - `weight` is what these stand for, in `weight_dtype`: computed where it is read, and written by nobody. A write of
       it, as of adapters that are merged, is a ReadOnlyError; `requantize` takes another weight.
@@ -59,7 +61,7 @@ class QuantizedLinear(nn.Linear):
             bias: the same.
             device: the same.
             dtype: of the bias, and of inputs and results: bfloat16 or float16.
-            format: "fp8" or "int8".
+            format: as `quantize` has it.
 
         Raises:
             UnsupportedError: there is no such format.
@@ -71,7 +73,7 @@ class QuantizedLinear(nn.Linear):
         vars(self).update(quantized_state(self, format, zeros, *format_of(format).narrow(zeros)))
 
     def forward(self, input: Any) -> Any:  # noqa: A002 - nn.Linear's name of it
-        """Compute input @ weight^T + bias for an input (..., in_features), rounded by rows to the weight's format."""
+        """Compute input @ weight^T + bias for an input (..., in_features), rounded by rows where the format says so."""
         if isinstance(input, Proxy):
             return traced_call(self, input)
         bias = self.bias
@@ -92,7 +94,13 @@ class QuantizedLinear(nn.Linear):
         return nn.functional.linear(input, self.weight if is_kept else self.dequantize(), bias)
 
     def _product(self, x: Any, qweight: Any, bias: Any) -> Any:
-        return format_of(self.format).product(x, qweight, self.scale, bias, by_kernel=self.has_kernel)
+        n = self.out_features
+        return format_of(self.format).product(x, qweight, self.scale, bias, n, by_kernel=self.has_kernel)
+
+    @property
+    def held(self) -> Held:
+        """Return what the buffers do not tell of the weight."""
+        return Held((self.out_features, self.in_features), self.weight_dtype)
 
     @property
     def weight(self) -> Any:
@@ -105,7 +113,7 @@ class QuantizedLinear(nn.Linear):
 
     def dequantize(self) -> Any:
         """Return a new tensor (out_features, in_features) of `weight_dtype`: what elements and factors stand for."""
-        return format_of(self.format).widen(self.qweight, self.scale, self.weight_dtype)
+        return format_of(self.format).widen(self.qweight, self.scale, self.weight_dtype, self.held)
 
     @torch.no_grad()
     def requantize(self, weight: Any) -> None:
@@ -119,11 +127,10 @@ class QuantizedLinear(nn.Linear):
         Raises:
             ShapeError: it has another shape.
         """
-        if tuple(weight.shape) != tuple(self.qweight.shape):
-            raise errors.ShapeError(
-                f"requantize: got a weight {tuple(weight.shape)}; expected {tuple(self.qweight.shape)}, as it is held"
-            )
-        qweight, scale = format_of(self.format).narrow(weight.detach())
+        shape = self.held.shape
+        if tuple(weight.shape) != shape:
+            raise errors.ShapeError(f"requantize: got a weight {tuple(weight.shape)}; expected {shape}, as it is held")
+        qweight, scale = format_of(self.format).narrow(weight.detach().to(self.weight_dtype))
         self.qweight.copy_(qweight)
         self.scale.copy_(scale)
 
@@ -149,6 +156,7 @@ class QuantizedLinear(nn.Linear):
             moved = {name: fn(tensor) for name, tensor in held.items()}
             dtype = fn(torch.empty(0, dtype=self.weight_dtype, device=held["scale"].device)).dtype
             same = {x: y if y.dtype is held[x].dtype else held[x].to(y.device) for x, y in moved.items()}
+            same["qweight"] = format_of(self.format).retyped(same["qweight"], same["scale"], self.held, dtype)
             held, self.weight_dtype = same, dtype
         finally:
             self._buffers.update(held)
@@ -157,7 +165,7 @@ class QuantizedLinear(nn.Linear):
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *arguments: Any) -> None:
         wide = state_dict.get(f"{prefix}weight")
         if wide is not None and f"{prefix}qweight" not in state_dict:
-            qweight, scale = format_of(self.format).narrow(wide.detach())
+            qweight, scale = format_of(self.format).narrow(wide.detach().to(self.weight_dtype))
             state_dict |= {f"{prefix}qweight": qweight, f"{prefix}scale": scale}
             del state_dict[f"{prefix}weight"]
         super()._load_from_state_dict(state_dict, prefix, *arguments)
@@ -195,7 +203,7 @@ def quantized_state(linear: Any, name: str, weight: Any, qweight: Any, scale: An
 
 def _refuse(layer: QuantizedLinear) -> None:
     raise errors.ReadOnlyError(
-        f"the weight of a QuantizedLinear of {layer.format} is held in 8 bits, and is not written; merge adapters "
+        f"the weight of a QuantizedLinear of {layer.format} is held in that alone, and is not written; merge adapters "
         "before quantize, or call requantize(layer.dequantize() + delta) of the layer"
     )
 
@@ -207,7 +215,7 @@ class _Recorded(torch.autograd.Function):
     def forward(ctx: Any, x: Any, bias: Any, qweight: Any, scale: Any, layer: QuantizedLinear) -> Any:
         """Compute the product of an input (..., in_features)."""
         ctx.save_for_backward(qweight, scale)
-        ctx.format = layer.format
+        ctx.format, ctx.held = layer.format, layer.held
         return layer._product(x, qweight, bias)  # noqa: SLF001
 
     @staticmethod
@@ -216,7 +224,7 @@ class _Recorded(torch.autograd.Function):
         qweight, scale = ctx.saved_tensors
         of_x = of_bias = None
         if ctx.needs_input_grad[0]:
-            of_x = torch.matmul(gradient, format_of(ctx.format).widen(qweight, scale, gradient.dtype))
+            of_x = torch.matmul(gradient, format_of(ctx.format).widen(qweight, scale, gradient.dtype, ctx.held))
         if ctx.needs_input_grad[1]:
             of_bias = gradient.reshape(-1, gradient.shape[-1]).sum(0)
         return of_x, of_bias, None, None, None

@@ -62,7 +62,7 @@ class QuantizeReport:
     def __str__(self) -> str:
         """Write lines of numbers, and one for each module that was left."""
         counts = f"{len(self.quantized)} quantized, {len(self.already)} were already, {len(self.left)} left"
-        lines = [f"{counts}; weights are {self.format} by rows, and results differ by that"]
+        lines = [f"{counts}; weights are {self.format}, and results differ by that"]
         lines.append(f"the model's tensors take {_mib(self.bytes_after)}; before {_mib(self.bytes_before)}")
         if self.is_constant:
             lines.append("their weights are promised to be constant: nobody may write them while they are in use")

@@ -25,6 +25,7 @@ from ._enumerations import (
     READ,
     SCALE_BLOCK,
     USE_FAST_ACCUM,
+    WEIGHT_FORMATS,
     WRITTEN,
 )
 from ._extras import ACTIVATIONS, GATES, refuse_activation
@@ -174,6 +175,8 @@ def _record(call: TensorCall) -> tuple[Any, ...]:
         "element": _element(call),
         "flags": _flags(call),
         "rotary_dim": -1 if rotary_dim is None else rotary_dim,
+        "weight_format": WEIGHT_FORMATS.index(call.options.get("weight_format", "none")),
+        "columns": call.options.get("columns", 0),
         "eps": 0.0,
         "weight_offset": 0.0,
         "weights": tuple(map(_shape, call.tensors["weight"])) if is_listed else None,
@@ -202,6 +205,8 @@ def _shapes_of(call: TensorCall) -> dict[str, tuple[Any, ...]]:
 
 def _shape_of_product(call: TensorCall) -> tuple[Any, ...]:
     leading, right = tuple(call.x.shape[:-1]), tuple(call.weight.shape)
+    if call.function == "packed_linear":
+        return (*leading, call.options["columns"])
     if call.function != "matmul":
         return (*leading, right[0] // 2 if call.function == "gated_linear" else right[0])
     if len(right) <= 2:

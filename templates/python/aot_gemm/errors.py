@@ -30,6 +30,10 @@ class OperandError(AotGemmError, TypeError):
     """
 
 
+class FormatError(AotGemmError, ValueError):
+    """A weight, or its parts, that a narrow format does not have: extents, types or codes."""
+
+
 class GradientError(AotGemmError, RuntimeError):
     """An operand whose gradient torch would record, which this package does not."""
 

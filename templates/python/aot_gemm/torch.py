@@ -25,12 +25,16 @@ import torch
 from . import (
     _torch_blocks,
     _torch_flops,  # noqa: F401 - which has FlopCounterMode count the products
+    _torch_packed,
+    _torch_packed_linear,  # noqa: F401 - which registers the product of packed weights
     _torch_rows,
+    errors,
 )
-from ._torch_blocks import dequantize
+from ._torch_checkpoints import load_packed
 from ._torch_export import fuse
 from ._torch_grouped import grouped_linear
 from ._torch_modules import Linear
+from ._torch_packed import PackedWeight, pack, unpack
 from ._torch_patch import patch, patched, quantize_model, unpatch
 from ._torch_prepare import PreparedWeight, prepare
 from ._torch_products import gated_linear, linear, matmul
@@ -40,6 +44,7 @@ from ._torch_rows import gelu_tanh_mul, layer_norm, rms_norm, rotary, silu_mul
 
 __all__ = [
     "Linear",
+    "PackedWeight",
     "PatchReport",
     "PreparedWeight",
     "QuantizeReport",
@@ -52,7 +57,9 @@ __all__ = [
     "inductor_options",
     "layer_norm",
     "linear",
+    "load_packed",
     "matmul",
+    "pack",
     "patch",
     "patched",
     "prepare",
@@ -60,8 +67,41 @@ __all__ = [
     "rms_norm",
     "rotary",
     "silu_mul",
+    "unpack",
     "unpatch",
 ]
+
+
+def dequantize(values: Any, scale: Any = None, dtype: Any = None) -> Any:
+    """Return what narrow elements stand for: those of a packed weight, or those that `quantize` of a tensor returned.
+
+        wide = aot_gemm.torch.dequantize(packed)
+        wide = aot_gemm.torch.dequantize(*aot_gemm.torch.quantize(x, "nvfp4"))
+
+    Args:
+        values: a PackedWeight, which has its factors; or (..., k / 2) of uint8 or float4_e2m1fn_x2, or (..., k) of
+            float8_e4m3fn, on any device.
+        scale: of elements: factors of blocks, of float8_e4m3fn or float8_e8m0fnu, in atoms or in rows of blocks; with
+            a pair the second is the tensor's own float32 factor.
+        dtype: of the result, to which products in float32 are rounded once: bfloat16, float16 or float32; by default
+            that of a packed weight's factors, or bfloat16.
+
+    Returns:
+        (n, k) of a packed weight, else (..., k), on the device of `values`.
+
+    Raises:
+        DtypeError: of elements or factors of another type.
+        OperandError: a packed weight is given factors.
+        ShapeError: the factors are not those of so many elements.
+    """
+    if not isinstance(values, PackedWeight):
+        return _torch_blocks.dequantize(values, scale, dtype or torch.bfloat16)
+    if scale is not None:
+        raise errors.OperandError(
+            "dequantize of a packed weight: got scale, expected none, for the weight has its factors; leave it away, "
+            "or give the result's type as dtype="
+        )
+    return _torch_packed.dequantize(values, dtype)
 
 
 def quantize(x: Any, *arguments: Any, **options: Any) -> Any:
@@ -75,9 +115,9 @@ def quantize(x: Any, *arguments: Any, **options: Any) -> Any:
     float16 that this wheel has tuned products of the format for, and of those under `patch`. The module stays the same
     object, with its hooks and its bias. Its parameter `weight` becomes the buffers `qweight` and `scale`, and the
     weight of 16 bits is freed; while this runs, both are held. `state_dict` has the buffers; they are loaded into a
-    model that was quantized as well, whose weights may be of the meta device, on the CPU or other ones. Inputs are
-    rounded by rows with each call, by the wheel's kernel, or by torch where it has none. A weight that another module
-    has too, as an embedding has the head's, stays. Where this raises, the model is as it was.
+    model that was quantized as well, whose weights may be of the meta device, on the CPU or other ones. Inputs of "fp8"
+    and "int8" are rounded by rows with each call, by the wheel's kernel, or by torch where it has none. A weight that
+    another module has too, as an embedding has the head's, stays. Where this raises, the model is as it was.
 
     `quantize(x, dtype=torch.float8_e4m3fn, granularity="row", *, scale=None, out=None, scale_out=None)` is the
     package's `quantize`, as `rms_norm` is here.
@@ -93,7 +133,9 @@ def quantize(x: Any, *arguments: Any, **options: Any) -> Any:
 
     Args:
         x: an nn.Module, or a tensor (..., cols).
-        arguments: of a model `format`: "fp8" (float8_e4m3fn) or "int8", with a factor for each row.
+        arguments: of a model `format`: "fp8" (float8_e4m3fn) or "int8", with a factor for each row, of inputs too. Or
+            of the weight alone, packed as `pack` does: "int4g128" (also g32 and g64, with z for zero points), "nvfp4",
+            "mxfp4", "int8_weight_only" or "fp8_weight_only". Weights are rounded to nearest, and nothing is calibrated.
         options: of a model `where`, as `patch` has it, and `constant`, the promise that `patch` has, of the buffers.
 
     Returns:
@@ -124,5 +166,5 @@ def inductor_options() -> dict[str, Any]:
     return {"post_grad_custom_pre_pass": ProductsPass()}
 
 
-for _public in (Linear, QuantizedLinear, PatchReport, QuantizeReport, PreparedWeight):
+for _public in (Linear, PackedWeight, QuantizedLinear, PatchReport, QuantizeReport, PreparedWeight):
     _public.__module__ = __name__  # where pickles look for it

@@ -9,8 +9,10 @@ from aot.core.operands import Arrangement, element_of, operands
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.reference import needed, reference, sum_error
+from aot.core.reference import values_of as reference_values
 from aot.core.signature import Argument
 from aot.kinds.gemm.inputs import draw_scales
+from aot.kinds.gemm.packed_inputs import draw_packed
 from aot.kinds.inputs import deviation, draw
 from tests.unit.torch_twin import compute
 
@@ -200,12 +202,16 @@ def values_of(problem, arrangement, rng):
     for argument, matrix in operands(problem, 0, arrangement).items():
         if argument is not Argument.D:
             dtype, shape = element_of(problem.operation, argument), (matrix.num_rows, matrix.num_columns)
-            bits[argument] = draw(dtype, rng, shape)
+            weight = problem.operation.b.weight if argument is Argument.B else None
+            extents = problem.n, problem.k
+            element = problem.operation.a.element
+            bits[argument] = draw_packed(weight, element, extents, rng) if weight else draw(dtype, rng, shape)
             if argument is Argument.SCALE_A or (argument is Argument.SCALE_B and dtype.bits == 8):
                 bits[argument] = draw_scales(rng, shape, 1 / deviation(problem.operation.a.element) ** 2, dtype)
             assert bits[argument].dtype == bits_type(dtype)
-    indices = needed(problem, np.arange(problem.m), np.arange(problem.n), arrangement)
-    return bits, {x: decode(element_of(problem.operation, x), y[np.ix_(*indices[x])]) for x, y in bits.items()}
+    columns = np.arange(problem.n)
+    indices = needed(problem, np.arange(problem.m), columns, arrangement)
+    return bits, {x: reference_values(problem, x, y[np.ix_(*indices[x])], columns) for x, y in bits.items()}
 
 
 @pytest.mark.parametrize(
@@ -213,7 +219,7 @@ def values_of(problem, arrangement, rng):
 )
 @pytest.mark.parametrize("is_interleaved", [False, True])
 def test_torch_agrees_on_every_operation(operation, is_interleaved):
-    problem = Problem(operation, 17, 144, 272)
+    problem = Problem(operation, 17, 144, 272 if operation.b.weight is None else 256)
     arrangement = Arrangement(is_interleaved=is_interleaved)
     bits, values = values_of(problem, arrangement, np.random.default_rng(7))
     found, expected = (

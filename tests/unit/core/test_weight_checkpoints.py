@@ -7,8 +7,9 @@ from aot.core.element import ElementType
 from aot.core.errors import FormatError
 from aot.core.numerics import decode
 from aot.core.weight_checkpoints import from_awq, from_compressed_int4, from_gptq, from_mxfp4, from_nvfp4
-from aot.core.weight_format import Code, weight_values
+from aot.core.weight_format import Code
 from aot.core.weight_packing import pack, unpack
+from aot.core.weight_values import code_values, weight_values
 
 N, K = 24, 256
 
@@ -69,12 +70,12 @@ def test_nvfp4_and_mxfp4_have_two_codes_in_a_byte():
     held = np.array([[row[j] | row[j + 1] << 4 for j in range(0, K, 2)] for row in codes.astype(int)], np.uint8)
     scales = rng.integers(0, 0x7F, (N, K // 16)).astype(np.uint8)
     read = from_nvfp4(held, scales, 0.25)
-    expected = Code.E2M1.values[codes] * np.repeat(decode(ElementType.E4M3, scales), 16, 1)
+    expected = code_values(Code.E2M1)[codes] * np.repeat(decode(ElementType.E4M3, scales), 16, 1)
     assert np.array_equal(weight_values(read.form, read.parts, ElementType.BFLOAT16), expected)
     assert read.factor == np.float32(0.25)
     scales = rng.integers(100, 140, (N, K // 32)).astype(np.uint8)
     read = from_mxfp4(held.reshape(N, K // 32, 16), scales)
-    expected = Code.E2M1.values[codes] * np.repeat(2.0 ** (scales.astype(int) - 127), 32, 1)
+    expected = code_values(Code.E2M1)[codes] * np.repeat(2.0 ** (scales.astype(int) - 127), 32, 1)
     assert np.array_equal(weight_values(read.form, read.parts, ElementType.BFLOAT16), expected)
 
 

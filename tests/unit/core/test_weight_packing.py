@@ -6,6 +6,7 @@ import pytest
 
 from aot.core.errors import FormatError
 from aot.core.weight_format import (
+    BLOCK_K,
     E4M3,
     FORMATS,
     INT4_G32,
@@ -16,9 +17,10 @@ from aot.core.weight_format import (
     MXFP4,
     NVFP4,
     Code,
+    PackedLayout,
     WeightParts,
 )
-from aot.core.weight_packing import BLOCK_K, PackedLayout, pack, unpack
+from aot.core.weight_packing import pack, unpack
 
 IDS = [x.name for x in FORMATS]
 BLOCK_BYTES = {

@@ -9,7 +9,7 @@ import aot.families
 from aot.core.candidate import Accepted, Reason, gemm_candidate
 from aot.core.errors import CandidateError, FamilyError
 from aot.core.target import load_target
-from aot.families import _entry_points, families, families_for, family_named, family_of
+from aot.families import _entry_points, families, families_for, family_named, family_of, tiling_of
 from aot.families._entry_points import GROUP, OWN, SOURCE_TREE, registrations
 from aot.space.enumeration import Patterns, census, legal
 from aot.space.legality import check
@@ -19,6 +19,9 @@ from tests.unit.twins import BF16, problem_of
 FOLDER = Path(aot.families.__file__).parent
 MODULES = {x.stem: x.relative_to(FOLDER).with_suffix("") for x in FOLDER.rglob("[!_]*.py")}
 NAMES = sorted(MODULES)
+
+PACKED = "weight_only", "weight_only_simt"
+"""The families of packed weights, of which a chip without TMA has the fallback."""
 
 NEW_FAMILY = """
 from dataclasses import dataclass
@@ -197,6 +200,7 @@ def test_a_family_that_cannot_be_loaded_stops_what_needs_it_alone(installed, sou
                 "sm90_prefetch_b",
                 "sm90_quack",
                 "sm90_stream_k",
+                *PACKED,
             ],
         ),
         (
@@ -210,6 +214,7 @@ def test_a_family_that_cannot_be_loaded_stops_what_needs_it_alone(installed, sou
                 "sm100_persistent",
                 "sm100_quack",
                 "sm100_tgv",
+                *PACKED,
             ],
         ),
         (
@@ -223,13 +228,14 @@ def test_a_family_that_cannot_be_loaded_stops_what_needs_it_alone(installed, sou
                 "sm100_persistent",
                 "sm100_quack",
                 "sm100_tgv",
+                *PACKED,
             ],
         ),
-        ("gb10", ["cluster_split_k", "mma_sync", "simt"]),
-        ("rtx_pro_6000", ["cluster_split_k", "mma_sync", "simt"]),
-        ("a100", ["mma_sync", "simt"]),
-        ("l4", ["mma_sync", "simt"]),
-        ("orin", ["mma_sync", "simt"]),
+        ("gb10", ["cluster_split_k", "mma_sync", "simt", *PACKED]),
+        ("rtx_pro_6000", ["cluster_split_k", "mma_sync", "simt", *PACKED]),
+        ("a100", ["mma_sync", "simt", PACKED[1]]),
+        ("l4", ["mma_sync", "simt", PACKED[1]]),
+        ("orin", ["mma_sync", "simt", PACKED[1]]),
     ],
 )
 def test_families_of_a_target(target, names):
@@ -255,7 +261,8 @@ def test_every_family_keeps_its_promises(target):
                 used = verdict.resources
                 assert used.num_stages * used.stage_bytes <= used.smem_bytes <= device.smem_bytes_per_block
                 assert used.num_stages >= (1 if family.is_fallback else 2)
-                needs_none = candidate.gemm.split_k == 1 or candidate.gemm.split_k_mode == "cluster"
+                tiling = tiling_of(candidate)
+                needs_none = tiling.split_k == 1 or tiling.split_k_mode == "cluster"
                 assert (family.workspace(candidate).mode == "none") == needs_none
             else:
                 assert verdict.message

@@ -13,7 +13,7 @@ NAME = "simt_64x64_c1x1_direct"
 
 
 @pytest.mark.parametrize("target", ["h200", "thor"])
-@pytest.mark.parametrize("operation", [x for x in Operation if x.grouping in FAMILY.groupings])
+@pytest.mark.parametrize("operation", [x for x in Operation if x.types in FAMILY.types])
 def test_one_candidate_takes_every_operation(target, operation):
     device = load_target(target)
     (candidate,) = FAMILY.candidates(operation, device)

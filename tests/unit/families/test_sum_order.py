@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aot.core.candidate import gemm_candidate
+from aot.core.knobs import GemmKnobs
 from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.families import families, family_of
@@ -41,7 +42,10 @@ def test_where_it_depends_on_m_or_on_arrival_there_is_none(family, mode):
 
 
 def test_every_family_names_one():
-    names = {name: order(name) for name, family in families().items() if family.kind == "gemm"}
+    named = {name: x for name, x in families().items() if x.kind == "gemm"}
+    names = {name: order(name) for name, family in named.items() if family.knobs is GemmKnobs}
+    first = next(named["weight_only"].candidates(Operation.BF16_INT4_G128_KK, load_target("h200")))
+    assert "1 blocks by turns of 4, offset apart" in named["weight_only"].sum_order(first)
     assert all(isinstance(x, str) for x in names.values())
     assert (names["simt"], names["sm100_quack"], names["sm90_block_scale"]) == ("fma", "tcgen05", "wgmma by blocks")
 

@@ -1,6 +1,7 @@
 import ctypes
 import importlib
 import sys
+from math import lcm
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,10 +12,10 @@ from aot.core.comparison import compare
 from aot.core.errors import DeviceError
 from aot.core.grouping import Grouping
 from aot.core.measurement import LibraryTime
-from aot.core.numerics import bits_type, decode
+from aot.core.numerics import bits_type
 from aot.core.operands import GemmCall, Tensor, element_of, operands
 from aot.core.operation import Operation
-from aot.core.reference import needed, reference
+from aot.core.reference import needed, reference, values_of
 from aot.core.signature import Argument
 from aot.kinds.gemm.baselines import Agreement, baseline_of
 from aot.kinds.gemm.inputs import SCALED, draw_scales
@@ -83,6 +84,8 @@ class CpuTorch:
 
 
 def drawn(operation, argument, matrix, rng):
+    if argument is Argument.B and operation.b.weight is not None:
+        return rng.integers(0, 256, (matrix.num_rows, matrix.num_columns), np.uint8)
     shape = (matrix.num_rows, matrix.num_columns)
     if argument in SCALED:
         return draw_scales(rng, shape, 0.25 / deviation(element_of(operation, SCALED[argument])))
@@ -102,7 +105,8 @@ def placed(problem, arrangement, rng):
             bits[argument] = view
         tensors[argument] = Tensor(buffer.ctypes.data, matrix)
     indices = needed(problem, np.arange(problem.m), np.arange(problem.n), arrangement)
-    values = {x: decode(element_of(problem.operation, x), y[np.ix_(*indices[x])]) for x, y in bits.items()}
+    columns = np.arange(problem.n)
+    values = {x: values_of(problem, x, y[np.ix_(*indices[x])], columns) for x, y in bits.items()}
     return GemmCall(problem, tensors), buffers, reference(problem.operation, values)
 
 
@@ -116,7 +120,20 @@ def call_of(problem):
     return call
 
 
-WITH_BASELINE = [x for x in Operation if baseline_of(x) is not None and x.grouping is Grouping.DENSE]
+WITH_BASELINE = [
+    x for x in Operation if baseline_of(x) is not None and x.grouping is Grouping.DENSE and x.types.weight is None
+]
+
+
+def test_a_packed_weight_is_timed_beside_one_of_16_bits():
+    problem, fake = problem_of(24, 32, 128, Operation.BF16_INT4_G128_KK), CpuTorch()
+    library = TorchLibrary(fake, 77)
+    baseline = library.baseline(problem.operation)
+    bound = library.bind(call_of(problem))
+    library.launch(0, bound, 0, 0, 77)
+    assert (tuple(bound.b_transposed.shape), bound.b_transposed.dtype) == ((128, 32), torch.bfloat16)
+    assert torch.equal(bound.d, torch.mm(bound.a, bound.b_transposed))
+    assert (baseline.name("torch 2.11"), fake.calls) == ("torch 2.11 mm of bf16", ["mm"])
 
 
 @pytest.mark.parametrize("operation", WITH_BASELINE, ids=lambda x: x.tag)
@@ -206,7 +223,7 @@ class Times:
 def library_bench(operation, fake):
     """Make the bench of a library on 2 sets of operands of a problem."""
     problem, gpu, plan, rng = (
-        problem_of(24, 32, 48, operation),
+        problem_of(24, 32, lcm(48, operation.k_step), operation),
         TwinGpu(l2_bytes=1 << 10),
         TimingPlan(),
         np.random.default_rng(4),

@@ -10,6 +10,7 @@ from aot.core.numerics import decode, encode
 from aot.core.operands import is_aligned
 from aot.core.operation import Operation
 from aot.core.signature import Argument
+from aot.core.weight_format import PackedLayout
 from aot.kinds.gemm import edge_shapes as cases
 from aot.measure.verify import Verifier
 from tests.unit.torch_twin import compute
@@ -88,6 +89,14 @@ def bytes_turned(operation, operands):
     return operands
 
 
+def factor_changed(operation, operands):
+    """Change the first block's factors of a packed weight, by an exponent less."""
+    layout = PackedLayout(operation.b.weight)
+    start, end = layout.code_bytes, layout.code_bytes + layout.factor_bytes
+    operands[B][:, start:end] ^= 0x08
+    return operands
+
+
 def halves_exchanged(operation, operands):
     half = len(operands[B]) // 2
     return operands | {B: np.roll(operands[B], half, axis=0)}
@@ -133,6 +142,10 @@ WRONG = {
     "no factor of the tensors": (Operation.NVFP4_BF16_KK, wrong(unscaled)),
     "halves of a byte exchanged": (Operation.MXFP4_BF16_KK, wrong(bytes_turned)),
     "no bias": (Operation.E4M3_BF16_KK, without(BIAS)),
+    "no bias beside a packed weight": (Operation.BF16_INT4_G128_KK, without(BIAS)),
+    "rows of a packed weight shifted by a tile": (Operation.BF16_MXFP4_KK, shifted(B)),
+    "factors of a packed weight's rows shifted": (Operation.FP16_INT8_KK, shifted(SCALE_B)),
+    "one byte of a packed weight": (Operation.BF16_NVFP4_KK, wrong(factor_changed)),
     "bias shifted": (Operation.FP16_KK_SILU, shifted(BIAS, 1)),
     "no residual": (Operation.BF16_KK_RESIDUAL, without(RESIDUAL)),
     "no scale of D": (Operation.E4M3_E4M3_KK, wrong(unscaled)),
@@ -208,7 +221,8 @@ def test_aligned_cases_are_aligned_and_have_every_arrangement(operation):
     if operation in NEW and operation not in (Operation.BF16_KK_BIAS, Operation.FP16_KK_BIAS):
         arranged = cases.ARRANGEMENTS if operation.gate is None else cases.GATE_ARRANGEMENTS
         assert {x.arrangement for x in shapes} == set(arranged)
-        assert cases.Content.SPECIAL in {x.content for x in shapes}
+        has_special = cases.Content.SPECIAL in {x.content for x in shapes}
+        assert has_special == (operation.b.weight is None)
     else:
         assert {(x.arrangement, x.content) for x in shapes} == {(cases.PLAIN, cases.Content.RANDOM)}
 

@@ -2,8 +2,17 @@
 
 from pathlib import Path
 
-from aot.core.weight_format import FORMATS, INT4_G128, INT8, MXFP4, NVFP4, format_named
-from aot.core.weight_packing import BLOCK_K, TILE_ROWS, PackedLayout
+from aot.core.weight_format import (
+    BLOCK_K,
+    FORMATS,
+    INT4_G128,
+    INT8,
+    MXFP4,
+    NVFP4,
+    TILE_ROWS,
+    PackedLayout,
+    format_named,
+)
 from aot.families._weight_only_tile import Tile
 from research.bench.weight_only import WEIGHTS
 from research.bench.weight_only_library import SMEM_BYTES, variants

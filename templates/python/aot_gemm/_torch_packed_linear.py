@@ -1,0 +1,132 @@
+"""`packed_linear` as an operator of torch, and the product of x with a `PackedWeight` by it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import _operations, errors
+from ._constant import ConstantWeight
+from ._torch_operators import LIBRARY, MODES, NAMESPACE, RECORDED, refuse_out
+from ._torch_packed import PackedWeight, dequantize
+from ._torch_products import dispatch
+from ._torch_promises import promised
+from ._torch_result import TensorCall, result_of
+
+_ARGUMENTS = (
+    "Tensor x, Tensor weight, Tensor? bias=None, Tensor? scale_w=None, *, str weight_format, int columns, "
+    f"ScalarType? out_dtype=None, {MODES}"
+)
+_TENSORS = ("x", "weight", "bias", "scale_w")
+"""The tensors by position."""
+SCHEMAS = {
+    "packed_linear": f"({_ARGUMENTS}) -> Tensor",
+    "packed_linear.out": f"({_ARGUMENTS}, Tensor(a!) out) -> ()",
+}
+
+
+def _kernel(x: Any, weight: Any, bias: Any = None, scale_w: Any = None, **options: Any) -> Any:
+    return _operations.packed_linear(x, promised(weight), bias, scale_w=scale_w, **options)
+
+
+def _kernel_out(*operands: Any, **options: Any) -> None:
+    _kernel(*operands, **options)
+
+
+def _call_of(operands: tuple[Any, ...], options: dict[str, Any]) -> TensorCall:
+    tensors = dict(zip(_TENSORS, operands, strict=False)) | {"out": options.get("out")}
+    return TensorCall("packed_linear", tensors, options)
+
+
+def _fake(*operands: Any, **options: Any) -> Any:
+    shape, dtype = result_of(_call_of(operands, options))
+    return operands[0].new_empty(shape, dtype=getattr(torch, dtype))
+
+
+def _fake_out(*operands: Any, **options: Any) -> None:
+    result_of(_call_of(operands, options))
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Any, keyword_only_inputs: dict[str, Any] | None = None) -> None:  # noqa: ARG001
+    options = keyword_only_inputs or {}
+    x, weight, _, scale = (*inputs, None, None)[:4]
+    if x.dtype not in RECORDED or options.get("out_dtype") not in (None, x.dtype):
+        raise errors.GradientError(
+            f"packed_linear: an operand of {x.dtype} requires a gradient, which is recorded of bfloat16 and float16 "
+            "alone, with results of the same type; run it under torch.no_grad()"
+        )
+    ctx.save_for_backward(weight, scale)
+    ctx.made = options["weight_format"], (options["columns"], x.shape[-1]), x.dtype
+
+
+def _backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
+    weight, scale = ctx.saved_tensors
+    needs, (form, shape, dtype) = ctx.needs_input_grad, ctx.made
+    of_x = of_bias = None
+    if needs[0]:
+        of_x = torch.matmul(gradient, dequantize(PackedWeight(weight, scale, form, shape, dtype), dtype))
+    if len(needs) > 2 and needs[2]:
+        of_bias = gradient.reshape(-1, gradient.shape[-1]).sum(0)
+    return (of_x, None, of_bias, None)[: len(needs)] + (None,) * (len(needs) - 4)
+
+
+def _batched(info: Any, in_dims: tuple[Any, ...], *operands: Any, **options: Any) -> tuple[Any, int]:  # noqa: ARG001
+    """Compute the product of all of a batch of x, the one operand that torch.vmap may have a batch of."""
+    if any(x is not None for x in in_dims[1:]):
+        raise errors.UnsupportedError(
+            "packed_linear: under torch.vmap x alone may have a batch; call it outside of vmap"
+        )
+    x = operands[0].movedim(in_dims[0], 0)
+    return _operators.packed_linear.default(x, *operands[1:], **options), 0
+
+
+def _register() -> None:
+    """Register the operator in the library of the products."""
+    strides = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)
+    for operator, schema in SCHEMAS.items():
+        LIBRARY.define(f"{operator}{schema}", tags=(torch.Tag.pt2_compliant_tag, strides))
+    qualified = f"{NAMESPACE}::packed_linear"
+    LIBRARY.impl("packed_linear", _kernel, "CompositeExplicitAutograd")
+    LIBRARY.impl("packed_linear.out", _kernel_out, "CompositeExplicitAutograd")
+    torch.library.register_fake(qualified, _fake, lib=LIBRARY)
+    torch.library.register_fake(f"{qualified}.out", _fake_out, lib=LIBRARY)
+    torch.library.register_autograd(qualified, _backward, setup_context=_save, lib=LIBRARY)
+    torch.library.register_vmap(qualified, _batched, lib=LIBRARY)
+    LIBRARY.impl("packed_linear.out", refuse_out("packed_linear"), "Autograd", with_keyset=True)
+
+
+_operators: Any = getattr(torch.ops, NAMESPACE)
+_register()
+
+
+def direct(x: Any, data: Any, bias: Any, scale: Any, *, out: Any, **options: Any) -> Any:
+    """Call the package's function, with the promise of the weight where there is one."""
+    return _operations.packed_linear(
+        x, data if isinstance(data, ConstantWeight) else promised(data), bias, scale_w=scale, out=out, **options
+    )
+
+
+def packed_linear(x: Any, weight: PackedWeight, bias: Any = None, *, out: Any = None, **options: Any) -> Any:
+    """Compute x @ weight^T + bias of a packed weight: `linear` of it.
+
+    Gradients are recorded of x and the bias: those of torch's product with the dequantised weight.
+
+    Args:
+        x: (..., k), bfloat16 or float16; of weights whose factors are of one of the two, of that.
+        weight: what `pack` returned.
+        bias: (n,), of x's type; None for none.
+        out: (..., n), written to; allocated where it is not given.
+        options: `out_dtype`, `deterministic` and `batch_invariant`, as the package's `packed_linear` has them.
+
+    Raises:
+        DtypeError: x is of another type than the weight's factors.
+        AotGemmError: one of its classes, as of the package's `packed_linear`.
+    """
+    if weight.dtype is not None and x.dtype != weight.dtype:
+        raise errors.DtypeError(
+            f"linear: x is {x.dtype}, and the packed weight has factors of {weight.dtype}; expected one type; convert "
+            "x, or pack the weight with factors of its type"
+        )
+    known = {"weight_format": weight.format, "columns": weight.shape[0]}
+    return dispatch("packed_linear", direct, (x, weight.data, bias, weight.scale), out, known | options)

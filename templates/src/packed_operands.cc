@@ -1,0 +1,98 @@
+#include "packed_operands.h"
+
+#include <cinttypes>
+
+#include "refusal.h"
+#include "scales.h"
+
+namespace aot {
+
+namespace {
+
+constexpr Product kPackedProduct = Product::kPackedLinear;
+
+// Checks that the bytes are those of a weight of so many rows, for the k of x.
+int check_bytes(const DLTensor& x, const DLTensor& weight, const Options& options) {
+  const PackedFormat format = {options.weight_format};
+  const char* name = word_of(options.weight_format);
+  const int64_t k = x.ndim > 0 ? x.shape[x.ndim - 1] : 0;
+  if (k % format.quantum() != 0) {
+    return refuse("ShapeError", "packed_linear: x %s has k %" PRId64 "; expected a multiple of %" PRId64 ", of which weights of "
+                  "%s are packed", shape_text(x).characters, k, format.quantum(), name);
+  }
+  const int64_t extents[] = {format.num_rows(options.columns), format.row_bytes(k)};
+  if (weight.ndim == 2 && weight.shape[0] == extents[0] && weight.shape[1] == extents[1]) return 0;
+  return refuse("ShapeError", "packed_linear: weight has shape %s; expected %s, the bytes of %" PRId64 " rows of %s for x %s",
+                shape_text(weight).characters, Text(extents, 2).characters, options.columns, name, shape_text(x).characters);
+}
+
+// Checks the factors of the weight: one for each of its rows, or one for all.
+int check_scale(const Operands& operands, bool is_scaled) {
+  const DLTensor* scale = operands[kScaleW];
+  const Options& options = operands.options;
+  if ((scale != nullptr) != is_scaled) {
+    return refuse("OperandError", "packed_linear: got %s; expected %s, as weights of %s have", scale == nullptr ? "no scale_w" : "scale_w",
+                  is_scaled ? "float32 factors, one or one for each row" : "none", word_of(options.weight_format));
+  }
+  if (scale == nullptr) return 0;
+  if (check_tensor_of(kPackedProduct, "scale_w", *scale, *operands[kLeft], Element::kFloat32) != 0) return -1;
+  if (is_one_element(*scale) || (scale->ndim == 1 && scale->shape[0] == options.columns) ||
+      (scale->ndim == 2 && scale->shape[0] == options.columns && scale->shape[1] == 1)) {
+    return 0;
+  }
+  return refuse("ShapeError", "packed_linear: scale_w has shape %s; expected (1,), (%" PRId64 ",) or (%" PRId64 ", 1)",
+                shape_text(*scale).characters, options.columns, options.columns);
+}
+
+}  // namespace
+
+int check_packed_linear(const Operands& operands, Result* result) {
+  const DLTensor& x = *operands[kLeft];
+  const DLTensor& weight = *operands[kRight];
+  const Options& options = operands.options;
+  Request request = {};
+  if (check_tensor(kPackedProduct, "x", x, x, &request.a) != 0) return -1;
+  if (check_tensor_of(kPackedProduct, "weight", weight, x, Element::kUint8) != 0) return -1;
+  if (x.ndim < 1) return refuse("ShapeError", "packed_linear: x has shape (); expected (..., k)");
+  if (check_bytes(x, weight, options) != 0) return -1;
+  request.b = Element::kUint8;
+  request.weight = options.weight_format;
+  request.scale = operands[kScaleW] == nullptr ? Scale::kNone : Scale::kVector;
+  request.has_bias = operands[kBias] != nullptr;
+  if (find_element_of_out(kPackedProduct, operands, request.a, &request.d) != 0) return -1;
+  const bool is_scaled = kWeightHasRowFactors[static_cast<int32_t>(options.weight_format)];
+  if (check_scale(operands, is_scaled) != 0) return -1;
+  result->operation = find_operation(request);
+  if (result->operation < 0) return refuse(kNoOperation, "%s", write_request(kPackedProduct, request).characters);
+  result->num_dims = x.ndim;
+  for (int32_t i = 0; i + 1 < x.ndim; ++i) result->extents[i] = x.shape[i];
+  result->extents[x.ndim - 1] = options.columns;
+  const int64_t columns[] = {options.columns};
+  const Element of_bias = result->computed_by().bias_element;
+  if (check_of(kPackedProduct, operands, kBias, of_bias, columns, 1, ", an element for each row of the weight") != 0) return -1;
+  return check_out(kPackedProduct, operands, *result);
+}
+
+int state_packed_linear(const Operands& operands, const Result& result, aot_gemm_problem_t* problem) {
+  Matrix a;
+  Matrix d;
+  Mode bytes;
+  const DLTensor& weight = *operands[kRight];
+  if (read_matrix(kPackedProduct, "x", *operands[kLeft], operands[kLeft]->ndim - 1, &a) != 0) return -1;
+  if (read_matrix(kPackedProduct, "out", *operands[kOut], result.num_dims - 1, &d) != 0) return -1;
+  if (!join(weight, 0, 2, &bytes) || (bytes.extent > 1 && bytes.stride != 1)) {
+    return refuse("StrideError", "packed_linear: weight of shape %s has the strides %s; expected bytes that are adjacent; make it "
+                  "contiguous", shape_text(weight).characters, stride_text(weight).characters);
+  }
+  if (operands[kBias] != nullptr) problem->bias = {data_of(*operands[kBias]), {0, stride_of(*operands[kBias], 0)}};
+  problem->m = a.extents[0];
+  problem->n = d.extents[1];
+  problem->k = a.extents[1];
+  problem->a = {a.data, {a.strides[0], a.strides[1]}};
+  problem->b = {data_of(weight), {0, 0}};
+  problem->d = {d.data, {d.strides[0], d.strides[1]}};
+  if (operands[kScaleW] == nullptr) return 0;
+  return state_scale(kPackedProduct, "scale_w", *operands[kScaleW], Scale::kVector, &problem->scale_b);
+}
+
+}  // namespace aot

@@ -1,0 +1,293 @@
+"""Packed weights as torch has them: packing, what the bytes stand for, the operator, and modules that hold them."""
+
+from __future__ import annotations
+
+import copy
+import io
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.library import opcheck
+
+from aot.core.element import ElementType
+from aot.core.weight_format import FORMATS, INT4_G128, NVFP4, PackedLayout, format_named
+from aot.core.weight_packing import pack
+from aot.core.weight_values import weight_values
+from aot.kinds.gemm.packed_inputs import draw_parts
+from tests.runtime import torch_reference
+from tests.runtime.torch_reference import random_tensor
+
+BF16, F16 = torch.bfloat16, torch.float16
+N, K = 40, 256
+NAMES = [x.name for x in FORMATS]
+
+
+@pytest.fixture(scope="module")
+def gemm(packed_package):
+    return import_module(f"{packed_package.__name__}.torch")
+
+
+@pytest.fixture
+def launched(gemm, packed_package, monkeypatch):
+    """Have torch compute on the CPU what the package's functions would on a GPU; give which are called."""
+    return torch_reference.stand_in(packed_package, monkeypatch)
+
+
+def torch_of(parts, form, element):
+    """Return the parts of a weight as tensors of the types that they are of."""
+    codes = torch.from_numpy(parts.codes)
+    if parts.factors is None:
+        return codes, None, None
+    dtype = {16: {ElementType.BFLOAT16: BF16, ElementType.FLOAT16: F16}[element]}.get(
+        form.factor_bits, torch.float8_e4m3fn if form is NVFP4 else torch.uint8
+    )
+    bits = torch.from_numpy(parts.factors.view(np.int16) if form.factor_bits == 16 else parts.factors)
+    zeros = None if parts.zeros is None else torch.from_numpy(parts.zeros)
+    return codes, bits.view(dtype), zeros
+
+
+def drawn(gemm, name, n=N, k=K, element=ElementType.BFLOAT16, seed=0):
+    """Draw a weight; return its parts and what the package packs of them."""
+    form, rng = format_named(name), np.random.default_rng(seed)
+    parts = draw_parts(form, element, n, k, rng)
+    scale = torch.rand(1 if form.group else n) + 0.5 if form.has_row_factors else None
+    codes, factors, zeros = torch_of(parts, form, element)
+    return parts, scale, gemm.pack(codes, factors, zeros, format=name, scale=scale)
+
+
+@pytest.mark.parametrize("element", [ElementType.BFLOAT16, ElementType.FLOAT16])
+@pytest.mark.parametrize("name", NAMES)
+def test_bytes_are_the_toolchain_s_and_stand_for_the_same(gemm, name, element):
+    n, k = 37, 3 * format_named(name).quantum
+    parts, scale, packed = drawn(gemm, name, n, k, element)
+    form = format_named(name)
+    assert np.array_equal(packed.data.numpy(), pack(form, parts))
+    assert (packed.shape, packed.format) == ((n, k), name)
+    found = gemm.unpack(packed)
+    expected = torch_of(parts, form, element)
+    for got, want in zip(found[:3], expected, strict=True):
+        assert (got is None) == (want is None)
+        assert want is None or (got.dtype == want.dtype and torch.equal(got.view(torch.uint8), want.view(torch.uint8)))
+    wide = torch.from_numpy(weight_values(form, parts, element))
+    wide = wide if scale is None else wide.float() * scale[:, None]
+    assert torch.equal(gemm.dequantize(packed, dtype=torch.float32), wide.float())
+    with pytest.raises(gemm.errors.OperandError, match="got scale, expected none"):
+        gemm.dequantize(packed, torch.float32)
+
+
+def test_a_wheel_has_the_toolchain_s_own_modules(packed_package):
+    for name in ("weight_format", "weight_packing", "weight_checkpoints"):
+        ours = import_module(f"aot.core.{name}")
+        theirs = import_module(f"{packed_package.__name__}._{name}")
+        header, text = Path(theirs.__file__).read_text("utf-8").split("\n", 1)
+        restored = text.replace(" ._", " aot.core.").replace(" .errors", " aot.core.errors")
+        assert restored == Path(ours.__file__).read_text("utf-8")
+        assert header == f"# The toolchain's aot/core/{name}.py, with imports of this package."
+
+
+def test_parts_that_a_format_has_not_are_refused(gemm, packed_package):
+    error = packed_package.FormatError
+    codes = torch.zeros(16, 128, dtype=torch.uint8)
+    with pytest.raises(error, match=r"factors of int4g128 are torch.float32; expected torch.bfloat16 or torch.float16"):
+        gemm.pack(codes, torch.ones(16, 1), format="int4g128")
+    with pytest.raises(error, match="no weight format 'int3'"):
+        gemm.pack(codes, format="int3")
+    with pytest.raises(error, match="int8 has float32 factors, one for each row or one for all: pass scale="):
+        gemm.pack(codes, format="int8")
+    with pytest.raises(error, match="scale has 3 elements; expected 1 or 16"):
+        gemm.pack(codes, format="int8", scale=torch.ones(3))
+    with pytest.raises(error, match=r"packed bytes are torch.uint8 of \(1, 7\); expected torch.uint8 of \(1, 1056\)"):
+        gemm.PackedWeight(torch.zeros(1, 7, dtype=torch.uint8), None, "int4g128", (16, 128), BF16)
+
+
+# The product.
+
+
+@pytest.mark.parametrize("name", ["int4g128", "nvfp4"])
+def test_linear_takes_a_packed_weight(gemm, launched, name):
+    _, _, packed = drawn(gemm, name)
+    x, bias, out = random_tensor(3, 5, K), random_tensor(N), torch.empty(3, 5, N, dtype=BF16)
+    expected = (x.float() @ gemm.dequantize(packed, dtype=torch.float32).t() + bias.float()).to(BF16)
+    assert torch.equal(gemm.linear(x, packed, bias), expected)
+    assert gemm.linear(x, packed, bias, out=out) is out
+    assert torch.equal(out, expected)
+    assert launched == ["packed_linear"] * 2
+
+
+def test_x_of_another_type_than_the_factors_is_refused(gemm, packed_package, launched):
+    _, _, packed = drawn(gemm, "int4g128")
+    with pytest.raises(
+        packed_package.DtypeError, match=r"x is torch.float16, and the packed weight has factors of torch.b"
+    ):
+        gemm.linear(random_tensor(2, K, dtype=F16), packed)
+
+
+def test_gradients_are_those_of_torch_s_product(gemm, launched):
+    _, _, packed = drawn(gemm, "int4g128")
+    x, bias = random_tensor(5, K, grad=True), random_tensor(N, grad=True)
+    gradient = random_tensor(5, N)
+    gemm.linear(x, packed, bias).backward(gradient)
+    assert torch.equal(x.grad, gradient @ gemm.dequantize(packed))
+    assert torch.equal(bias.grad, gradient.sum(0))
+
+
+def test_the_operator_is_what_torch_asks_of_one(gemm, packed_package, launched):
+    _, _, packed = drawn(gemm, "int4g128")
+    operator = getattr(torch.ops, packed_package.__name__).packed_linear
+    options = {"weight_format": packed.format, "columns": N}
+    opcheck(operator.default, (random_tensor(5, K), packed.data, random_tensor(N), None), options)
+    compiled = torch.compile(lambda x: gemm.linear(x, packed) + 1, backend="eager", fullgraph=True)
+    x = random_tensor(4, K)
+    assert torch.equal(compiled(x), gemm.linear(x, packed) + 1)
+    batch = random_tensor(2, 3, K)
+    assert torch.equal(torch.vmap(lambda x: gemm.linear(x, packed))(batch), gemm.linear(batch, packed))
+
+
+def test_a_fake_tensor_has_the_shape_and_is_checked(gemm, packed_package):
+    operator = getattr(torch.ops, packed_package.__name__).packed_linear.default
+    shape = PackedLayout(INT4_G128).shape(N, K)
+    with FakeTensorMode():
+        x, data = torch.empty(7, K, dtype=BF16, device="cuda"), torch.empty(shape, dtype=torch.uint8, device="cuda")
+        assert operator(x, data, weight_format="int4g128", columns=N).shape == (7, N)
+        with pytest.raises(packed_package.ShapeError, match="expected"):
+            operator(x, data, weight_format="int4g128", columns=N + 16)
+
+
+# Rounding.
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_weight_is_rounded_to_nearest(gemm, packed_package, name):
+    rounding = import_module(f"{packed_package.__name__}._torch_rounding")
+    form, weight = import_module(f"{packed_package.__name__}._weight_format").format_named(name), random_tensor(24, 384)
+    weight[3], weight[5, :200] = 0, weight[5, :200] * 100
+    codes, factors, zeros, scale = rounding.rounded(form, weight, BF16)
+    packed = gemm.pack(codes, factors, zeros, format=name, scale=scale)
+    found, wide = gemm.dequantize(packed, dtype=torch.float32), weight.float()
+    group = form.group or 384
+    most = wide.unflatten(1, (-1, group)).abs().amax(2).repeat_interleave(group, 1)
+    steps = {"int4": most / 7 * 1.02, "int8": most / 127, "e4m3": most / 8, "e2m1": most / 3 * 1.1}
+    step = most / 2 if name == "mxfp4" else steps[form.code.value]  # whose largest numbers are cut
+    assert ((found - wide).abs() <= 0.51 * step + 1e-12).all()
+    assert (found[3] == 0).all()
+
+
+def test_halves_between_codes_go_to_the_even_one(packed_package):
+    rounding = import_module(f"{packed_package.__name__}._torch_rounding")
+    ties = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 7.0, -0.25, -5.0])
+    assert rounding._e2m1(ties).tolist() == [0, 2, 2, 4, 4, 6, 6, 7, 8, 14]
+    values = torch.tensor([0.0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    assert rounding._e2m1(torch.cat((values, -values))).tolist() == list(range(16))
+
+
+def test_powers_of_two_of_mxfp4_are_those_of_the_specification(packed_package):
+    rounding = import_module(f"{packed_package.__name__}._torch_rounding")
+    weight = torch.zeros(3, 32)
+    weight[0, 0], weight[1, 0], weight[2, 0] = 4.0, 7.9, 0.26
+    codes, factors, _, _ = rounding.rounded(rounding.MXFP4, weight, BF16)
+    assert factors.ravel().tolist() == [127, 127, 123]
+    assert codes[:, 0].tolist() == [6, 7, 6]
+
+
+# Modules.
+
+
+def model(bias=True):
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(K, 64, bias=bias), torch.nn.Linear(64, 30)).to(BF16)
+
+
+@pytest.mark.parametrize("name", ["int4g128", "nvfp4"])
+def test_a_model_s_weights_are_packed(gemm, launched, name):
+    net, x = model(), random_tensor(3, K)
+    with torch.no_grad():
+        exact = net(x)
+        report = gemm.quantize(net, name)
+        got = net(x)
+    assert report.quantized == ("0",)
+    assert "1" in report.left  # k 64, or n 30
+    assert launched == ["packed_linear"]
+    assert float((got - exact).norm() / exact.norm()) < 0.2
+    assert report.bytes_after < report.bytes_before - 64 * K * 2 * 0.7
+    layer = net[0]
+    assert (layer.qweight.dtype, tuple(layer.qweight.shape)) == (
+        torch.uint8,
+        PackedLayout(format_named(name)).shape(64, K),
+    )
+    assert layer.weight.shape == (64, K)
+
+
+def test_a_packed_module_is_saved_and_loaded(gemm, launched):
+    net, other = model(), model()
+    gemm.quantize(net, "int4g128")
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(2)
+    gemm.quantize(other, "int4g128")
+    other.load_state_dict(net.state_dict())
+    x = random_tensor(3, K)
+    held = io.BytesIO()
+    torch.save(net, held)
+    held.seek(0)
+    with torch.no_grad():
+        assert torch.equal(other(x), net(x))
+        assert torch.equal(copy.deepcopy(net)(x), net(x))
+        assert torch.equal(torch.load(held, weights_only=False)(x), net(x))
+
+
+def test_a_write_of_the_wide_weight_is_refused(gemm, packed_package, launched):
+    net = model()
+    gemm.quantize(net, "int4g128")
+    with pytest.raises(packed_package.ReadOnlyError, match="held in that alone"):
+        net[0].weight.add_(1)
+    net[0].requantize(torch.zeros(64, K))
+    assert not net[0].dequantize().any()
+
+
+def test_factors_follow_a_model_to_another_type(gemm, packed_package, launched):
+    net = model()
+    gemm.quantize(net, "int4g128")
+    before, form = net[0].dequantize(), import_module(f"{packed_package.__name__}._torch_formats").format_of("int4g128")
+    bytes_before = net[0].qweight
+    net.half()
+    assert net[0].dequantize().dtype == F16
+    assert not torch.equal(net[0].qweight, bytes_before)
+    exact = form.widen(net[0].qweight, net[0].scale, torch.float32, net[0].held)
+    assert torch.equal(exact.to(BF16), before)
+
+
+def test_gradients_pass_a_packed_module(gemm, launched):
+    net = model()
+    gemm.quantize(net, "int4g128")
+    x = random_tensor(3, K, grad=True)
+    net[0](x).sum().backward()
+    assert torch.equal(x.grad, torch.ones(3, 64, dtype=BF16) @ net[0].dequantize())
+
+
+# Checkpoints.
+
+
+def test_a_checkpoint_s_tensors_are_packed(gemm, packed_package):
+    rng = np.random.default_rng(3)
+    n, k = 32, 256
+    words = torch.from_numpy(rng.integers(-(2**31), 2**31, (n, k // 8), dtype=np.int32))
+    scales = torch.rand(n, k // 128).to(F16)
+    packed = gemm.load_packed({"weight_packed": words, "weight_scale": scales}, BF16)
+    assert (packed.format, packed.dtype, packed.shape) == ("int4g128", BF16, (n, k))
+    codes = (words.unsqueeze(2) >> torch.arange(0, 32, 4) & 15).flatten(1)
+    found = gemm.unpack(packed)
+    assert torch.equal(found.codes.int(), codes.int())
+    assert torch.equal(found.factors, scales.to(BF16))
+    halves = torch.from_numpy(rng.integers(0, 256, (n, k // 2), dtype=np.uint8))
+    factors = torch.rand(n, k // 16).to(torch.float8_e4m3fn)
+    tensors = {"weight": halves, "weight_scale": factors, "weight_scale_2": torch.tensor(0.5)}
+    nvfp4 = gemm.load_packed(tensors)
+    assert (nvfp4.format, nvfp4.scale.tolist()) == ("nvfp4", [0.5])
+    with pytest.raises(
+        packed_package.FormatError, match="load_packed: got the tensors bias; expected those of a weight"
+    ):
+        gemm.load_packed({"bias": scales})
