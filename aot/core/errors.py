@@ -43,7 +43,7 @@ class OperationError(AotError):
 class FormatError(AotError):
     """A weight that a narrow format cannot hold, or packed bytes that are not of the format that was named."""
 
-    exit_code = 20
+    exit_code = 22
 
 
 class FamilyError(AotError):

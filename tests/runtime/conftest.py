@@ -104,7 +104,7 @@ def atoms_manifest():
 
 @pytest.fixture(scope="session")
 def atoms_package(atoms_manifest, tmp_path_factory):
-    manifest = replace(atoms_manifest, package="packed-gemm")
+    manifest = replace(atoms_manifest, package="atoms-gemm")
     return host.compile_package(manifest, tmp_path_factory.mktemp("atoms_package"))
 
 

@@ -156,7 +156,8 @@ def _types(row: Row) -> tuple[str, str, str]:
 def _computes(row: Row, request: Request) -> bool:
     """Say whether an operation computes what is asked for: the twin of `computes` in request.cc."""
     return (
-        (*_types(row), row.scale, row.factor) == (request.a, request.b, request.d, request.scale, request.factor)
+        (*_types(row), row.scale) == (request.a, request.b, request.d, request.scale)
+        and (row.scale != "atoms" or row.factor == request.factor)
         and row.epilogue == request.row_epilogue
         and row.grouping == request.grouping
         and (row.epilogue == "residual") == request.residual

@@ -23,7 +23,8 @@ CODES = {
     "FamilyError": 19,
     "FleetError": 20,
     "OperationError": 18,
-    "FormatError": 20,
+    "FormatError": 22,
+    "ReceiptError": 21,
 }
 """Users' scripts rely on them: a code is never given to another error. 2 is click's, for usage."""
 
