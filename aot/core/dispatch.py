@@ -125,7 +125,8 @@ class Scope:
     batch_invariant: bool
     loads: Annotated[int, Range(1, LOADS[-1])] | None = None
     """One of `LOADS` where the section is for problems that are not aligned: bytes of which addresses and leading
-    strides of A and B are multiples, while those of D, and its rows, may be of any. None where all are aligned."""
+    strides of A and B are multiples, and the steps from product to product of a batch, while those of D, and its rows,
+    may be of any. None where all are aligned."""
 
 
 @dataclass(frozen=True)
@@ -178,15 +179,17 @@ class DispatchTable:
             raise KeyError(operation.tag)
         return found[round_up(num_groups, tuple(x.num_groups for x in found))]
 
-    def unaligned_section(self, operation: Operation, loads: int) -> Section | None:
+    def unaligned_section(self, operation: Operation, loads: int, num_groups: int = 1) -> Section | None:
         """Return the section of an operation that answers for what is not aligned; None where the fallback does.
 
         Args:
             operation: the products'.
             loads: bytes of which addresses and leading strides of A and B are multiples.
+            num_groups: products of a batch.
         """
         found = [x for x in self.sections if x.operation == operation and 0 < x.loads <= loads]
-        return max(found, key=lambda x: x.loads, default=None)
+        widest = [x for x in found if x.loads == max(y.loads for y in found)]
+        return widest[round_up(num_groups, tuple(x.num_groups for x in widest))] if widest else None
 
 
 @dataclass(frozen=True)

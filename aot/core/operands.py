@@ -111,6 +111,8 @@ class Arrangement:
     shares_a: bool = False
     """Whether all products of a batch have one A."""
     shares_b: bool = False
+    is_linear_first: bool = False
+    """Whether a gate's linear rows of B stand before the gate's. In a bias and in factors they do not."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,8 @@ class GemmCall:
     tensors: Mapping[Argument, Tensor]
     """Of A, B, D and what else there is."""
     is_interleaved: bool = False
+    is_linear_first: bool = False
+    """Whether the first half of B's rows are the linear ones of a gate."""
 
     @property
     def d(self) -> int:
@@ -247,8 +251,11 @@ def operands(
 def _is_taken(matrix: Matrix, element: ElementType, *, row_major: bool) -> bool:
     """Say whether TMA takes a matrix as runs of adjacent elements, each a row or a column.
 
-    The stride of a single run is never used, so that any will do.
+    The stride of a single run is never used, so that any will do. Of a stack each matrix has to begin at an aligned
+    address.
     """
+    if element.bytes_of(matrix.group_stride) % ALIGNMENT_BYTES:
+        return False
     num_runs, length = matrix.num_rows, matrix.num_columns
     run_stride, stride = matrix.row_stride, matrix.column_stride
     if not row_major:
@@ -312,10 +319,11 @@ def is_aligned(problem: Problem) -> bool:
 def _run_alignment(matrix: Matrix, element: ElementType, *, row_major: bool) -> int:
     """Return the bytes, at most ALIGNMENT_BYTES, of which every run of adjacent elements of a matrix begins at one.
 
-    The matrix itself begins at a multiple of ALIGNMENT_BYTES.
+    The matrix itself, or the first of a stack, begins at a multiple of ALIGNMENT_BYTES.
     """
     num_runs, stride = (matrix.num_rows, matrix.row_stride) if row_major else (matrix.num_columns, matrix.column_stride)
-    return ALIGNMENT_BYTES if num_runs == 1 else gcd(element.bytes_of(stride), ALIGNMENT_BYTES)
+    steps = (stride if num_runs > 1 else 0, matrix.group_stride if matrix.num_groups > 1 else 0)
+    return gcd(ALIGNMENT_BYTES, *map(element.bytes_of, steps))
 
 
 def unaligned_loads(problem: Problem) -> int:
@@ -339,6 +347,11 @@ UNALIGNED_BITS = 16
 """Bits of an element of A whose operations have sections for what is not aligned."""
 
 
+def has_unaligned_sections(operation: Operation) -> bool:
+    """Say whether tables have sections of an operation for what is not aligned: one of a 16-bit product, or a batch."""
+    return not operation.grouping.has_offsets and operation.a.element.bits == UNALIGNED_BITS
+
+
 def section_loads(problem: Problem, operations: Collection[Operation]) -> int:
     """Return the section for what is not aligned that answers a packed problem, as `Section.loads` has it.
 
@@ -349,8 +362,11 @@ def section_loads(problem: Problem, operations: Collection[Operation]) -> int:
     Returns:
         0 where an aligned section answers, or none but the fallback can.
     """
-    is_of_them = problem.operation.grouping is Grouping.DENSE and problem.operation.a.element.bits == UNALIGNED_BITS
-    if not is_of_them or problem.operation not in operations or as_launched(problem, operations) is not None:
+    if (
+        not has_unaligned_sections(problem.operation)
+        or problem.operation not in operations
+        or as_launched(problem, operations) is not None
+    ):
         return 0
     return unaligned_loads(problem)
 

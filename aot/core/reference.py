@@ -231,12 +231,15 @@ def needed(
     """
     n, k = problem.n, problem.k
     of_b, zero = columns, np.zeros(1, np.int64)
+    rows_of_b = of_b
     if problem.operation.gate is not None:
-        of_b = np.concatenate((2 * columns, 2 * columns + 1) if arrangement.is_interleaved else (columns, n + columns))
+        halves = (2 * columns, 2 * columns + 1) if arrangement.is_interleaved else (columns, n + columns)
+        of_b = np.concatenate(halves)
+        rows_of_b = np.concatenate(halves[::-1]) if arrangement.is_linear_first else of_b
     steps = np.arange(k, dtype=np.int64)
     found = (
         (rows, steps),
-        (of_b, steps),
+        (rows_of_b, steps),
         (rows, columns),
         _factors_of(problem.operation.a.scale, rows, k),
         _factors_of(problem.operation.b.scale, of_b, k),

@@ -18,7 +18,10 @@ class Argument(Word):
     """Tensor (m, k); of a batch (num_groups, m, k); where k is grouped, k is that of all groups, and so it is of B."""
     B = "b"
     """Tensor (n, k); with a gate (2, n, k), the gate's rows and the linear ones. Of a batch and of grouped rows the
-    groups stand in front: (num_groups, n, k) or (num_groups, 2, n, k); likewise in what goes with rows of B."""
+    groups stand in front: (num_groups, n, k) or (num_groups, 2, n, k); likewise in what goes with rows of B.
+
+    Without groups the step from the gate's rows of B to the linear ones may be below 0, which TMA does not take: they
+    are weights of their own, and either may lie in front."""
     D = "d"
     """Tensor (m, n); of a batch, and where k is grouped, (num_groups, m, n). Where rows are grouped, m is of all."""
     SCALE_A = "scale_a"

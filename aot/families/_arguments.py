@@ -94,19 +94,22 @@ def epilogue_arguments(
 ) -> tuple[Any, ...]:
     """Make an argument for each of `Argument`, in that order, None where the signature has none of it.
 
-    With a gate the operands of n rows are of (2, n) rows: the gate's, and the linear half's. The rows of D and of the
-    residual begin at multiples of `stores` bytes, those of A and B of `loads`.
+    With a gate the operands of n rows are of (2, n) rows: the gate's, and the linear half's. Of a batch A, B and D have
+    its products in front, at strides that may be 0. The rows of D and of the residual begin at multiples of `stores`
+    bytes, those of A and B of `loads`.
     """
     m, n = cute.sym_int(), cute.sym_int()
     k = cute.sym_int(divisibility=max(operation.a.whole, operation.b.whole))
+    batch = (cute.sym_int(),) if operation.grouping is Grouping.BATCHED else ()
     pair = () if operation.gate is None else (cute.sym_int(),)
+    front = (*batch, *pair)
     is_block = operation.types.factors is FactorLayout.BLOCK
     in_atoms = operation.types.factors is FactorLayout.ATOMS
     float32, a, b = ElementType.FLOAT32, operation.a, operation.b
     made: dict[Argument, Callable[[], Any]] = {
-        Argument.A: lambda: matrix_argument(a.element, (m, k), 1 if a.is_k_major else 0, loads),
-        Argument.B: lambda: matrix_argument(b.element, (*pair, n, k), len(pair) + (1 if b.is_k_major else 0), loads),
-        Argument.D: lambda: matrix_argument(operation.d, (m, n), 1, stores),
+        Argument.A: lambda: matrix_argument(a.element, (*batch, m, k), len(batch) + int(a.is_k_major), loads),
+        Argument.B: lambda: matrix_argument(b.element, (*front, n, k), len(front) + int(b.is_k_major), loads),
+        Argument.D: lambda: matrix_argument(operation.d, (*batch, m, n), len(batch) + 1, stores),
         Argument.SCALE_A: lambda: (
             _atoms_argument(a) if in_atoms else strided_argument(float32, (m, cute.sym_int()) if is_block else (m,))
         ),

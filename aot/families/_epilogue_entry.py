@@ -12,7 +12,7 @@ from aot.core.formats import ATOM_COLUMNS, ATOM_ROWS, FactorLayout
 from aot.core.knobs import SplitK
 from aot.families import Entry, signature
 from aot.families._arguments import epilogue_arguments, transpose
-from aot.families._epilogue_registers import paired
+from aot.families._epilogue_registers import in_order
 from aot.families._quack import flags_and_regions, scheduler_options
 
 if TYPE_CHECKING:
@@ -75,8 +75,9 @@ def epilogue_entry(gemm: Any, key: KernelKey, workspace: Workspace, max_active_c
         stream: cuda.CUstream,
     ) -> None:
         scheduler = scheduler_options(max_active_clusters, tile_order)
+        linear_first = None
         if const_expr(has_gate):
-            b, scale_b, bias = [paired(x) if const_expr(x is not None) else None for x in (b, scale_b, bias)]
+            b, scale_b, bias, linear_first = in_order(b, scale_b, bias)
         atoms = {}
         if const_expr(in_atoms):
             of_a, of_b = atoms_of(scale_a, a, key.operation.a), atoms_of(scale_b, b, key.operation.b)
@@ -91,7 +92,7 @@ def epilogue_entry(gemm: Any, key: KernelKey, workspace: Workspace, max_active_c
             left, right, target = b, a, transpose(d)
             added = transpose(residual) if const_expr(residual is not None) else None
         if const_expr(has_gate):
-            arguments, target = arguments | {"product": d}, None
+            arguments, target = arguments | {"product": d, "linear_first": linear_first}, None
         epilogue = gemm.EpilogueArguments(**arguments)
         early = {"prefetch_b": prefetch_b} if const_expr(prefetch_b is not None) else {}
         gemm(left, gemm.view_b(right), target, added, epilogue, scheduler, None, stream, **early, **atoms)

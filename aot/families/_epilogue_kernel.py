@@ -11,14 +11,14 @@ No `from __future__ import annotations` here: CuTe DSL reads the annotations of 
 from typing import Any, NamedTuple
 
 import cutlass
-from cutlass import Float32, const_expr, cute
+from cutlass import Float32, Int32, const_expr, cute
 from quack.cute_dsl_utils import mlir_namedtuple
 from quack.epilogue.mixin import ComposableEpiMixin
 from quack.epilogue.ops import ColVecLoad, EpiContext, EpiOp, EpiSmemBytes, RowVecLoad, TileStore
 from quack.rounding import RoundingMode
 
 from aot.families._epilogue import Terms, finish, finish_gate, finish_sum
-from aot.families._epilogue_registers import Registers
+from aot.families._epilogue_registers import Registers, halves
 from aot.families._quack_internals import MixedSm100
 from aot.families._quack_sm90_kernel import GemmSplitSm90
 
@@ -127,13 +127,18 @@ class EpilogueMixin(ComposableEpiMixin):
         Factor("scale_d"),
         TileStore("product", gated=True),
     )
-    _extra_param_fields = (("split_k_semaphore", Any, None), ("split_k_workspace", Any, None))
+    _extra_param_fields = (
+        ("split_k_semaphore", Any, None),
+        ("split_k_workspace", Any, None),
+        ("linear_first", Any, None),
+    )
 
     @mlir_namedtuple
     class EpilogueArguments(NamedTuple):
         """The tensors that an epilogue takes, None where it has none of them.
 
-        `product` is D of a gate, which has half as many columns as the kernel; it then has no D.
+        `product` is D of a gate, which has half as many columns as the kernel; it then has no D. `linear_first` is what
+        `halves` takes of a gate without groups.
         """
 
         row_scale: cute.Tensor | None = None
@@ -144,6 +149,7 @@ class EpilogueMixin(ComposableEpiMixin):
         product: cute.Tensor | None = None
         split_k_semaphore: cute.Tensor | None = None
         split_k_workspace: cute.Tensor | None = None
+        linear_first: Int32 | None = None
 
     def __init__(self, *args: Any, operation: Any, swap_ab: bool, **kwargs: Any) -> None:
         """Configure as quack does.
@@ -205,10 +211,11 @@ class EpilogueMixin(ComposableEpiMixin):
         return loaded | {op.name: op.view(self, epi_smem_tensors[op.name], context) for op in vectors}
 
     @cute.jit
-    def epi_visit_subtile(self, params: Any, loaded: Any, sums: Any, residual: Any = None) -> Any:  # noqa: ARG002 - quack's
+    def epi_visit_subtile(self, params: Any, loaded: Any, sums: Any, residual: Any = None) -> Any:
         """Finish a piece of a tile in place; of a gate return its half as many elements."""
         if const_expr(self.operation.gate is not None):
-            return self._visit_gate(loaded, sums)
+            is_in_order = self.operation.grouping.groups_rows
+            return self._visit_gate(loaded, sums, None if const_expr(is_in_order) else params.linear_first)
         scales, bias = self._terms(loaded)
         for i in cutlass.range_constexpr(cute.size(sums)):
             total = finish_sum(sums[i], self._terms_at(scales, bias, i))
@@ -216,12 +223,13 @@ class EpilogueMixin(ComposableEpiMixin):
             sums[i] = finish(self.operation, total, Registers(), added, loaded.get("scale_d"))
         return ()
 
-    def _visit_gate(self, loaded: Any, sums: Any) -> Any:
-        """Return the elements of a gate's D: even columns of the kernel are the gate's, odd ones the linear half's."""
+    def _visit_gate(self, loaded: Any, sums: Any, linear_first: Any) -> Any:
+        """Return the elements of a gate's D: even columns of the kernel are the half in front, odd ones the other."""
         scales, bias = self._terms(loaded)
         product = cute.make_rmem_tensor(cute.recast_layout(2, 1, sums.layout).shape, self.acc_dtype)
         for i in range(cute.size(product)):
-            gate, linear = (finish_sum(sums[x], self._terms_at(scales, bias, x)) for x in (2 * i, 2 * i + 1))
+            pair = tuple(finish_sum(sums[x], self._terms_at(scales, bias, x)) for x in (2 * i, 2 * i + 1))
+            gate, linear = halves(pair, linear_first)
             product[i] = finish_gate(self.operation.gate, gate, linear, Registers())
         return (product,)
 

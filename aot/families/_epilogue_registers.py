@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import cutlass
-from cutlass import Float32, cute
+from cutlass import Float32, Int32, Int64, cute
 from cutlass._mlir.dialects import arith
 from cutlass._mlir_helpers import math as mlir_math
+
+from aot.families._arguments import ALIGNMENT_BYTES
 
 
 class Registers:
@@ -48,3 +50,44 @@ def paired(tensor: Any, stacked: int = 0) -> Any:
     shape = (*tensor.shape[:stacked], (2, tensor.shape[n]), *tensor.shape[rest:])
     stride = (*tensor.stride[:stacked], tensor.stride[stacked:rest], *tensor.stride[rest:])
     return cute.make_tensor(tensor.iterator, cute.make_layout(shape, stride=stride))
+
+
+def in_order(weight: Any, *others: Any) -> tuple[Any, ...]:
+    """View what a gate has, as `paired`, with the half in front whose rows of the weight lie in front.
+
+    The linear half may lie in front of the gate's, and TMA takes no step below 0. To be called while tracing.
+
+    Args:
+        weight: (2, n, k), the gate's half and the linear one, at any step that is aligned for TMA.
+        others: what belongs to the weight's rows, (2, n), or None.
+
+    Returns:
+        The weight, the others, and what `halves` takes: Int32 of 1 where the linear half is in front, else 0.
+    """
+    linear_first = Int32(Int64(weight.stride[0]) < 0)
+    whole = ALIGNMENT_BYTES * 8 // weight.element_type.width
+    seen = [None if x is None else paired(_turned(x, linear_first, 1)) for x in others]
+    return (paired(_turned(weight, linear_first, whole)), *seen, linear_first)
+
+
+def _turned(tensor: Any, turns: Any, whole: int) -> Any:
+    """View (2, ...), at a step of whole multiples of `whole` elements, with its halves exchanged where `turns` is 1."""
+    step = Int64(tensor.stride[0])
+    start, other = (
+        cute.assume(cutlass.select_(turns != 0, *x), divby=whole) for x in ((step, Int64(0)), (-step, step))
+    )
+    return cute.make_tensor(tensor.iterator + start, cute.make_layout(tensor.shape, stride=(other, *tensor.stride[1:])))
+
+
+def halves(sums: tuple[Any, ...], linear_first: Any) -> tuple[Any, ...]:
+    """Return the gate's sum and the linear one of those of two halves of B.
+
+    Args:
+        sums: of the half in front, and of the other.
+        linear_first: as `in_order` returns it; None where the gate's half is in front in any case.
+    """
+    if linear_first is None:
+        return sums
+    first, second = sums
+    is_turned = linear_first != 0
+    return Float32(cutlass.select_(is_turned, second, first)), Float32(cutlass.select_(is_turned, first, second))

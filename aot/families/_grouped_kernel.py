@@ -173,6 +173,7 @@ class GroupedMixin(EpilogueMixin):
         Factor("scale_d"),
         TileStore("product", gated=True),
     )
+    _extra_param_fields = (("split_k_semaphore", Any, None), ("split_k_workspace", Any, None))
 
     @mlir_namedtuple
     class EpilogueArguments(NamedTuple):

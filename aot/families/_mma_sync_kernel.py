@@ -1,13 +1,13 @@
 """The kernel of `mma_sync`: loads of any alignment, `ldmatrix` and `mma.sync`. Imports CUTLASS.
 
-A CTA multiplies a tile of D. Its threads copy a block of k of both operands into a stage, in pieces of as many bytes
-as the operands' rows begin at multiples of; bytes of a piece that lie behind an extent are not read, and are zero. They
-are copied asynchronously, a ring of stages ahead of the multiplication. Rows that begin at any element are copied in
-pieces of 16 bytes from the aligned address in front of each, and moved in shared memory before they are multiplied:
-that takes fewer loads than by elements, and as many bytes are under way. Where warps share k, each takes every second,
-fourth or eighth step; where the CTAs of a cluster do, each takes every so many blocks. The sums pass through shared
-memory, where those of the warps along k, and of the CTAs, are added up in order, and from where lanes next to each
-other store elements next to each other.
+A CTA multiplies a tile of D, of a batch that of one product. Its threads copy a block of k of both operands into a
+stage, in pieces of as many bytes as the operands' rows begin at multiples of; bytes of a piece that lie behind an
+extent are not read, and are zero. They are copied asynchronously, a ring of stages ahead of the multiplication. Rows
+that begin at any element are copied in pieces of 16 bytes from the aligned address in front of each, and moved in
+shared memory before they are multiplied: that takes fewer loads than by elements, and as many bytes are under way.
+Where warps share k, each takes every second, fourth or eighth step; where the CTAs of a cluster do, each takes every so
+many blocks. The sums pass through shared memory, where those of the warps along k, and of the CTAs, are added up in
+order, and from where lanes next to each other store elements next to each other.
 
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """
@@ -21,6 +21,7 @@ from cutlass import Constexpr, Float32, Int32, const_expr, cute, range_constexpr
 from cutlass.cute.nvgpu import warp
 from cutlass.memory import SmemAllocator
 
+from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.signature import Signature
 from aot.families import Entry
@@ -62,23 +63,30 @@ class MmaSyncGemm:
         """Rows of B that make a column of D, which lie side by side: 2 with a gate."""
         return self.operation.num_rows_of_b(1)
 
+    @property
+    def is_batched(self) -> bool:
+        """Say whether a launch computes a batch."""
+        return self.operation.grouping is Grouping.BATCHED
+
+    def _num_tiles(self, d: cute.Tensor) -> tuple[Any, Any]:
+        """Count the tiles of a D, or of each D of a batch, along m and n; to be called while tracing."""
+        m, n = d.shape[-2:]
+        return cute.ceil_div(m, self.tile.rows), cute.ceil_div(n * self.num_halves, self.tile.columns)
+
     def __call__(self, a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, vectors: Any, stream: cuda.CUstream) -> None:
-        """Launch a CTA for each tile of D; to be called while tracing.
+        """Launch a CTA for each tile of D, of all products; to be called while tracing.
 
         Args:
-            a: A (m, k).
+            a: A (m, k); of a batch each of the three has its products in front.
             b: B (n, k); with a gate ((2, n), k).
             d: D (m, n).
             vectors: `EpilogueOperands`.
             stream: where the kernel is launched.
         """
         tile = self.tile
-        tiles_m, tiles_n = (
-            cute.ceil_div(d.shape[0], tile.rows),
-            cute.ceil_div(d.shape[1] * self.num_halves, tile.columns),
-        )
+        num_products = (d.shape[0],) if const_expr(self.is_batched) else ()
         self.kernel(a, b, d, vectors.bias, vectors.residual).launch(
-            grid=along_x(tiles_m, tiles_n, tile.splits),
+            grid=along_x(*self._num_tiles(d), tile.splits, *num_products),
             block=(tile.num_threads, 1, 1),
             **({"cluster": (tile.splits, 1, 1)} if tile.splits > 1 else {}),
             stream=stream,
@@ -100,8 +108,12 @@ class MmaSyncGemm:
         tile = self.tile
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
-        rank = block % tile.splits
-        tile_m, tile_n = self._place(block // tile.splits, d)
+        rank, block = block % tile.splits, block // tile.splits
+        if const_expr(self.is_batched):
+            tiles_m, tiles_n = self._num_tiles(d)
+            product, block = block // (tiles_m * tiles_n), block % (tiles_m * tiles_n)
+            a, b, d = a[product, None, None], b[product, None, None], d[product, None, None]
+        tile_m, tile_n = self._place(block, d)
         memory = SmemAllocator().allocate(tile.smem_bytes, 16)
         if const_expr(self.is_dependent):
             cute.arch.griddepcontrol_wait()
@@ -133,9 +145,7 @@ class MmaSyncGemm:
     @cute.jit
     def _place(self, block: Int32, d: cute.Tensor) -> Any:
         """Return the tile of a CTA: `GROUP` tiles along m lie side by side, then those of the next n."""
-        tile = self.tile
-        tiles_m = cute.ceil_div(d.shape[0], tile.rows)
-        tiles_n = cute.ceil_div(d.shape[1] * self.num_halves, tile.columns)
+        tiles_m, tiles_n = self._num_tiles(d)
         group = block // (GROUP * tiles_n)
         width = cutlass.min(tiles_m - group * GROUP, GROUP)
         inside = block - group * GROUP * tiles_n

@@ -12,7 +12,7 @@ from aot.core.operation import Operation
 from aot.core.signature import Signature
 from aot.families import Entry
 from aot.families._arguments import ALIGNMENT_BYTES, epilogue_arguments
-from aot.families._epilogue_registers import paired
+from aot.families._epilogue_registers import in_order
 from aot.families._skinny_epilogue_kernel import Vectors
 
 
@@ -45,9 +45,10 @@ def skinny_epilogue_entry(
         tile_order: Optional[Int32],  # noqa: UP045 - the compiler reads this form alone
         stream: cuda.CUstream,
     ) -> None:
+        linear_first = None
         if const_expr(has_gate):
-            b, scale_b, bias = [paired(x) if const_expr(x is not None) else None for x in (b, scale_b, bias)]
+            b, scale_b, bias, linear_first = in_order(b, scale_b, bias)
         orders = () if const_expr(tile_order is None) else (tile_order,)
-        gemm(a, b, d, Vectors(scale_a, scale_b, bias, residual, scale_d), prefetch_b, stream, *orders)
+        gemm(a, b, d, Vectors(scale_a, scale_b, bias, residual, scale_d, linear_first), prefetch_b, stream, *orders)
 
     return Entry(entry, epilogue_arguments(signature, operation, stores))

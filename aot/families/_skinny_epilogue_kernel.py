@@ -20,7 +20,7 @@ from cutlass._mlir.extras import types as mlir_types
 
 from aot.core.operation import Operation
 from aot.families._epilogue import Terms, finish, finish_gate, finish_sum
-from aot.families._epilogue_registers import Registers
+from aot.families._epilogue_registers import Registers, halves
 from aot.families._skinny_kernel import SplitGemm
 
 MAX_EARLY_ELEMENTS = 16
@@ -44,6 +44,8 @@ class Vectors(NamedTuple):
     """The residual (m, n)."""
     scale_d: Any = None
     """The factor of D (1)."""
+    linear_first: Any = None
+    """With a gate, Int32 of 1 where the linear half is in front."""
 
 
 @dataclass(frozen=True)
@@ -150,14 +152,14 @@ class EpilogueSplitGemm(SplitGemm):
 
     def _finish(self, sums: Any, e: int, kept: Any, storage: Any, place: Any, n: Int32, vectors: Any) -> Any:
         """Return an element of D before it is rounded."""
-        del n, vectors
+        del n
         row, column = place
         totals = [
             finish_sum(value, self._terms(storage, self.num_halves * row + half, column))
             for half, value in enumerate(sums)
         ]
         if self.operation.gate is not None:
-            gate, linear = totals
+            gate, linear = halves(tuple(totals), vectors.linear_first)
             return finish_gate(self.operation.gate, gate, linear, Registers())
         added = kept[e].to(Float32) if self.operation.has_residual else None
         return finish(self.operation, totals[0], Registers(), added)

@@ -19,7 +19,7 @@ from cutlass import Constexpr, Float32, Int32, const_expr, cute, range_constexpr
 from aot.core.epilogue import Step
 from aot.core.operation import Operation
 from aot.families._epilogue import finish, finish_gate
-from aot.families._epilogue_registers import Registers
+from aot.families._epilogue_registers import Registers, halves
 from aot.families._skinny_epilogue_kernel import SECTOR_ELEMENTS
 from aot.families._sm90_split_kernel import SplitGemmSm90
 from aot.families._sm90_split_tile import GROUP
@@ -98,13 +98,13 @@ class EpilogueSplitGemmSm90(SplitGemmSm90):
                 pairs = range(i, i + 1)
                 pair = self.load_bias(vectors.bias, origin[0], origin[1] + first * GROUP, pairs)
                 self.add_bias(own, pair, pairs)
-        return self.finish_all(own, chunks, memory, warp)
+        return self.finish_all(own, chunks, memory, warp, vectors.linear_first)
 
     @cute.jit
-    def finish_all(self, own: cute.Tensor, chunks: Any, memory: Any, warp: Int32) -> Any:
+    def finish_all(self, own: cute.Tensor, chunks: Any, memory: Any, warp: Int32, linear_first: Any) -> Any:
         """Return what is to be rounded of a thread's sums with their bias."""
         if const_expr(self.operation.gate is not None):
-            return self._multiply_halves(own, self.operation.gate)
+            return self._multiply_halves(own, self.operation.gate, linear_first)
         for v in range_constexpr(self.tile.num_vectors):
             for e in range_constexpr(4):
                 own[e, v] = finish(self.operation, own[e, v], Registers())
@@ -143,19 +143,20 @@ class EpilogueSplitGemmSm90(SplitGemmSm90):
         return is_of_tile and m < matrix.shape[0] and n < matrix.shape[1]
 
     @cute.jit
-    def _multiply_halves(self, own: cute.Tensor, gate_step: Constexpr[Step]) -> Any:
+    def _multiply_halves(self, own: cute.Tensor, gate_step: Constexpr[Step], linear_first: Int32) -> Any:
         """Return the elements of D of a thread's sums of a gate and of a linear half, (2, vectors)."""
         results = cute.make_rmem_tensor((2, self.tile.num_vectors), Float32)
-        is_gate = cute.arch.lane_idx() // 4 % 2 == 0
+        is_first = cute.arch.lane_idx() // 4 % 2 == 0
         for v in range_constexpr(self.tile.num_vectors):
             for i in range_constexpr(2):
-                gate, linear = own[2 * i, v], own[2 * i + 1, v]
+                first, second = own[2 * i, v], own[2 * i + 1, v]
                 if const_expr(self.swap_ab):
-                    # The lane of a row of the gate's keeps its upper row, that of a linear row the lower.
-                    kept = cutlass.select_(is_gate, own[i, v], own[2 + i, v])
-                    sent = cutlass.select_(is_gate, own[2 + i, v], own[i, v])
+                    # The lane of a row of the half in front keeps its upper row, that of a row of the other the lower.
+                    kept = cutlass.select_(is_first, own[i, v], own[2 + i, v])
+                    sent = cutlass.select_(is_first, own[2 + i, v], own[i, v])
                     taken = cute.arch.shuffle_sync_bfly(sent, 4)
-                    gate, linear = cutlass.select_(is_gate, kept, taken), cutlass.select_(is_gate, taken, kept)
+                    first, second = cutlass.select_(is_first, kept, taken), cutlass.select_(is_first, taken, kept)
+                gate, linear = halves((first, second), linear_first)
                 results[i, v] = finish_gate(gate_step, gate, linear, Registers())
         return results
 

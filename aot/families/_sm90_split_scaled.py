@@ -79,7 +79,7 @@ class ScaledSplitGemmSm90(EpilogueSplitGemmSm90):
         scale_d = None if vectors.scale_d is None else vectors.scale_d[0]
         factors = storage.factors.get_tensor(cute.make_layout(self.tile.num_factors))
         self._keep(factors, vectors, rank, place)
-        return factors, chunks, scale_d
+        return factors, chunks, scale_d, vectors.linear_first
 
     def prefetch_bias(self, bias: Any, first: Any, corner: Any) -> None:
         """Leave the bias to `fetch`."""
@@ -128,7 +128,7 @@ class ScaledSplitGemmSm90(EpilogueSplitGemmSm90):
     @cute.jit
     def complete(self, own: cute.Tensor, fetched: Any, memory: Any, warp: Int32) -> Any:
         """Return what is to be rounded of a thread's sums."""
-        tile, (factors, chunks, scale_d) = self.tile, fetched
+        tile, (factors, chunks, scale_d, linear_first) = self.tile, fetched
         lane = cute.arch.lane_idx()
         row, column = self.row(warp, (0, 0)) + lane // 4, lane % 4 * 2
         bias = tile.rows + tile.side
@@ -139,7 +139,7 @@ class ScaledSplitGemmSm90(EpilogueSplitGemmSm90):
                 scales = factors[r], factors[tile.rows + c]
                 scale_a, scale_b = scales[::-1] if self.swap_ab else scales
                 own[e, v] = finish_sum(own[e, v], Terms(scale_a, scale_b, factors[bias + (r if self.swap_ab else c)]))
-        results = self.finish_all(own, chunks, memory, warp)
+        results = self.finish_all(own, chunks, memory, warp, linear_first)
         if const_expr(scale_d is not None):
             results.store(results.load() * scale_d)
         return results

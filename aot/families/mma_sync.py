@@ -28,6 +28,7 @@ from aot.core.candidate import (
 from aot.core.dispatch import LOADS
 from aot.core.epilogue import Epilogue
 from aot.core.feature import Feature
+from aot.core.grouping import Grouping
 from aot.core.knobs import SplitK
 from aot.core.types import BF16, FP16
 from aot.families import Defaults
@@ -93,6 +94,7 @@ class MmaSync(Defaults):
     """An assumption: mma.sync does not reach wgmma's rate. Not measured."""
     types = (BF16, FP16)
     epilogues = tuple(Epilogue)
+    groupings = (Grouping.DENSE, Grouping.BATCHED)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles, warps along k, and the bytes of a load."""

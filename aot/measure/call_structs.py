@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from aot.core.grouping import Grouping
@@ -64,6 +65,9 @@ B_CONSTANT = 1
 GATE_INTERLEAVED = 2
 """Flag of a problem whose B has gate row 2j before linear row 2j + 1. Source: aot_gemm.h, AOT_GEMM_GATE_INTERLEAVED."""
 
+GATE_PARTS = 32
+"""Flag of a problem whose linear rows of B are a step of their own from the gate's. Source: aot_gemm.h,
+AOT_GEMM_GATE_PARTS."""
 
 OFFSETS_START = 16
 """Flag of a problem whose offsets begin with the first group's start. Source: aot_gemm.h, AOT_GEMM_OFFSETS_START."""
@@ -153,8 +157,13 @@ def gemm_struct(call: GemmCall, operation: int, *, b_is_constant: bool) -> Probl
     """
     problem, tensors = call.problem, call.tensors
     a, d = tensors[Argument.A].matrix, tensors[Argument.D].matrix
-    strides = [tensors[x].matrix.group_stride if x in tensors else 0 for x in _GROUPED]
+    strides = {x: tensors[x].matrix.group_stride if x in tensors else 0 for x in _GROUPED}
     flags = (B_CONSTANT if b_is_constant else 0) | (GATE_INTERLEAVED if call.is_interleaved else 0)
+    b = tensors[Argument.B]
+    if call.is_linear_first:
+        step = problem.n * b.matrix.row_stride
+        b = replace(b, address=b.address + problem.operation.b.element.size_of(step))
+        flags, strides[Argument.B] = flags | GATE_PARTS, -step
     return ProblemStruct(
         ctypes.sizeof(ProblemStruct),
         operation,
@@ -162,11 +171,11 @@ def gemm_struct(call: GemmCall, operation: int, *, b_is_constant: bool) -> Probl
         d.num_rows,
         d.num_columns,
         a.num_columns,
-        *(_struct(tensors[x]) for x in (Argument.A, Argument.B, Argument.D)),
+        *(_struct(x) for x in (tensors[Argument.A], b, tensors[Argument.D])),
         flags,
         *(_struct(tensors.get(x)) for x in _FIELDS),
         problem.num_groups,
-        GroupStrides(*strides),
+        GroupStrides(*strides.values()),
         *(_struct(tensors.get(x)) for x in (Argument.OFFSETS, Argument.INDEX)),
         a.num_rows if problem.operation.grouping is Grouping.GATHERED else 0,
     )

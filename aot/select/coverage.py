@@ -163,7 +163,7 @@ def answer(table: DispatchTable, multiples: tuple[tuple[int, int], ...], problem
     if not sections:
         return Answer(REFUSED, f"no kernels of {call}")
     launched = as_launched(problem, sections)
-    found = table.unaligned_section(problem.operation, section_loads(problem, sections))
+    found = table.unaligned_section(problem.operation, section_loads(problem, sections), problem.num_groups)
     if launched is None and found is None:
         return Answer(GENERAL, why_general(problem), next(iter(sections.values())).fallback)
     launched = launched or problem

@@ -178,7 +178,12 @@ def _asked_of(section: Section, table: DispatchTable, times: OperationTimes) -> 
     """Return the times of the problems that a section answers where nothing is asked of the order of sums."""
     rows = {} if section.batch_invariant else times.get(section.operation, {})
     if section.loads:
-        return {x: row for x, row in rows.items() if unaligned_loads(x) == section.loads}
+        own = {x: row for x, row in rows.items() if unaligned_loads(x) == section.loads}
+        return {
+            x: row
+            for x, row in own.items()
+            if table.unaligned_section(x.operation, section.loads, x.num_groups) is section
+        }
     return {
         x: row
         for x, row in rows.items()

@@ -93,8 +93,8 @@ typedef enum { AOT_GEMM_TIER_TUNED = 1, AOT_GEMM_TIER_GRID = 2, AOT_GEMM_TIER_FA
 #define AOT_GEMM_OFFSETS_START UINT64_C(16)
 
 /* Flag of a problem whose operation has a gate and no groups: the n gate rows of B begin at b.data, and the n linear rows
- * group_strides.b elements behind, as those of two matrices (n, k) of one stride that need not lie side by side. A bias and
- * factors are (2 n) as ever. */
+ * group_strides.b elements behind, as those of two matrices (n, k) of one stride that need not lie side by side. Below 0 the
+ * linear rows lie in front. A bias and factors are (2 n) as ever, the gate's first. */
 #define AOT_GEMM_GATE_PARTS UINT64_C(32)
 
 /* One matrix, or one vector as a matrix of one row. Strides are in elements: strides[0] is the step from row to row,
@@ -105,7 +105,7 @@ typedef struct {
 } aot_gemm_tensor_t;
 
 /* Steps from product to product of a batch, or from group to group, in elements; 0 where all share an operand. None is
- * below 0. */
+ * below 0, but for b with AOT_GEMM_GATE_PARTS. */
 typedef struct {
   int64_t a, b, d, bias, scale_a, scale_b, residual;
 } aot_gemm_group_strides_t;

@@ -110,7 +110,8 @@ class Problem {
   Problem with_interleaved_gate() const {
     return with([](aot_gemm_problem_t& x) { x.flags |= AOT_GEMM_GATE_INTERLEAVED; });
   }
-  // AOT_GEMM_GATE_PARTS: b is the gate's matrix (n, k), with as many linear rows `step` elements behind its first.
+  // AOT_GEMM_GATE_PARTS: b is the gate's matrix (n, k), with as many linear rows `step` elements behind its first,
+  // or in front of it where `step` is below 0.
   Problem with_parts_of_gate(int64_t step) const {
     return with([step](aot_gemm_problem_t& x) {
       x.flags |= AOT_GEMM_GATE_PARTS;

@@ -76,13 +76,16 @@ int32_t find_section_for(int32_t first, int64_t num_groups, bool batch_invariant
   return found;
 }
 
-int32_t find_unaligned_section(int32_t first, int64_t loads) {
+int32_t find_unaligned_section(int32_t first, int64_t loads, int64_t num_groups) {
   int32_t found = -1;
   for (int32_t i = first; i >= 0 && i < kNumSections; ++i) {
     const Section& section = kSections[i];
     const Section& like = kSections[first];
     if (section.table != like.table || section.operation != like.operation || section.layout != like.layout) break;
-    if (section.loads > 0 && section.loads <= loads) found = i;  // they ascend
+    if (section.loads <= 0 || section.loads > loads) continue;
+    // They ascend by these bytes, and of equal bytes by numbers of products.
+    const bool is_enough = found >= 0 && kSections[found].loads == section.loads && kSections[found].num_groups >= num_groups;
+    if (!is_enough) found = i;
   }
   return found;
 }

@@ -130,9 +130,9 @@ int32_t find_section(const Table& table, int32_t operation, int32_t layout);
 // groups; or the one that is batch-invariant, -1 where there is none.
 int32_t find_section_for(int32_t section, int64_t num_groups, bool batch_invariant);
 
-// Finds among them the one for operands that are not aligned, whose A and B are of multiples of `loads` bytes; -1 where
-// there is none.
-int32_t find_unaligned_section(int32_t section, int64_t loads);
+// Finds among them the one for operands that are not aligned, whose A and B are of multiples of `loads` bytes, for a number
+// of products; -1 where there is none.
+int32_t find_unaligned_section(int32_t section, int64_t loads, int64_t num_groups);
 
 // Chooses the kernel of an operation on rows for extents of 1 and more. Whether it takes the problem is not asked.
 RowChoice choose_rows(const Section& section, int64_t rows, int64_t cols);

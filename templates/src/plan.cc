@@ -168,7 +168,8 @@ aot_gemm_status_t look_up(int32_t table, int32_t num_sms, const aot_gemm_problem
 // Finds the section for operands that are in a layout of the operation's but not aligned; -1 where there is none.
 int32_t find_unaligned(const Table& table, int32_t operation, const Canonical& canonical) {
   if (canonical.loads == 0 || canonical.aligned) return -1;
-  return find_unaligned_section(find_section(table, operation, canonical.layout), canonical.loads);
+  const int32_t any = find_section(table, operation, canonical.layout);
+  return find_unaligned_section(any, canonical.loads, canonical.batch.num_products);
 }
 
 // Finds the largest workspace that a product of a batch needs where each has a launch of its own: they may differ where

@@ -73,17 +73,21 @@ Parts parts_of(const aot_gemm_problem_t& problem, int64_t stride) {
   return {static_cast<int64_t>(part), static_cast<int64_t>(row)};
 }
 
-// The same of B itself, whose linear rows may lie anywhere behind the gate's.
+// The same of B itself, whose linear rows may lie anywhere, in front of the gate's too: by a step below 0.
 Parts parts_of_b(const aot_gemm_problem_t& problem, int64_t stride) {
   if ((problem.flags & AOT_GEMM_GATE_PARTS) != 0) return {problem.group_strides.b, stride};
   return parts_of(problem, stride);
 }
 
-// Says whether TMA can load the parts of a gate's B, aligned as a matrix.
+// The distance of a step, which may be as far below 0 as there is.
+uint64_t distance_of(int64_t step) { return step < 0 ? -static_cast<uint64_t>(step) : static_cast<uint64_t>(step); }
+
+// Says whether TMA can load the parts of a gate's B, aligned as a matrix: a kernel puts those in order by their addresses.
 bool has_short_steps(const aot_gemm_problem_t& problem, Element element, int64_t stride, Wanted asked) {
   const Parts steps = parts_of_b(problem, stride);
   const int64_t bytes = bytes_of(element);
-  return std::max(steps.part, steps.row) < kStrideLimitBytes / bytes &&
+  const int64_t limit = kStrideLimitBytes / bytes;
+  return distance_of(steps.part) < static_cast<uint64_t>(limit) && steps.row < limit &&
          (asked != Wanted::kAligned || steps.part * bytes % kAlignmentBytes == 0);
 }
 
@@ -251,11 +255,16 @@ bool align_rows(const aot_gemm_problem_t& problem, const Operation& operation, W
   return strides->residual[0] != 0;
 }
 
-// Finds of what addresses and leading strides of A and B are multiples, and from part to part of a gate's B.
+// Finds of what addresses and leading strides of A and B are multiples, and from part to part of a gate's B, or from product
+// to product of a batch.
 int32_t loads_of(const aot_gemm_problem_t& problem, const Operation& operation, const Strides& strides) {
   uint64_t bits = bits_of(problem.a, strides.a[0], operation.a) | bits_of(problem.b, strides.b[0], operation.b);
   if (operation.has_gate()) {
     bits |= static_cast<uint64_t>(parts_of_b(problem, strides.b[0]).part * bytes_of(operation.b));
+  }
+  if (problem.num_groups > 1) {
+    bits |= static_cast<uint64_t>(size_of(operation.a, problem.group_strides.a));
+    bits |= static_cast<uint64_t>(size_of(operation.b, problem.group_strides.b));
   }
   return static_cast<int32_t>(bits & (~bits + 1));
 }
@@ -263,7 +272,7 @@ int32_t loads_of(const aot_gemm_problem_t& problem, const Operation& operation, 
 bool align(const aot_gemm_problem_t& problem, const Operation& operation, uint32_t layouts, Wanted asked,
            Canonical* canonical) {
   Strides strides = {};
-  if (asked == Wanted::kAligned ? !has_aligned_steps(problem, operation) : operation.grouping != Grouping::kDense) return false;
+  if (asked == Wanted::kAligned ? !has_aligned_steps(problem, operation) : operation.has_offsets()) return false;
   // Rows of elements that share bytes are loaded in whole pieces.
   const bool has_packed = is_packed(operation.a) || is_packed(operation.b);
   if (has_packed && size_of(operation.a, problem.k) % kPackedRunBytes != 0) return false;

@@ -235,13 +235,15 @@ aot_gemm_status_t check_further(const aot_gemm_problem_t& problem, const Operati
   return status;
 }
 
-// Checks the step from the gate rows of B to the linear ones.
+// Checks the step from the gate rows of B to the linear ones, which may lie in front.
 aot_gemm_status_t check_step_of_parts(int64_t step, const void* data, int64_t element_bytes) {
-  const uintptr_t room = UINTPTR_MAX - reinterpret_cast<uintptr_t>(data);
-  if (step >= 0 && static_cast<uintptr_t>(step) <= room / static_cast<uintptr_t>(element_bytes)) return AOT_GEMM_OK;
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  const bool is_behind = step >= 0;
+  const uintptr_t room = is_behind ? UINTPTR_MAX - address : data == nullptr ? UINTPTR_MAX : address;
+  const auto distance = static_cast<uintptr_t>(step);
+  if ((is_behind ? distance : -distance) <= room / static_cast<uintptr_t>(element_bytes)) return AOT_GEMM_OK;
   return fail(AOT_GEMM_ERROR_STRIDE, "group_strides.b is %" PRId64 ", the step from the gate rows of B to the linear ones; "
-              "expected one that is not below 0, to within the address space; launch the two products one after the other",
-              step);
+              "expected one to within the address space; launch the two products one after the other", step);
 }
 
 // Checks that all elements lie in the address space, and that those of D are its own.

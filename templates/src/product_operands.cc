@@ -151,18 +151,19 @@ int state_others(Product product, const Operands& operands, const Result& result
   return 0;
 }
 
-// States the two weights of a gate, which are tensors of their own: the second lies behind the first.
+// States the two weights of a gate, which are tensors of their own: the linear one lies behind the gate's or in front.
 int state_parts(const Operands& operands, aot_gemm_problem_t* problem) {
   const auto gate = reinterpret_cast<uintptr_t>(operands.weights[0]);
   const auto linear = reinterpret_cast<uintptr_t>(operands.weights[1]);
-  const auto element_bytes = static_cast<uintptr_t>(operands[kRight]->dtype.bits / 8);
-  if (linear < gate || (linear - gate) % element_bytes != 0) {
-    return refuse("StrideError", "gated_linear: the gate's weight is at address %p, the linear one at %p; expected the linear one "
-                  "behind it, by a number of elements; compute the two products by linear", operands.weights[0],
+  const auto step = static_cast<int64_t>(linear - gate);
+  const int64_t element_bytes = operands[kRight]->dtype.bits / 8;
+  if (step % element_bytes != 0) {
+    return refuse("StrideError", "gated_linear: the gate's weight is at address %p, the linear one at %p; expected them to be a "
+                  "whole number of elements apart; compute the two products by linear", operands.weights[0],
                   operands.weights[1]);
   }
   problem->flags |= AOT_GEMM_GATE_PARTS;
-  problem->group_strides.b = static_cast<int64_t>((linear - gate) / element_bytes);
+  problem->group_strides.b = step / element_bytes;
   return 0;
 }
 

@@ -15,6 +15,7 @@ from aot.measure.call_structs import (
     B_CONSTANT,
     CURRENT_DEVICE,
     GATE_INTERLEAVED,
+    GATE_PARTS,
     INTERLEAVED,
     OFFSETS_START,
     SCALE_GIVEN,
@@ -60,21 +61,28 @@ def _leading(rng, inner, step):
 
 
 class _Maker:
-    """Makes the operands of one problem; those of a fast kernel are aligned."""
+    """Makes the operands of one problem, as aligned as a kernel asks for, or of any strides.
 
-    def __init__(self, rng, *, is_aligned):
-        self.rng, self.is_aligned = rng, is_aligned
+    Args:
+        rng: what they are drawn by.
+        loads: bytes of which addresses and steps are multiples.
+        stores: the same of D and of a residual.
+        has_units: whether elements that follow each other may lie apart.
+    """
+
+    def __init__(self, rng, *, loads=1, stores=1, has_units=False):
+        self.rng, self.loads, self.stores, self.has_units = rng, loads, stores, has_units
 
     def matrix(self, name, rows, columns, element, *, row_major):
         """Give a tensor, and the elements from one of a stack to the next. Elements that share bytes are adjacent."""
-        rng, step = self.rng, element.num_in(ALIGNMENT) if self.is_aligned else element.num_sharing
+        sharing = element.num_sharing
+        alignment = max(self.stores if name in ("d", "residual") else self.loads, element.size_of(sharing))
+        rng, step = self.rng, element.num_in(alignment)
         outer, inner = (rows, columns) if row_major else (columns, rows)
-        is_together = self.is_aligned or name == "d" or element.num_sharing > 1
-        unit = 1 if is_together else rng.choice((1, 1, 2, 5))
+        unit = rng.choice((1, 1, 2, 5)) if self.has_units and name != "d" and sharing == 1 else 1
         leading = _leading(rng, inner * unit, step)
         between = ceil(outer * leading / step) * step + step * rng.choice((0, 0, 3, rng.randrange(1, 999)))
         strides = (leading, unit) if row_major else (unit, leading)
-        alignment = ALIGNMENT if self.is_aligned else element.size_of(element.num_sharing)
         return TensorStruct(_address(rng, name, alignment), strides), between
 
     def factors(self, name, extent):
@@ -82,7 +90,7 @@ class _Maker:
         return TensorStruct(_address(self.rng, name, 4), (self.rng.randrange(2), self.rng.randrange(3))), extent
 
 
-def _extents(rng, operation, *, is_aligned):
+def _extents(rng, operation, *, is_whole):
     """Give m, n, k and the groups: n of whole pieces of 16 bytes of D and of B, and of blocks where they are scaled."""
     is_grouped = operation.grouping.has_offsets
     n = _extent(rng, BLOCK if operation.types.factors is FactorLayout.BLOCK and is_grouped else 16)
@@ -94,7 +102,7 @@ def _extents(rng, operation, *, is_aligned):
     )
     if operation.types.factors is FactorLayout.BLOCK and is_grouped:
         k = ceil(k / BLOCK) * BLOCK
-    if is_aligned:
+    if is_whole:
         k = ceil(k / operation.k_step) * operation.k_step
     groups = 0 if operation.grouping is Grouping.DENSE else rng.choice((2, 3, 8, 65))
     return m, n, max(k, 1), groups
@@ -107,7 +115,7 @@ def _scaled(make, operation, problem, height, rows):
         problem.scale_b, problem.group_strides.scale_b = make.factors("scale_b", rows)
     if operation.types.factors is FactorLayout.BLOCK:
         rng, blocks = make.rng, ceil(problem.k / BLOCK)
-        any_strides = _Maker(rng, is_aligned=False)
+        any_strides = _Maker(rng, has_units=True)
         fp32 = ElementType.FLOAT32
         of_b = any_strides.matrix("scale_b", ceil(rows / BLOCK), blocks, fp32, row_major=True)
         problem.scale_a, _ = any_strides.matrix("scale_a", height, blocks, fp32, row_major=rng.randrange(2) == 1)
@@ -137,10 +145,11 @@ def _flags(rng, operation):
     return flags | (rng.choice((0, OFFSETS_START)) if operation.grouping.has_offsets else 0)
 
 
-def product(rng, operation, *, is_aligned):
+def product(make, operation, *, has_odd_n):
     """State one problem of an operation."""
-    make, types, steps = _Maker(rng, is_aligned=is_aligned), operation.types, GroupStrides()
-    m, n, k, groups = _extents(rng, operation, is_aligned=is_aligned)
+    rng, types, steps = make.rng, operation.types, GroupStrides()
+    m, n, k, groups = _extents(rng, operation, is_whole=not make.has_units)
+    n += has_odd_n
     rows, height = operation.num_rows_of_b(n), m
     problem = ProblemStruct(ctypes.sizeof(ProblemStruct), 0, CURRENT_DEVICE, m, n, k, flags=_flags(rng, operation))
     if operation.grouping is Grouping.GATHERED:
@@ -170,14 +179,32 @@ def separated(rng, problem, alignment):
     return problem
 
 
+def turned(rng, problem, step):
+    """Put a gate's linear rows far in front of the gate's, by a multiple of `step` elements."""
+    far = ceil(problem.n * problem.b.strides[0] / step) + rng.randrange(1, 2**20)
+    problem.flags = problem.flags & ~GATE_INTERLEAVED | GATE_PARTS
+    problem.group_strides.b = -far * step
+    return problem
+
+
 def products(kernel):
-    """State the problems of a kernel of products, each with a stream; of groups of rows some have separate B."""
+    """State the problems of a kernel of products, each with a stream.
+
+    Of groups of rows some have separate B, and of a gate some have the linear rows of B in front.
+    """
     rng, of_lists = rng_of(kernel.name), rng_of(f"separate {kernel.name}")
     is_aligned, operation = kernel.num_strides == 1, kernel.operation
-    found = [(product(rng, operation, is_aligned=is_aligned), rng.randrange(2**47)) for _ in range(COUNT)]
+    make = _Maker(rng, has_units=True)
+    if is_aligned:
+        make = _Maker(rng, loads=kernel.load_alignment, stores=kernel.store_alignment)
+    has_odd_n = is_aligned and kernel.store_alignment == 1
+    found = [(product(make, operation, has_odd_n=has_odd_n), rng.randrange(2**47)) for _ in range(COUNT)]
     if operation.grouping.groups_rows:
         for problem, _ in found[::3]:
             separated(of_lists, problem, ALIGNMENT if is_aligned else operation.types.b.num_bytes)
+    elif operation.gate is not None:
+        for problem, _ in found[::3]:
+            turned(of_lists, problem, ALIGNMENT // operation.types.b.num_bytes if is_aligned else 1)
     return found
 
 

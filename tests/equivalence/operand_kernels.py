@@ -34,6 +34,7 @@ from tests.runtime import test_sm90_split_fp8 as fp8_splits
 SKINNY = gemm_candidate("cluster_split_k", 24, 8, 2, schedule="warps4", num_stages=3, swap_ab=True, use_tma_store=False)
 SHARED_K = {"use_tma_store": False, "split_k_mode": "cluster"}
 PAIR = {"cluster_m": 2, "use_2cta": True}
+UNALIGNED = gemm_candidate("mma_sync", 16, 16, schedule="a2k4", split_k=2, **SHARED_K)
 
 
 def in_atoms(tile_m, tile_n, schedule="clc", **fields):
@@ -49,6 +50,7 @@ KERNELS = {
         (Op.BF16_KK_RESIDUAL, operands.sm100(128, 160, swap_ab=True)),
         (Op.E4M3_BF16_KK_SWIGLU, operands.sm100(128, 256)),
         (Op.BF16_MN_BATCHED, operands.sm100(64, 64, "static", swap_ab=True)),
+        (Op.BF16_KN_BATCHED, UNALIGNED),
         (Op.BF16_KN_GROUPED, groups.sm100(128, 256, **PAIR)),
         (Op.E4M3_BF16_KK_GATHERED_SWIGLU, groups.sm100(128, 128)),
         (Op.BF16_MN_KGROUPED, groups.sm100(128, 64, "static")),
@@ -68,6 +70,8 @@ KERNELS = {
         (Op.BF16_KN_BATCHED, gemm_candidate("sm90_cluster_split_k", 128, 128, 2, split_k=2, **SHARED_K)),
         (Op.BF16_MN_BATCHED, gemm_candidate("sm90_cluster_split_k", 64, 64, split_k=4, swap_ab=True, **SHARED_K)),
         (Op.BF16_KN_BATCHED, gemm_candidate("sm90_one_tile", 128, 128, 4, use_tma_store=False)),
+        (Op.BF16_KN_BATCHED, UNALIGNED),
+        (Op.BF16_KK_BATCHED, gemm_candidate("sm90_one_tile", 64, 64, schedule="elements", use_tma_store=False)),
         (Op.BF16_MN_BATCHED, gemm_candidate("sm90_one_tile", 64, 64, 1, 2, swap_ab=True, use_tma_store=False)),
         (Op.BF16_KK_RESIDUAL, gemm_candidate("sm90_one_tile", 128, 56, 4, swap_ab=True, use_tma_store=False)),
         *((x.operation, x.candidate) for x in fp8_splits.LAUNCHED),
@@ -82,6 +86,7 @@ KERNELS = {
 kind."""
 MORE = {
     "thor": [
+        (Op.BF16_KK_SWIGLU, SKINNY),
         (Op.INT8_INT32_KK, operands.sm100(256, 256, **PAIR)),
         (Op.BF16_KK_BATCHED, operands.sm100(128, 64)),
         (Op.BF16_KK_GROUPED, groups.sm100(128, 256, **PAIR)),
@@ -96,6 +101,7 @@ MORE = {
     "h200": [
         (Op.BF16_KK_RESIDUAL, gemm_candidate("sm90_cluster_split_k", 64, 96, split_k=2, **SHARED_K)),
         (Op.BF16_KK_RESIDUAL, gemm_candidate("sm90_cluster_split_k", 128, 64, 1, 2, swap_ab=True, use_tma_store=False)),
+        (Op.BF16_KK_SWIGLU, SKINNY),
         (Op.BF16_KK_SWIGLU, gemm_candidate("sm90_cluster_split_k", 128, 64, 2, split_k=2, **SHARED_K)),
         (Op.BF16_KK_SWIGLU, gemm_candidate("sm90_one_tile", 128, 64, 1, 4, use_tma_store=False)),
         (Op.BF16_KK_SWIGLU, gemm_candidate("sm90_one_tile", 128, 112, 4, 1, use_tma_store=False)),

@@ -11,10 +11,11 @@ import struct
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
+from aot.core.element import ElementType
 from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.target import load_target
-from aot.measure.call_structs import B_CONSTANT, GATE_INTERLEAVED, OFFSETS_START
+from aot.measure.call_structs import B_CONSTANT, GATE_INTERLEAVED, GATE_PARTS, OFFSETS_START
 from tests.equivalence.descriptor import TensorMap
 from tests.equivalence.expected import LARGE_BYTES
 from tests.equivalence.families.sm100_quack import divisor, num_in_group, schedule, walk
@@ -129,6 +130,9 @@ class Operands:
     def __init__(self, kernel, problem):
         self.kernel, self.operation, self.problem = kernel, kernel.operation, problem
         self.is_interleaved = bool(problem.flags & GATE_INTERLEAVED)
+        self.has_parts = bool(problem.flags & GATE_PARTS)
+        is_fast, self.step = kernel.num_strides == 1, problem.group_strides.b if self.has_parts else 0
+        self.is_linear_first = is_fast and self.step < 0
         self.grouping, self.steps = kernel.operation.grouping, problem.group_strides
         self.groups = problem.num_groups
         self.offsets_count = self.groups + bool(problem.flags & OFFSETS_START)
@@ -185,6 +189,14 @@ class Operands:
         """Give the strides from gate to linear half and from row to row of one of the halves."""
         return (leading, 2 * leading) if self.is_interleaved else (self.problem.n * leading, leading)
 
+    def _halves_of_b(self, leading):
+        """Give the same of B, as it was stated."""
+        return (self.step, leading) if self.has_parts else self._gate(leading)
+
+    def linear_first(self):
+        """Give what tells a fast kernel of a gate which half of B is in front."""
+        return [integer(self.is_linear_first)] if self.operation.gate is not None and not self.groups else []
+
     def descriptor(self, name, box=None):
         """Give an operand's descriptor, and the extents beside it."""
         rows, columns, element, row_major, is_stack = self._matrix(name)
@@ -193,10 +205,12 @@ class Operands:
         extents, strides = [inner, outer], [leading]
         if name == "b" and self.operation.gate is not None:
             leading = self.problem.b.strides[0]
-            extents, strides = [inner, 2, outer], list(self._gate(leading))
+            extents, (part, row) = [inner, 2, outer], self._halves_of_b(leading)
+            strides = [abs(part), row]
         address, count, step = getattr(self.problem, name).data, self.groups, getattr(self.steps, name, 0)
         if name == "b":
             address, count, step = self.stack_of_b
+            address += element.bytes_of(min(self.step, 0))
         if is_stack:
             extents.append(count)
             strides.append(step)
@@ -221,7 +235,7 @@ class Operands:
         given, extents = getattr(self.problem, name), [rows, columns]
         strides = list(given.strides)
         if name == "b" and self.operation.gate is not None:
-            extents, strides = [2, *extents], [*self._gate(strides[0]), strides[1]]
+            extents, strides = [2, *extents], [*self._halves_of_b(strides[0]), strides[1]]
         address, count, step = given.data, self.groups, getattr(self.steps, name, 0)
         if name == "b":
             address, count, step = self.stack_of_b
@@ -241,9 +255,10 @@ class Operands:
             extents, strides = [rows, ceil(p.k / BLOCK)], list(given.strides)
         elif name == "scale_b" and self.operation.gate is not None:
             extents, strides = self._halves(p.n, given.strides[0])
+        address = self._start(given.data, strides, ElementType.FLOAT32) if name == "scale_b" else given.data
         if name == "scale_b" and self.grouping.groups_rows:
             extents, strides = [self.groups, *extents], [self.steps.scale_b, *strides]
-        return tensor(given.data, extents, strides)
+        return tensor(address, extents, strides)
 
     def atoms(self, name, box_rows, num_parts, *, is_of_x):
         """Give the descriptor of atoms of factors, 512 bytes each as 256 numbers, and how many there are each way.
@@ -267,7 +282,12 @@ class Operands:
     def _halves(self, n, stride):
         """Give extents and strides of a vector with a gate: a fast kernel has two halves of its columns' modes."""
         extents = [2, n] if self.kernel.num_strides == 2 else [n]
-        return extents, list(self._gate(stride)) if n else self._gate_of_none()
+        part, row = self._gate(stride) if n else self._gate_of_none()
+        return extents, [-part if self.is_linear_first else part, row]
+
+    def _start(self, address, strides, element):
+        """Give where a vector begins: at its linear half, where that of B is in front."""
+        return (address or 0) - (strides[0] * element.num_bytes if self.is_linear_first else 0)
 
     def _gate_of_none(self):
         return [1, 2] if self.is_interleaved else [self.problem.n, 1]
@@ -278,11 +298,12 @@ class Operands:
         extents, strides = [n], []
         if self.operation.gate is not None:
             extents, strides = self._halves(n, 1)
+        address = self._start(given.data, strides, self.operation.bias)
         if self.grouping.groups_rows:
             steps = self.steps.bias if given.data else 0
             strides = strides or [1]
             extents, strides = [self.groups, *extents], [steps, *strides]
-        return tensor(given.data, extents, strides)
+        return tensor(address, extents, strides)
 
     def starts(self):
         """Give what the groups are found by: the offsets, how many groups there are, and what is grouped."""
@@ -442,7 +463,7 @@ def _quack(o):
     found += [] if has_gate else _stored(o, "d")
     found += _stored(o, "residual") if o.operation.has_residual else []
     found += _vectors(o)
-    found += _stored(o, "d") if has_gate else []
+    found += [*_stored(o, "d"), *o.linear_first()] if has_gate else []
     if is_block:
         found += [o.factors("scale_a"), o.factors("scale_b")]
         found += [*o.starts(), *o.index()] if o.grouping.has_offsets else []
@@ -472,7 +493,8 @@ def _skinny(o):
     rows = candidate.gemm.tile_m * candidate.gemm.cluster_m // o.operation.num_rows_of_b(1)
     num_clusters = ceil(o.problem.m / candidate.gemm.tile_n) * ceil(o.problem.n / rows)
     blocks_per_sm = 2 if 2 * (o.kernel.smem_bytes + SMEM_OF_SYSTEM) <= SMEM_OF_SM else 1
-    return [*found, _d(o), *factors, o.bias(), *_starts(o, num_clusters, blocks_per_sm, knows_loads=False)]
+    read = [*factors, o.bias(), *o.linear_first()]
+    return [*found, _d(o), *read, *_starts(o, num_clusters, blocks_per_sm, knows_loads=False)]
 
 
 def _shared_k(o):
@@ -480,7 +502,7 @@ def _shared_k(o):
     factors = [o.factors(x) for x in ("scale_a", "scale_b")] if o.operation.types.is_scaled else []
     bias = [o.bias()] if o.operation.has_bias else []
     residual = [_d(o, "residual")] if o.operation.has_residual else []
-    read = [*factors, *bias, *residual, *o.scale_d()]
+    read = [*factors, *bias, *residual, *o.scale_d(), *o.linear_first()]
     return [Plain(bytes(1)), *_loads(o), _d(o), *read, *_starts(o, prod(_clusters(o)))]
 
 
@@ -502,6 +524,18 @@ def _groups(o):
     return along_columns, min(width, fast), fast, slow
 
 
+def _plain(o):
+    """Give the parameters of our own kernel for operands of any alignment: A, B and D with their leading strides."""
+    found = []
+    for name in "abd":
+        rows, columns, element, row_major, is_stack = o._matrix(name)
+        extents, strides = [rows, columns], [o._leading(name, rows, columns, element, row_major=row_major)]
+        if is_stack:
+            extents, strides = [o.groups, *extents], [getattr(o.steps, name), *strides]
+        found.append(tensor(getattr(o.problem, name).data, extents, strides))
+    return found
+
+
 def _fallback(o):
     """Give the parameters of the fallback: the operands as they were stated."""
     operation, found = o.operation, [o.plain(x) for x in "abd"]
@@ -513,8 +547,14 @@ def _fallback(o):
     return [*found, *bias, *scales, *residual, *o.scale_d()]
 
 
-SHARED_K, ONE_TILE = "sm90_cluster_split_k", "sm90_one_tile"
-PARAMETERS = {"simt": _fallback, "cluster_split_k": _skinny, SHARED_K: _shared_k, ONE_TILE: _one_tile}
+SHARED_K, ONE_TILE, ANY_ALIGNMENT = "sm90_cluster_split_k", "sm90_one_tile", "mma_sync"
+PARAMETERS = {
+    "simt": _fallback,
+    "cluster_split_k": _skinny,
+    SHARED_K: _shared_k,
+    ONE_TILE: _one_tile,
+    ANY_ALIGNMENT: _plain,
+}
 
 
 def parameters(kernel, problem):
@@ -525,7 +565,7 @@ def parameters(kernel, problem):
 def cluster(kernel):
     """Give the CTAs of a cluster along x, y and z."""
     along_m, along_n, splits = (getattr(kernel.candidate.gemm, x) for x in ("cluster_m", "cluster_n", "split_k"))
-    is_along_x = kernel.candidate.family in (SHARED_K, ONE_TILE)
+    is_along_x = kernel.candidate.family in (SHARED_K, ONE_TILE, ANY_ALIGNMENT)
     return (along_m * along_n * splits, 1, 1) if is_along_x else (along_m, along_n, 1)
 
 
@@ -536,7 +576,7 @@ def grid(kernel, problem):
     if candidate.family == ONE_TILE:
         _, width, fast, slow = _groups(o)
         return x * width * products, slow, ceil(fast / width)
-    if candidate.family == SHARED_K:
+    if candidate.family in (SHARED_K, ANY_ALIGNMENT):
         return x * count * products, 1, 1
     if candidate.gemm.schedule == "clc":
         return count * x, y, products

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from aot.core.target import load_target
-from aot.measure.call_structs import GATE_INTERLEAVED, OFFSETS_START
+from aot.measure.call_structs import GATE_INTERLEAVED, GATE_PARTS, OFFSETS_START
 from tests.equivalence import descriptor, operand_cases, operand_kernels, operand_launches, programs, row_launches
 from tests.equivalence.launch import DESCRIPTOR_BYTES
 
@@ -150,6 +150,7 @@ def test_the_problems_reach_what_is_rare(launches):
         "no bias": [x for x in products if not x.bias.data],
         "a bias": [x for x in products if x.bias.data],
         "pairs of a gate in turn": [x for x in products if x.flags & GATE_INTERLEAVED],
+        "a gate's linear rows in front": [x for x in products if x.flags & GATE_PARTS and x.group_strides.b < 0],
         "a shared B": [x for x in products if x.num_groups and not x.group_strides.b],
         "separate B": [x for x in products if x.b_of_groups],
         "where the first group starts": [x for x in products if x.flags & OFFSETS_START],

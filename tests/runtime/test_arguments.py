@@ -233,7 +233,7 @@ def test_a_gate_whose_parts_tma_cannot_step_between_is_left_to_the_fallback(ever
 
 @pytest.mark.parametrize("operation", GATES, ids=lambda x: x.tag)
 def test_the_parts_of_a_gate_lie_as_far_apart_as_is_said(every, operation):
-    """Steps of whole pieces of 16 bytes below 2^40 are a kernel's own; others are the fallback's."""
+    """Steps of whole pieces of 16 bytes below 2^40, either way, are a kernel's own; others are the fallback's."""
     _, library = every
     size = element_bytes(operation, "b")
     piece = ALIGNMENT_BYTES // size
@@ -244,6 +244,10 @@ def test_the_parts_of_a_gate_lie_as_far_apart_as_is_said(every, operation):
         (most, True),
         (N * K + 1, False),
         (most + piece, False),
+        (-N * K, True),
+        (-most, True),
+        (-N * K - 1, False),
+        (-most - piece, False),
     ):
         stated = state(library, operation, M, N, K, flags=PARTS, b=(1 << 56, (K, 1)))
         stated.group_strides.b = step
@@ -256,14 +260,14 @@ def test_the_parts_of_a_gate_lie_as_far_apart_as_is_said(every, operation):
 @pytest.mark.parametrize("operation", GATES, ids=lambda x: x.tag)
 def test_parts_of_a_gate_that_a_library_cannot_place_are_refused(every, operation):
     _, library = every
-    stated = state(library, operation, M, N, K, flags=PARTS)
-    stated.group_strides.b = -1
-    assert library.launch(stated, 0x900000, 1 << 30, 0x5550) != 0
-    assert library.error() == (
-        "group_strides.b is -1, the step from the gate rows of B to the linear ones; expected one that is not below 0, "
-        "to within the address space; launch the two products one after the other"
-    )
-    size = element_bytes(operation, "b")
+    stated, size = state(library, operation, M, N, K, flags=PARTS), element_bytes(operation, "b")
+    for step in (-ADDRESSES["b"] // size - 1, -1 << 63, *([(1 << 63) - 1] if size > 1 else [])):
+        stated.group_strides.b = step
+        assert library.launch(stated, 0x900000, 1 << 30, 0x5550) != 0
+        assert library.error() == (
+            f"group_strides.b is {step}, the step from the gate rows of B to the linear ones; expected one to within "
+            "the address space; launch the two products one after the other"
+        )
     stated.group_strides.b = (ADDRESSES["d"] - ADDRESSES["b"]) // size
     assert library.launch(stated, 0x900000, 1 << 30, 0x5550) != 0
     assert "overlaps B at address" in library.error()

@@ -5,14 +5,18 @@ from __future__ import annotations
 import ctypes
 import random
 from dataclasses import replace
+from itertools import groupby
 
 import numpy as np
 import pytest
 import torch
 
-from aot.core.dispatch import Scope
+from aot.core.candidate import gemm_candidate
+from aot.core.dispatch import Column, DispatchTable, Grid, Scope, Section
 from aot.core.operation import Operation
 from aot.measure.call_structs import ProblemStruct, TensorStruct
+from tests.golden.manifest import kernel as kernel_of
+from tests.golden.manifest import with_table
 from tests.runtime import host
 from tests.runtime.exchange import Framework
 from tests.runtime.tensors import FLOAT16, UINT8, FakeTensor, install_cupy, install_old_torch
@@ -55,9 +59,27 @@ def with_groups(manifest):
     return replace(manifest, tables=(replace(table, table=replace(table.table, sections=tuple(sections))),))
 
 
+UNALIGNED = ((2, 4), (2, 64), (8, 64))
+"""Bytes of which operands are multiples, and products, of the sections for batches that are not aligned."""
+
+
+def with_unaligned(manifest):
+    """Give the operations for batches sections for operands that are not aligned, each with a kernel of its own."""
+    kernels, sections = list(manifest.kernels), []
+    for operation, run in groupby(manifest.tables[0].table.sections, key=lambda x: x.operation):
+        sections += run
+        for loads, num_groups in UNALIGNED if operation in BATCHED else ():
+            tile = gemm_candidate("mma_sync", num_groups, 64, schedule=f"a{loads}k1", use_tma_store=False)
+            kernels.append(replace(kernel_of(operation, tile), load_alignment=loads, store_alignment=1))
+            grid = Grid((1,), (1,), (Column((1,), (len(kernels) - 1,)),))
+            scope = Scope(num_groups, False, loads)
+            sections.append(Section(operation, (), grid, sections[-1].fallback, scope))
+    return with_table(manifest, tuple(kernels), DispatchTable(tuple(sections)))
+
+
 @pytest.fixture(scope="module")
 def manifest():
-    return replace(with_groups(host.random_manifest(7, DENSE + BATCHED)), package="batch-gemm")
+    return replace(with_unaligned(with_groups(host.random_manifest(7, DENSE + BATCHED))), package="batch-gemm")
 
 
 @pytest.fixture(scope="module")
@@ -196,6 +218,51 @@ def test_as_few_launches_as_the_leading_dimensions_allow(batched, manifest, a, b
     kernels = run(library.fake_launches(), manifest)
     assert (len(kernels), {x.operation.grouping.value for x in kernels}) == (launches, {grouping})
     np.testing.assert_array_equal(out, np.matmul(*(x.astype(np.float64) for x in arrays)))
+
+
+def cut(rng, shape, padding, offset):
+    """Make an array whose rows are longer than their extents, some elements behind an aligned address."""
+    *outer, inner = shape
+    whole = numbers(rng, (*outer, inner + padding))
+    memory = np.zeros(whole.size + 16, np.float16)
+    start = (-memory.ctypes.data % 16) // 2 + offset
+    found = memory[start : start + whole.size].reshape(whole.shape)
+    found[...] = whole
+    return found[..., :inner]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "loads", "groups"),
+    [
+        (((3, 17, 35), 0, 0), ((3, 35, 31), 0, 0), 2, 4),
+        (((5, 17, 35), 0, 0), ((5, 35, 31), 0, 0), 2, 64),
+        (((70, 3, 5), 0, 0), ((70, 5, 3), 0, 0), 2, 64),
+        (((5, 17, 36), 0, 0), ((5, 36, 24), 4, 0), 8, 64),
+        (((5, 17, 36), 0, 1), ((5, 36, 24), 4, 0), 2, 64),
+        (((5, 17, 32), 0, 0), ((5, 32, 24), 0, 4), 8, 64),
+        (((5, 1, 36), 0, 0), ((5, 36, 24), 0, 0), 8, 64),
+        (((5, 1, 33), 7, 0), ((5, 33, 24), 0, 0), 0, 64),
+        (((1, 17, 35), 0, 0), ((3, 35, 31), 0, 0), 2, 4),
+        (((17, 35), 0, 0), ((3, 35, 31), 0, 0), 2, 4),
+        (((2, 3, 17, 35), 0, 0), ((2, 3, 35, 31), 0, 0), 2, 64),
+    ],
+)
+def test_batches_that_are_not_aligned_get_one_launch_of_a_kernel_for_them(batched, manifest, a, b, loads, groups):
+    """By their addresses, leading strides and steps from product to product, and by the number of products."""
+    package, library = batched
+    rng = random.Random(5)
+    arrays = [cut(rng, *x) for x in (a, b)]
+    out = cut(rng, np.matmul(*arrays).shape, 1 if loads else 0, 1 if loads else 0)
+    out[...] = np.nan
+    library.c.recorder_reset()
+    package.matmul(*map(Memory, arrays), out=Memory(out))
+    (found,) = run(library.fake_launches(), manifest)
+    np.testing.assert_array_equal(out, np.matmul(*(x.astype(np.float64) for x in arrays)))
+    assert (found.operation, found.num_strides) == (Operation.FP16_KN_BATCHED, 1)
+    if loads:
+        assert (found.load_alignment, found.candidate.gemm.tile_m) == (loads, groups)
+    else:
+        assert found.store_alignment == 16
 
 
 @pytest.mark.parametrize("shapes", [((6, 16, 32), (6, 32, 24)), ((16, 32), (32, 24)), ((32,), (32, 24))])

@@ -327,6 +327,25 @@ def test_both_arrangements_of_a_gate_are_one_kernels(compiled, library):
         assert vector(parameters, BIAS) == (N, (1, 2))
 
 
+def test_the_linear_half_of_a_gate_may_lie_in_front(compiled, library):
+    """The kernel begins with the half in front, and is told: so do the vectors. No other parameter changes."""
+    for each in (x for x in compiled.values() if x.kernel.operation.gate is not None):
+        operation, b = each.kernel.operation, each.kernel.operation.b.element.num_bytes
+        given = arguments(operation)
+        in_order = launch(library, each, given)[1]
+        given |= {Argument.B: struct_of(B + N * K * b, (2, N, K), (-N * K, K))}
+        parameters = launch(library, each, given)[1]
+        assert maps(parameters) == maps(in_order)
+        turned = [(BIAS + N * operation.bias.num_bytes, 1)]
+        if operation.types.factors is FactorLayout.VECTOR:
+            turned.append((SCALE_B + N * operation.b.scale.element.num_bytes, STEP_B))
+        assert [vector(parameters, x) for x, _ in turned] == [(N, (-N, y)) for _, y in turned]
+        pairs = zip(in_order[1:], parameters[1:], strict=True)  # behind the tiled MMA
+        changed = [x for x in pairs if x[0] != x[1] and len(x[0]) != DESCRIPTOR_BYTES]
+        assert len(changed) == 1 + len(turned)
+        assert (struct.pack("<i", 0), struct.pack("<i", 1)) in changed
+
+
 def test_other_types_are_other_instructions(compiled):
     """E4M3 by E5M2 and the reverse differ in nothing but the instruction's types."""
     one = sm100(128, 64)

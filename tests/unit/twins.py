@@ -223,6 +223,8 @@ class TwinKernels:
         operation, dtype = call.problem.operation, call.problem.operation.d
         operands = {x: matrix_bits(element_of(operation, x), y, group) for x, y in call.tensors.items()}
         d = operands.pop(Argument.D)
+        if call.is_linear_first:
+            operands[Argument.B] = np.roll(operands[Argument.B], call.problem.n, axis=0)
         bits = self.product(operation, operands, call.is_interleaved)
         if fault == "wrong":
             bits[-1, -1] = encode(dtype, np.float32([1e3]))[0]

@@ -113,8 +113,8 @@ class EdgeShape:
         found = operands(self.problem, self.padding, self.arrangement, self.stride_multiple)
         for argument in (Argument.D, Argument.RESIDUAL):
             if self.stores_anywhere and argument in found:
-                matrix = found[argument]
-                found[argument] = replace(matrix, row_stride=(matrix.num_columns + 1) | 1)
+                moved = replace(found[argument], row_stride=(found[argument].num_columns + 1) | 1)
+                found[argument] = moved.stacked(moved.num_groups) if moved.num_groups > 1 else moved
         return found
 
     def offset_of(self, argument: Argument) -> int:
@@ -139,6 +139,7 @@ class EdgeShape:
             "with factors by columns": operation.types.factors is FactorLayout.BLOCK
             and not arranged.has_row_major_blocks,
             "with interleaved gates": operation.gate is not None and arranged.is_interleaved,
+            "with linear rows in front of the gate's": operation.gate is not None and arranged.is_linear_first,
             "with one A for all": arranged.shares_a,
             "with one B for all": arranged.shares_b,
             f"and rounded up to multiples of {self.stride_multiple}": self.stride_multiple > 1,
@@ -161,6 +162,9 @@ ARRANGEMENTS = (
     Arrangement(has_bias=False, has_scales_of_b=False, has_row_major_blocks=False),
 )
 """What the cases take in turn: five of them and eleven shapes, so that no choice falls on small shapes alone."""
+
+GATE_ARRANGEMENTS = (PLAIN, Arrangement(is_linear_first=True), *ARRANGEMENTS[1:])
+"""The same of a gate without groups, either of whose two weights may lie in front: six of them."""
 
 
 def _round_up(value: int, multiple: int) -> int:
@@ -206,7 +210,8 @@ def arrangements_of(operation: Operation) -> tuple[Arrangement, ...]:
     if operation.gate is not None and operation.types.factors is FactorLayout.BLOCK:
         # Interleaved rows of a gate would share factors: the library refuses them (templates/src/problem_check.cc).
         return tuple(x for x in ARRANGEMENTS if not x.is_interleaved)
-    return ARRANGEMENTS
+    has_parts = operation.gate is not None and operation.grouping is Grouping.DENSE
+    return GATE_ARRANGEMENTS if has_parts else ARRANGEMENTS
 
 
 def _num_groups(operation: Operation) -> int:
@@ -289,14 +294,14 @@ def _ragged_shapes(kernel: TunedKernel) -> list[EdgeShape]:
 def _unaligned_shapes(kernel: TunedKernel) -> list[EdgeShape]:
     """List the cases of a kernel that stores D at any element; A and B are aligned to no more than it asks for."""
     operation = kernel.key.operation
-    if kernel.store_alignment > 1 or operation.grouping is not Grouping.DENSE:
+    if kernel.store_alignment > 1 or operation.grouping.has_offsets:
         return []
     step = max(operation.a.element.num_in(kernel.load_alignment), 1)
     offset = step if kernel.load_alignment < ALIGNMENT_BYTES else 0
     arrangements = arrangements_of(operation)
     return [
         EdgeShape(
-            Problem(operation, m, n, k),
+            Problem(operation, m, n, k, _num_groups(operation)),
             padding * step,
             offset,
             arrangement=arrangements[i % len(arrangements)],

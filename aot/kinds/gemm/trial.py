@@ -93,8 +93,13 @@ class GemmTrial(Trial):
 
     def call(self, case: EdgeShape, tensors: Mapping[Argument, Tensor]) -> GemmCall:
         """Return the call of a case."""
-        is_interleaved = case.arrangement.is_interleaved and case.problem.operation.gate is not None
-        return GemmCall(case.problem, tensors, is_interleaved)
+        has_gate, arranged = case.problem.operation.gate is not None, case.arrangement
+        return GemmCall(
+            case.problem,
+            tensors,
+            is_interleaved=arranged.is_interleaved and has_gate,
+            is_linear_first=arranged.is_linear_first and has_gate,
+        )
 
     def timed(self, problem: Problem) -> Mapping[Argument, Placed]:
         """Return packed operands: with a bias where there is one before an activation, and with all factors."""

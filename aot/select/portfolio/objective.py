@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from aot.core.candidate import KernelKey
 from aot.core.dispatch import DispatchTable
 from aot.core.epilogue import Epilogue
+from aot.core.grouping import Grouping
 from aot.core.measurement import OperationTimes
 from aot.core.operands import as_launched
 from aot.core.operation import Layout, Operation
@@ -32,8 +33,9 @@ sampled ones that would outvote them (research/log/2026-11-21-selections.md)."""
 
 
 MAX_OTHER_UNALIGNED = 4
-"""Kernels of a section for what is not aligned, of other layouts than linear's and of epilogues. Source: on an H200's
-times of 2026-11-27, 6 kernels of `bf16_kk` have mean regrets of 2 to 9%, 4 have 6 to 14% (docs/selection.md)."""
+"""Kernels of a section for what is not aligned, of other layouts than linear's, of epilogues and of batches. Source: on
+an H200's times of 2026-11-27, 6 kernels of `bf16_kk` have mean regrets of 2 to 9%, 4 have 6 to 14%
+(docs/selection.md)."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,13 @@ class SelectionLimits:
     """Regrets are fractions. With either, as few kernels as reach it, up to `max_kernels`."""
     max_worst: float | None = None
     max_unaligned_kernels: int = 6
-    """Of a section for what is not aligned in linear's layout without an epilogue; `MAX_OTHER_UNALIGNED` of others."""
+    """Of a section for what is not aligned of one product in linear's layout without an epilogue;
+    `MAX_OTHER_UNALIGNED` of others."""
 
     def of_unaligned(self, operation: Operation) -> Budget:
         """Return the budget of a section of an operation for what is not aligned."""
-        is_plain = operation.layout is Layout.KK and not operation.epilogue.steps
+        is_of_one = operation.grouping is Grouping.DENSE and not operation.epilogue.steps
+        is_plain = is_of_one and operation.layout is Layout.KK
         most = self.max_unaligned_kernels if is_plain else min(self.max_unaligned_kernels, MAX_OTHER_UNALIGNED)
         return Budget(min(most, self.of(operation).max_kernels))
 

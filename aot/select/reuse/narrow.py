@@ -133,7 +133,13 @@ def narrowed(selection: Selection, problems: Collection[Problem], target: Target
             if table.section(x.operation, x.num_groups).num_groups == section.num_groups
         ]
         if section.loads:
-            own = [x for x in problems if x.operation == section.operation and unaligned_loads(x) == section.loads]
+            own = [
+                replace(x, num_groups=section.num_groups)
+                for x in problems
+                if x.operation == section.operation
+                and unaligned_loads(x) == section.loads
+                and table.unaligned_section(x.operation, section.loads, x.num_groups) is section
+            ]
         if own or section.loads in (0, LOADS[0]):
             sections.append(_narrowed(section, own, selection, target))
     used = sorted(set().union(*map(named_kernels, sections)))

@@ -160,7 +160,8 @@ def explained(selection: Selection, problem: Problem, target: Target, timed: Ope
         raise SelectionError(f"the selection has no table for {call}; its wheel refuses such operands")
     launched = as_launched(problem, sections)
     multiples = tuple(family_of(key.candidate).multiples(key.candidate) for key in selection.kernels)
-    unaligned = selection.table.unaligned_section(problem.operation, section_loads(problem, sections))
+    loads = section_loads(problem, sections)
+    unaligned = selection.table.unaligned_section(problem.operation, loads, problem.num_groups)
     if launched is None and unaligned is None:
         key = selection.kernels[next(iter(sections.values())).fallback]
         why = f"  fallback   {why_general(problem)}; the table has no time"

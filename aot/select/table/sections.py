@@ -21,6 +21,7 @@ from aot.select.selection import FamilyKernel
 from aot.select.table.buckets import FINE_GRID_M, FINE_K, FINE_M, FINE_N, LEARNED_M, LEARNED_N, breadths, coarsen
 from aot.select.table.parallel import in_parts
 from aot.select.table.section_kernels import BARRED, SectionKernels
+from aot.select.times.batches import GRID_K, GRID_N
 from aot.select.times.inputs import Bucket, Timed
 
 if TYPE_CHECKING:
@@ -273,7 +274,9 @@ def _grid(known: SectionKernels, operation: Operation, at: Callable[[str], None]
     fine: tuple[tuple[int, ...], ...] = (LEARNED_M, LEARNED_N, FINE_K) if is_fine else (FINE_GRID_M, FINE_N, FINE_K)
     if operation.layout is not Layout.KK or operation.grouping is not Grouping.DENSE or known.is_special:
         fine = tuple(_thin(axis) for axis in fine)
-    if known.loads:
+    if known.loads and operation.grouping is Grouping.BATCHED:
+        fine = (FINE_GRID_M, GRID_N, GRID_K)
+    elif known.loads:
         fine = (fine[0], tuple(sorted({*NARROW_N, *fine[1]})), fine[2])
     columns = _Columns(known, operation, fine)
     places = [(n, k) for n in fine[1] for k in fine[2]]

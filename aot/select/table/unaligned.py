@@ -2,7 +2,8 @@
 
 What makes a product unaligned is where its rows begin. A vocabulary of 50257 makes rows of D begin at any element, but
 TMA loads A and B; a patch of 588 elements makes rows of A and B begin at multiples of 8 bytes. So there is a
-section for each number of bytes that A and B can be loaded by (`aot.core.dispatch.LOADS`).
+section for each number of bytes that A and B can be loaded by (`aot.core.dispatch.LOADS`), and of a batch for each of a
+few numbers of products.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from aot.core.dispatch import LOADS, DispatchTable
 from aot.core.errors import SelectionError
 from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
-from aot.core.operands import UNALIGNED_BITS, unaligned_loads
+from aot.core.operands import has_unaligned_sections, unaligned_loads
 from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
 from aot.select.join import named_kernels, renumbered
+from aot.select.portfolio.candidates import legal
 from aot.select.portfolio.choose import MODELLED_TIE, TIE, Incumbent, choose
 from aot.select.table.sections import build_section
+from aot.select.times.batches import OfBatches, batched_loads, batched_problems
 from aot.select.times.inputs import Timed, is_general
 from aot.select.times.known import learned_where_missing, with_imputed_times
 from aot.select.times.model import Model, Prior, TimeModel
@@ -64,18 +67,24 @@ def predicted_loads(operation: Operation) -> tuple[int, ...]:
 
 
 def asked_of(operations: Iterable[Operation]) -> list[Operation]:
-    """List the operations that have sections for what is not aligned, each once: those of one 16-bit product."""
-    is_of_them = (x for x in operations if x.grouping is Grouping.DENSE and x.a.element.bits == UNALIGNED_BITS)
-    return list(dict.fromkeys(is_of_them))
+    """List the operations that have sections for what is not aligned, each once."""
+    return list(dict.fromkeys(filter(has_unaligned_sections, operations)))
+
+
+def _predicted_problems(operation: Operation) -> list[Problem]:
+    """List the problems that models are asked about where nothing was measured."""
+    if operation.grouping is Grouping.BATCHED:
+        return batched_problems(operation)
+    return [Problem(operation, *sizes) for sizes in product(*PREDICTED_SIZES)]
 
 
 def predicted(operations: Iterable[Operation], target: Target, patterns: Patterns) -> Mapping[int, OperationTimes]:
-    """Predict the times of the candidates of each section by the cost model, of operations of one 16-bit product."""
+    """Predict the times of the candidates of each section by the cost model, of 16-bit products and batches of them."""
     found: dict[int, dict[Operation, Times]] = {}
     for operation, loads in ((x, y) for x in asked_of(operations) for y in predicted_loads(x)):
         candidates = [x for x in unaligned(operation, target, loads, patterns) if is_general(x)]
         if candidates:
-            problems = [Problem(operation, *sizes) for sizes in product(*PREDICTED_SIZES)]
+            problems = _predicted_problems(operation)
             few = shortlist(candidates, problems, target, PREDICTED_CANDIDATES)
             rows = cost.estimate(few, problems, target).total_us.tolist()
             by_operation = found.setdefault(loads, {})
@@ -107,6 +116,24 @@ class UnalignedTimes:
         """Say whether some problem of an operation, or of an equivalent one, is measured."""
         return any(rows.get(operation) for rows in self.filled.values())
 
+    def loads_of(self, operation: Operation) -> tuple[int, ...]:
+        """List the sections that an operation is to have, as `Section.loads` has them."""
+        if self.has(operation):
+            return LOADS
+        by_one = operation.grouping is Grouping.BATCHED and self.models
+        return batched_loads(operation) if by_one else predicted_loads(operation)
+
+    def of_batches(self, operation: Operation, loads: int, target: Target) -> Timed | None:
+        """Return what the kernels of a section of batches are chosen by where one product was timed; else None."""
+        timed = {x for rows in self.own.get(loads, {}).values() for row in rows.values() for x in row}
+        able = sorted(x for x in legal(timed, operation, target) if takes_loads(x, loads) and is_general(x))
+        if operation.grouping is not Grouping.BATCHED or not able:
+            return None
+        model, problems = OfBatches(self.models[loads]), batched_problems(operation)
+        rows = model.times_us(able, problems).tolist()
+        guessed = {p: dict(zip(able, row, strict=True)) for p, row in zip(problems, rows, strict=True)}
+        return Timed({}, guessed, PROVENANCE_PREDICTED, model, target=target)
+
 
 def _timed(
     operation: Operation, loads: int, known: UnalignedTimes, measured: KnownTimes, target: Target
@@ -119,9 +146,12 @@ def _timed(
         model = known.models[loads]
         timed = known.own[loads].get(operation, {})
         return Timed(timed, learned_where_missing(rows, model), PROVENANCE_MEASURED, model, target=target)
-    guessed = {} if known.has(operation) else measured.unaligned.get(loads, {}).get(operation, {})
-    if not guessed:
+    if known.has(operation):
         return None
+    by_one = known.of_batches(operation, loads, target)
+    guessed = measured.unaligned.get(loads, {}).get(operation, {})
+    if by_one is not None or not guessed:
+        return by_one
     return Timed({}, guessed, PROVENANCE_PREDICTED, Prior(target, measured.constants), target=target)
 
 
@@ -137,7 +167,7 @@ def sections(
     """Build the sections of an operation for what is not aligned, and append their kernels.
 
     Args:
-        operation: of one product, without groups.
+        operation: of one product, or of batches.
         known: times of unaligned problems.
         measured: for the reference library's times.
         kernels: of the selection so far, to which those that are new are appended.
@@ -145,7 +175,7 @@ def sections(
         target: the device.
         objective: told how far it is.
     """
-    for loads in LOADS if known.has(operation) else predicted_loads(operation):
+    for loads in known.loads_of(operation):
         timed = _timed(operation, loads, known, measured, target)
         if timed is None:
             continue
@@ -165,16 +195,18 @@ def sections(
             continue  # none takes every shape: the fallback answers
         keys = {x: KernelKey(operation, x) for x in portfolio.candidates}
         kernels += [x for x in keys.values() if x not in kernels]
-        yield build_section(
-            operation,
-            portfolio if is_measured else replace(portfolio, solutions={}),
-            timed,
-            {x: kernels.index(key) for x, key in keys.items()},
-            fallback,
-            named=objective.named,
-            loads=loads,
-            at=lambda how_far: objective.progress(f"{operation.tag}, not aligned: {how_far}"),
-        )
+        for num_groups in sorted({x.num_groups for x in timed.filled}):
+            yield build_section(
+                operation,
+                portfolio if is_measured else replace(portfolio, solutions={}),
+                timed,
+                {x: kernels.index(key) for x, key in keys.items()},
+                fallback,
+                named=objective.named,
+                num_groups=num_groups,
+                loads=loads,
+                at=lambda how_far: objective.progress(f"{operation.tag}, not aligned: {how_far}"),
+            )
 
 
 def renewed(selection: Selection, measured: KnownTimes, target: Target, objective: Objective) -> Selection:

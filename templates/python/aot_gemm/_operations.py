@@ -133,8 +133,7 @@ def gated_linear(
         x: (..., k), bfloat16, float16 or float8_e4m3fn, in GPU memory.
         weight: (2 n, k): the n rows of the gate and then the n linear ones, or in turns where `interleaved`. Or a list
             or tuple of two (n, k), the gate's and the linear one, of one size and of the same strides: nothing is
-            copied. The linear one lies behind the gate's in memory; by a multiple of 16 bytes below 2^40, or it takes
-            the slow fallback.
+            copied. They lie apart by a multiple of 16 bytes below 2^40, either in front, or it takes the slow fallback.
         bias: (2 n,), in the order of the weight's rows; None for none.
         activation: of the gate: "silu" (SwiGLU) or "gelu_tanh" (GeGLU).
         interleaved: whether row 2 j of the weight is of the gate and row 2 j + 1 the linear one of column j.

@@ -2,10 +2,9 @@
 
 Gate and up projections of a model are two matrices (n, k), each an allocation of its own. A kernel reads them as a
 stack (2, n, k) whose step is the difference of their addresses, and nothing is moved. A tensor map takes steps that are
-positive, multiples of 16 bytes and less than 2^40 bytes. Where the linear one lies in front of the gate's, or too far
-behind, two products are computed side by side, and the gate of both by the package's operation on rows, or by torch.
-That is decided with each call, since a graph has no addresses. PyTorch's allocator often gives large weights descending
-addresses: of four Llama layers on an H100 each had its up weight in front (torch 2.11, 2026-11-26).
+multiples of 16 bytes and less than 2^40 bytes. Either may lie in front: a kernel finds out which. Weights that a tensor
+map cannot step between are two products side by side, and the gate of both is the package's operation on rows, or
+torch's. That is decided with each call, since a graph has no addresses.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _ACTIVATIONS = {
 
 def are_parts(gate: Any, up: Any) -> bool:
     """Say whether a kernel can read two weights as the parts of one."""
-    step = up.data_ptr() - gate.data_ptr()
+    step = abs(up.data_ptr() - gate.data_ptr())
     return 0 < step < _LIMIT and step % _ALIGNMENT == 0 and gate.stride() == up.stride()
 
 

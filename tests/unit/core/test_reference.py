@@ -224,3 +224,14 @@ def test_torch_agrees_on_every_operation(operation, is_interleaved):
     saturated = np.clip(expected.values, -448, 448) if operation.d.bits == 8 else expected.values
     assert np.abs(found - saturated).max() <= bound * max(1.0, np.abs(saturated).max())
     assert np.linalg.norm(found - saturated) <= bound * np.linalg.norm(saturated)
+
+
+def test_linear_rows_in_front_are_those_of_the_weight_alone():
+    """Of two weights the linear one may lie in front; a bias and factors are the gate's first as ever."""
+    problem = Problem(Operation.E4M3_BF16_KK_SWIGLU, 3, 2, 4)
+    rows, columns = np.arange(3), np.array([1])
+    found = needed(problem, rows, columns, Arrangement(is_linear_first=True))
+    assert found[B][0].tolist() == [3, 1]
+    assert [found[x][i].tolist() for x, i in ((Argument.SCALE_B, 0), (Argument.BIAS, 1))] == [[1, 3], [1, 3]]
+    in_order = needed(problem, rows, columns, Arrangement())
+    assert in_order[B][0].tolist() == [1, 3]

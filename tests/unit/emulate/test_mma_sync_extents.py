@@ -16,6 +16,7 @@ from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.epilogue import Epilogue
 from aot.core.errors import VerificationError
 from aot.core.grouping import Grouping
+from aot.core.operands import Arrangement
 from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
 from aot.core.signature import Argument
@@ -29,6 +30,7 @@ from aot.kinds.gemm.edge_shapes import EdgeShape
 from aot.measure.verify import Verifier
 from tests.compiling import EVERY
 from tests.emulated import emulated_set
+from tests.equivalence.operand_kernels import UNALIGNED
 
 pytestmark = pytest.mark.slow
 LOADS = (16, 8, 4, 2)
@@ -39,6 +41,9 @@ EXTENTS = ((1, 1, 1), WHOLE, (17, 15, 33), (31, 33, 70), (5, 2, 63))
 """(m, n, k) below, at and past the edges of that."""
 SCHEDULES = (Schedule(Mode.RANDOM, 1), Schedule(Mode.LAZY, 1))
 OPERATIONS = [x for x in Operation if x.types in (BF16, FP16) and x.grouping is Grouping.DENSE]
+BATCHED = [x for x in Operation if x.types in (BF16, FP16) and x.grouping is Grouping.BATCHED]
+ARRANGEMENTS = (Arrangement(), Arrangement(shares_b=True), Arrangement(shares_a=True))
+"""What the cases of a batch take in turn."""
 
 
 def of(operation, loads):
@@ -50,18 +55,23 @@ FEW = (
     of(Operation.FP16_KN, 8),
     of(Operation.BF16_MK, 4),
     of(Operation.FP16_MN, 2),
+    KernelKey(Operation.BF16_KN_BATCHED, UNALIGNED),
 )
-"""Each number of bytes, layout and type once, and an epilogue of two halves."""
+"""Each number of bytes, layout and type once, an epilogue of two halves, and a batch whose k two CTAs share."""
 
 
 def every():
-    """List each layout with each number of bytes, and each epilogue with one of them; all of both types."""
+    """List each layout with each number of bytes, each epilogue and each batch with one of them; all of both types."""
     plain = [x for x in OPERATIONS if x.epilogue is Epilogue.NONE]
     others = [x for x in OPERATIONS if x.epilogue is not Epilogue.NONE]
-    return [
+    found = [
         *(of(*x) for x in product(plain, LOADS)),
         *(of(x, LOADS[i % len(LOADS)]) for i, x in enumerate(others)),
+        *(of(x, 2) for x in others if x.gate is not None),  # rows of either half may begin in front of both
+        *(of(x, LOADS[i % len(LOADS)]) for i, x in enumerate(BATCHED)),
+        FEW[-1],
     ]
+    return list(dict.fromkeys(found))
 
 
 KEYS = every() if EVERY else FEW
@@ -70,12 +80,15 @@ KEYS = every() if EVERY else FEW
 def shapes(key):
     """List the cases of a kernel: rows padded by a few loads, from an address that is no more aligned than it asks."""
     loads = int(re.match(r"a(\d+)k", key.candidate.gemm.schedule)[1])
-    step = loads // 2
+    step, is_batch = loads // 2, key.operation.grouping is Grouping.BATCHED
     return [
         EdgeShape(
-            Problem(key.operation, m, n, k),
+            Problem(key.operation, m, n, k, 2 if is_batch else 1),
             padding=(1 + i % 3) * step,
             offset=step if loads < 16 else 0,
+            arrangement=ARRANGEMENTS[i % 3]
+            if is_batch
+            else Arrangement(is_linear_first=key.operation.gate is not None and i % 2 == 0),
             stride_multiple=step,
             stores_anywhere=True,
         )
@@ -112,8 +125,9 @@ def test_all_that_there_is_is_among_them():
     keys = every()
     assert {(x.operation.layout, x.operation.types) for x in keys} == set(product(Layout, (BF16, FP16)))
     assert {(x.operation.epilogue, x.operation.types) for x in keys} >= set(product(Epilogue, (BF16, FP16)))
-    plain = [x for x in keys if x.operation.epilogue is Epilogue.NONE]
+    plain = [x for x in keys if x.operation.epilogue is Epilogue.NONE and x.operation in OPERATIONS]
     assert len(plain) == len(set(Layout)) * 2 * len(LOADS)
+    assert {x.operation for x in keys} == {*OPERATIONS, *BATCHED}
     assert {x.candidate.gemm.schedule for x in FEW} == {f"a{loads}k4" for loads in LOADS}
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from aot.core.candidate import Accepted, Alignment, KernelKey, Reason, Rejected, changed, gemm_candidate
 from aot.core.epilogue import Epilogue
+from aot.core.grouping import Grouping
 from aot.core.knobs import SplitK
 from aot.core.operation import Layout, Operation
 from aot.core.target import load_target
@@ -22,8 +23,10 @@ TILE = gemm_candidate("mma_sync", 64, 64, schedule="a8k2", use_tma_store=False)
 OPERATIONS = [x for x in Operation if x.types in FAMILY.types and x.grouping in FAMILY.groupings]
 
 
-def test_takes_every_layout_and_epilogue_of_16_bits():
+def test_takes_every_layout_and_epilogue_of_16_bits_and_batches():
     assert {x.layout for x in OPERATIONS} == set(Layout)
+    batched = [x for x in Operation if x.grouping is Grouping.BATCHED]
+    assert [x for x in OPERATIONS if x.grouping is not Grouping.DENSE] == batched
     assert {x.epilogue for x in OPERATIONS} == set(Epilogue)
     assert all(isinstance(check(TILE, x, target), Accepted) for x in OPERATIONS for target in (H200, THOR))
 

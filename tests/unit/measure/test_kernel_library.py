@@ -75,6 +75,7 @@ aot_gemm_status_t aot_gemm_kernel_max_active_clusters(int32_t kernel, const aot_
 int32_t twin_order(void) { return last_order; }
 int twin_b_constant(void) { return (int)AOT_GEMM_B_CONSTANT; }
 int twin_interleaved(void) { return (int)AOT_GEMM_GATE_INTERLEAVED; }
+int twin_parts(void) { return (int)AOT_GEMM_GATE_PARTS; }
 const aot_gemm_problem_t* twin_last(void) { return &last; }
 int twin_has(void* w, size_t n, void* s) { return w == last_workspace && n == last_bytes && s == last_stream; }
 """
@@ -92,10 +93,10 @@ def path(tmp_path_factory):
     return folder / "twin.so"
 
 
-def call_of(problem, arrangement=Arrangement(), is_interleaved=False):  # noqa: B008
+def call_of(problem, arrangement=Arrangement()):  # noqa: B008
     placed = operands(problem, 8, arrangement)
     tensors = {x: Tensor((i + 1) << 40, matrix) for i, (x, matrix) in enumerate(placed.items())}
-    return GemmCall(problem, tensors, is_interleaved)
+    return GemmCall(problem, tensors, arrangement.is_interleaved, arrangement.is_linear_first)
 
 
 def test_library_tells_its_kernels(path):
@@ -178,10 +179,18 @@ def test_a_residual_arrives(path):
 
 
 def test_interleaved_gates_have_their_flag(path):
-    twin, last = launched(path, Operation.E4M3_BF16_KK_SWIGLU, Arrangement(), True)
+    twin, last = launched(path, Operation.E4M3_BF16_KK_SWIGLU, Arrangement(is_interleaved=True))
     assert last.flags == twin.twin_interleaved()
     _, last = launched(path, Operation.E4M3_BF16_KK_SWIGLU)
     assert last.flags == 0
+
+
+def test_linear_rows_in_front_are_a_step_below_0_from_the_gates(path):
+    twin, last = launched(path, Operation.E4M3_BF16_KK_SWIGLU, Arrangement(is_linear_first=True))
+    stride = last.b.strides[0]
+    assert last.flags == twin.twin_parts()
+    assert (last.b.data, last.group_strides.b) == ((2 << 40) + last.n * stride, -last.n * stride)
+    assert told(last.bias) == (6, [0, 1])
 
 
 def test_an_operation_that_the_library_lacks_is_refused(path):

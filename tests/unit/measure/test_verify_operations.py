@@ -192,9 +192,9 @@ def test_the_messages_say_what_was_arranged():
     one = "with one factor for all of"
     assert texts[:4] == [
         "e4m3_bf16_kk_swiglu m1 n8 k16, strides padded by 0",
-        "e4m3_bf16_kk_swiglu m2 n136 k64, strides padded by 16, without a bias, with interleaved gates",
-        f"e4m3_bf16_kk_swiglu m7 n24 k528, strides padded by 0, {one} A, {one} B",
-        f"e4m3_bf16_kk_swiglu m17 n520 k48, strides padded by 16, {one} A, with interleaved gates",
+        "e4m3_bf16_kk_swiglu m2 n136 k64, strides padded by 16, with linear rows in front of the gate's",
+        "e4m3_bf16_kk_swiglu m7 n24 k528, strides padded by 0, without a bias, with interleaved gates",
+        f"e4m3_bf16_kk_swiglu m17 n520 k48, strides padded by 16, {one} A, {one} B",
     ]
     assert texts[-1] == "e4m3_bf16_kk_swiglu m40 n136 k208, strides padded by 0, with special values"
 
@@ -206,7 +206,8 @@ def test_aligned_cases_are_aligned_and_have_every_arrangement(operation):
         assert is_aligned(shape.problem) or shape.stride_multiple > 1
         assert (shape.problem.m % 64, shape.problem.n % 48, shape.offset) == (0, 0, 0)
     if operation in NEW and operation not in (Operation.BF16_KK_BIAS, Operation.FP16_KK_BIAS):
-        assert {x.arrangement for x in shapes} == set(cases.ARRANGEMENTS)
+        arranged = cases.ARRANGEMENTS if operation.gate is None else cases.GATE_ARRANGEMENTS
+        assert {x.arrangement for x in shapes} == set(arranged)
         assert cases.Content.SPECIAL in {x.content for x in shapes}
     else:
         assert {(x.arrangement, x.content) for x in shapes} == {(cases.PLAIN, cases.Content.RANDOM)}

@@ -37,11 +37,21 @@ TRIED = ((1, 14, 2048), (256, 14, 2048), (50, 1001, 1280), (16, 4100, 4096), (64
         (1, 64, 75, Operation.BF16_KK, 2),
         (16, 7, 64, Operation.BF16_KN, 2),
         (16, 7, 75, Operation.E4M3_BF16_KK, 0),
-        (16, 7, 75, Operation.BF16_KK_BATCHED, 0),
+        (16, 7, 75, Operation.BF16_KK_BATCHED, 2),
+        (16, 7, 75, Operation.BF16_KK_GROUPED, 0),
     ],
 )
 def test_a_problem_gets_the_section_of_what_its_rows_begin_at(m, n, k, operation, loads):
     assert section_loads(Problem(operation, m, n, k), [operation]) == loads
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "loads"),
+    [(1, 64, 64, 0), (1, 64, 36, 8), (1, 64, 75, 2), (17, 7, 64, 16), (17, 64, 100, 8), (12, 1, 64, 16)],
+)
+def test_of_a_batch_each_product_begins_at_an_aligned_address_too(m, n, k, loads):
+    """Rows of one product alone have no stride, but those of a batch are steps apart."""
+    assert section_loads(Problem(Operation.BF16_KK_BATCHED, m, n, k, 3), [Operation.BF16_KK_BATCHED]) == loads
 
 
 def test_one_row_of_x_has_no_stride():
