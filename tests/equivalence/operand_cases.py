@@ -75,12 +75,11 @@ class _Maker:
 
     def matrix(self, name, rows, columns, element, *, row_major):
         """Give a tensor, and the elements from one of a stack to the next. Elements that share bytes are adjacent."""
-        least = element.size_of(element.num_sharing)
-        alignment = max(self.stores if name in ("d", "residual") else self.loads, least)
+        sharing = element.num_sharing
+        alignment = max(self.stores if name in ("d", "residual") else self.loads, element.size_of(sharing))
         rng, step = self.rng, element.num_in(alignment)
         outer, inner = (rows, columns) if row_major else (columns, rows)
-        has_units = self.has_units and name != "d" and element.num_sharing == 1
-        unit = rng.choice((1, 1, 2, 5)) if has_units else 1
+        unit = rng.choice((1, 1, 2, 5)) if self.has_units and name != "d" and sharing == 1 else 1
         leading = _leading(rng, inner * unit, step)
         between = ceil(outer * leading / step) * step + step * rng.choice((0, 0, 3, rng.randrange(1, 999)))
         strides = (leading, unit) if row_major else (unit, leading)
@@ -91,7 +90,7 @@ class _Maker:
         return TensorStruct(_address(self.rng, name, 4), (self.rng.randrange(2), self.rng.randrange(3))), extent
 
 
-def _extents(rng, operation, *, is_aligned):
+def _extents(rng, operation, *, is_whole):
     """Give m, n, k and the groups: n of whole pieces of 16 bytes of D and of B, and of blocks where they are scaled."""
     is_grouped = operation.grouping.has_offsets
     n = _extent(rng, BLOCK if operation.types.factors is FactorLayout.BLOCK and is_grouped else 16)
@@ -103,7 +102,7 @@ def _extents(rng, operation, *, is_aligned):
     )
     if operation.types.factors is FactorLayout.BLOCK and is_grouped:
         k = ceil(k / BLOCK) * BLOCK
-    if is_aligned:
+    if is_whole:
         k = ceil(k / operation.k_step) * operation.k_step
     groups = 0 if operation.grouping is Grouping.DENSE else rng.choice((2, 3, 8, 65))
     return m, n, max(k, 1), groups
@@ -149,7 +148,7 @@ def _flags(rng, operation):
 def product(make, operation, *, has_odd_n):
     """State one problem of an operation."""
     rng, types, steps = make.rng, operation.types, GroupStrides()
-    m, n, k, groups = _extents(rng, operation, is_aligned=not make.has_units)
+    m, n, k, groups = _extents(rng, operation, is_whole=not make.has_units)
     n += has_odd_n
     rows, height = operation.num_rows_of_b(n), m
     problem = ProblemStruct(ctypes.sizeof(ProblemStruct), 0, CURRENT_DEVICE, m, n, k, flags=_flags(rng, operation))

@@ -210,7 +210,7 @@ class Operands:
         address, count, step = getattr(self.problem, name).data, self.groups, getattr(self.steps, name, 0)
         if name == "b":
             address, count, step = self.stack_of_b
-            address -= element.bytes_of(max(-self.step, 0))
+            address += element.bytes_of(min(self.step, 0))
         if is_stack:
             extents.append(count)
             strides.append(step)
