@@ -108,8 +108,17 @@ int check_memory(Product product, const char* name, const DLTensor& tensor, cons
   return 0;
 }
 
+namespace {
+
+// Says whether a tensor has elements that products are computed of. Bytes, which packed weights have, are none of them.
+bool find_number(const DLTensor& tensor, Element* element) {
+  return find_element(tensor, element) && *element != Element::kUint8;
+}
+
+}  // namespace
+
 int check_tensor(Product product, const char* name, const DLTensor& tensor, const DLTensor& left, Element* element) {
-  if (is_on_gpu(tensor) && tensor.device.device_id == left.device.device_id && !find_element(tensor, element)) {
+  if (is_on_gpu(tensor) && tensor.device.device_id == left.device.device_id && !find_number(tensor, element)) {
     return refuse("DtypeError", "%s: %s is %s; expected bfloat16, float16, float32, float8_e4m3fn, float8_e5m2 or int8; "
                   "convert it", product_name(product), name, dtype_text(tensor).characters);
   }
@@ -138,7 +147,10 @@ bool have_shape(const DLTensor& tensor, const int64_t* extents, int32_t num_dims
 
 int check_tensor_of(Product product, const char* name, const DLTensor& tensor, const DLTensor& left, Element expected) {
   Element element;
-  if (check_tensor(product, name, tensor, left, &element) != 0) return -1;
+  const bool has_bytes = expected == Element::kUint8 && find_element(tensor, &element);
+  if ((has_bytes ? check_memory(product, name, tensor, left) : check_tensor(product, name, tensor, left, &element)) != 0) {
+    return -1;
+  }
   return check_element(product, name, element, expected);
 }
 
