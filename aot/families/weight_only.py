@@ -44,6 +44,10 @@ BYTES_A_CLOCK = {"int4": 25.0, "int4z": 24.0, "nvfp4": 17.0, "mxfp4": 15.0, "int
 machine code for sm_90a (docs/weights.md, "The kernel"); of int4 an H100 ran 23 to 27, 2026-11-26. What the model
 chose by them of the kernels of a bench took 4 to 9% more than the best there (H100, 2026-11-27, means over seven
 weights and four formats)."""
+ALONE = 2.3
+"""How much longer a tile takes that a warp has alone: what it does then waits for itself. Source: with one tile and 8
+rows of x an H100 multiplied 7.3 packed bytes of nvfp4 a clock of an SM, at n 28672, k 4096: 39 us, where seven tiles
+took 24 (driver 580.159.04, 2026-11-27)."""
 MMA_CLOCKS = 2.0
 """That each further instruction of m16n8k16 takes an SM. Source: 1,024 multiplications a clock of Hopper's SM by
 mma.sync, an assumption from the rate of its wgmma and `mma_sync`'s share."""
@@ -131,7 +135,7 @@ class WeightOnly(Defaults):
         tile = tile_of(candidate, _format_of(operation))
         decoded = tile.layout.block_bytes / bytes_a_clock(tile.form)
         more = (tile.column_tiles - 1) * BLOCK_K // 16 * MMA_CLOCKS
-        return tile.tiles * (decoded + more) / BLOCK_K
+        return tile.tiles * (decoded + more) * (ALONE if tile.tiles == 1 else 1) / BLOCK_K
 
     def alignment(self, candidate: Candidate) -> Alignment:
         """Take any D, and rows of x that begin at multiples of 16 bytes; the weight does."""
