@@ -196,7 +196,7 @@ def bench(**values: Any) -> None:
 
     WHEEL is a wheel's file, or the folder of an installed package; by default the package aot_gemm of this Python. The
     products are checked, then timed in rounds in which wheel and library take turns, by the protocol of `aot tune`.
-    Needs numpy and a driver; torch, or cuBLAS, is optional.
+    Needs a driver; torch, or cuBLAS, is optional.
 
     A receipt has device, driver, clocks, power, the hashes of wheel and tables, and every round, with a hash of it all.
     docs/receipts.md says what hash and signature prove, and what not.
