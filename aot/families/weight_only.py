@@ -104,8 +104,8 @@ class WeightOnly(Defaults):
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate rows of the weight and of x, and pipelines."""
-        del operation, target
-        for tiles in TILES:
+        del target
+        for tiles in TILES if operation.types in self.types else ():
             for columns in COLUMNS:
                 for warps, stages, blocks in PIPELINES:
                     yield Candidate(self.name, WeightOnlyKnobs(blocks, columns, stages, tiles, warps))

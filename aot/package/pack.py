@@ -6,6 +6,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING
 
+from aot.core.formats import BLOCK_FORMATS
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.kinds.rows.operation import RowOperation
@@ -98,6 +99,7 @@ def render_api(package: str, version: str, templates: Mapping[str, bytes]) -> Fi
         "has_kernels": False,
         "catalogue": [x for x in Operation if x is x.layouts[0] and x.grouping is not Grouping.BATCHED],
         "row_catalogue": tuple(RowOperation),
+        "block_formats": BLOCK_FORMATS,
         **enumeration_variables(),
     }
     files = rendered(variables, needed, module)

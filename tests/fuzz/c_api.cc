@@ -49,7 +49,8 @@ void draw_operands(const aot::Operation& operation, aot_gemm_problem_t* problem)
   const bool has_bias = operation.bias == aot::Presence::kRequired || may_have;
   if (has_bias || one_in(200)) problem->bias = {draw_address(), {draw_stride(rows), one_in(20) ? draw_stride(2) : 1}};
   const bool is_scaled = operation.scale != aot::Scale::kNone;
-  if (is_scaled || one_in(200)) problem->scale_a = draw_factors(operation, problem->m, problem->k);
+  const bool has_numbers = operation.weight.format == aot::WeightFormat::kNone;  // a packed weight alone has factors
+  if ((is_scaled && has_numbers) || one_in(200)) problem->scale_a = draw_factors(operation, problem->m, problem->k);
   if (is_scaled || one_in(200)) problem->scale_b = draw_factors(operation, rows, problem->k);
   if (operation.has_residual() || one_in(200)) problem->residual = draw_tensor(problem->m, problem->n);
   if (operation.scales_d() || one_in(200)) problem->scale_d = {draw_address(), {draw_stride(1), draw_stride(1)}};

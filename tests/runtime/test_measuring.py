@@ -29,11 +29,13 @@ ONE_LAYOUT = [x for x in DENSE if x.layout.value == "kk"]
 
 
 def view(address, dtype, shape, strides):
-    """Return memory as an array; strides are in elements."""
+    """Return memory as an array; strides are in elements, and below 0 where what follows lies in front."""
     kind = bits_type(dtype)
-    last = sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
-    flat = np.ctypeslib.as_array((ctypes.c_uint8 * ((last + 1) * kind.itemsize)).from_address(address)).view(kind)
-    return np.lib.stride_tricks.as_strided(flat, shape, [kind.itemsize * stride for stride in strides])
+    steps = [(extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)]
+    first, last = (sum(x for x in steps if (x < 0) is is_below) for is_below in (True, False))
+    start = address + first * kind.itemsize
+    flat = np.ctypeslib.as_array((ctypes.c_uint8 * ((last - first + 1) * kind.itemsize)).from_address(start)).view(kind)
+    return np.lib.stride_tricks.as_strided(flat[-first:], shape, [kind.itemsize * stride for stride in strides])
 
 
 class Recorded(DispatchedLibrary):

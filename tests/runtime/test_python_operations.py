@@ -366,12 +366,13 @@ def test_the_packages_catalogue_is_the_toolchains(every_package):
     rows = every_package._catalogue.CATALOGUE
     asked = [x for x in Operation if x is x.layouts[0] and x.grouping is not Grouping.BATCHED]
     assert [(x.call, x.tag, x.grouping) for x in rows] == [(x.call, x.tag, x.grouping.value) for x in asked]
-    in_atoms = {x.call for x in IN_ATOMS}
-    assert {x.call for x in rows if x.grouping == "dense"} == {x.call for x in by_call()} | in_atoms
+    in_atoms, packed = {x.call for x in IN_ATOMS}, {x.call for x in Operation if x.b.weight is not None}
+    assert {x.call for x in rows if x.grouping == "dense"} == {x.call for x in by_call()} | in_atoms | packed
     by_tag = {x.tag: x for x in Operation}
     for row in rows:
         operation = by_tag[row.tag]
-        types = [x.value for x in (operation.types.a, operation.types.b, operation.types.d)]
+        weight = operation.types.weight
+        types = [operation.types.a.value, weight.name if weight else operation.types.b.value, operation.types.d.value]
         types.append(operation.types.scaling)
         assert [row.a, row.b, row.d, row.scale] == types
         assert (row.epilogue, row.has_bias, row.is_fast) == (

@@ -35,7 +35,9 @@ BIG = "bf16_kk_sm90_quack_128x256_c2x1_coop"
 NOT_ASCENDING = "its edges do not ascend, or its first row is not"
 STEPS_TURNED = "of its grid: its edges do not ascend"
 NO_STEP = "of 6 cannot stand in its grid"
-UNSCALED = "\n     Scale::kNone,\n     {Element::kFloat32, 0},\n     Epilogue::kNone,\n     "
+UNSCALED = (
+    "\n     Scale::kNone,\n     {Element::kFloat32, 0},\n     {WeightFormat::kNone},\n     Epilogue::kNone,\n     "
+)
 BEHIND_BIAS = "false,\n     false,\n     true,\n     1,\n     Grouping::kDense,\n     -1,\n     "
 HALF_REST = f"{UNSCALED}Presence::kNone,\n     {BEHIND_BIAS}"
 PLAIN = signature_of(HALF, has_workspace=False, prefetches_b=False)

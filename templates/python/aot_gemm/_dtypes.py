@@ -5,7 +5,7 @@ from __future__ import annotations
 from . import errors
 from ._enumerations import BITS, ELEMENTS
 
-_TAKEN = tuple(x for x in ELEMENTS if BITS[x] >= 8 and x != "float8_e8m0fnu")
+_TAKEN = tuple(x for x in ELEMENTS if BITS[x] >= 8 and x not in ("float8_e8m0fnu", "uint8"))
 """Those that are asked for by themselves; elements of 4 bits, and factors that are powers of two, go with a format."""
 
 

@@ -221,7 +221,7 @@ def _list(rows: list[Row]) -> str:
 
 def _products_of(a: str) -> str:
     """List the element types that are multiplied, with a left operand of a type where there are any."""
-    known = dict.fromkeys(_types(x) for x in CATALOGUE)
+    known = dict.fromkeys(_types(x) for x in CATALOGUE if not _is_packed(x.a, x.b))
     of_left = [x for x in known if x[0] == a] or known
     return ", ".join(f"{left} by {right} into {result}" for left, right, result in of_left)
 

@@ -8,6 +8,7 @@ import pytest
 import aot.families
 from aot.core.candidate import Accepted, Reason, gemm_candidate
 from aot.core.errors import CandidateError, FamilyError
+from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.families import _entry_points, families, families_for, family_named, family_of, tiling_of
 from aot.families._entry_points import GROUP, OWN, SOURCE_TREE, registrations
@@ -252,11 +253,12 @@ def test_family_of_a_candidate():
 def test_every_family_keeps_its_promises(target):
     device = load_target(target)
     for family in families_for(device):
-        candidates = list(family.candidates(BF16, device))
+        operation = BF16 if BF16.types in family.types else next(x for x in Operation if x.types in family.types)
+        candidates = list(family.candidates(operation, device))
         assert {candidate.family for candidate in candidates} == {family.name}
         assert len({candidate.name for candidate in candidates}) == len(candidates)
         for candidate in candidates:
-            verdict = check(candidate, BF16, device)
+            verdict = check(candidate, operation, device)
             if isinstance(verdict, Accepted):
                 used = verdict.resources
                 assert used.num_stages * used.stage_bytes <= used.smem_bytes <= device.smem_bytes_per_block
