@@ -369,14 +369,19 @@ def test_no_reference_is_lost_or_kept(package, library, manifest, framework):
             tensor.streams.clear()
 
     watched = [x, weight, out, *plain, bad, framework.Tensor, FakeTensor, None]
-    work()
-    gc.collect()
-    before = [sys.getrefcount(value) for value in watched]
-    for _ in range(50):
+
+    def change():
+        """Return how many references come or go in 50 turns; what is lost or kept in a turn is so in every one."""
         work()
-    gc.collect()
-    after = [sys.getrefcount(value) for value in watched]
-    assert max(abs(x - y) for x, y in zip(before, after, strict=True)) < 10
+        gc.collect()
+        before = [sys.getrefcount(value) for value in watched]
+        for _ in range(50):
+            work()
+        gc.collect()
+        after = [sys.getrefcount(value) for value in watched]
+        return max(abs(x - y) for x, y in zip(before, after, strict=True))
+
+    assert min(change() for _ in range(3)) < 10  # of None some go whenever earlier tests' garbage does
 
 
 def test_the_functions_beneath_refuse_what_they_cannot_read(package, library):

@@ -50,7 +50,6 @@ def test_an_empty_pattern_is_refused(text):
                 "sm100_persistent": (512, {Reason.TILE: 384, Reason.CLUSTER: 256}),
                 "sm100_quack": (1568, {Reason.TILE: 448}),
                 "sm100_tgv": (12, {Reason.SMEM: 3}),
-                "weight_only": (0, {Reason.TYPES: 288}),
             },
         ),
         (
@@ -65,7 +64,6 @@ def test_an_empty_pattern_is_refused(text):
                 "sm90_prefetch_b": (13380, {Reason.COMBINATION: 5600, Reason.TILE: 3240, Reason.REGISTERS: 900}),
                 "sm90_quack": (11400, {Reason.COMBINATION: 3920, Reason.TILE: 4800, Reason.REGISTERS: 360}),
                 "sm90_stream_k": (3600, {Reason.TILE: 972, Reason.REGISTERS: 324}),
-                "weight_only": (0, {Reason.TYPES: 288}),
             },
         ),
     ],

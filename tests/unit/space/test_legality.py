@@ -86,7 +86,6 @@ def test_a_device_with_less_shared_memory_takes_fewer():
         "sm100_persistent": (1152, 0),
         "sm100_quack": (3360, 0),
         "sm100_tgv": (12, 3),
-        "weight_only": (0, 0),
     }
     assert counts(SMALL) == {
         "cluster_split_k": (92, 0),
@@ -95,7 +94,6 @@ def test_a_device_with_less_shared_memory_takes_fewer():
         "sm100_persistent": (1104, 288),
         "sm100_quack": (3048, 888),
         "sm100_tgv": (3, 12),
-        "weight_only": (0, 0),
     }
 
 
