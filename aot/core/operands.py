@@ -366,11 +366,8 @@ def section_loads(problem: Problem, operations: Collection[Operation]) -> int:
     Returns:
         0 where an aligned section answers, or none but the fallback can.
     """
-    if (
-        not has_unaligned_sections(problem.operation)
-        or problem.operation not in operations
-        or as_launched(problem, operations) is not None
-    ):
+    operation = problem.operation
+    if not has_unaligned_sections(operation) or operation not in operations or as_launched(problem, operations):
         return 0
     return unaligned_loads(problem)
 

@@ -43,7 +43,7 @@ class Simt(Defaults):
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Accept the one candidate only."""
         if candidate not in self.candidates(operation, target):
-            return Rejected(Reason.COMBINATION, f"simt has one candidate, {TILE}x{TILE}")
+            return Rejected(Reason.COMBINATION, f"{self.name} has one candidate, {TILE}x{TILE}")
         return None
 
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:

@@ -27,8 +27,8 @@ _LEAST_SCALE = 2.0**-126
 _E8M0_BIAS = 127
 _SLAB = 1024
 """Rows that are rounded at a time, so that little is held in float32."""
-_E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-"""By code; the fourth bit is the sign."""
+E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+"""By code; the fourth bit is the sign. Source: Open Compute Project, Microscaling Formats, section 5.3.3."""
 _SIGN, _CODE, _MOST_CODE = 8, 0xF, 7
 _BITS = 4
 _PER_BYTE = 2
@@ -39,7 +39,7 @@ def quantize(x: Any, dtype: str, *, scale: Any = None) -> tuple[Any, Any]:
     name, form = dtype, BLOCK_FORMATS[dtype]
     _check(x, name, form)
     held = x.detach().reshape(math.prod(x.shape[:-1]), x.shape[-1])
-    own = _own_factor(held, scale) if form.has_tensor_factor else None
+    own = own_factor(held, scale) if form.has_tensor_factor else None
     if own is None and scale is not None:
         raise errors.OperandError(f"quantize: got scale, which goes with nvfp4; {name} has factors of blocks alone")
     rows, k = held.shape
@@ -49,25 +49,32 @@ def quantize(x: Any, dtype: str, *, scale: Any = None) -> tuple[Any, Any]:
     factors = x.new_empty(rows, -(-k // form.block), dtype=getattr(torch, form.factor))
     for start in range(0, rows, _SLAB):
         part = slice(start, start + _SLAB)
-        values[part], factors[part] = _rounded(held[part].float(), own, form)
+        elements, factors[part] = round_blocks(held[part].float(), own, form)
+        values[part] = _pairs(elements) if is_packed else elements
     atoms = _factors.atoms_of(torch, factors)
     return values.reshape(*x.shape[:-1], values.shape[1]), atoms if own is None else (atoms, own)
 
 
-def _rounded(wide: Any, own: Any, form: BlockFormat) -> tuple[Any, Any]:
-    """Return elements and factors (rows, blocks) of float32 values (rows, k); `own` is the tensor's factor, or None."""
+def round_blocks(wide: Any, own: Any, form: BlockFormat) -> tuple[Any, Any]:
+    """Return elements (rows, k), of e2m1 their codes, and factors (rows, blocks).
+
+    Args:
+        wide: float32 values (rows, k).
+        own: the tensor's own factor, as `own_factor` gives it; None where the format has none.
+        form: the format.
+    """
     k = wide.shape[1]
     blocks = torch.nn.functional.pad(wide, (0, -k % form.block)).unflatten(1, (-1, form.block))
     most = blocks.abs().amax(2)
     if own is None:
         factors = _powers(most, _LARGEST[form.element])
-        each = _of_powers(factors)
+        each = of_powers(factors.view(torch.uint8))
     else:
         ratio = most / (_LARGEST[form.element] * own)
         factors = ratio.clamp(_LEAST_E4M3, _LARGEST[form.factor]).to(torch.float8_e4m3fn)
         each = factors.float() * own
     scaled = (blocks / each.unsqueeze(2)).flatten(1)[:, :k]
-    return (_e2m1_bytes if form.element == "float4_e2m1fn" else _e4m3)(scaled), factors
+    return (_e2m1 if form.element == "float4_e2m1fn" else _e4m3)(scaled), factors
 
 
 def _check(x: Any, name: str, form: BlockFormat) -> None:
@@ -87,7 +94,7 @@ def _check(x: Any, name: str, form: BlockFormat) -> None:
         )
 
 
-def _own_factor(x: Any, given: Any) -> Any:
+def own_factor(x: Any, given: Any = None) -> Any:
     """Return a tensor's own factor of NVFP4: that by which the largest factor of a block is e4m3's largest number."""
     if given is not None:
         if not isinstance(given, torch.Tensor) or given.dtype != torch.float32 or given.numel() != 1:
@@ -108,22 +115,26 @@ def _powers(most: Any, largest: float) -> Any:
     return codes.to(torch.uint8).view(torch.float8_e8m0fnu)
 
 
-def _of_powers(factors: Any) -> Any:
-    """Return factors that are powers of two in float32, NaN among them."""
-    codes = factors.view(torch.uint8).int()
+def of_powers(factors: Any) -> Any:
+    """Return what codes of e8m0 stand for, in float32: powers of two, and NaN."""
+    codes = factors.int()
     least = torch.full_like(codes, 1 << 22)  # 2^-127, which is no normal number
     bits = torch.where(codes == 0, least, codes << 23)
     return torch.where(codes == 2 * _E8M0_BIAS + 1, torch.full_like(codes, 0x7FC00000), bits).view(torch.float32)
 
 
-def _e2m1_bytes(scaled: Any) -> Any:
-    """Round to e2m1, to nearest and ties to even, two to a byte, the first in the lower half; NaN becomes 6."""
+def _e2m1(scaled: Any) -> Any:
+    """Return codes of e2m1, rounded to nearest and ties to even; NaN becomes 6, in a block whose factor is NaN."""
     size = scaled.abs()
     small, middle, large = (size * 2).round(), size.round() + 2, (size / 2).round() + 4
     rounded = torch.where(size < 2, small, torch.where(size < 4, middle, large))
     codes = rounded.nan_to_num(_MOST_CODE, _MOST_CODE).clamp_max(_MOST_CODE)
     is_negative = scaled.signbit().logical_and(~scaled.isnan())
-    codes = codes.to(torch.uint8) + is_negative.to(torch.uint8) * _SIGN
+    return codes.to(torch.uint8) + is_negative.to(torch.uint8) * _SIGN
+
+
+def _pairs(codes: Any) -> Any:
+    """Return codes two to a byte, the first in the lower half."""
     return codes[:, ::_PER_BYTE] | codes[:, 1::_PER_BYTE] << _BITS
 
 
@@ -155,7 +166,7 @@ def dequantize(values: Any, scale: Any, dtype: torch.dtype = torch.bfloat16) -> 
     if form.element == "float4_e2m1fn":
         held = values.view(torch.uint8)
         codes = torch.stack((held & _CODE, held >> _BITS), -1).flatten(-2).int()
-        table = torch.tensor(_E2M1_VALUES, device=held.device)
+        table = torch.tensor(E2M1_VALUES, device=held.device)
         elements = torch.where(codes >= _SIGN, -table[codes & (_SIGN - 1)], table[codes & (_SIGN - 1)])
     else:
         elements = values.float()
@@ -167,7 +178,7 @@ def dequantize(values: Any, scale: Any, dtype: torch.dtype = torch.bfloat16) -> 
             f"dequantize: scale has shape {tuple(plain.shape)}; expected ({rows}, {blocks}), or the atoms of so many"
         )
     plain = plain.reshape(rows, blocks)
-    each = plain.float() if form.factor == "float8_e4m3fn" else _of_powers(plain)
+    each = plain.float() if form.factor == "float8_e4m3fn" else of_powers(plain.view(torch.uint8))
     wide = elements.reshape(rows, k) * each.repeat_interleave(form.block, 1)[:, :k]  # which is exact
     return (wide if own is None else wide * own).to(dtype).reshape(elements.shape)
 

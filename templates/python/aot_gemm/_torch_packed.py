@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from . import errors
+from ._torch_blocks import E2M1_VALUES, of_powers
 from ._weight_format import (
     BLOCK_K,
     FORMATS,
@@ -25,8 +26,6 @@ DTYPES = (torch.bfloat16, torch.float16)
 """Of x and of results, and of int4's factors."""
 _FLOATS_OF_BYTES = (torch.float8_e4m3fn, getattr(torch, "float8_e8m0fnu", torch.uint8), torch.int8, torch.uint8)
 """Types whose elements are taken for their bits."""
-_E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-"""Magnitudes of e2m1 by code. Source: Open Compute Project, Microscaling Formats, section 5.3.3."""
 
 
 class Parts(NamedTuple):
@@ -232,7 +231,7 @@ def dequantize(packed: PackedWeight, dtype: Any = None) -> Any:
     if parts.zeros is not None:
         values = values + INT4_OFFSET - parts.zeros.float().repeat_interleave(form.group, 1)
     if parts.factors is not None:
-        factors = torch.exp2(parts.factors.float() - 127) if form is MXFP4 else parts.factors.float()
+        factors = of_powers(parts.factors) if form is MXFP4 else parts.factors.float()
         values = values * factors.repeat_interleave(form.group, 1)
     return (values if parts.scale is None else values * parts.scale.reshape(-1, 1)).to(dtype)
 
@@ -244,7 +243,7 @@ def _code_values(code: Code, codes: Any) -> Any:
         return codes.view(torch.int8).float()
     if code is Code.E4M3:
         return codes.view(torch.float8_e4m3fn).float()
-    values = torch.tensor([*_E2M1, *(-x for x in _E2M1)], device=codes.device)
+    values = torch.tensor([*E2M1_VALUES, *(-x for x in E2M1_VALUES)], device=codes.device)
     return values[codes.int()]
 
 
