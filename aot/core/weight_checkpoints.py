@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aot.core.errors import FormatError
-from aot.core.weight_format import INT4_OFFSET, MXFP4, NVFP4, WeightFormat, WeightParts, format_named
+from aot.core.weight_format import BLOCK_K, INT4_OFFSET, MXFP4, NVFP4, WeightFormat, WeightParts, format_named
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -159,17 +159,25 @@ def _check_groups(name: str, found: Bits, expected: tuple[int, int]) -> None:
 
 
 def _int4(codes: Bits, factors: Bits, zeros: Bits | None) -> ReadWeight:
-    """Choose the format by the groups that factors have, without zero points where all of them are 8."""
+    """Choose the format by the groups that factors have, without zero points where all of them are 8.
+
+    Groups that are several times the widest format's have its groups, whose factors are the same.
+    """
     (n, k), groups = codes.shape, factors.shape[1]
     group = k // groups if groups and k % groups == 0 else 0
-    if len(factors) != n or group not in (32, 64, 128):
+    if len(factors) != n or (group not in {32, 64} and (not group or group % BLOCK_K)):
         raise FormatError(
-            f"factors are of {factors.shape} for codes of {codes.shape}; expected {n} rows, and groups of 32, 64 or "
-            "128 along k"
+            f"factors are of {factors.shape} for codes of {codes.shape}; expected {n} rows, and groups of 32, 64 or a "
+            "multiple of 128 along k"
         )
+    if zeros is not None:
+        _check_groups("zero points", zeros, (n, groups))
+    if group > BLOCK_K:
+        factors = np.repeat(factors, group // BLOCK_K, 1)
+        zeros = None if zeros is None else np.repeat(zeros, group // BLOCK_K, 1)
+        group = BLOCK_K
     held = np.ascontiguousarray(factors)
     if zeros is None or bool((zeros == INT4_OFFSET).all()):
         return ReadWeight(format_named(f"int4g{group}"), WeightParts(np.ascontiguousarray(codes), held))
-    _check_groups("zero points", zeros, (n, groups))
     parts = WeightParts(np.ascontiguousarray(codes), held, np.ascontiguousarray(zeros))
     return ReadWeight(format_named(f"int4g{group}z"), parts)
