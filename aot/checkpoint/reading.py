@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Bits = NDArray[Any]
     Wide = NDArray[np.float32]
 
-CHUNK = 2**23
+CHUNK = 2**21
 """Elements that are packed at once, about: a process holds some 30 bytes for each."""
 ELEMENTS = {"bfloat16": ElementType.BFLOAT16, "float16": ElementType.FLOAT16}
 _STORED = {"BF16": ElementType.BFLOAT16, "F16": ElementType.FLOAT16, "F32": ElementType.FLOAT32}

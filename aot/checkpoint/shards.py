@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from aot.checkpoint.layers import Found, StoredLayer
 
-MAX_BYTES = 2**28
+MAX_BYTES = 2**27
 """Of a file, unless one Linear or tensor has more: small, so that processes end together and little is done again."""
 COPY_BYTES = 2**24
 """That are copied at once."""

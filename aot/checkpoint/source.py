@@ -6,7 +6,6 @@ that its index names.
 
 from __future__ import annotations
 
-import re
 from codecs import BOM_UTF8
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from aot.core.strict_json import parse_json, read_content
 CONFIG, INDEX, WHOLE = "config.json", "model.safetensors.index.json", "model.safetensors"
 MODELOPT = "hf_quant_config.json"
 """Where ModelOpt says how it quantised, if config.json does not. Source: NVIDIA ModelOpt, export_hf_checkpoint."""
-_FILE_NAME = re.compile(r"[^/\\\0]{1,240}")
+MAX_FILE_NAME = 240
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -83,7 +82,7 @@ def _indexed(folder: Path) -> dict[str, StoredTensor]:
         raise CheckpointError(f"{path}: weight_map is {short(places)}; expected files by tensors; fetch it again")
     headers: dict[str, dict[str, StoredTensor]] = {}
     for name, file in places.items():
-        if not isinstance(file, str) or not _FILE_NAME.fullmatch(file) or not file.endswith(SUFFIX) or file[0] == ".":
+        if not _is_plain(file):
             raise CheckpointError(
                 f"{path}: {short(name)} is said to be in {short(file)}; expected the plain name of a file {SUFFIX} "
                 "beside the index; other places are not read"
@@ -95,6 +94,12 @@ def _indexed(folder: Path) -> dict[str, StoredTensor]:
                 f"{folder / file}: there is no tensor {short(name)}, as {INDEX} says; fetch both again"
             )
     return {name: headers[file][name] for name, file in places.items()}
+
+
+def _is_plain(file: object) -> bool:
+    """Say whether an index names a file of its own folder, and no other place."""
+    is_name = isinstance(file, str) and file.endswith(SUFFIX) and file.isprintable() and len(file) <= MAX_FILE_NAME
+    return is_name and not set("/\\") & set(str(file)) and not str(file).startswith(".")
 
 
 def _unindexed(folder: Path) -> dict[str, StoredTensor]:

@@ -177,9 +177,10 @@ def _encode_e2m1(values: NDArray[np.float32]) -> Bits:
     magnitude = np.abs(values)
     code = np.zeros(values.shape, np.uint8)
     for middle, goes_up in ((0.25, 0), (0.75, 1), (1.25, 0), (1.75, 1), (2.5, 0), (3.5, 1), (5.0, 0)):
-        code += magnitude >= np.float32(middle) if goes_up else magnitude > np.float32(middle)
+        is_above = magnitude >= np.float32(middle) if goes_up else magnitude > np.float32(middle)
+        code += is_above.view(np.uint8)
     is_nan = np.isnan(values)
-    code |= np.where(np.signbit(values) & ~is_nan, np.uint8(8), np.uint8(0))
+    code |= (np.signbit(values) & ~is_nan).view(np.uint8) << np.uint8(3)
     code[is_nan] = _NAN_CODES[ElementType.E2M1]
     return code
 

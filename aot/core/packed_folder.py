@@ -156,7 +156,7 @@ class _Reader:
             raise self.refuse(f"the shape of {short(name)}", shape, "[n, k]")
         packed = PACKED_FORMATS.get(form)
         has_dtype = packed is not None and packed.factor_bits == 16
-        if (dtype is not None) != has_dtype or (has_dtype and dtype not in FLOATS):
+        if (dtype is not None) != has_dtype or (has_dtype and dtype not in tuple(FLOATS)):
             expected = " or ".join(FLOATS) if has_dtype else "null, for its factors are of no type of x's"
             raise self.refuse(f"the dtype of {short(name)}", dtype, expected)
         try:

@@ -59,7 +59,7 @@ def entry(**values):
         ({"a": entry(data_offsets=[0.0, 4])}, "the place of 'a' is [0.0, 4]"),
         ({"a": entry(data_offsets=[1, 5])}, "'a' begins at byte 1; expected 0"),
         ({"a": entry(), "b": entry()}, "'b' begins at byte 0; expected 4"),
-        ({"a": entry(), "b": entry(data_offsets=[4, 8])}, "132 bytes; expected 136, by its header; fetch the file again"),
+        ({"a": entry(), "b": entry(data_offsets=[4, 8])}, "132 bytes; expected 136, by its header; fetch the"),
         ({"": entry()}, "the name of '' is ''; expected 1 to 1000 characters"),
     ],
 )
