@@ -99,7 +99,7 @@ def pack_checkpoint(request: Request, jobs: int, watch: Callable[[Sequence[Task]
         if request.check_all:
             for name, shard in folder.shards.items():
                 check_shard(staging / name, shard)
-        _write_lists(staging, checkpoint, folder, tasks)
+        _write_lists(staging, checkpoint, folder)
         _put_in_place(staging, output, tasks)
     return Packed(
         output,
@@ -214,7 +214,7 @@ def _in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[Task, Shar
     yield from pool.run(sorted(tasks, key=lambda x: -x.num_bytes))
 
 
-def _write_lists(staging: Path, checkpoint: Checkpoint, folder: PackedFolder, tasks: Sequence[Task]) -> None:
+def _write_lists(staging: Path, checkpoint: Checkpoint, folder: PackedFolder) -> None:
     """Write what goes beside the files of tensors."""
     if checkpoint.path.is_dir():
         for path in sorted(checkpoint.path.iterdir()):
@@ -224,10 +224,6 @@ def _write_lists(staging: Path, checkpoint: Checkpoint, folder: PackedFolder, ta
     if checkpoint.config:
         marked = checkpoint.config | {"quantization_config": {"quant_method": "aot", "version": VERSION}}
         write_whole(staging / CONFIG, json.dumps(marked, indent=2) + "\n")
-    names = {name: x.path.name for x in tasks for part in x.parts for name, *_ in part.tensors}
-    total = sum(part.num_bytes for x in tasks for part in x.parts)
-    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(names.items()))}
-    write_whole(staging / INDEX, json.dumps(index, indent=1) + "\n")
     write_whole(staging / FILE, folder.text())
 
 

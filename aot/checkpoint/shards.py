@@ -92,7 +92,8 @@ def tasks_of(found: Found, folder: Path, *, check_all: bool = False) -> list[Tas
         shards[-1].append(part)
         size += part.num_bytes
     count = len(shards)
-    names = [f"model-{i + 1:05}-of-{count:05}.safetensors" for i in range(count)]
+    # Not the names that transformers looks for, which would take weights that it does not find at random.
+    names = [f"packed-{i + 1:05}-of-{count:05}.safetensors" for i in range(count)]
     return [Task(folder / name, tuple(x), check_all) for name, x in zip(names, shards, strict=True)]
 
 

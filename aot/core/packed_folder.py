@@ -1,6 +1,6 @@
 """A folder of packed weights: what `aot pack` writes and `load_quantized` reads, and its list, `aot-packed.json`.
 
-The folder has files of safetensors, an index of them and a configuration, as other checkpoints have. A packed Linear's
+The folder has files of safetensors and a configuration, as other checkpoints have. A packed Linear's
 tensors are those of a wheel's QuantizedLinear: `NAME.qweight`, `NAME.scale` and, where it has one, `NAME.bias`. The
 list says which Linears these are, in which format, and the SHA-256 of each file. A wheel has this module too.
 """

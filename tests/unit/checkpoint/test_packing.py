@@ -84,12 +84,10 @@ def test_the_folder_is_whole(tmp_path):
     (tmp_path / "c" / "model.py").write_text("raise SystemExit")
     packed(tmp_path / "c", tmp_path / "o")
     names = {x.name for x in (tmp_path / "o").iterdir()}
-    shard = "model-00001-of-00001.safetensors"
-    assert names == {shard, "model.safetensors.index.json", "config.json", "tokenizer.json", FILE}
+    shard = "packed-00001-of-00001.safetensors"
+    assert names == {shard, "config.json", "tokenizer.json", FILE}
     config = json.loads((tmp_path / "o" / "config.json").read_text())
     assert config == {"model_type": "llama", "quantization_config": {"quant_method": "aot", "version": 1}}
-    index = json.loads((tmp_path / "o" / "model.safetensors.index.json").read_text())
-    assert index["weight_map"] == dict.fromkeys(sorted(tensors_of(tmp_path / "o")), shard)
     assert sorted(x.name for x in tmp_path.iterdir()) == ["c", "o"]
 
 
@@ -302,12 +300,12 @@ def test_what_was_finished_is_kept_and_nothing_half_written_has_its_name(tmp_pat
         packed(tmp_path / "c", tmp_path / "o")
     staging = tmp_path / ".o.packing"
     assert not (tmp_path / "o").exists()
-    assert sorted(x.name for x in staging.glob("model*")) == [
-        "model-00001-of-00003.safetensors",
-        "model-00001-of-00003.safetensors.done.json",
+    assert sorted(x.name for x in staging.glob("packed*")) == [
+        "packed-00001-of-00003.safetensors",
+        "packed-00001-of-00003.safetensors.done.json",
     ]
     monkeypatch.setattr(shards, "_copied", copied)
-    (staging / "model-00002-of-00003.safetensors.partial").write_bytes(b"x")
+    (staging / "packed-00002-of-00003.safetensors.partial").write_bytes(b"x")
     found = packed(tmp_path / "c", tmp_path / "o")
     assert (found.num_kept, staging.exists()) == (1, False)
     assert np.array_equal(values_of(tmp_path / "o"), checkpoints.quantised("gptq", drawn())[1])
@@ -318,7 +316,7 @@ def test_what_another_run_left_is_removed(tmp_path, monkeypatch):
     staging = tmp_path / ".o.packing"
     staging.mkdir()
     (staging / "plan.json").write_text("other")
-    (staging / "model-00001-of-00001.safetensors").write_bytes(b"x")
+    (staging / "packed-00001-of-00001.safetensors").write_bytes(b"x")
     assert packed(tmp_path / "c", tmp_path / "o").num_kept == 0
     assert np.array_equal(values_of(tmp_path / "o"), checkpoints.quantised("gptq", drawn())[1])
 
