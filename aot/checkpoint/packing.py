@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections import Counter
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -222,7 +223,9 @@ def _write_lists(staging: Path, checkpoint: Checkpoint, folder: PackedFolder) ->
             if path.suffix in COPIED and not is_list and path.is_file() and path.stat().st_size <= MAX_COPIED_BYTES:
                 shutil.copyfile(path, staging / path.name)
     if checkpoint.config:
-        marked = checkpoint.config | {"quantization_config": {"quant_method": "aot", "version": VERSION}}
+        (form, _), *_ = Counter(x.format for x in folder.layers.values()).most_common(1)
+        said = {"quant_method": "aot", "version": VERSION, "format": form}  # of most layers, for `aot doctor`
+        marked = checkpoint.config | {"quantization_config": said}
         write_whole(staging / CONFIG, json.dumps(marked, indent=2) + "\n")
     write_whole(staging / FILE, folder.text())
 

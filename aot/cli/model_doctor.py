@@ -196,8 +196,8 @@ def _next(found: Sequence[Diagnosis], selection: Selection, model: ConfiguredMod
     if any(x.call not in has for x in asked):
         build = f"aot build --target {selection.target} --operations {','.join(x.tag for x in asked)}"
         folder = path if path.is_dir() else path.parent
-        is_packed = any(x.types.weight is not None for x in asked)
-        return f"{build}; and {shlex.join(['aot', 'pack', str(folder)])}" if is_packed else build
+        wants_packing = any(x.types.weight is not None for x in asked) and not model.stored.is_packed
+        return f"{build}; and {shlex.join(['aot', 'pack', str(folder)])}" if wants_packing else build
     worst = {x.worst for x in found}
     if PREDICTED in worst:
         return f"aot wheel {words} --on ssh://user@host, which measures what is predicted"

@@ -10,6 +10,7 @@ from aot.core.constraints import one_line
 from aot.core.element import ElementType
 from aot.core.formats import SCALE_BLOCK
 from aot.core.operation import Operation
+from aot.core.packed_folder import PACKED_FORMATS
 from aot.core.types import Types
 from aot.core.weight_format import BLOCK_K, FORMATS, MXFP4, NVFP4, WeightFormat
 from aot.models.linears import REPLICATED
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from aot.models.configuration import Configuration
 
 MAX_LABEL = 80
+PACKED = "aot"
+"""`quant_method` of a folder that `aot pack` wrote."""
 WHOLE = ("lm_head", *REPLICATED)
 """Linears that are taken to be left in 16 bits. An assumption: configurations name modules, not these."""
 
@@ -38,6 +41,11 @@ class StoredFormat:
     """Why weights are not packed; empty where they are, or where nothing more is known than the label."""
     kept: tuple[str, ...] = ()
     """Linears that the configuration leaves in 16 bits, by the last part of their names."""
+
+    @property
+    def is_packed(self) -> bool:
+        """Say whether `aot pack` has written them."""
+        return self.label.startswith(f"{PACKED}, ")
 
     def holds(self, name: str) -> bool:
         """Say whether the weights of a name, or of names joined by commas, are stored so."""
@@ -74,6 +82,7 @@ def stored_format(config: Configuration) -> StoredFormat:
         return PLAIN
     method = str(found.get("quant_method", "quantised"))
     read = {"fp8": _fp8, "compressed-tensors": _compressed, "modelopt": _modelopt, "modelopt_fp4": _modelopt}
+    read[PACKED] = _packed
     label, computed = read.get(method, _bits)(found)
     weight, refusal = _weight(method, found)
     text = one_line(f"{method}, {label}" if label else method, MAX_LABEL)
@@ -97,6 +106,8 @@ def _weight(method: str, found: Mapping[str, Any]) -> tuple[WeightFormat | None,
         return _words(method, found)
     if method == "compressed-tensors":
         return _compressed_weight(found)
+    if method == PACKED:
+        return PACKED_FORMATS.get(str(found.get("format"))), ""
     if method.startswith("modelopt"):
         return {"NVFP4": NVFP4, "MXFP4": MXFP4}.get(str(found.get("quant_algo")).split("_")[0]), ""
     if method == "mxfp4":
@@ -164,6 +175,13 @@ def _modelopt(found: Mapping[str, Any]) -> tuple[str, Types | None]:
     """Read NVIDIA's ModelOpt: the algorithm has a name."""
     algorithm = str(found.get("quant_algo") or "of no stated algorithm")
     return algorithm, types.E4M3_BF16 if algorithm == "FP8" else None
+
+
+def _packed(found: Mapping[str, Any]) -> tuple[str, Types | None]:
+    """Read what `aot pack` writes: the format of most Linears."""
+    known = {"fp8": types.E4M3_BF16, "fp8_block": types.E4M3_BF16_BLOCK, "int8": types.INT8_BF16}
+    form = str(found.get("format"))
+    return f"packed as {form}", known.get(form)
 
 
 def _bits(found: Mapping[str, Any]) -> tuple[str, Types | None]:

@@ -208,6 +208,19 @@ def test_what_is_no_model_is_refused(gemm, folders, monkeypatch):
         gemm.load_quantized(Model(), folder.parent)
 
 
+@pytest.mark.filterwarnings("ignore:torch computes")
+def test_a_bias_of_zeros_is_none(gemm, tmp_path):
+    held, _ = checkpoints.quantised("gptq", np.ones((N, K), np.float32), ElementType.BFLOAT16)
+    for number, value in enumerate((0, 1)):
+        tensors = [*((f"0.{end}", *rest) for end, *rest in held), ("0.bias", "BF16", np.full(N, value, np.uint16))]
+        checkpoints.write_folder(tmp_path / f"c{number}", "gptq", tensors)
+        pack_checkpoint(Request(tmp_path / f"c{number}", tmp_path / f"o{number}"), 1)
+    model = nn.Sequential(nn.Linear(K, N, bias=False, dtype=BF16))
+    with pytest.raises(gemm.errors.CheckpointError, match=r"1 unexpected: 0\.bias; expected"):
+        gemm.load_quantized(model, tmp_path / "o1")
+    assert gemm.load_quantized(model, tmp_path / "o0")[0].bias is None
+
+
 def test_linears_without_kernels_are_loaded_with_a_warning(gemm, folders):
     with pytest.warns(
         UserWarning, match=r"torch computes 1 of 1 packed Linears from the unpacked weight, slowly: 1 of"

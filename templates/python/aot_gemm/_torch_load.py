@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections import Counter, defaultdict
 from contextlib import contextmanager
+from ctypes import c_ubyte
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -247,7 +248,8 @@ def _plan(model: Any, packed: PackedFolder, stored: dict[str, StoredTensor]) -> 
         if tensor.name in taken:
             continue
         if tensor.name not in wanted:
-            problems["unexpected"].append(tensor.name)
+            if not _is_no_bias(tensor, layers):
+                problems["unexpected"].append(tensor.name)
             continue
         own = wanted[tensor.name]
         reason = _why_not_loaded(tensor, own)
@@ -264,6 +266,12 @@ def _plan(model: Any, packed: PackedFolder, stored: dict[str, StoredTensor]) -> 
             "names, shapes and types; pass the model that the checkpoint is of"
         )
     return _Plan(layers, plain)
+
+
+def _is_no_bias(tensor: StoredTensor, layers: Mapping[str, Any]) -> bool:
+    """Say whether a tensor is a bias of zeros of a packed Linear that has none, as some quantisers write them."""
+    name, _, end = tensor.name.rpartition(".")
+    return end == "bias" and name in layers and not _read(tensor, "cpu").any()
 
 
 def _listed(names: list[str]) -> str:
@@ -329,7 +337,7 @@ def _read(tensor: StoredTensor, device: Any, dtype: Any = None) -> Any:
     if held.numel():
         with open(tensor.file, "rb", buffering=0) as file:  # noqa: PTH123 - read into the tensor's own memory
             file.seek(tensor.start)
-            view, done = memoryview(held.reshape(-1).view(torch.uint8).numpy()), 0
+            view, done = memoryview((c_ubyte * tensor.num_bytes).from_address(held.data_ptr())).cast("B"), 0
             while done < len(view):
                 count = file.readinto(view[done:])
                 if not count:

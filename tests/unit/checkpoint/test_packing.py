@@ -87,7 +87,8 @@ def test_the_folder_is_whole(tmp_path):
     shard = "packed-00001-of-00001.safetensors"
     assert names == {shard, "config.json", "tokenizer.json", FILE}
     config = json.loads((tmp_path / "o" / "config.json").read_text())
-    assert config == {"model_type": "llama", "quantization_config": {"quant_method": "aot", "version": 1}}
+    said = {"quant_method": "aot", "version": 1, "format": "int4g128z"}
+    assert config == {"model_type": "llama", "quantization_config": said}
     assert sorted(x.name for x in tmp_path.iterdir()) == ["c", "o"]
 
 

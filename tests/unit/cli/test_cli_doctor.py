@@ -93,6 +93,11 @@ def test_packed_weights_are_absent_with_the_build_and_the_packing_that_mend_it(w
     assert {x for name, x in states.items() if name != "lm_head"} == {("fp16xint4g128z_fp16_kk", "absent")}
     tags = "fp16xint4g128z_fp16_kk,fp16_kk"
     assert found["next"] == f"aot build --target h200 --operations {tags}; and aot pack {workplace}"
+    config = write(workplace, quantization_config={"quant_method": "aot", "format": "int4g128z"})
+    assert (
+        facts(config, "--target", "h200", "--dtype", "float16")["next"]
+        == f"aot build --target h200 --operations {tags}"
+    )
     (reason,) = {y["reason"] for x in found["layers"] if x["name"] != "lm_head" for y in x["served"]}
     assert reason == "no kernels of fp16xint4g128z_fp16"
 

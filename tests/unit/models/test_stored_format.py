@@ -62,6 +62,8 @@ def compressed(inputs=None, **weights):
             "nvfp4",
         ),
         ({"quant_method": "mxfp4"}, "mxfp4", None),
+        ({"quant_method": "aot", "format": "nvfp4"}, "aot, packed as nvfp4", "nvfp4"),
+        ({"quant_method": "aot", "format": "fp8_block"}, "aot, packed as fp8_block", "block"),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes, 4 bits", None),
         ({}, "quantised", None),
     ],
