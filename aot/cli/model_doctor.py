@@ -191,13 +191,17 @@ def _next(found: Sequence[Diagnosis], selection: Selection, model: ConfiguredMod
     if not all(x.served for x in found):
         wheel = f"the wheel of `aot wheel {words}`"
         return f"load the checkpoint in 16 bits, as {model.element.value}, whose products {wheel} has"
+    asked = [x for x in dict.fromkeys(x.layer.operation for x in found) if x is not None]
+    if all(x.types.weight is None for x in asked) or model.stored.is_packed:
+        return _next_wheel(found, selection, asked, words)
+    folder = path if path.is_dir() else path.parent
+    return f"{_next_wheel(found, selection, asked, words)}; and {shlex.join(['aot', 'pack', str(folder)])}"
+
+
+def _next_wheel(found: Sequence[Diagnosis], selection: Selection, asked: Sequence[Operation], words: str) -> str:
     has = {x.operation.call for x in selection.table.sections}
-    asked = dict.fromkeys(x.layer.operation for x in found if x.layer.operation)
     if any(x.call not in has for x in asked):
-        build = f"aot build --target {selection.target} --operations {','.join(x.tag for x in asked)}"
-        folder = path if path.is_dir() else path.parent
-        wants_packing = any(x.types.weight is not None for x in asked) and not model.stored.is_packed
-        return f"{build}; and {shlex.join(['aot', 'pack', str(folder)])}" if wants_packing else build
+        return f"aot build --target {selection.target} --operations {','.join(x.tag for x in asked)}"
     worst = {x.worst for x in found}
     if PREDICTED in worst:
         return f"aot wheel {words} --on ssh://user@host, which measures what is predicted"
