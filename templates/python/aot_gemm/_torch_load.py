@@ -357,12 +357,17 @@ def _owners(model: Any) -> dict[int, list[tuple[Any, str, str]]]:
     return found
 
 
+def _is_at(tensor: Any, device: torch.device) -> bool:
+    """Say whether a tensor is on a device, of which "cuda" names whichever GPU."""
+    return tensor.device.type == device.type and device.index in {None, tensor.device.index}
+
+
 @torch.no_grad()
 def _place(model: Any, plan: _Plan, device: Any, *, constant: bool) -> dict[str, str]:
     """Load everything; return the names of Linears that have no kernels, and why."""
     owners = _owners(model)
     for tensor, own in plan.plain:
-        if not own.is_meta and (device is None or own.device == torch.device(device)):
+        if not own.is_meta and (device is None or _is_at(own, torch.device(device))):
             own.copy_(_read(tensor, own.device))
             continue
         held = _read(tensor, device or ("cpu" if own.is_meta else own.device), own.dtype)
