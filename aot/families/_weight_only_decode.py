@@ -17,6 +17,7 @@ from typing import Any
 from cutlass import BFloat16, Float16, Float32, Int32, Uint32, cute
 
 from aot.core.weight_format import MXFP4, NVFP4, Code, WeightFormat
+from aot.core.weight_packing import CODE_BYTES
 
 
 def pair(value: int) -> int:
@@ -208,6 +209,14 @@ class Decoder:
             else:
                 found.append(_halves(word))
         return found
+
+
+def words_at(start: Any, count: int = CODE_BYTES // 4) -> Any:
+    """Read 4, 8 or 16 bytes of shared memory as words, at once; to be called while tracing."""
+    found = cute.make_rmem_tensor(count, Int32)
+    pointer = cute.make_ptr(Int32, start.toint(), cute.AddressSpace.smem, assumed_align=4 * count)
+    cute.autovec_copy(cute.make_tensor(pointer, cute.make_layout(count)), found)
+    return found
 
 
 def _float(word: Any) -> Any:

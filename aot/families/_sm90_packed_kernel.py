@@ -1,0 +1,431 @@
+"""Hopper kernels of a packed weight times many rows of x. Imports CUTLASS and quack.
+
+They compute the transpose of D: the rows of a tile are rows of the weight, its columns rows of x. One warp loads codes
+and factors by TMA as they were packed, another x. The multiplying warps read codes from shared memory and bring them to
+A of `wgmma` in registers, while the tensor cores have the 64 elements of k before. All that surrounds this is that of
+`SplitGemmSm90`, where the CTAs of a cluster share k, or of `OneTileGemmSm90`.
+
+No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+from cuda.bindings import driver as cuda
+from cutlass import Constexpr, Float32, Int32, Int64, Uint8, Uint16, Uint32, const_expr, cute, range_constexpr
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
+from cutlass.utils.hopper_helpers import make_trivial_tiled_mma
+from quack import copy_utils
+from quack import sm90_utils as quack_sm90
+
+from aot.core.tile_order import HEURISTIC
+from aot.core.weight_format import BLOCK_K, NVFP4, TILE_ROWS
+from aot.families._quack_internals import first_stage
+from aot.families._sm90_one_tile_kernel import OneTileGemmSm90
+from aot.families._sm90_packed_decode import QuadDecoder
+from aot.families._sm90_packed_tile import GROUPS_ALIGN_BYTES, PackedTile, promotes
+from aot.families._sm90_split_kernel import SplitGemmSm90
+from aot.families._sm90_split_loads import Copy, Sharers, barriers
+from aot.families._sm90_split_tile import ALIGN_BYTES, GROUP, MMA_M, WARPGROUP
+from aot.families._waits import await_phase
+from aot.families._weight_only_decode import words_at
+
+LINE_BYTES = 64
+"""Of a line of packed codes: what the four lanes of a row read at once. TMA exchanges their 16 bytes by the line, so
+that eight lines give 16 bytes of one number from different banks. Source: PTX ISA, 64-byte swizzling."""
+
+PART_K = 64
+"""Elements along k that are decoded at once, while as many before are multiplied."""
+
+
+@dataclass(frozen=True)
+class PackedRowsSm90(SplitGemmSm90):
+    """What the kernels have in common."""
+
+    tile: PackedTile
+
+    @property
+    def block_k(self) -> int:
+        """Elements of k in a stage."""
+        return BLOCK_K
+
+    @property
+    def decoder(self) -> QuadDecoder:
+        """Return what makes operands of codes."""
+        return QuadDecoder(self.tile.form, self.element)
+
+    @property
+    def is_promoted(self) -> bool:
+        """Say whether sums of a group are multiplied by its factor in float32."""
+        return promotes(self.tile.form, is_bf16=self.decoder.is_bf16)
+
+    @property
+    def part_k(self) -> int:
+        """Return the elements along k that are decoded at once: no more than a promoted group."""
+        return min(PART_K, self.tile.form.group) if self.is_promoted else PART_K
+
+    @property
+    def lines(self) -> int:
+        """Return the lines of codes of 16 rows and 128 along k."""
+        return self.tile.layout.code_bytes // LINE_BYTES
+
+    def make_mma(self, columns: int) -> Any:
+        """Make what multiplies a tile of so many columns, of A in registers."""
+        return make_trivial_tiled_mma(
+            *self.multiplied,
+            OperandMajorMode.K,
+            OperandMajorMode.K,
+            Float32,
+            atom_layout_mnk=(self.tile.num_warpgroups, 1, 1),
+            tiler_mn=(MMA_M, columns),
+            a_source=warpgroup.OperandSource.RMEM,
+        )
+
+    def view_weight(self, packed: cute.Tensor, n: Any, k: Any) -> Any:
+        """View packed codes as (bytes of a line, lines, tiles of 16 rows, blocks of k); on the host."""
+        tiles, blocks = cute.ceil_div(n, TILE_ROWS), cute.ceil_div(k, BLOCK_K)
+        block_bytes = self.tile.layout.block_bytes
+        row_bytes = cute.assume(Int64(blocks) * block_bytes, divby=16)
+        layout = cute.make_layout(
+            (LINE_BYTES, self.lines, tiles, blocks), stride=(1, LINE_BYTES, row_bytes, block_bytes)
+        )
+        return cute.make_tensor(packed.iterator, layout)
+
+    def prepare_side(self, side: int, operand: Any) -> tuple[Any, Any, Any]:
+        """Return the layouts of an operand's stages, what loads them, and the operand's extent; on the host."""
+        if side == 1:
+            return super().prepare_side(side, operand)
+        tile, stages = self.tile, self.tile.num_stages
+        rows, code_bytes = tile.row_tiles, tile.layout.code_bytes
+        shape, strides = (LINE_BYTES, self.lines, rows, 1), (1, LINE_BYTES, code_bytes, tile.code_bytes)
+        outer = cute.make_layout((*shape, stages), stride=(*strides, tile.code_bytes))
+        layouts, loads = [cute.make_composed_layout(cute.make_swizzle(2, 4, 3), 0, outer)], []
+        box = cute.make_composed_layout(cute.make_swizzle(2, 4, 3), 0, cute.make_layout(shape, stride=strides))
+        loads.append(cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), operand, box, shape))
+        if tile.block_group_bytes:
+            size = tile.block_group_bytes
+            _, _, tiles, blocks = operand.shape
+            _, _, row_bytes, block_bytes = operand.stride
+            view = cute.make_tensor(
+                operand.iterator + code_bytes,
+                cute.make_layout((size, tiles, blocks), stride=(1, row_bytes, block_bytes)),
+            )
+            layouts.append(cute.make_layout((size, rows, 1, stages), stride=(1, size, size, tile.group_bytes)))
+            box = cute.make_layout((size, rows, 1), stride=(1, size, size))
+            loads.append(cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), view, box, (size, rows, 1)))
+        return tuple(layouts), tuple((x[0], x[1]) for x in loads), cute.size(operand, mode=[2]) * TILE_ROWS
+
+    def _shared_memory(self) -> Any:
+        """Describe a CTA's shared memory: the stages, what the cluster sends, and the barriers."""
+        tile, stages = self.tile, self.tile.num_stages
+
+        def aligned(element: Any, count: int, align: int = ALIGN_BYTES) -> Any:
+            return cute.struct.Align[cute.struct.MemRange[element, count], align]
+
+        groups = {"groups": aligned(Uint8, tile.group_bytes * stages, GROUPS_ALIGN_BYTES)} if tile.group_bytes else {}
+        fields = {
+            "rows": aligned(Uint8, tile.code_bytes * stages),
+            "columns": aligned(self.element, tile.columns * BLOCK_K * stages),
+            **groups,
+            **self.fields_beside_stages(),
+            "barriers": cute.struct.MemRange[cutlass.Int64, tile.num_barriers],
+        }
+        return cute.struct(type("SharedMemory", (), {"__annotations__": fields}))
+
+    def descriptors(self, loads: Any) -> list[Any]:
+        """List the TMA atoms of all loads."""
+        return [*(atom for atom, _ in loads[0]), loads[1][0]]
+
+    def stages_in(self, storage: Any, layouts: Any) -> list[Any]:
+        """View the stages of codes and of groups, and those of x."""
+        of_rows, of_columns = layouts
+        rows = [storage.rows.get_tensor(of_rows[0].outer, swizzle=of_rows[0].inner)]
+        if self.tile.group_bytes:
+            rows.append(storage.groups.get_tensor(of_rows[1]))
+        return [rows, storage.columns.get_tensor(of_columns.outer, swizzle=of_columns.inner)]
+
+    def num_rows(self, load_rows: Any) -> Any:
+        """Return the rows of the weight, whole tiles of 16."""
+        return cute.size(load_rows[0][1], mode=[2]) * TILE_ROWS
+
+    def count_k_blocks(self, loads: Any) -> Any:
+        """Count the blocks of k."""
+        return cute.ceil_div(loads[1][1].shape[1], BLOCK_K)
+
+    def copy_rows(self, load: Any, stages: Any, place: tuple[Any, Any], sharers: Sharers) -> Copy:
+        """Make what loads a block of k of a tile's rows of the weight, which no other CTA shares."""
+        del sharers
+        tile = self.tile
+        shapes = (LINE_BYTES, self.lines, tile.row_tiles, 1), (tile.block_group_bytes, tile.row_tiles, 1)
+        copies = []
+        for (atom, view), stage, shape in zip(load, stages, shapes, strict=False):
+            at = (*(0,) * (len(shape) - 2), place[1], None)
+            source = cute.local_tile(view, shape, at)
+            copy, _, _ = copy_utils.tma_get_copy_fn(atom, 0, cute.make_layout(1), source, stage)
+            copies.append(copy)
+
+        def load_all(k_block: Any, stage: Any, tma_bar_ptr: Any) -> None:
+            for copy in copies:
+                copy(k_block, stage, tma_bar_ptr=tma_bar_ptr)
+
+        return Copy(load_all, tile.code_bytes + tile.row_tiles * tile.block_group_bytes)
+
+    @cute.jit
+    def multiply(
+        self, mma: cute.TiledMma, stages: Any, storage: Any, warp: Int32, rank: Int32, num_k_blocks: Int32
+    ) -> Any:
+        """Multiply the CTA's blocks of k and return a thread's sums, zero where there are no blocks.
+
+        Codes are decoded one part ahead of the multiplication, in two sets of registers that take turns. A stage is
+        released where it is loaded again alone, as in `SplitGemmSm90.multiply`.
+        """
+        tile = self.tile
+        full, _, _ = barriers(storage, tile)
+        groups = cute.make_layout(tile.num_warpgroups, stride=WARPGROUP)
+        part = mma.get_slice(groups(cute.arch.make_warp_uniform(warp // 4)))
+        partial, _, x = quack_sm90.partition_fragment_ABC(
+            part, (tile.rows, tile.columns, BLOCK_K), None, stages[1]
+        )
+        sums = partial
+        if const_expr(self.is_promoted):
+            sums = cute.make_rmem_tensor(partial.layout, Float32)
+        sums.fill(0.0)
+        operands = [cute.make_rmem_tensor((4, tile.num_steps, self.part_k // 16), Int32) for _ in range(2)]
+        source = self._source(storage, warp, num_k_blocks)
+        count = cute.ceil_div(cutlass.max(num_k_blocks - rank, 0), tile.splits)
+        stage, phase = Int32(0), Int32(0)
+        if count > 0:
+            await_phase(full, phase)
+            self._decode(operands[0], source, stage, 0)
+            for i in cutlass.range(count - 1, unroll=1):
+                following, next_phase = stage + 1, phase
+                if following == tile.num_stages:
+                    following = Int32(0)
+                    next_phase = phase ^ 1
+                previous = stage - 1
+                if stage == 0:
+                    previous = Int32(tile.num_stages - 1)
+                self._multiply_block(
+                    (mma, partial, sums, operands, x), source, (storage, rank, count), (i, stage, previous), following,
+                    next_phase,
+                )  # fmt: skip
+                stage, phase = following, next_phase
+            self._multiply_last((mma, partial, sums, operands, x), source, stage)
+            warpgroup.wait_group(0)
+        return sums
+
+    def _source(self, storage: Any, warp: Any, unknown: Any) -> Any:
+        """Return where a lane finds its codes, its factors and its zero points in the first stage, and how to turn them.
+
+        The codes' four addresses are those of lane T's words, for T from 0 to 3.
+        """
+        tile, decoder = self.tile, self.decoder
+        lane = cute.arch.lane_idx()
+        line, t = lane // 4, lane % 4
+        word = t * 4 if tile.form.code.bits == 8 else t // 2 * 4
+        start = storage.rows.data_ptr() + (warp * tile.layout.code_bytes + line * LINE_BYTES + word)
+        codes = [start + (Int32(i) ^ line // 2) * 16 for i in range(4)]
+        groups = storage.groups.data_ptr() + warp * tile.block_group_bytes if tile.group_bytes else None
+        return codes, groups, decoder.turns(lane), decoder.masks(unknown)
+
+    def _groups_of(self, source: Any, stage: Any, step: int) -> Any:
+        """Return where the factors of a lane's warp begin in a stage, for one of its steps of rows."""
+        tile = self.tile
+        return source[1] + (stage * tile.group_bytes + 4 * tile.num_warpgroups * step * tile.block_group_bytes)
+
+    def _decode(self, operands: cute.Tensor, source: Any, stage: Any, part: int) -> None:
+        """Bring the codes of a part of a stage to operands, (registers, steps of rows, steps of k); while tracing."""
+        tile, decoder = self.tile, self.decoder
+        codes, _, turns, masks = source
+        steps = self.part_k // 16
+        of_32 = 512 if tile.form.code.bits == 8 else 8
+        for i in range(tile.num_steps):
+            at = stage * tile.code_bytes + 4 * tile.num_warpgroups * i * tile.layout.code_bytes
+            for step in range(steps):
+                k32, half = divmod(part * steps + step, 2)
+                inside = k32 * 512 if of_32 == 512 else k32 // 2 * 512 + k32 % 2 * 8
+                zeros, factors = self._zero_points(source, stage, i, k32), self._factors(source, stage, i, k32, half)
+                for p in range(2):
+                    word = words_at(codes[2 * half + p] + (at + inside), 1)[0]
+                    found = decoder.less_offset(decoder.registers(word, turns, masks), zeros)
+                    found = decoder.times_factors(found, factors)
+                    for row in range(2):
+                        operands[2 * p + row, i, step] = found[row]
+
+    def _factors(self, source: Any, stage: Any, i: int, k32: int, half: int) -> Any:
+        """Return the factors of a lane's two rows of 16 elements, where they multiply the operands; or None."""
+        tile, line = self.tile, cute.arch.lane_idx() // 4
+        if self.is_promoted or not tile.form.group:
+            return None
+        start = self._groups_of(source, stage, i)
+        if tile.form is NVFP4:
+            word = words_at(start + (line * 16 + (half * 2 + k32 // 2) * 4), 1)[0]
+        else:
+            word = words_at(start + (line * 8 + k32 // 2 * 4), 1)[0]
+        return self.decoder.operand_factors(word, k32 % 2)
+
+    def _zero_points(self, source: Any, stage: Any, i: int, k32: int) -> Any:
+        """Return the zero points of a lane's two rows in the lowest bytes of a word, where there are some; or None."""
+        tile, line = self.tile, cute.arch.lane_idx() // 4
+        if not tile.form.has_zeros:
+            return None
+        groups = tile.form.num_groups(BLOCK_K)
+        place = tile.layout.factor_bytes + line * (2 * groups) + k32 * 32 // tile.form.group * 2
+        start = self._groups_of(source, stage, i) + place
+        pointer = cute.make_ptr(Uint16, start.toint(), cute.AddressSpace.smem, assumed_align=2)
+        return Uint32(cute.make_tensor(pointer, cute.make_layout(1))[0])
+
+    def _group_factors(self, source: Any, stage: Any, i: int, group: int) -> Any:
+        """Return the float32 factors of a lane's two rows in a group of a block."""
+        tile, line = self.tile, cute.arch.lane_idx() // 4
+        groups, per_word = tile.form.num_groups(BLOCK_K), 16 // tile.form.factor_bits
+        place = (line * groups + group) // per_word if per_word == 1 else line * (groups // 2) + group // 2
+        word = words_at(self._groups_of(source, stage, i) + place * 4, 1)[0]
+        return self.decoder.group_factors([word])[group % per_word]
+
+    def _issue(self, mma: Any, sums: Any, operands: Any, x: Any, stage: Any, part: int, *, zero: bool) -> None:
+        """Issue the products of a part of a stage, as a group; to be called while tracing."""
+        tile, steps = self.tile, self.part_k // 16
+        layout = cute.make_layout(
+            ((2, 2, 2), tile.num_steps, steps), stride=((1, 2, 4), 8, 8 * tile.num_steps)
+        )
+        a = cute.make_tensor(cute.recast_ptr(operands.iterator, dtype=self.element), layout)
+        warpgroup.fence()
+        atom = cute.make_mma_atom(mma.op)
+        atom.set(warpgroup.Field.ACCUMULATE, not zero)
+        for step in range(steps):
+            cute.gemm(atom, sums, a[None, None, step], x[None, None, part * steps + step, stage], sums)
+            atom.set(warpgroup.Field.ACCUMULATE, True)
+        warpgroup.commit_group()
+
+    @cute.jit
+    def _multiply_block(
+        self, product: Any, source: Any, ring: Any, place: Any, following: Int32, phase: Int32
+    ) -> None:
+        """Multiply a stage, of which the first part is decoded, and decode the first part of the stage that follows."""
+        mma, partial, sums, operands, x = product
+        storage, rank, count = ring
+        index, stage, previous = place
+        num_parts = const_expr(BLOCK_K // self.part_k)
+        for part in range_constexpr(num_parts):
+            self._issue(mma, partial, operands[part % 2], x, stage, part, zero=self._is_first(part))
+            if const_expr(part == num_parts - 1):
+                await_phase(barriers(storage, self.tile)[0] + following, phase)
+            warpgroup.wait_group(1)
+            if const_expr(part == 0 and not self.is_promoted):
+                if index > 0 and index - 1 + self.tile.num_stages < count:
+                    cute.arch.sync_warp()
+                    self.release(storage, previous, rank)
+            self._decode_next(operands[(part + 1) % 2], source, stage, following, part, num_parts)
+            self._promote_after(partial, sums, source, stage, part)
+        if const_expr(self.is_promoted):
+            if index + self.tile.num_stages < count:
+                cute.arch.sync_warp()
+                self.release(storage, stage, rank)
+
+    def _decode_next(self, operands: Any, source: Any, stage: Any, following: Any, part: int, count: int) -> None:
+        """Decode the part behind one of a stage; to be called while tracing."""
+        if part == count - 1:
+            self._decode(operands, source, following, 0)
+        else:
+            self._decode(operands, source, stage, part + 1)
+
+    def _multiply_last(self, product: Any, source: Any, stage: Any) -> None:
+        """Multiply the last stage; to be called while tracing."""
+        mma, partial, sums, operands, x = product
+        num_parts = BLOCK_K // self.part_k
+        for part in range(num_parts):
+            self._issue(mma, partial, operands[part % 2], x, stage, part, zero=self._is_first(part))
+            if part < num_parts - 1:
+                warpgroup.wait_group(1)
+                self._decode(operands[(part + 1) % 2], source, stage, part + 1)
+            self._promote_after(partial, sums, source, stage, part)
+
+    def _is_first(self, part: int) -> bool:
+        """Say whether a part is the first of a promoted group, whose sums begin at zero."""
+        return self.is_promoted and part * self.part_k % self.tile.form.group == 0
+
+    def _promote_after(self, partial: Any, sums: Any, source: Any, stage: Any, part: int) -> None:
+        """Add the sums of a promoted group, times its factors, behind its last part; to be called while tracing."""
+        tile = self.tile
+        if not self.is_promoted or (part + 1) * self.part_k % tile.form.group:
+            return
+        group = part * self.part_k // tile.form.group
+        factors = [self._group_factors(source, stage, i, group) for i in range(tile.num_steps)]
+        warpgroup.wait_group(0)
+        layout = cute.make_layout((4, tile.num_groups, tile.num_steps))
+        found, total = (cute.make_tensor(y.iterator, layout) for y in (partial, sums))
+        for i in range(tile.num_steps):
+            for j in range(tile.num_groups):
+                for e in range(4):
+                    total[e, j, i] = total[e, j, i] + found[e, j, i] * factors[i][e // 2]
+
+    @cute.jit
+    def fetch_late(self, fetched: Any, vectors: Any, first: Int32, origin: Any) -> Any:
+        """Read the float32 factors of the weight's rows, where it has some, and the bias."""
+        del fetched
+        scale_b, bias = vectors
+        pairs, column = const_expr(range(self.num_pairs)), origin[1] + first * GROUP
+        factors = None
+        if const_expr(scale_b is not None):
+            factors = self.load_bias(scale_b, origin[0], column, pairs)
+        return factors, self.load_bias(bias, origin[0], column, pairs)
+
+    @cute.jit
+    def complete(self, own: cute.Tensor, fetched: Any, memory: Any, warp: Int32) -> Any:
+        """Return what is to be rounded of a thread's sums: times the factors of rows, and with the bias."""
+        del memory, warp
+        factors, offsets = fetched
+        for v in range_constexpr(self.tile.num_vectors):
+            for e in range_constexpr(4):
+                value = own[e, v] * 2.0**self.decoder.exponent
+                if const_expr(factors is not None):
+                    value = value * factors[e // 2, v // self.tile.share]
+                own[e, v] = value + offsets[e // 2, v // self.tile.share]
+        return own
+
+
+@dataclass(frozen=True)
+class PackedSplitGemmSm90(PackedRowsSm90):
+    """The kernel of one candidate whose k CTAs share."""
+
+
+@dataclass(frozen=True)
+class PackedOneTileGemmSm90(PackedRowsSm90, OneTileGemmSm90):
+    """The kernel of one candidate that computes a tile in a CTA."""
+
+
+def packed_entry(gemm: Any, *, is_scaled: bool) -> tuple[Any, tuple[Any, ...]]:
+    """Make the entry and its fake arguments: those of `Argument` that a packed weight has, in that order."""
+    element = gemm.element
+    m, n, k = cute.sym_int(), cute.sym_int(), cute.sym_int()
+
+    def matrix(kind: Any, shape: Any) -> Any:
+        strides = (cute.sym_int64(divisibility=128 // int(kind.width)), 1)
+        return cute.runtime.make_fake_tensor(kind, shape, stride=strides, assumed_align=16)
+
+    @cute.jit
+    def entry(
+        a: cute.Tensor,
+        b: cute.Tensor,
+        d: cute.Tensor,
+        scale_b: Any,
+        bias: cute.Tensor,
+        prefetch_b: Int32,
+        stream: cuda.CUstream,
+    ) -> None:
+        weight = gemm.view_weight(b, d.shape[1], a.shape[1])
+        gemm(a, weight, d, (scale_b, bias), prefetch_b, stream, Int32(HEURISTIC))
+
+    factors = cute.runtime.make_fake_tensor(Float32, (n,), stride=(cute.sym_int64(),), assumed_align=4)
+    arguments = (
+        matrix(element, (m, k)),
+        matrix(Uint8, (cute.sym_int(), cute.sym_int())),
+        matrix(element, (m, n)),
+        factors if is_scaled else None,
+        cute.runtime.make_fake_tensor(element, (cute.sym_int(),), stride=(1,), assumed_align=2),
+        Int32(0),
+        cute.runtime.make_fake_stream(),
+    )
+    return entry, arguments

@@ -1,0 +1,165 @@
+"""Many rows of x by a weight of 4 or 8 bits, packed as for `weight_only`: Hopper's tensor cores, A in registers.
+
+A tile's rows are rows of the weight, its columns rows of x, so that it is the transpose of a tile of D: candidates have
+`swap_ab`. Codes are decoded once for all columns of a tile, while the tensor cores multiply those before. Where tiles
+are too few for the device, the CTAs of a cluster share k, as in `sm90_cluster_split_k`; else a CTA computes a tile, as
+in `sm90_one_tile`. docs/weights.md has the formats, and what is exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from aot.core.candidate import Candidate, Reason, Rejected, Resources, gemm_candidate
+from aot.core.element import ElementType
+from aot.core.errors import CandidateError
+from aot.core.feature import Feature
+from aot.core.knobs import SplitK
+from aot.core.operation import Operation
+from aot.families import Defaults
+from aot.families._sm90_packed_tile import PackedOneTile, PackedTile, promotes
+from aot.families._sm90_split_tile import BARRIER_BYTES, GROUP
+from aot.families.sm90_cluster_split_k import MIN_STAGES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aot.core.target import Target
+    from aot.core.weight_format import WeightFormat
+    from aot.families import Entry
+
+WARPGROUPS = {64: 1, 128: 2, 256: 2}
+"""Multiplying warpgroups of each tile_m, rows of the weight."""
+TILE_N = (*range(48, 129, 16), 160, 192, 224, 256)
+"""Rows of x of a tile."""
+CLUSTERS = ((1, 1), (1, 2), (1, 4), (1, 8), (2, 1), (2, 2))
+"""(tiles along the weight's rows, which share x; splits of k)."""
+MAX_ACCUMULATORS = {1: 128, 2: 128}
+"""Accumulator registers of a thread, by warpgroups, beside the operands. Source: as in `sm90_cluster_split_k`."""
+PROMOTED_SUMS = {1: 160, 2: 128}
+"""Registers of a thread for promoted sums, and as many for those of a group, by warpgroups."""
+
+
+def _weight_of(operation: Operation) -> WeightFormat:
+    if operation.b.weight is None:
+        raise CandidateError(f"{operation.tag} has no packed weight; expected an operation with one")
+    return operation.b.weight
+
+
+def is_promoted(operation: Operation) -> bool:
+    """Say whether an operation's kernels multiply sums of groups by their factors in float32."""
+    return promotes(_weight_of(operation), is_bf16=operation.a.element is ElementType.BFLOAT16)
+
+
+def _mode(splits: int) -> SplitK:
+    return SplitK.CLUSTER if splits > 1 else SplitK.NONE
+
+
+def tile_of(candidate: Candidate, operation: Operation, target: Target) -> PackedTile:
+    """Return a candidate's tile, with the stages that it names or those that fill the shared memory."""
+    gemm = candidate.gemm
+    make = PackedTile if gemm.split_k > 1 else PackedOneTile
+    sizes = gemm.tile_m, gemm.tile_n, gemm.split_k, WARPGROUPS.get(gemm.tile_m, 1), 0, gemm.cluster_m, 1
+    bare = make(*sizes, form=_weight_of(operation))
+    left = target.smem_bytes_per_block - bare.fixed_bytes
+    fit = left // (bare.stage_bytes + 2 * BARRIER_BYTES)
+    return replace(bare, num_stages=gemm.num_stages or max(fit, MIN_STAGES))
+
+
+class Sm90WeightOnly(Defaults):
+    """The family `sm90_weight_only`."""
+
+    name = "sm90_weight_only"
+    needs = (Feature.WGMMA, Feature.TMA, Feature.CLUSTERS, Feature.DEPENDENT_LAUNCH)
+    loads_outside = True
+    prefetches_b = True
+    types = tuple(dict.fromkeys(x.types for x in Operation if x.types.weight is not None))
+
+    def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
+        """Enumerate tiles and clusters."""
+        del target
+        for tile_m in WARPGROUPS if operation.types in self.types else ():
+            for tile_n in TILE_N:
+                for cluster_m, splits in CLUSTERS:
+                    yield gemm_candidate(
+                        family=self.name,
+                        tile_m=tile_m,
+                        tile_n=tile_n,
+                        cluster_m=cluster_m,
+                        swap_ab=True,
+                        use_tma_store=False,
+                        split_k=splits,
+                        split_k_mode=_mode(splits),
+                    )
+
+    def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
+        """Apply the kernel's limits on cluster, tile, registers and stages."""
+        gemm = candidate.gemm
+        if (
+            gemm.use_2cta
+            or gemm.use_tma_store
+            or gemm.schedule
+            or not gemm.swap_ab
+            or SplitK(gemm.split_k_mode) is not _mode(gemm.split_k)
+        ):
+            text = f"{self.name} has rows of the weight as rows of its tiles, and stores without TMA"
+            return Rejected(Reason.COMBINATION, text)
+        if gemm.cluster_n != 1 or (gemm.cluster_m, gemm.split_k) not in CLUSTERS:
+            allowed = ", ".join(f"{m} in {splits}" for m, splits in CLUSTERS)
+            text = f"{gemm.cluster_m}x{gemm.cluster_n} tiles whose k is split in {gemm.split_k} are not a cluster"
+            return Rejected(Reason.CLUSTER, f"{text}; expected {allowed}")
+        return _check_tile(tile_of(candidate, operation, target), operation)
+
+    def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
+        """Count the stages, the sums that a CTA receives, and the barriers."""
+        tile = tile_of(candidate, operation, target)
+        return Resources(tile.smem_bytes, tile.stage_bytes, tile.num_threads, tile.num_stages)
+
+    def sum_order(self, candidate: Candidate) -> str:
+        """Name the order in which CTAs take blocks of k, and add up their sums."""
+        return f"wgmma of packed weights, blocks of k by turns of {candidate.gemm.split_k}"
+
+    def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
+        """Make the kernel and its entry."""
+        from aot.families import Entry
+        from aot.families._arguments import cutlass_type
+        from aot.families._next_start import Places
+        from aot.families._sm90_packed_kernel import PackedOneTileGemmSm90, PackedSplitGemmSm90, packed_entry
+
+        tile = tile_of(candidate, operation, target)
+        make = PackedSplitGemmSm90 if tile.splits > 1 else PackedOneTileGemmSm90
+        places = Places.of(target, tile.num_ctas)
+        gemm = make(cutlass_type(operation.d), tile, swap_ab=True, places=places, are_k_major=(True, True))
+        function, arguments = packed_entry(gemm, is_scaled=operation.types.is_scaled)
+        return Entry(function, arguments)
+
+
+def _check_tile(tile: PackedTile, operation: Operation) -> Rejected | None:
+    """Apply the limits of the instruction, of registers, of the exchange and of the stages."""
+    name = f"{tile.rows}x{tile.columns}"
+    if tile.rows not in WARPGROUPS or tile.columns % GROUP or not GROUP <= tile.columns <= 256:
+        text = f"a tile has {', '.join(map(str, WARPGROUPS))} rows and up to 256 columns in steps of {GROUP}"
+        return Rejected(Reason.TILE, f"{text}, got {name}")
+    if (tile.splits - 1) * tile.share >= tile.num_groups:
+        text = f"{tile.num_groups} groups of {GROUP} columns leave one of {tile.splits} CTAs none to store"
+        return Rejected(Reason.TILE, f"{name}: {text}")
+    if tile.columns % (GROUP * tile.cluster_m):
+        text = f"{tile.cluster_m} tiles cannot share a load in parts of whole groups of {GROUP}"
+        return Rejected(Reason.TILE, f"{name}: {text}")
+    is_twice = is_promoted(operation)
+    sums = tile.num_accumulators * (2 if is_twice else 1)
+    fit = (PROMOTED_SUMS if is_twice else MAX_ACCUMULATORS)[tile.num_warpgroups]
+    if sums > fit:
+        twice = ", twice its sums since groups have factors" if is_twice else ""
+        return Rejected(Reason.REGISTERS, f"{name} needs {sums} accumulator registers a thread{twice}; {fit} fit")
+    if tile.num_stages < MIN_STAGES:
+        text = f"{tile.num_stages} stages, expected 0 for as many as fit or at least {MIN_STAGES}"
+        return Rejected(Reason.COMBINATION, text)
+    if isinstance(tile, PackedOneTile) and tile.num_stages * tile.stage_bytes < tile.stored_bytes:
+        text = f"{tile.num_stages} stages have no room for the tile; it takes {tile.stored_bytes} bytes to store"
+        return Rejected(Reason.COMBINATION, text)
+    return None
+
+
+FAMILY = Sm90WeightOnly()
