@@ -27,7 +27,7 @@ from aot.families._sm90_packed_decode import QuadDecoder
 from aot.families._sm90_packed_tile import GROUPS_ALIGN_BYTES, PackedTile, promotes
 from aot.families._sm90_split_kernel import SplitGemmSm90
 from aot.families._sm90_split_loads import Copy, Sharers, barriers
-from aot.families._sm90_split_tile import ALIGN_BYTES, GROUP, MMA_M, WARPGROUP
+from aot.families._sm90_split_tile import ALIGN_BYTES, GROUP, MMA_M, NUM_LOAD_WARPS, WARPGROUP
 from aot.families._waits import await_phase
 from aot.families._weight_only_decode import words_at
 
@@ -37,6 +37,10 @@ that eight lines give 16 bytes of one number from different banks. Source: PTX I
 
 PART_K = 64
 """Elements along k that are decoded at once, while as many before are multiplied."""
+
+MULTIPLYING_REGISTERS, LOADING_REGISTERS = 232, 40
+"""Of a thread of two warpgroups that multiply, and of one that loads: 65,536 of an SM are enough, and both multiples of
+8. Source: PTX ISA, setmaxnreg."""
 
 
 @dataclass(frozen=True)
@@ -172,6 +176,16 @@ class PackedRowsSm90(SplitGemmSm90):
         return Copy(load_all, tile.code_bytes + tile.row_tiles * tile.block_group_bytes)
 
     @cute.jit
+    def load_operands(
+        self, copies: Any, storage: Any, warp: Int32, rank: Int32, num_k_blocks: Int32, starts: Any
+    ) -> None:
+        """Load the CTA's blocks of k, in the first two loading warps."""
+        if const_expr(self.tile.moves_registers):
+            cute.arch.setmaxregister_decrease(LOADING_REGISTERS)
+        if warp < self.tile.num_multiplying // 32 + NUM_LOAD_WARPS:
+            SplitGemmSm90.load_operands(self, copies, storage, warp, rank, num_k_blocks, starts)
+
+    @cute.jit
     def multiply(
         self, mma: cute.TiledMma, stages: Any, storage: Any, warp: Int32, rank: Int32, num_k_blocks: Int32
     ) -> Any:
@@ -181,12 +195,12 @@ class PackedRowsSm90(SplitGemmSm90):
         released where it is loaded again alone, as in `SplitGemmSm90.multiply`.
         """
         tile = self.tile
+        if const_expr(tile.moves_registers):
+            cute.arch.setmaxregister_increase(MULTIPLYING_REGISTERS)
         full, _, _ = barriers(storage, tile)
         groups = cute.make_layout(tile.num_warpgroups, stride=WARPGROUP)
         part = mma.get_slice(groups(cute.arch.make_warp_uniform(warp // 4)))
-        partial, _, x = quack_sm90.partition_fragment_ABC(
-            part, (tile.rows, tile.columns, BLOCK_K), None, stages[1]
-        )
+        partial, _, x = quack_sm90.partition_fragment_ABC(part, (tile.rows, tile.columns, BLOCK_K), None, stages[1])
         sums = partial
         if const_expr(self.is_promoted):
             sums = cute.make_rmem_tensor(partial.layout, Float32)
@@ -287,9 +301,7 @@ class PackedRowsSm90(SplitGemmSm90):
     def _issue(self, mma: Any, sums: Any, operands: Any, x: Any, stage: Any, part: int, *, zero: bool) -> None:
         """Issue the products of a part of a stage, as a group; to be called while tracing."""
         tile, steps = self.tile, self.part_k // 16
-        layout = cute.make_layout(
-            ((2, 2, 2), tile.num_steps, steps), stride=((1, 2, 4), 8, 8 * tile.num_steps)
-        )
+        layout = cute.make_layout(((2, 2, 2), tile.num_steps, steps), stride=((1, 2, 4), 8, 8 * tile.num_steps))
         a = cute.make_tensor(cute.recast_ptr(operands.iterator, dtype=self.element), layout)
         warpgroup.fence()
         atom = cute.make_mma_atom(mma.op)
@@ -300,9 +312,7 @@ class PackedRowsSm90(SplitGemmSm90):
         warpgroup.commit_group()
 
     @cute.jit
-    def _multiply_block(
-        self, product: Any, source: Any, ring: Any, place: Any, following: Int32, phase: Int32
-    ) -> None:
+    def _multiply_block(self, product: Any, source: Any, ring: Any, place: Any, following: Int32, phase: Int32) -> None:
         """Multiply a stage, of which the first part is decoded, and decode the first part of the stage that follows."""
         mma, partial, sums, operands, x = product
         storage, rank, count = ring

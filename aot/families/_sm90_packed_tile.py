@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aot.core.weight_format import BLOCK_K, MXFP4, NVFP4, TILE_ROWS, PackedLayout, WeightFormat
-from aot.families._sm90_split_tile import OneTile, Tile
+from aot.families._sm90_split_tile import WARPGROUP, OneTile, Tile
 
 X_BYTES = 2
 """Of an element of x."""
@@ -28,6 +28,19 @@ class PackedTile(Tile):
     """A tile whose rows are those of a packed weight; a stage has 128 of k."""
 
     form: WeightFormat
+
+    @property
+    def moves_registers(self) -> bool:
+        """Say whether multiplying warps take registers of those that load, which are a whole warpgroup then.
+
+        A thread of 10 or of 12 warps gets 168 registers, and one of 6 all that it may have.
+        """
+        return self.num_warpgroups > 1
+
+    @property
+    def num_threads(self) -> int:
+        """Return the threads of a CTA."""
+        return self.num_multiplying + WARPGROUP if self.moves_registers else super().num_threads
 
     @property
     def layout(self) -> PackedLayout:

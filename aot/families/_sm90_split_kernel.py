@@ -25,7 +25,15 @@ from quack import sm90_utils as quack_sm90
 from aot.families._grid import along_x
 from aot.families._next_start import AFTER_LOADS, Places, await_front, clock, next_start, num_bytes, num_ctas
 from aot.families._quack_internals import first_stage
-from aot.families._sm90_split_loads import MODES_OF_A_BATCH, Copy, Sharers, barriers, load_block, make_copy, products_last
+from aot.families._sm90_split_loads import (
+    MODES_OF_A_BATCH,
+    Copy,
+    Sharers,
+    barriers,
+    load_block,
+    make_copy,
+    products_last,
+)
 from aot.families._sm90_split_store import StoreSplitSm90, keep
 from aot.families._sm90_split_tile import ALIGN_BYTES, MMA_M, ROW_BYTES, VECTOR_BYTES, WARPGROUP
 from aot.families._waits import await_phase

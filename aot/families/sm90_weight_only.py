@@ -17,6 +17,7 @@ from aot.core.errors import CandidateError
 from aot.core.feature import Feature
 from aot.core.knobs import SplitK
 from aot.core.operation import Operation
+from aot.core.weight_format import MXFP4, NVFP4
 from aot.families import Defaults
 from aot.families._sm90_packed_tile import PackedOneTile, PackedTile, promotes
 from aot.families._sm90_split_tile import BARRIER_BYTES, GROUP
@@ -37,8 +38,19 @@ CLUSTERS = ((1, 1), (1, 2), (1, 4), (1, 8), (2, 1), (2, 2))
 """(tiles along the weight's rows, which share x; splits of k)."""
 MAX_ACCUMULATORS = {1: 128, 2: 128}
 """Accumulator registers of a thread, by warpgroups, beside the operands. Source: as in `sm90_cluster_split_k`."""
-PROMOTED_SUMS = {1: 160, 2: 128}
-"""Registers of a thread for promoted sums, and as many for those of a group, by warpgroups."""
+PROMOTED_SUMS = {1: 176, 2: 160}
+"""Registers of a thread for promoted sums and for those of a group, by warpgroups. Source: up to these no kernel of the
+catalogue's formats spills (nvidia-cutlass-dsl 4.8.1, 2026-11-27)."""
+MMA_A_CLOCK = 2048
+"""Multiplications of 16 bits that an SM does in a clock. Source: NVIDIA H100 whitepaper, 989 teraflops of 132 SMs."""
+MMA_SHARE = 0.85
+"""Of these that wgmma is taken to reach: an assumption, as all that follows, until there are measurements."""
+ROWS_OF_FOUR_WARPS, THREADS_A_CLOCK, DECODED_K = 64, 128, 64
+DECODING = {"int4": 64, "int4z": 80, "nvfp4": 120, "mxfp4": 125, "int8": 72, "e4m3": 72}
+"""Instructions of a warp that decode 16 rows and 64 of k, about: counted in `_sm90_packed_decode.py`."""
+EXPOSED = {1: 0.6, 2: 0.25}
+"""Share of the shorter of multiplication and decoding that the longer does not hide, by warpgroups: a warpgroup that is
+alone multiplies nothing while it promotes."""
 
 
 def _weight_of(operation: Operation) -> WeightFormat:
@@ -115,6 +127,19 @@ class Sm90WeightOnly(Defaults):
         """Count the stages, the sums that a CTA receives, and the barriers."""
         tile = tile_of(candidate, operation, target)
         return Resources(tile.smem_bytes, tile.stage_bytes, tile.num_threads, tile.num_stages)
+
+    def tile_clocks(self, candidate: Candidate, operation: Operation) -> float:
+        """Return the clocks of an SM that a CTA's arithmetic takes for each element along k: see `aot.space.cost`."""
+        gemm, form = candidate.gemm, _weight_of(operation)
+        num_warpgroups = WARPGROUPS.get(gemm.tile_m, 1)
+        multiplied = gemm.tile_m * gemm.tile_n / (MMA_A_CLOCK * MMA_SHARE)
+        name = {NVFP4: "nvfp4", MXFP4: "mxfp4"}.get(form, form.code.value)
+        # Each of an SM's four schedulers has a warp of every warpgroup.
+        issued = gemm.tile_m / ROWS_OF_FOUR_WARPS * DECODING[f"{name}z" if form.has_zeros else name] / DECODED_K
+        if is_promoted(operation):
+            issued += gemm.tile_m * gemm.tile_n / THREADS_A_CLOCK / form.group
+        longer, shorter = max(multiplied, issued), min(multiplied, issued)
+        return longer + EXPOSED[num_warpgroups] * shorter
 
     def sum_order(self, candidate: Candidate) -> str:
         """Name the order in which CTAs take blocks of k, and add up their sums."""
