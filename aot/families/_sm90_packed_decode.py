@@ -15,7 +15,7 @@ from typing import Any
 from cutlass import Int32, Uint32, cute
 
 from aot.core.weight_format import MXFP4, NVFP4, Code
-from aot.families._weight_only_decode import Decoder, constant, pair
+from aot.families._weight_only_decode import Decoder, constant, pair, times
 
 _TURNS_BF16 = ((0, 6), (3, 26), (3, 27), (3, 21))
 _TURNS_F16 = ((29, 3), (0, 6), (0, 23), (0, 24), (3, 21))
@@ -28,12 +28,6 @@ def _turned(word: Any, count: Any) -> Any:
     """Rotate a word to the right by a number of bits that differs between lanes."""
     text = "shf.r.wrap.b32 {$w0}, {$r0}, {$r0}, {$r1};"
     return Uint32(cute.arch.inline_ptx(text, write_only_types=[Int32], read_only_args=[Int32(word), Int32(count)]))
-
-
-def _times(a: Any, b: Any, name: str) -> Any:
-    """Multiply pairs: the products are exact."""
-    text = f"mul.rn.{name}x2 {{$w0}}, {{$r0}}, {{$r1}};"
-    return cute.arch.inline_ptx(text, write_only_types=[Int32], read_only_args=[Int32(a), Int32(b)])
 
 
 @dataclass(frozen=True)
@@ -82,7 +76,7 @@ class QuadDecoder(Decoder):
                 bits = bits | turned.pop(0) & pair(mask)
             found.append(Int32(bits))
         if self.is_bf16 and self.form is MXFP4:
-            return [_times(x, constant(pair(0x7E80)), self.name) for x in found]
+            return [times(x, constant(pair(0x7E80)), self.name) for x in found]
         return found
 
     def less_offset(self, registers: list[Any], zeros: Any) -> list[Any]:
@@ -100,7 +94,7 @@ class QuadDecoder(Decoder):
         """Multiply the registers of a lane's two rows by their group's factors, if these multiply operands."""
         if factors is None:
             return registers
-        return [_times(x, y, self.name) for x, y in zip(registers, factors, strict=True)]
+        return [times(x, y, self.name) for x, y in zip(registers, factors, strict=True)]
 
     def operand_factors(self, word: Any, index: Any) -> Any:
         """Return the factors by which a lane's two rows of 32 elements are multiplied, as pairs of equal numbers.

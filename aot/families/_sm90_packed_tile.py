@@ -10,6 +10,10 @@ from aot.families._sm90_split_tile import WARPGROUP, OneTile, Tile
 X_BYTES = 2
 """Of an element of x."""
 
+LINE_BYTES = 64
+"""Of a line of packed codes: what the four lanes of a row read at once. TMA exchanges their 16 bytes by the line, so
+that eight lines give 16 bytes of one number from different banks. Source: PTX ISA, 64-byte swizzling."""
+
 GROUPS_ALIGN_BYTES = 128
 """Alignment of what TMA brings of the groups' factors. Source: PTX ISA, cp.async.bulk.tensor."""
 

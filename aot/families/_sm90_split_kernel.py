@@ -34,7 +34,7 @@ from aot.families._sm90_split_loads import (
     make_copy,
     products_last,
 )
-from aot.families._sm90_split_store import StoreSplitSm90, keep
+from aot.families._sm90_split_store import StoreSplitSm90
 from aot.families._sm90_split_tile import ALIGN_BYTES, MMA_M, ROW_BYTES, VECTOR_BYTES, WARPGROUP
 from aot.families._waits import await_phase
 
@@ -384,51 +384,11 @@ class SplitGemmSm90(StoreSplitSm90):
         cute.arch.cluster_wait()
         if const_expr(tile.num_tiles > 1):
             cute.arch.cluster_arrive_relaxed()
-        own = self._exchange(sums, received, storage, thread, rank, peer)
+        own = self.exchange(sums, received, storage, thread, rank, peer)
         origin = (self.row(warp, corner), corner[1])
         first = rank * tile.share
         fetched = self.fetch_late(fetched, vectors, first, origin)
-        self._add_received(own, received, storage, thread)
+        self.add_received(own, received, storage, thread)
         memory = cute.recast_ptr(storage.received.data_ptr(), dtype=self.element)
         results = self.complete(own, fetched, memory, warp)
         self.store(results, memory, warp, first, origin, d)
-
-    @cute.jit
-    def _exchange(
-        self, sums: cute.Tensor, received: cute.Tensor, storage: Any, thread: Int32, rank: Int32, peer: Int32
-    ) -> Any:
-        """Send the tile's other CTAs the sums that they store; return this CTA's own, (sums of a vector, vectors)."""
-        tile = self.tile
-        barrier = barriers(storage, tile)[2]
-        shape = (4, tile.num_groups, tile.num_steps)
-        values = cute.make_tensor(sums.iterator, cute.make_layout(shape))
-        own = cute.make_rmem_tensor((4, tile.num_vectors), Float32)
-        own.fill(0.0)
-        for owner in range_constexpr(tile.splits):
-            first = owner * tile.share
-            vectors = [(j, i) for i in range(tile.num_steps) for j in range(tile.share) if first + j < tile.num_groups]
-            if const_expr(tile.splits == 1):  # noqa: SIM114 - known while tracing, the next is not
-                keep(own, values, first, vectors, tile.share)
-            elif rank == owner:
-                keep(own, values, first, vectors, tile.share)
-            else:
-                slot = rank
-                if rank > owner:
-                    slot = rank - 1
-                for j, i in vectors:
-                    words = tuple(values[e, first + j, i].bitcast(Int32) for e in range(4))
-                    target = received[None, thread, j + tile.share * i, slot].iterator
-                    cute.arch.store_async_dsmem(target, words, barrier, owner * tile.num_tiles + peer)
-        return own
-
-    @cute.jit
-    def _add_received(self, own: cute.Tensor, received: cute.Tensor, storage: Any, thread: Int32) -> None:
-        """Add the other CTAs' sums to a thread's own, in the order of the CTAs, once all are there."""
-        if const_expr(self.tile.splits > 1):
-            await_phase(barriers(storage, self.tile)[2], 0)
-        for slot in range_constexpr(self.tile.splits - 1):
-            for v in range_constexpr(self.tile.num_vectors):
-                part = cute.make_rmem_tensor(4, Float32)
-                cute.autovec_copy(received[None, thread, v, slot], part)
-                for e in range_constexpr(4):
-                    own[e, v] += part[e]

@@ -121,7 +121,8 @@ class Sm90WeightOnly(Defaults):
             allowed = ", ".join(f"{m} in {splits}" for m, splits in CLUSTERS)
             text = f"{gemm.cluster_m}x{gemm.cluster_n} tiles whose k is split in {gemm.split_k} are not a cluster"
             return Rejected(Reason.CLUSTER, f"{text}; expected {allowed}")
-        return _check_tile(tile_of(candidate, operation, target), operation)
+        tile = tile_of(candidate, operation, target)
+        return _check_tile(tile) or _check_room(tile, operation)
 
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
         """Count the stages, the sums that a CTA receives, and the barriers."""
@@ -160,8 +161,8 @@ class Sm90WeightOnly(Defaults):
         return Entry(function, arguments)
 
 
-def _check_tile(tile: PackedTile, operation: Operation) -> Rejected | None:
-    """Apply the limits of the instruction, of registers, of the exchange and of the stages."""
+def _check_tile(tile: PackedTile) -> Rejected | None:
+    """Apply the limits of the instruction, of the exchange, and of loads that are shared."""
     name = f"{tile.rows}x{tile.columns}"
     if tile.rows not in WARPGROUPS or tile.columns % GROUP or not GROUP <= tile.columns <= 256:
         text = f"a tile has {', '.join(map(str, WARPGROUPS))} rows and up to 256 columns in steps of {GROUP}"
@@ -172,7 +173,12 @@ def _check_tile(tile: PackedTile, operation: Operation) -> Rejected | None:
     if tile.columns % (GROUP * tile.cluster_m):
         text = f"{tile.cluster_m} tiles cannot share a load in parts of whole groups of {GROUP}"
         return Rejected(Reason.TILE, f"{name}: {text}")
-    is_twice = is_promoted(operation)
+    return None
+
+
+def _check_room(tile: PackedTile, operation: Operation) -> Rejected | None:
+    """Apply the limits of registers and of the stages."""
+    name, is_twice = f"{tile.rows}x{tile.columns}", is_promoted(operation)
     sums = tile.num_accumulators * (2 if is_twice else 1)
     fit = (PROMOTED_SUMS if is_twice else MAX_ACCUMULATORS)[tile.num_warpgroups]
     if sums > fit:
