@@ -21,6 +21,7 @@ if not __package__:  # run as a file, beside which this file itself would be fou
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import aot_gemm
+import aot_gemm.torch
 import numpy as np
 import torch
 
