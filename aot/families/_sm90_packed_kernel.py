@@ -31,6 +31,10 @@ from aot.families._weight_only_decode import words_at
 PART_K = 64
 """Elements along k that are decoded at once, while as many before are multiplied."""
 
+FIRST_TURN = 5
+"""The named barrier of the first warpgroup's turns, beside which is that of the second's; 1 to 4 are those of the
+kernels that this one derives from."""
+
 MULTIPLYING_REGISTERS = 232
 """Of a thread, where two warpgroups multiply."""
 
@@ -81,6 +85,10 @@ class PackedRowsSm90(PackedLoadsSm90):
         if count > 0:
             await_phase(full, phase)
             self._decode(operands[0], source, stage, 0)
+            group = cute.arch.make_warp_uniform(warp // 4)
+            if const_expr(tile.in_turns):  # noqa: SIM102 - known while tracing, the next is not
+                if group == 1:
+                    self._end_turn(group)
             for i in cutlass.range(count - 1, unroll=1):
                 following, next_phase = stage + 1, phase
                 if following == tile.num_stages:
@@ -89,12 +97,10 @@ class PackedRowsSm90(PackedLoadsSm90):
                 previous = stage - 1
                 if stage == 0:
                     previous = Int32(tile.num_stages - 1)
-                self._multiply_block(
-                    (mma, partial, sums, operands, x), source, (storage, rank, count), (i, stage, previous), following,
-                    next_phase,
-                )  # fmt: skip
+                product, ring = (mma, partial, sums, operands, x), (storage, rank, count, group)
+                self._multiply_block(product, source, ring, (i, stage, previous), following, next_phase)
                 stage, phase = following, next_phase
-            self._multiply_last((mma, partial, sums, operands, x), source, stage)
+            self._multiply_last((mma, partial, sums, operands, x), source, stage, group)
             warpgroup.wait_group(0)
         return sums
 
@@ -184,12 +190,14 @@ class PackedRowsSm90(PackedLoadsSm90):
     def _multiply_block(self, product: Any, source: Any, ring: Any, place: Any, following: Int32, phase: Int32) -> None:
         """Multiply a stage, of which the first part is decoded, and decode the first part of the stage that follows."""
         mma, partial, sums, operands, x = product
-        storage, rank, count = ring
+        storage, rank, count, group = ring
         index, stage, previous = place
         num_parts = const_expr(BLOCK_K // self.part_k)
+        self._begin_turn(group)
         for part in range_constexpr(num_parts):
             self._issue(mma, partial, operands[part % 2], x, stage, part, zero=self._is_first(part))
             if const_expr(part == num_parts - 1):
+                self._end_turn(group)
                 await_phase(barriers(storage, self.tile)[0] + following, phase)
             warpgroup.wait_group(1)
             if const_expr(part == 0 and not self.is_promoted):  # noqa: SIM102 - likewise
@@ -210,13 +218,28 @@ class PackedRowsSm90(PackedLoadsSm90):
         else:
             self._decode(operands, source, stage, part + 1)
 
-    def _multiply_last(self, product: Any, source: Any, stage: Any) -> None:
-        """Multiply the last stage; to be called while tracing."""
+    def _begin_turn(self, group: Any) -> None:
+        """Wait until the other warpgroup has issued its block, where they take turns; to be called while tracing."""
+        if self.tile.in_turns:
+            cute.arch.barrier(barrier_id=FIRST_TURN + group, number_of_threads=self.tile.num_multiplying)
+
+    def _end_turn(self, group: Any) -> None:
+        """Let the other warpgroup issue its block; to be called while tracing."""
+        if self.tile.in_turns:
+            cute.arch.barrier_arrive(barrier_id=FIRST_TURN + 1 - group, number_of_threads=self.tile.num_multiplying)
+
+    @cute.jit
+    def _multiply_last(self, product: Any, source: Any, stage: Int32, group: Int32) -> None:
+        """Multiply the last stage; the second warpgroup's turn is the last."""
         mma, partial, sums, operands, x = product
-        num_parts = BLOCK_K // self.part_k
-        for part in range(num_parts):
+        num_parts = const_expr(BLOCK_K // self.part_k)
+        self._begin_turn(group)
+        for part in range_constexpr(num_parts):
             self._issue(mma, partial, operands[part % 2], x, stage, part, zero=self._is_first(part))
-            if part < num_parts - 1:
+            if const_expr(part == num_parts - 1 and self.tile.in_turns):  # noqa: SIM102 - likewise
+                if group == 0:
+                    self._end_turn(group)
+            if const_expr(part < num_parts - 1):
                 warpgroup.wait_group(1)
                 self._decode(operands[(part + 1) % 2], source, stage, part + 1)
             self._promote_after(partial, sums, source, stage, part)

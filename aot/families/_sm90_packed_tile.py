@@ -32,6 +32,8 @@ class PackedTile(Tile):
     """A tile whose rows are those of a packed weight; a stage has 128 of k."""
 
     form: WeightFormat
+    in_turns: bool = False
+    """Whether two warpgroups multiply blocks of k in turns, so that one promotes while the other multiplies."""
 
     @property
     def moves_registers(self) -> bool:

@@ -9,6 +9,7 @@ in `sm90_one_tile`. docs/weights.md has the formats, and what is exact.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING
 
 from aot.core.candidate import Candidate, Reason, Rejected, Resources, gemm_candidate
@@ -34,23 +35,31 @@ WARPGROUPS = {64: 1, 128: 2, 256: 2}
 """Multiplying warpgroups of each tile_m, rows of the weight."""
 TILE_N = (*range(48, 129, 16), 160, 192, 224, 256)
 """Rows of x of a tile."""
+IN_TURNS = "pingpong"
+"""The schedule of kernels whose two warpgroups multiply blocks of k in turns; of the others it is empty."""
 CLUSTERS = ((1, 1), (1, 2), (1, 4), (1, 8), (2, 1), (2, 2))
 """(tiles along the weight's rows, which share x; splits of k)."""
-MAX_ACCUMULATORS = {1: 128, 2: 128}
-"""Accumulator registers of a thread, by warpgroups, beside the operands. Source: as in `sm90_cluster_split_k`."""
-PROMOTED_SUMS = {1: 176, 2: 160}
-"""Registers of a thread for promoted sums and for those of a group, by warpgroups. Source: up to these no kernel of the
-catalogue's formats spills (nvidia-cutlass-dsl 4.8.1, 2026-11-27)."""
+MAX_ACCUMULATORS = 128
+"""Accumulator registers of a thread beside the operands. Source: those of 256 columns, of which no kernel spills."""
+PROMOTED_SUMS = {64: 176, 128: 160, 256: 128}
+"""Registers of a thread for promoted sums and for those of a group, by tile_m. Source: up to these no kernel that was
+compiled of the catalogue's formats spills, 256x80 up to 48 bytes (nvidia-cutlass-dsl 4.8.1, 2026-11-27)."""
 MMA_A_CLOCK = 2048
 """Multiplications of 16 bits that an SM does in a clock. Source: NVIDIA H100 whitepaper, 989 teraflops of 132 SMs."""
-MMA_SHARE = 0.85
-"""Of these that wgmma is taken to reach: an assumption, as all that follows, until there are measurements."""
+MMA_SHARE = 0.92
+"""Of these that wgmma reaches. Source: an H100's times, 2026-11-27 (docs/weights.md), as all that follows."""
 ROWS_OF_FOUR_WARPS, THREADS_A_CLOCK, DECODED_K = 64, 128, 64
 DECODING = {"int4": 64, "int4z": 80, "nvfp4": 120, "mxfp4": 125, "int8": 72, "e4m3": 72}
 """Instructions of a warp that decode 16 rows and 64 of k, about: counted in `_sm90_packed_decode.py`."""
-EXPOSED = {1: 0.6, 2: 0.25}
-"""Share of the shorter of multiplication and decoding that the longer does not hide, by warpgroups: a warpgroup that is
-alone multiplies nothing while it promotes."""
+ISSUED_A_CLOCK = {1: 0.42, 2: 0.55}
+"""Of a scheduler's instructions of decoding and promotion, by warpgroups: they wait for each other. Source: with k
+14336 blocks of 128x48, 128x64 and 128x128 take 820, 940 and 1300 clocks of int4g128, 1100, 1170 and 1400 of nvfp4, and
+blocks of 64x48 520 and 650."""
+EXPOSED_MMA = 0.6
+"""Share of the multiplication that these do not hide. Source: likewise."""
+TURNOVER_US = 3.0
+"""From a CTA's last multiplication to the first of the next one in its place. Source: n 28672, k 4096, m 48 to 4096,
+where waves but the first take 1.8 to 6 us more than their blocks do."""
 
 
 def _weight_of(operation: Operation) -> WeightFormat:
@@ -73,7 +82,7 @@ def tile_of(candidate: Candidate, operation: Operation, target: Target) -> Packe
     gemm = candidate.gemm
     make = PackedTile if gemm.split_k > 1 else PackedOneTile
     sizes = gemm.tile_m, gemm.tile_n, gemm.split_k, WARPGROUPS.get(gemm.tile_m, 1), 0, gemm.cluster_m, 1
-    bare = make(*sizes, form=_weight_of(operation))
+    bare = make(*sizes, form=_weight_of(operation), in_turns=gemm.schedule == IN_TURNS)
     left = target.smem_bytes_per_block - bare.fixed_bytes
     fit = left // (bare.stage_bytes + 2 * BARRIER_BYTES)
     return replace(bare, num_stages=gemm.num_stages or max(fit, MIN_STAGES))
@@ -89,21 +98,24 @@ class Sm90WeightOnly(Defaults):
     types = tuple(dict.fromkeys(x.types for x in Operation if x.types.weight is not None))
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
-        """Enumerate tiles and clusters."""
+        """Enumerate tiles, clusters, and whether warpgroups take turns, where sums are promoted."""
         del target
-        for tile_m in WARPGROUPS if operation.types in self.types else ():
-            for tile_n in TILE_N:
-                for cluster_m, splits in CLUSTERS:
-                    yield gemm_candidate(
-                        family=self.name,
-                        tile_m=tile_m,
-                        tile_n=tile_n,
-                        cluster_m=cluster_m,
-                        swap_ab=True,
-                        use_tma_store=False,
-                        split_k=splits,
-                        split_k_mode=_mode(splits),
-                    )
+        for tile_m, tile_n, (cluster_m, splits) in product(WARPGROUPS, TILE_N, CLUSTERS):
+            if operation.types not in self.types:
+                return
+            is_promoted_by_two = WARPGROUPS[tile_m] > 1 and is_promoted(operation)
+            for schedule in ("", IN_TURNS) if is_promoted_by_two else ("",):
+                yield gemm_candidate(
+                    family=self.name,
+                    tile_m=tile_m,
+                    tile_n=tile_n,
+                    cluster_m=cluster_m,
+                    schedule=schedule,
+                    swap_ab=True,
+                    use_tma_store=False,
+                    split_k=splits,
+                    split_k_mode=_mode(splits),
+                )
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply the kernel's limits on cluster, tile, registers and stages."""
@@ -111,7 +123,7 @@ class Sm90WeightOnly(Defaults):
         if (
             gemm.use_2cta
             or gemm.use_tma_store
-            or gemm.schedule
+            or gemm.schedule not in ("", IN_TURNS)
             or not gemm.swap_ab
             or SplitK(gemm.split_k_mode) is not _mode(gemm.split_k)
         ):
@@ -139,8 +151,13 @@ class Sm90WeightOnly(Defaults):
         issued = gemm.tile_m / ROWS_OF_FOUR_WARPS * DECODING[f"{name}z" if form.has_zeros else name] / DECODED_K
         if is_promoted(operation):
             issued += gemm.tile_m * gemm.tile_n / THREADS_A_CLOCK / form.group
-        longer, shorter = max(multiplied, issued), min(multiplied, issued)
-        return longer + EXPOSED[num_warpgroups] * shorter
+        issued /= ISSUED_A_CLOCK[num_warpgroups]
+        return max(multiplied, issued + EXPOSED_MMA * MMA_SHARE * multiplied)
+
+    def turnover_us(self, candidate: Candidate) -> float:
+        """Return what each wave of CTAs but the first takes beside its arithmetic: see `aot.space.cost`."""
+        del candidate
+        return TURNOVER_US
 
     def sum_order(self, candidate: Candidate) -> str:
         """Name the order in which CTAs take blocks of k, and add up their sums."""
@@ -170,6 +187,8 @@ def _check_tile(tile: PackedTile) -> Rejected | None:
     if (tile.splits - 1) * tile.share >= tile.num_groups:
         text = f"{tile.num_groups} groups of {GROUP} columns leave one of {tile.splits} CTAs none to store"
         return Rejected(Reason.TILE, f"{name}: {text}")
+    if tile.in_turns and tile.num_warpgroups == 1:
+        return Rejected(Reason.COMBINATION, f"{name}: one warpgroup has nobody to take turns with")
     if tile.columns % (GROUP * tile.cluster_m):
         text = f"{tile.cluster_m} tiles cannot share a load in parts of whole groups of {GROUP}"
         return Rejected(Reason.TILE, f"{name}: {text}")
@@ -180,7 +199,7 @@ def _check_room(tile: PackedTile, operation: Operation) -> Rejected | None:
     """Apply the limits of registers and of the stages."""
     name, is_twice = f"{tile.rows}x{tile.columns}", is_promoted(operation)
     sums = tile.num_accumulators * (2 if is_twice else 1)
-    fit = (PROMOTED_SUMS if is_twice else MAX_ACCUMULATORS)[tile.num_warpgroups]
+    fit = PROMOTED_SUMS[tile.rows] if is_twice else MAX_ACCUMULATORS
     if sums > fit:
         twice = ", twice its sums since groups have factors" if is_twice else ""
         return Rejected(Reason.REGISTERS, f"{name} needs {sums} accumulator registers a thread{twice}; {fit} fit")
