@@ -46,7 +46,7 @@ def test_resources(name, operation, smem_bytes, stages, threads):
     ("changes", "why", "text"),
     [
         ({"swap_ab": False}, Reason.COMBINATION, "has rows of the weight as rows of its tiles"),
-        ({"split_k": 2}, Reason.COMBINATION, "has rows of the weight as rows of its tiles"),
+        ({"split_k": 2, "split_k_mode": "parallel"}, Reason.COMBINATION, "has rows of the weight as rows of its tiles"),
         ({"cluster_m": 4}, Reason.CLUSTER, "4x1 tiles whose k is split in 1 are not a cluster"),
         ({"tile_m": 192}, Reason.TILE, "a tile has 64, 128, 256 rows and up to 256 columns in steps of 8, got 192x128"),
         ({"tile_n": 72, "cluster_m": 2}, Reason.TILE, "2 tiles cannot share a load in parts of whole groups of 8"),
@@ -54,6 +54,7 @@ def test_resources(name, operation, smem_bytes, stages, threads):
             {"tile_n": 176}, Reason.REGISTERS,
             "128x176 needs 176 accumulator registers a thread, twice its sums since groups have factors; 160 fit",
         ),
+        ({"tile_m": 64, "schedule": "pingpong"}, Reason.COMBINATION, "one warpgroup has nobody to take turns with"),
         ({"num_stages": 1}, Reason.COMBINATION, "1 stages, expected 0 for as many as fit or at least 2"),
         ({"tile_m": 64, "tile_n": 8, "split_k": 2, "split_k_mode": "cluster"}, Reason.TILE, "leave one of 2 CTAs none"),
     ],
