@@ -113,6 +113,8 @@ class Arrangement:
     shares_b: bool = False
     is_linear_first: bool = False
     """Whether a gate's linear rows of B stand before the gate's. In a bias and in factors they do not."""
+    num_parts: int = 1
+    """Weights that share the rows of B, of an operation of several."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,8 @@ class GemmCall:
     is_interleaved: bool = False
     is_linear_first: bool = False
     """Whether the first half of B's rows are the linear ones of a gate."""
+    part_extents: tuple[int, ...] = ()
+    """Rows of B of each weight, of an operation of several; of one alone where there are none."""
 
     @property
     def d(self) -> int:
@@ -208,6 +212,16 @@ def matrices(problem: Problem, padding: int = 0, stride_multiple: int = 1) -> tu
 
 
 PLAIN = Arrangement()
+
+
+def part_extents(n: int, num_parts: int) -> tuple[int, ...]:
+    """Share the rows of B between weights: the first has the most, and whole 16 bytes of D where there are any.
+
+    Some have no rows where there are few.
+    """
+    step = 8 if n % 8 == 0 else 1
+    other = n // step // (num_parts + 1) * step
+    return (n - other * (num_parts - 1), *(other,) * (num_parts - 1))
 
 
 def operands(

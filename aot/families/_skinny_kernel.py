@@ -149,7 +149,8 @@ class SplitGemm:
         if tiles_m > 1:  # a division would delay the first load
             tile_m, tile_n = index % tiles_m, index // tiles_m
         pair_a = partition(load_a, storage.a, layouts[0], (tile.columns, self.block_k), tile_m)
-        pair_b = partition(load_b, storage.b, layouts[1], (tile.rows, self.block_k), tile_n)
+        tile_n, d, vectors, addresses = self._part_of(tile_n, d, vectors)
+        pair_b = (*partition(load_b, storage.b, layouts[1], (tile.rows, self.block_k), tile_n), *addresses)
         num_k_blocks = cute.ceil_div(load_b[1].shape[1], self.block_k)
         blocks = (rank * tile.num_warps + warp_index, num_k_blocks)
         first = tile_n * tile.rows + rank * tile.share
@@ -157,6 +158,13 @@ class SplitGemm:
         sums, fetched = self._multiply((pair_a, pair_b), storage, barriers, warp_index, blocks, starts, vectors, share)
         origin = (share[0], first // self.num_halves)
         self._reduce(sums, fetched, storage, warp_index, rank, origin, d, vectors)
+
+    def _part_of(self, tile_n: Any, d: Any, vectors: Any) -> tuple[Any, Any, Any, tuple[Any, ...]]:
+        """Return a tile's number among those of its weight, D and vectors of that, and the address of its descriptor.
+
+        There is none of the last where it is that of the load: here all is of one weight.
+        """
+        return tile_n, d, vectors, ()
 
     @cute.jit
     def _multiply(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aot.core.comparison import Check as ProductCheck
-from aot.core.operands import PLAIN, Arrangement, GemmCall, Tensor, element_of, operands
+from aot.core.operands import PLAIN, Arrangement, GemmCall, Tensor, element_of, operands, part_extents
 from aot.core.reference import needed, reference, values_of
 from aot.core.signature import Argument
 from aot.kinds.gemm.baselines import baseline_of
@@ -48,6 +48,10 @@ def _parts(case: EdgeShape, bits: Mapping[Argument, Bits]) -> list[Part]:
         values = {x: values_of(problem, x, y, columns) for x, y in of_group.items()}
         parts.append(Part(group, slice(None), ProductCheck(operation, reference(operation, values))))
     return parts
+
+
+def _part_extents(problem: Problem, arrangement: Arrangement) -> tuple[int, ...]:
+    return part_extents(problem.n, arrangement.num_parts) if problem.operation.has_parts else ()
 
 
 def made_up(problem: Problem) -> dict[Argument, Tensor]:
@@ -98,6 +102,7 @@ class GemmTrial(Trial):
             tensors,
             is_interleaved=arranged.is_interleaved and has_gate,
             is_linear_first=arranged.is_linear_first and has_gate,
+            part_extents=_part_extents(case.problem, arranged),
         )
 
     def timed(self, problem: Problem) -> Mapping[Argument, Placed]:
@@ -121,7 +126,8 @@ class GemmTrial(Trial):
     def timed_call(self, problem: Problem, addresses: Mapping[Argument, int], arrangement: Arrangement) -> GemmCall:
         """Return the call of a timed problem."""
         placed = operands(problem, 0, arrangement)
-        return GemmCall(problem, {x: Tensor(addresses[x], matrix) for x, matrix in placed.items()})
+        tensors = {x: Tensor(addresses[x], matrix) for x, matrix in placed.items()}
+        return GemmCall(problem, tensors, part_extents=_part_extents(problem, arrangement))
 
     def sample(
         self,
