@@ -2,10 +2,13 @@
 
 import os
 import signal
+from pathlib import Path
 
 # There is a worker for each core: threads of torch and of numpy beside it wait for one another by spinning, which takes
 # several times what the work takes. Here and in what tests start, and before either is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What zig builds of a target's C library takes six seconds: one cache serves tests that work in folders of their own.
+os.environ.setdefault("ZIG_GLOBAL_CACHE_DIR", str(Path(__file__).parents[1] / "build" / "toolchain" / "zig"))
 
 LONGEST = (
     "equivalence",

@@ -80,6 +80,27 @@ def _version(compiler):
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
+INCLUDED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^">]+)[">]', re.MULTILINE)
+COMMENT = re.compile(r"^[ \t]*//.*", re.MULTILINE)
+"""A line that the compiler sees as an empty one. The header of a rendered file is one, which names its manifest."""
+
+
+def _compiled_of(source, folders):
+    """Return the text of a source, then the name and the text of each header that it may include, without comments.
+
+    Headers that are in none of the folders are the compiler's. What stands in a branch that is not taken counts too.
+    """
+    found, left = {}, [source]
+    while left:
+        path = left.pop()
+        if path not in found:
+            found[path] = COMMENT.sub("", path.read_text())
+            for name in INCLUDED.findall(found[path]):
+                beside = [x / name for x in (path.parent, *folders)]
+                left += [x for x in beside if x.is_file()][:1]
+    return [found.pop(source), *sorted(f"{path.name} {text}" for path, text in found.items())]
+
+
 def object_of(source, compiler, flags, includes=()):
     """Compile a source, unless an equal one was compiled before; return the object.
 
@@ -87,11 +108,10 @@ def object_of(source, compiler, flags, includes=()):
         source: a C or C++ file.
         compiler: the words of the compiler.
         flags: its options; they name no file.
-        includes: folders of headers. All headers below them, and those beside the source, are part of what is equal.
+        includes: folders of headers. What the source includes of them is part of what is equal, but for comments.
     """
     folder = source.parent
-    parts = [_version(compiler), *compiler, *flags, digest(folder, [source, *folder.glob("*.h*")])]
-    parts += [digest(x, x.rglob("*.h*")) for x in includes]
+    parts = [_version(compiler), *compiler, *flags, *_compiled_of(source, includes)]
     # An object does not say where its source was, so that it is the same from every folder.
     words = [*compiler, *flags, f"-ffile-prefix-map={folder}=.", *(f"-I{x}" for x in includes), "-c", source]
     return once(".o", parts, lambda path: run([*words, "-o", path]))
@@ -100,9 +120,14 @@ def object_of(source, compiler, flags, includes=()):
 GROUP = re.compile(r"^ *set\((CORE|OF_PRODUCTS)\s(.*?)\)$", re.MULTILINE | re.DOTALL)
 """A group of the library's sources in its CMakeLists.txt."""
 
+OF_ITS_OWN = "src/devices.cc"
+"""The source that knows the hash of its library."""
+
 
 def in_groups(sources, project):
     """Write the sources of each group of a rendered project as one file, as its CMakeLists.txt has them compiled.
+
+    What differs with the manifest is compiled alone, so that the group's object serves every manifest.
 
     Args:
         sources: files of the project and others.
@@ -114,7 +139,7 @@ def in_groups(sources, project):
     left = {x.relative_to(project).as_posix() if x.is_relative_to(project) else str(x): x for x in sources}
     found = []
     for name, members in GROUP.findall((project / "CMakeLists.txt").read_text()):
-        texts = [left.pop(x).read_text() for x in members.split() if x in left]
+        texts = [left.pop(x).read_text() for x in members.split() if x in left and x != OF_ITS_OWN]
         if texts:
             found.append(project / f"{name.lower()}.cc")
             found[-1].write_text("".join(texts))

@@ -42,12 +42,15 @@ from cutlass import cute
 from aot.core.weight_format import format_named
 from aot.families._weight_only_kernel import weight_only_entry
 from aot.families._weight_only_tile import Tile
-form, element, arch, folder, scaled, *sizes = sys.argv[1:]
-tile = Tile(format_named(form), *map(int, sizes))
-entry, arguments = weight_only_entry(tile, getattr(cutlass, element), is_scaled=scaled == "1", is_dependent=True)
 host = "llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=x86-64-v2"
-cute.compile(entry, *arguments, options=f"--gpu-arch {arch} --host-target '{host}' --keep-ptx --dump-dir {folder}")
+for line in sys.stdin:
+    form, element, arch, folder, scaled, *sizes = line.split()
+    tile = Tile(format_named(form), *map(int, sizes))
+    entry, arguments = weight_only_entry(tile, getattr(cutlass, element), is_scaled=scaled == "1", is_dependent=True)
+    cute.compile(entry, *arguments, options=f"--gpu-arch {arch} --host-target '{host}' --keep-ptx --dump-dir {folder}")
+    print("compiled", file=sys.stderr, flush=True)
 """
+"""A compiler that is told a kernel a line, as the import of CUTLASS takes longer than one."""
 
 
 @dataclass(frozen=True)
@@ -71,16 +74,36 @@ class Case:
 
 
 @cache
+def _compiler(arch):
+    """Start a compiler, which ends with this process: CuTe DSL takes an architecture once."""
+    environment = os.environ | {"CUTE_DSL_ARCH": arch, "PYTHONPATH": str(native.ROOT)}
+    pipes = dict.fromkeys(("stdin", "stderr"), subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, "-c", COMPILE], env=environment, text=True, stdout=subprocess.DEVNULL, **pipes
+    )
+
+
+def _compile(case, folder):
+    compiler, words = (
+        _compiler(case.arch),
+        (case.form, case.element, case.arch, folder, int(case.is_scaled), *case.sizes),
+    )
+    print(*words, file=compiler.stdin, flush=True)
+    told = []
+    for line in compiler.stderr:
+        if line == "compiled\n":
+            return
+        told.append(line)
+    raise AssertionError("".join(told))
+
+
+@cache
 def ptx_of(case):
     """Compile a kernel; return its PTX."""
 
     def make(path):
         with tempfile.TemporaryDirectory() as folder:
-            words = (case.form, case.element, case.arch, folder, int(case.is_scaled), *case.sizes)
-            environment = os.environ | {"CUTE_DSL_ARCH": case.arch, "PYTHONPATH": str(native.ROOT)}
-            command = [sys.executable, "-c", COMPILE, *map(str, words)]
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stdout + done.stderr
+            _compile(case, folder)
             (found,) = Path(folder).glob("*.ptx")
             path.write_text(found.read_text("utf-8"), "utf-8")
 

@@ -23,6 +23,7 @@ from aot.core.scratch import scratch_folder
 from aot.core.target import Target, load_target, target_names
 from aot.kinds.rows.dispatch import fallback_table
 from aot.package.build import NO_CXX_LIBRARY, ZIG_CACHE, read_templates, write
+from aot.package.choices import CHOICES_FILE
 from aot.package.manifest import Library, device_table
 from aot.package.render import render_library
 from aot.package.toolchain import TOOLCHAIN_CACHE
@@ -47,7 +48,10 @@ _REPLACED = ("cuda_entry.cc", "graph_edge.cc", "spread.cc")
 """The runtime's sources that call CUDA, whose place the recorder takes."""
 _CORE = re.compile(r"^set\(CORE\s(.*?)\)$", re.MULTILINE | re.DOTALL)
 """How the project's CMakeLists.txt lists the sources that are the same for all kernels."""
-_GENERATED = ("kernels.cc", "table.cc")
+_OF_ITS_OWN = ("devices.cc", "kernels.cc", "table.cc")
+"""What differs with the library. The first is of the core, and knows the library's hash by a header."""
+_HASH = Path(CHOICES_FILE).name
+_COMMENT = re.compile(rb"^[ \t]*//.*", re.MULTILINE)
 
 
 def emulated_target(target: Target, num_sms: int | None = None) -> Target:
@@ -127,11 +131,14 @@ def _compile(source: Path, includes: Sequence[Path], out: Path, target: Target, 
 
 
 def _kept_object(source: Path, includes: Sequence[Path], target: Target, cache: Path) -> Path:
-    """Compile a source, unless one of the same text, headers and compiler is kept; return its object."""
-    headers = sorted(x for folder in includes for x in folder.glob("*.h*"))
+    """Compile a source, unless one of the same text, headers and compiler is kept; return its object.
+
+    Comments do not count, for a rendered header's first line names what it was rendered from.
+    """
+    headers = sorted(x for folder in includes for x in folder.glob("*.h*") if x.name != _HASH)
     digest = hashlib.sha256(" ".join([_compiler_version(), *_compiler(target)[2:], *_FLAGS]).encode())
     for path in [source, *headers]:
-        digest.update(f"\0{path.name}\0".encode() + path.read_bytes())
+        digest.update(f"\0{path.name}\0".encode() + _COMMENT.sub(b"", path.read_bytes()))
     kept = cache / f"{source.stem}-{digest.hexdigest()[:32]}.o"
     if not kept.exists():
         with scratch_folder(".compiling-", cache) as scratch:
@@ -142,11 +149,11 @@ def _kept_object(source: Path, includes: Sequence[Path], target: Target, cache: 
 
 
 def _core_sources(project: Path) -> list[Path]:
-    """List the runtime's sources that are the same for all kernels, without those that the recorder replaces."""
+    """List the runtime's sources that are the same for all libraries, without those that the recorder replaces."""
     found = _CORE.search((project / "CMakeLists.txt").read_text(encoding="utf-8"))
     if found is None:
         raise PackageError("templates/CMakeLists.txt.j2 has no list CORE; expected set(CORE ...) with the sources")
-    return [project / x for x in found[1].split() if Path(x).name not in _REPLACED]
+    return [project / x for x in found[1].split() if Path(x).name not in {*_REPLACED, *_OF_ITS_OWN}]
 
 
 def build_host_library(
@@ -174,7 +181,7 @@ def build_host_library(
         core = project / "core.cc"
         core.write_text("".join(f"{x.read_text(encoding='utf-8')}\n" for x in _core_sources(project)), encoding="utf-8")
         files = [_kept_object(x, includes, target, cache) for x in (core, RECORDER)]
-        for name in _GENERATED:
+        for name in _OF_ITS_OWN:
             files.append(project / f"{name}.o")
             _compile(project / "src" / name, includes, files[-1], target, cache)
         files += [objects[x.name] for x in library.with_objects]

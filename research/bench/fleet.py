@@ -5,7 +5,8 @@
 
 from the repository's root, with aot-kernels[fleet] installed. Every pair of a kernel and a problem is timed in each run
 (`--strategy exhaustive`). Two runs with one GPU tell the noise: the ratio of two times of a pair. A fleet's times are
-held against those of the first run likewise; GPUs of one kind run at slightly different clocks, which is in it.
+held against those of the first run likewise; GPUs of one kind run at slightly different clocks, which is in it. A long
+campaign is measured once with one GPU, `--gpus 1,2,4 --noise 1.04`, where the noise is known of a short one.
 
 Exit code 0 if the median ratio of each fleet is within the 95% of the two runs that lie nearest to 1, else 1.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shutil
 import statistics
 import sys
 import tempfile
@@ -93,12 +95,15 @@ def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path, help="made by `aot tune --bundle`")
-    parser.add_argument("--gpus", default="1,1,2,4", help="how many GPUs each run has; the first two have one")
+    parser.add_argument("--gpus", default="1,1,2,4", help="how many GPUs each run has; the first has one")
+    parser.add_argument("--noise", type=float, help="spread_95 of two runs with one GPU; by default the second run's")
+    parser.add_argument("--results", type=Path, help="where to keep the last run's measurements, for `aot import`")
     parser.add_argument("-o", "--out", type=Path, help="where to write the figures")
     values = parser.parse_args()
     own, counts = gpus_of_this_host(), [int(x) for x in values.gpus.split(",")]
-    if counts[:2] != [1, 1] or max(counts) > len(own):
-        parser.error(f"--gpus {values.gpus}: expected 1,1 first, and no more than the {len(own)} GPUs of this host")
+    alone = [1] if values.noise else [1, 1]
+    if counts[: len(alone)] != alone or max(counts) > len(own):
+        parser.error(f"--gpus {values.gpus}: expected {alone} first, and no more than the {len(own)} GPUs of this host")
     runs: list[Run] = []
     first: tuple[float, dict[tuple[object, ...], float]] | None = None
     for count in counts:
@@ -106,11 +111,13 @@ def main() -> int:
             seconds, results = measure(values.bundle, own[:count], Path(scratch))
             first = first or (seconds, times_of(results))
             runs.append(compared(count, seconds, results, first))
+            if values.results:
+                shutil.copyfile(results, values.results)
         print(json.dumps(asdict(runs[-1])))
     if values.out:
         write_whole(values.out, json.dumps([asdict(x) for x in runs], indent=1) + "\n")
-    noise = runs[1].spread_95
-    return int(any(not 1 / noise <= x.median_ratio <= noise for x in runs[2:]))
+    noise = values.noise or runs[1].spread_95
+    return int(any(not 1 / noise <= x.median_ratio <= noise for x in runs[len(alone) :]))
 
 
 if __name__ == "__main__":

@@ -64,7 +64,8 @@ def build_driver(target_name, compiler, folder):
     cuda = fetch_toolchain(load_target(target_name)).cuda_dir / "include"
     (folder / "driver.c").write_text(DRIVER)
     strict = ["-std=c99", "-Wall", "-Wextra", "-Werror", f"-isystem{cuda}", "-shared", "-fPIC"]
-    command = [*compiler, *strict, "driver.c", "-Wl,-soname,libcuda.so.1", "-o", "libcuda.so.1"]
+    # Stripped, as the wheels are: else zig builds its compiler's runtime anew, which takes 20 s.
+    command = [*compiler, *strict, "driver.c", "-Wl,-soname,libcuda.so.1,-s", "-o", "libcuda.so.1"]
     native.run(command, cwd=folder)
     (folder / "libcuda.so").symlink_to("libcuda.so.1")
     return cuda

@@ -74,6 +74,7 @@ void simulated_note(const char*, int32_t, int32_t, int32_t, const int32_t*, int3
     sources = [
         path for path in sorted((project / "src").glob("*.cc")) if path.stem not in REPLACED_SOURCES | BINDING_SOURCES
     ]
+    sources = native.in_groups(sources, project)
     sources += [project / "wrappers.cc", HERE / "cuda_entry.cc", *(objects[x.name] for x in library.kernels)]
     includes = [project / "include", project / "src", HERE]
     return compile_shared(sources, out_dir / f"lib{library.module}.so", target, includes=includes)
