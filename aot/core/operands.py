@@ -214,16 +214,6 @@ def matrices(problem: Problem, padding: int = 0, stride_multiple: int = 1) -> tu
 PLAIN = Arrangement()
 
 
-def part_extents(n: int, num_parts: int) -> tuple[int, ...]:
-    """Share the rows of B between weights: the first has the most, and whole 16 bytes of D where there are any.
-
-    Some have no rows where there are few.
-    """
-    step = 8 if n % 8 == 0 else 1
-    other = n // step // (num_parts + 1) * step
-    return (n - other * (num_parts - 1), *(other,) * (num_parts - 1))
-
-
 def operands(
     problem: Problem, padding: int = 0, arrangement: Arrangement = PLAIN, stride_multiple: int = 1
 ) -> dict[Argument, Matrix]:

@@ -73,21 +73,41 @@ class SplitGemm:
             prefetch_b: whether B may be read before the kernel in front has ended.
             stream: where the kernel is launched.
         """
+        tile, layouts = self.tile, self._layouts()
+        load_b = make_load(b, layouts[1], (tile.rows, self.block_k))
+        load_a = make_load(a, layouts[0], (tile.columns, self.block_k))
+        tiles = (
+            cute.ceil_div(d.shape[0], tile.columns),
+            cute.ceil_div(d.shape[1], tile.rows // self.num_halves),
+        )
+        self._launch((load_a, load_b), layouts, d, vectors, tiles, num_bytes(a, b), prefetch_b, stream)
+
+    def _layouts(self) -> tuple[Any, Any]:
+        """Return the layouts of the stages of A and of B; to be called while tracing."""
         tile = self.tile
         atom = warpgroup.make_smem_layout_atom(warpgroup.SmemLayoutAtomKind.K_SW128, self.element)
         num_stages = tile.num_warps * tile.num_stages
         layout_b = cute.tile_to_shape(atom, (tile.rows, self.block_k, num_stages), order=(0, 1, 2))
         layout_a = cute.tile_to_shape(atom, (tile.padded_columns, self.block_k, num_stages), order=(0, 1, 2))
-        load_b = make_load(b, layout_b, (tile.rows, self.block_k))
-        load_a = make_load(a, layout_a, (tile.columns, self.block_k))
-        tiles_m, tiles_n = (
-            cute.ceil_div(d.shape[0], tile.columns),
-            cute.ceil_div(d.shape[1], tile.rows // self.num_halves),
-        )
-        count = num_ctas([tiles_m, tiles_n], tile.cluster)
-        starts = prefetch_b, next_start(self.places, count, num_bytes(a, b), prefetch_b, later=AT_ONCE)
-        self.kernel(load_a, load_b, (layout_a, layout_b), d, vectors, starts).launch(
-            grid=along_x(tiles_m, tiles_n, tile.cluster),
+        return layout_a, layout_b
+
+    def _launch(
+        self,
+        loads: Any,
+        layouts: Any,
+        d: cute.Tensor,
+        vectors: Any,
+        tiles: Any,
+        read_bytes: Any,
+        prefetch_b: Int32,
+        stream: cuda.CUstream,
+    ) -> None:
+        """Launch a cluster for each of (along m, along n) tiles, which read so many bytes; while tracing."""
+        tile = self.tile
+        count = num_ctas(tiles, tile.cluster)
+        starts = prefetch_b, next_start(self.places, count, read_bytes, prefetch_b, later=AT_ONCE)
+        self.kernel(*loads, layouts, d, vectors, starts).launch(
+            grid=along_x(*tiles, tile.cluster),
             block=(tile.num_threads, 1, 1),
             cluster=(tile.cluster, 1, 1),
             stream=stream,

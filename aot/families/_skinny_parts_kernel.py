@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Optional
 import cutlass
 from cuda.bindings import driver as cuda
 from cutlass import Float32, Int32, cute, select_
-from cutlass.cute.nvgpu import warpgroup
 from quack.copy_utils import get_tma_desc_addr
 
 from aot.core.epilogue import MAX_PARTS
@@ -21,8 +20,7 @@ from aot.core.operation import Operation
 from aot.core.signature import PART_WORDS, Signature
 from aot.families import Entry
 from aot.families._arguments import epilogue_arguments
-from aot.families._grid import along_x
-from aot.families._next_start import AT_ONCE, next_start, num_bytes, num_ctas
+from aot.families._next_start import num_bytes
 from aot.families._skinny_kernel import SplitGemm
 from aot.families._skinny_loads import make_load
 
@@ -92,31 +90,17 @@ class PartsSplitGemm(SplitGemm):
             prefetch_b: whether the weights may be read before the kernel in front has ended.
             stream: where the kernel is launched.
         """
-        tile, parts = self.tile, read_parts(words, b)
-        atom = warpgroup.make_smem_layout_atom(warpgroup.SmemLayoutAtomKind.K_SW128, self.element)
-        num_stages = tile.num_warps * tile.num_stages
-        layout_b = cute.tile_to_shape(atom, (tile.rows, self.block_k, num_stages), order=(0, 1, 2))
-        layout_a = cute.tile_to_shape(atom, (tile.padded_columns, self.block_k, num_stages), order=(0, 1, 2))
-        loads = [make_load(part.b, layout_b, (tile.rows, self.block_k)) for part in parts]
-        load_a = make_load(a, layout_a, (tile.columns, self.block_k))
+        tile, parts, layouts = self.tile, read_parts(words, b), self._layouts()
+        loads = [make_load(part.b, layouts[1], (tile.rows, self.block_k)) for part in parts]
+        load_a = make_load(a, layouts[0], (tile.columns, self.block_k))
         first_tiles, tiles_n = [], Int32(0)
         for part in parts:
             first_tiles.append(tiles_n)
             tiles_n = tiles_n + cute.ceil_div(part.n, tile.rows)
-        tiles_m = cute.ceil_div(d.shape[0], tile.columns)
-        count = num_ctas([tiles_m, tiles_n], tile.cluster)
-        starts = prefetch_b, next_start(self.places, count, num_bytes(a, b), prefetch_b, later=AT_ONCE)
+        tiles = cute.ceil_div(d.shape[0], tile.columns), tiles_n
         of_tiles = [(part.n, part.d, part.d_row, part.bias) for part in parts]
         vectors = Vectors([x for x, _ in loads], first_tiles, of_tiles)
-        self.kernel(load_a, loads[0], (layout_a, layout_b), d, vectors, starts).launch(
-            grid=along_x(tiles_m, tiles_n, tile.cluster),
-            block=(tile.num_threads, 1, 1),
-            cluster=(tile.cluster, 1, 1),
-            stream=stream,
-            min_blocks_per_mp=self.num_blocks_per_sm,
-            preferred_smem_carveout=100,
-            use_pdl=True,
-        )
+        self._launch((load_a, loads[0]), layouts, d, vectors, tiles, num_bytes(a, b), prefetch_b, stream)
 
     def _part_of(self, tile_n: Any, d: Any, vectors: Any) -> tuple[Any, Any, Any, tuple[Any, ...]]:
         """Return a tile's number among those of its weight, D and bias of that, and the address of its descriptor."""

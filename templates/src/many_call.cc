@@ -11,7 +11,7 @@ namespace aot {
 
 namespace {
 
-constexpr Product kProduct = Product::kLinearMany;
+constexpr Product kMany = Product::kLinearMany;
 
 // One weight, and what goes with it.
 struct PartOperands {
@@ -22,7 +22,7 @@ struct PartOperands {
 
 class ManyCall : private Reader {
  public:
-  ManyCall(State* state, PyObject* x) : Reader(state, kProduct) { left_.object = x; }
+  ManyCall(State* state, PyObject* x) : Reader(state, kMany) { left_.object = x; }
 
   PyObject* run(PyObject* weights, PyObject* biases, PyObject* outs) {
     count_ = PyTuple_Size(weights);
@@ -66,20 +66,20 @@ class ManyCall : private Reader {
 
   // Finds the operation of x's element type, which that of all else has to be.
   int find_element_and_operation() {
-    if (check_tensor(kProduct, "x", *left_.view(), *left_.view(), &element_) != 0) return -1;
+    if (check_tensor(kMany, "x", *left_.view(), *left_.view(), &element_) != 0) return -1;
     if (left_.view()->ndim < 1) {
       return refuse("ShapeError", "linear_many: x has no dimension; expected (..., k)");
     }
     const Request request = {element_, element_, element_, Scale::kNone, Element::kFloat32, Epilogue::kMany, Grouping::kDense,
                              false, false, false, false};
     operation_ = find_operation(request);
-    return operation_ >= 0 ? 0 : refuse(kNoOperation, "%s", write_request(kProduct, request).characters);
+    return operation_ >= 0 ? 0 : refuse(kNoOperation, "%s", write_request(kMany, request).characters);
   }
 
   int state_part(const PartOperands& operands, aot_gemm_part_t* part) {
     const DLTensor& x = *left_.view();
     const DLTensor& weight = *operands.weight.view();
-    if (check_tensor_of(kProduct, "weight", weight, x, element_) != 0) return -1;
+    if (check_tensor_of(kMany, "weight", weight, x, element_) != 0) return -1;
     if (weight.ndim != 2 || weight.shape[1] != x.shape[x.ndim - 1]) {
       return refuse("ShapeError", "linear_many: got x %s and a weight %s; expected x (..., k) and weights (n, k)",
                     shape_text(x).characters, shape_text(weight).characters);
@@ -87,7 +87,7 @@ class ManyCall : private Reader {
     *part = {weight.shape[0], {data_of(weight), {stride_of(weight, 0), stride_of(weight, 1)}}, {}, {}};
     if (operands.bias.view() != nullptr) {
       const DLTensor& bias = *operands.bias.view();
-      if (check_tensor_of(kProduct, "bias", bias, x, element_) != 0) return -1;
+      if (check_tensor_of(kMany, "bias", bias, x, element_) != 0) return -1;
       if (!have_shape(bias, &part->n, 1)) {
         return refuse("ShapeError", "linear_many: a bias has shape %s; expected (%" PRId64 ",), an element for each row of its "
                       "weight", shape_text(bias).characters, part->n);
@@ -96,8 +96,8 @@ class ManyCall : private Reader {
     }
     Matrix d;
     const DLTensor& out = *operands.out.view();
-    if (check_tensor_of(kProduct, "out", out, x, element_) != 0) return -1;
-    if (read_matrix(kProduct, "out", out, out.ndim - 1, &d) != 0) return -1;
+    if (check_tensor_of(kMany, "out", out, x, element_) != 0) return -1;
+    if (read_matrix(kMany, "out", out, out.ndim - 1, &d) != 0) return -1;
     if (d.extents[0] != problems_.first.m || d.extents[1] != part->n) {
       return refuse("ShapeError", "linear_many: a result has shape %s; expected x's leading dimensions and %" PRId64
                     " columns", shape_text(out).characters, part->n);
@@ -110,7 +110,7 @@ class ManyCall : private Reader {
     if (find_element_and_operation() != 0) return -1;
     Matrix a;
     const DLTensor& x = *left_.view();
-    if (read_matrix(kProduct, "x", x, x.ndim - 1, &a) != 0) return -1;
+    if (read_matrix(kMany, "x", x, x.ndim - 1, &a) != 0) return -1;
     aot_gemm_problem_t& problem = problems_.first;
     problem = {};
     problem.struct_bytes = sizeof(problem);

@@ -38,7 +38,7 @@ aot_gemm_status_t check_group_places(const aot_gemm_problem_t& problem, const Op
 }
 
 // Checks that each of several weights is there, and its D.
-aot_gemm_status_t check_parts(const aot_gemm_problem_t& problem) {
+aot_gemm_status_t check_part_operands(const aot_gemm_problem_t& problem) {
   aot_gemm_status_t status = AOT_GEMM_OK;
   for (int64_t i = 0; i < problem.num_parts && status == AOT_GEMM_OK; ++i) {
     if (problem.parts[i].n == 0) continue;
@@ -50,7 +50,7 @@ aot_gemm_status_t check_parts(const aot_gemm_problem_t& problem) {
 
 aot_gemm_status_t check_operands(const aot_gemm_problem_t& problem, const Operation& operation) {
   aot_gemm_status_t status =
-      operation.has_parts() ? check_parts(problem) : check_argument(problem.d.data, "d.data");
+      operation.has_parts() ? check_part_operands(problem) : check_argument(problem.d.data, "d.data");
   const bool needs_bias = operation.bias == Presence::kRequired;
   if (status == AOT_GEMM_OK && needs_bias) status = check_argument(problem.bias.data, "bias.data");
   if (status == AOT_GEMM_OK && operation.takes_further()) status = check_further(problem, operation);

@@ -57,6 +57,17 @@ def test_some_biases_may_be_none(module, calls):
     close(module.linear_many(x, weights, biases), expected(x, weights, biases))
 
 
+@torch.no_grad()
+def test_many_rows_are_products_of_their_own(module, calls):
+    _, weights, biases = drawn()
+    most = import_module(f"{module.__package__}._torch_many").MOST_ROWS
+    for rows, called in ((most, ["linear_many"]), (most + 1, ["linear"] * 3)):
+        calls.clear()
+        x = random_tensor(rows, K)
+        close(module.linear_many(x, weights, biases), expected(x, weights, biases))
+        assert calls == called
+
+
 def test_gradients_are_those_of_linear(module, calls):
     x, weights, biases = drawn()
     leaves = [x, *weights, *biases]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aot.core.comparison import Check as ProductCheck
-from aot.core.operands import PLAIN, Arrangement, GemmCall, Tensor, element_of, operands, part_extents
+from aot.core.operands import PLAIN, Arrangement, GemmCall, Tensor, element_of, operands
 from aot.core.reference import needed, reference, values_of
 from aot.core.signature import Argument
 from aot.kinds.gemm.baselines import baseline_of
@@ -51,7 +51,16 @@ def _parts(case: EdgeShape, bits: Mapping[Argument, Bits]) -> list[Part]:
 
 
 def _part_extents(problem: Problem, arrangement: Arrangement) -> tuple[int, ...]:
-    return part_extents(problem.n, arrangement.num_parts) if problem.operation.has_parts else ()
+    """Share the rows of B between weights, where an operation has several; some have none where there are few.
+
+    The first has the most, and each whole 16 bytes of D where n has.
+    """
+    if not problem.operation.has_parts:
+        return ()
+    step = 8 if problem.n % 8 == 0 else 1
+    num_others = arrangement.num_parts - 1
+    other = problem.n // step // (num_others + 2) * step
+    return (problem.n - other * num_others, *(other,) * num_others)
 
 
 def made_up(problem: Problem) -> dict[Argument, Tensor]:

@@ -21,11 +21,27 @@ _MATRIX_DIMS = 2
 _SCHEMA = "linear_many(Tensor x, Tensor[] weights, Tensor?[] biases) -> Tensor[]"
 
 
+MOST_ROWS = 32
+"""Of one launch, whose kernels are those for few rows: of more, the wheel's others are faster."""
+
+
 def _launch(x: Any, weights: Sequence[Any], biases: Sequence[Any]) -> list[Any]:
     """Compute all of them, into new tensors."""
     results = [x.new_empty((*x.shape[:-1], weight.shape[0])) for weight in weights]
+    if x.numel() > MOST_ROWS * x.shape[-1] and _compute_apart(x, weights, biases, results):
+        return results
     _operations.linear_many(x, list(map(promised, weights)), list(biases), out=results)
     return results
+
+
+def _compute_apart(x: Any, weights: Sequence[Any], biases: Sequence[Any], results: list[Any]) -> bool:
+    """Compute one product after the other; say whether the wheel has kernels for each."""
+    try:
+        for weight, bias, result in zip(weights, biases, results, strict=True):
+            _operations.linear(x, promised(weight), bias, out=result)
+    except errors.UnsupportedError:
+        return False
+    return True
 
 
 def _fake(x: Any, weights: Sequence[Any], biases: Sequence[Any]) -> list[Any]:
@@ -89,6 +105,8 @@ _operator = _register()
 
 def linear_many(x: Any, weights: Sequence[Any], biases: Sequence[Any] | None = None) -> list[Any]:
     """Compute x @ weight^T + bias of each of several weights, in one launch: query, key and value of a layer.
+
+    That is up to 32 rows of x; of more it is `linear` of each, whose kernels are faster then.
 
     It pays where x has few rows, so that one product alone leaves a part of the GPU empty. No weight is joined or
     copied; each stays where it is. Each element is rounded as by `linear`. Where gradients are recorded or torch.func
