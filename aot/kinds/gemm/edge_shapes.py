@@ -206,6 +206,7 @@ SIZES = (GroupSizes.RANDOM, GroupSizes.ALL_IN_ONE, GroupSizes.ONES, GroupSizes.S
 
 
 PART_ARRANGEMENTS = (
+    PLAIN,
     Arrangement(num_parts=3),
     Arrangement(num_parts=2, has_bias=False),
     Arrangement(num_parts=4),

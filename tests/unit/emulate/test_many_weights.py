@@ -20,6 +20,7 @@ from aot.measure.call_structs import PartStruct, TensorStruct
 from tests.emulated import emulated_set
 from tests.runtime.test_cluster_split_k import TWO_CTAS
 
+pytestmark = pytest.mark.slow
 SIMT = gemm_candidate("simt", 64, 64, use_tma_store=False)
 PAIRS = [
     (KernelKey(Operation.BF16_KK_MANY, candidate), KernelKey(Operation.BF16_KK, candidate))
