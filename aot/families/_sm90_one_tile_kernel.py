@@ -131,13 +131,10 @@ class OneTileGemmSm90(SplitGemmSm90):
         if warp > tile.num_multiplying // 32:  # which waits in any case
             for descriptor in self.descriptors(loads):
                 cpasync.prefetch_descriptor(descriptor)
-        stages = [
-            memory.get_tensor(layout.outer, swizzle=layout.inner)
-            for memory, layout in zip((storage.rows, storage.columns), layouts, strict=True)
-        ]
+        stages = self.stages_in(storage, layouts)
         tile_r = cluster[0] * tile.cluster_m + peer % tile.cluster_m
         tile_c = cluster[1] * tile.cluster_n + peer // tile.cluster_m
-        num_k_blocks = cute.ceil_div(loads[0][1].shape[1], self.block_k)
+        num_k_blocks = self.count_k_blocks(loads)
         self._await_barriers(warp)
         if warp >= tile.num_multiplying // 32:
             shared_r, shared_c = (
@@ -145,7 +142,7 @@ class OneTileGemmSm90(SplitGemmSm90):
                 for shared, in_turns in zip(tile.sharers(peer), tile.takes_turns, strict=True)
             )
             copies = (
-                make_copy(loads[0], stages[0], (tile.rows, tile_r), shared_r),
+                self.copy_rows(loads[0], stages[0], (tile.rows, tile_r), shared_r),
                 self.copy_columns(loads[1], stages[1], (columns, tile_c), shared_c),
             )
             self.load_operands(copies, storage, warp, Int32(0), num_k_blocks, starts)
@@ -163,10 +160,6 @@ class OneTileGemmSm90(SplitGemmSm90):
         """Return the columns of a tile, which a launch may tell beside the tiles' places."""
         del places
         return self.tile.columns
-
-    def descriptors(self, loads: Any) -> list[Any]:
-        """List the TMA atoms of both operands' loads."""
-        return [atom for atom, _ in loads]
 
     def copy_columns(self, load: Any, stages: Any, place: tuple[Any, Any], sharers: Sharers) -> Copy:
         """Make what loads a block of k of the columns' operand; the place is the tile's columns, and its number."""

@@ -25,8 +25,16 @@ from quack import sm90_utils as quack_sm90
 from aot.families._grid import along_x
 from aot.families._next_start import AFTER_LOADS, Places, await_front, clock, next_start, num_bytes, num_ctas
 from aot.families._quack_internals import first_stage
-from aot.families._sm90_split_loads import MODES_OF_A_BATCH, Sharers, barriers, load_block, make_copy, products_last
-from aot.families._sm90_split_store import StoreSplitSm90, keep
+from aot.families._sm90_split_loads import (
+    MODES_OF_A_BATCH,
+    Copy,
+    Sharers,
+    barriers,
+    load_block,
+    make_copy,
+    products_last,
+)
+from aot.families._sm90_split_store import StoreSplitSm90
 from aot.families._sm90_split_tile import ALIGN_BYTES, MMA_M, ROW_BYTES, VECTOR_BYTES, WARPGROUP
 from aot.families._waits import await_phase
 
@@ -70,11 +78,11 @@ class SplitGemmSm90(StoreSplitSm90):
         extents = tile.rows, self.width(tile_order)
         layouts, loads = [], []
         for side, operand in enumerate((b, a) if self.swap_ab else (a, b)):
-            view = products_last(operand)
-            layouts.append(self.stages_of(side, (tile.rows, tile.columns)[side]))
-            loads.append(self.make_load(view, layouts[side], side))
+            layout, load, extent = self.prepare_side(side, operand)
+            layouts.append(layout)
+            loads.append(load)
             across = tile.num_tiles // tile.sharing[side]
-            counts.append(cute.ceil_div(cute.size(view, mode=[0]), extents[side] * across))
+            counts.append(cute.ceil_div(extent, extents[side] * across))
         mma = self.make_mma(tile.columns)
         grid, order = self.place_tiles(counts, tile_order)
         starts = prefetch_b, next_start(self.places, num_ctas(counts, tile.num_ctas), num_bytes(a, b), prefetch_b)
@@ -97,6 +105,12 @@ class SplitGemmSm90(StoreSplitSm90):
         """Return the columns of a tile: those that there is room for, in whatever order the tiles are taken."""
         del tile_order
         return self.tile.columns
+
+    def prepare_side(self, side: int, operand: Any) -> tuple[Any, Any, Any]:
+        """Return the layout of an operand's stages, what loads them, and the operand's extent; on the host."""
+        view = products_last(operand)
+        layout = self.stages_of(side, (self.tile.rows, self.tile.columns)[side])
+        return layout, self.make_load(view, layout, side), cute.size(view, mode=[0])
 
     def stages_of(self, side: int, extent: int) -> Any:
         """Lay out the stages of an operand's tile, of its rows (side 0) or columns: 128 bytes along k, or along it."""
@@ -175,16 +189,13 @@ class SplitGemmSm90(StoreSplitSm90):
         if warp == 0:
             self._init_barriers(storage, rank)
         if warp == tile.num_multiplying // 32:  # which waits in any case
-            cpasync.prefetch_descriptor(load_rows[0])
-            cpasync.prefetch_descriptor(load_columns[0])
+            for descriptor in self.descriptors((load_rows, load_columns)):
+                cpasync.prefetch_descriptor(descriptor)
         cute.arch.mbarrier_init_fence()
         cute.arch.sync_threads()
         cute.arch.cluster_arrive_relaxed()
-        stages = [
-            memory.get_tensor(layout.outer, swizzle=layout.inner)
-            for memory, layout in zip((storage.rows, storage.columns), layouts, strict=True)
-        ]
-        clusters_r = cute.ceil_div(cute.size(load_rows[1], mode=[0]), tile.rows * tile.cluster_m)
+        stages = self.stages_in(storage, layouts)
+        clusters_r = cute.ceil_div(self.num_rows(load_rows), tile.rows * tile.cluster_m)
         if const_expr(cute.rank(d) == MODES_OF_A_BATCH):
             clusters = clusters_r * cute.ceil_div(cute.size(load_columns[1], mode=[0]), tile.columns * tile.cluster_n)
             product, index = index // clusters, index % clusters
@@ -194,11 +205,11 @@ class SplitGemmSm90(StoreSplitSm90):
             d = d[product, None, None]
         tile_r = index % clusters_r * tile.cluster_m + peer % tile.cluster_m
         tile_c = index // clusters_r * tile.cluster_n + peer // tile.cluster_m
-        num_k_blocks = cute.ceil_div(load_rows[1].shape[1], self.block_k)
+        num_k_blocks = self.count_k_blocks((load_rows, load_columns))
         if warp >= tile.num_multiplying // 32:
             first = rank * tile.num_tiles
             copies = (
-                make_copy(load_rows, stages[0], (tile.rows, tile_r), Sharers(tile.sharing[0], first, peer)),
+                self.copy_rows(load_rows, stages[0], (tile.rows, tile_r), Sharers(tile.sharing[0], first, peer)),
                 make_copy(load_columns, stages[1], (tile.columns, tile_c), Sharers(tile.sharing[1], first, peer)),
             )
             if const_expr(tile.num_tiles > 1):
@@ -211,6 +222,29 @@ class SplitGemmSm90(StoreSplitSm90):
             self._finish(sums, fetched, storage, warp, (rank, peer), corner, d, vectors)
         if const_expr(tile.num_tiles > 1):
             cute.arch.cluster_wait()  # what each CTA loaded for others has arrived there
+
+    def descriptors(self, loads: Any) -> list[Any]:
+        """List the TMA atoms of both operands' loads."""
+        return [atom for atom, _ in loads]
+
+    def stages_in(self, storage: Any, layouts: Any) -> list[Any]:
+        """View the stages of the rows' operand, and of the columns'."""
+        return [
+            memory.get_tensor(layout.outer, swizzle=layout.inner)
+            for memory, layout in zip((storage.rows, storage.columns), layouts, strict=True)
+        ]
+
+    def num_rows(self, load_rows: Any) -> Any:
+        """Return the rows of the rows' operand."""
+        return cute.size(load_rows[1], mode=[0])
+
+    def count_k_blocks(self, loads: Any) -> Any:
+        """Count the blocks of k, by what loads both operands."""
+        return cute.ceil_div(loads[0][1].shape[1], self.block_k)
+
+    def copy_rows(self, load: Any, stages: Any, place: tuple[Any, Any], sharers: Sharers) -> Copy:
+        """Make what loads a block of k of the rows' operand; the place is the tile's rows, and its number."""
+        return make_copy(load, stages, place, sharers)
 
     @cute.jit
     def _init_barriers(self, storage: Any, rank: Int32) -> None:
@@ -350,51 +384,11 @@ class SplitGemmSm90(StoreSplitSm90):
         cute.arch.cluster_wait()
         if const_expr(tile.num_tiles > 1):
             cute.arch.cluster_arrive_relaxed()
-        own = self._exchange(sums, received, storage, thread, rank, peer)
+        own = self.exchange(sums, received, storage, thread, rank, peer)
         origin = (self.row(warp, corner), corner[1])
         first = rank * tile.share
         fetched = self.fetch_late(fetched, vectors, first, origin)
-        self._add_received(own, received, storage, thread)
+        self.add_received(own, received, storage, thread)
         memory = cute.recast_ptr(storage.received.data_ptr(), dtype=self.element)
         results = self.complete(own, fetched, memory, warp)
         self.store(results, memory, warp, first, origin, d)
-
-    @cute.jit
-    def _exchange(
-        self, sums: cute.Tensor, received: cute.Tensor, storage: Any, thread: Int32, rank: Int32, peer: Int32
-    ) -> Any:
-        """Send the tile's other CTAs the sums that they store; return this CTA's own, (sums of a vector, vectors)."""
-        tile = self.tile
-        barrier = barriers(storage, tile)[2]
-        shape = (4, tile.num_groups, tile.num_steps)
-        values = cute.make_tensor(sums.iterator, cute.make_layout(shape))
-        own = cute.make_rmem_tensor((4, tile.num_vectors), Float32)
-        own.fill(0.0)
-        for owner in range_constexpr(tile.splits):
-            first = owner * tile.share
-            vectors = [(j, i) for i in range(tile.num_steps) for j in range(tile.share) if first + j < tile.num_groups]
-            if const_expr(tile.splits == 1):  # noqa: SIM114 - known while tracing, the next is not
-                keep(own, values, first, vectors, tile.share)
-            elif rank == owner:
-                keep(own, values, first, vectors, tile.share)
-            else:
-                slot = rank
-                if rank > owner:
-                    slot = rank - 1
-                for j, i in vectors:
-                    words = tuple(values[e, first + j, i].bitcast(Int32) for e in range(4))
-                    target = received[None, thread, j + tile.share * i, slot].iterator
-                    cute.arch.store_async_dsmem(target, words, barrier, owner * tile.num_tiles + peer)
-        return own
-
-    @cute.jit
-    def _add_received(self, own: cute.Tensor, received: cute.Tensor, storage: Any, thread: Int32) -> None:
-        """Add the other CTAs' sums to a thread's own, in the order of the CTAs, once all are there."""
-        if const_expr(self.tile.splits > 1):
-            await_phase(barriers(storage, self.tile)[2], 0)
-        for slot in range_constexpr(self.tile.splits - 1):
-            for v in range_constexpr(self.tile.num_vectors):
-                part = cute.make_rmem_tensor(4, Float32)
-                cute.autovec_copy(received[None, thread, v, slot], part)
-                for e in range_constexpr(4):
-                    own[e, v] += part[e]

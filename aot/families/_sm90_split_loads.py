@@ -11,7 +11,7 @@ from cutlass import Constexpr, Int32, const_expr, cute
 from quack import copy_utils
 
 from aot.families._descriptor import pointer_to_descriptor
-from aot.families._sm90_split_tile import ROW_BYTES, Tile
+from aot.families._sm90_split_tile import Tile
 
 MODES_OF_A_BATCH = 3
 """Modes of an operand of a batch: products, rows, and k or columns."""
@@ -66,7 +66,8 @@ def make_copy(load: Any, stages: Any, place: tuple[int, Any], sharers: Sharers) 
     atom, operand = load
     extent, tile = place
     source = cute.local_tile(operand, (extent, cute.size(stages, mode=[1])), (tile, None))
-    copy, num_bytes = copy_of(atom, source, stages, sharers), extent * ROW_BYTES
+    num_bytes = extent * cute.size(stages, mode=[1]) * int(stages.element_type.width) // 8
+    copy = copy_of(atom, source, stages, sharers)
     return Copy(copy, num_bytes, sharers.count, sharers.part) if sharers.in_turns else Copy(copy, num_bytes)
 
 

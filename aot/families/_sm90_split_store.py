@@ -9,7 +9,9 @@ from typing import Any
 from cutlass import Constexpr, Float32, Int32, Uint32, const_expr, cute, range_constexpr
 from cutlass.cute.nvgpu.warp import StMatrix8x8x16bOp
 
+from aot.families._sm90_split_loads import barriers
 from aot.families._sm90_split_tile import GROUP, MMA_M, VECTOR_BYTES, Tile
+from aot.families._waits import await_phase
 
 WARP_ROWS = 16
 """Rows of a warp's part of 64. Source: PTX ISA, wgmma, registers of the accumulator."""
@@ -305,6 +307,46 @@ class StoreSplitSm90:
         num_warps = self.tile.num_multiplying // 32
         strides = (*strides, self.num_elements, self.num_elements * num_warps)
         return cute.make_tensor(memory, cute.make_layout((*shape, num_warps, self.tile.num_vectors), stride=strides))
+
+    @cute.jit
+    def exchange(
+        self, sums: cute.Tensor, received: cute.Tensor, storage: Any, thread: Int32, rank: Int32, peer: Int32
+    ) -> Any:
+        """Send the tile's other CTAs the sums that they store; return this CTA's own, (sums of a vector, vectors)."""
+        tile = self.tile
+        barrier = barriers(storage, tile)[2]
+        shape = (4, tile.num_groups, tile.num_steps)
+        values = cute.make_tensor(sums.iterator, cute.make_layout(shape))
+        own = cute.make_rmem_tensor((4, tile.num_vectors), Float32)
+        own.fill(0.0)
+        for owner in range_constexpr(tile.splits):
+            first = owner * tile.share
+            vectors = [(j, i) for i in range(tile.num_steps) for j in range(tile.share) if first + j < tile.num_groups]
+            if const_expr(tile.splits == 1):  # noqa: SIM114 - known while tracing, the next is not
+                keep(own, values, first, vectors, tile.share)
+            elif rank == owner:
+                keep(own, values, first, vectors, tile.share)
+            else:
+                slot = rank
+                if rank > owner:
+                    slot = rank - 1
+                for j, i in vectors:
+                    words = tuple(values[e, first + j, i].bitcast(Int32) for e in range(4))
+                    target = received[None, thread, j + tile.share * i, slot].iterator
+                    cute.arch.store_async_dsmem(target, words, barrier, owner * tile.num_tiles + peer)
+        return own
+
+    @cute.jit
+    def add_received(self, own: cute.Tensor, received: cute.Tensor, storage: Any, thread: Int32) -> None:
+        """Add the other CTAs' sums to a thread's own, in the order of the CTAs, once all are there."""
+        if const_expr(self.tile.splits > 1):
+            await_phase(barriers(storage, self.tile)[2], 0)
+        for slot in range_constexpr(self.tile.splits - 1):
+            for v in range_constexpr(self.tile.num_vectors):
+                part = cute.make_rmem_tensor(4, Float32)
+                cute.autovec_copy(received[None, thread, v, slot], part)
+                for e in range_constexpr(4):
+                    own[e, v] += part[e]
 
 
 def keep(own: cute.Tensor, values: cute.Tensor, first: int, vectors: list[tuple[int, int]], share: int) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from cutlass import BFloat16, Float16, Float32, Int32, Uint32, cute
 
 from aot.core.weight_format import MXFP4, NVFP4, Code, WeightFormat
+from aot.core.weight_packing import CODE_BYTES
 
 
 def pair(value: int) -> int:
@@ -44,8 +45,8 @@ def _moved(word: Any, count: int) -> Any:
     return word >> count if count > 0 else word << -count
 
 
-def _times(a: Any, b: Any, name: str) -> Any:
-    """Multiply pairs, rounded once: what is multiplied here has no more bits than fit."""
+def times(a: Any, b: Any, name: str) -> Any:
+    """Multiply pairs, rounded once: what is multiplied here has no more bits than fit; to be called while tracing."""
     text = f"mul.rn.{name}x2 {{$w0}}, {{$r0}}, {{$r1}};"
     return cute.arch.inline_ptx(text, write_only_types=[Int32], read_only_args=[Int32(a), Int32(b)])
 
@@ -147,7 +148,7 @@ class Decoder:
             last = word << 9 & pair(0x0600) | word << 8 & pair(0x0800) | word << 11 & pair(0x8000)
         registers = [Int32(x) for x in (*found, last)]
         if self.is_bf16 and self.form is MXFP4:  # 2^126: bfloat16 has subnormal numbers, but sums of them no bits
-            return [_times(x, constant(pair(0x7E80)), self.name) for x in registers]
+            return [times(x, constant(pair(0x7E80)), self.name) for x in registers]
         return registers
 
     def _int8(self, word: Any, masks: Any) -> list[Any]:
@@ -162,7 +163,7 @@ class Decoder:
         found = [
             Int32(_moved(word, place - up) & pair(mask) | _moved(word, place - 8) & pair(0x8000)) for place in (0, 8)
         ]
-        return [_times(x, constant(pair(0x7B80)), self.name) for x in found] if self.is_bf16 else found
+        return [times(x, constant(pair(0x7B80)), self.name) for x in found] if self.is_bf16 else found
 
     def block_factors(self, words: Any) -> list[list[Any]]:
         """Return the factors of a lane's two rows in each 32 elements of a block of nvfp4, as pairs of equal ones.
@@ -175,15 +176,15 @@ class Decoder:
                 if self.is_bf16:
                     both = Int32(moved & pair(0x07F0))
                     for factor in (0x7B80, 0x7B00):  # 2^120, by which the codes are less, and 2^119
-                        both = _times(both, constant(pair(factor)), self.name)
+                        both = times(both, constant(pair(factor)), self.name)
                 else:
-                    both = _times(Int32(moved & pair(0x3F80)), constant(pair(0x7800)), self.name)  # 2^15
+                    both = times(Int32(moved & pair(0x3F80)), constant(pair(0x7800)), self.name)  # 2^15
                 found.append([Int32(cute.arch.prmt(both, both, chosen)) for chosen in (0x1010, 0x3232)])
         return found
 
     def scaled(self, registers: list[Any], factors: list[Any]) -> list[Any]:
         """Multiply the operands of an instruction by the factors of a lane's two rows: the products are exact."""
-        return [_times(x, factors[i % 2], self.name) for i, x in enumerate(registers)]
+        return [times(x, factors[i % 2], self.name) for i, x in enumerate(registers)]
 
     def zero_points(self, word: Any) -> list[Any]:
         """Return what the operands of a lane's two rows are too large by, float32, of the zero points in a word.
@@ -208,6 +209,14 @@ class Decoder:
             else:
                 found.append(_halves(word))
         return found
+
+
+def words_at(start: Any, count: int = CODE_BYTES // 4) -> Any:
+    """Read 4, 8 or 16 bytes of shared memory as words, at once; to be called while tracing."""
+    found = cute.make_rmem_tensor(count, Int32)
+    pointer = cute.make_ptr(Int32, start.toint(), cute.AddressSpace.smem, assumed_align=4 * count)
+    cute.autovec_copy(cute.make_tensor(pointer, cute.make_layout(count)), found)
+    return found
 
 
 def _float(word: Any) -> Any:

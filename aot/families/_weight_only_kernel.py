@@ -24,12 +24,11 @@ from aot.core.weight_format import BLOCK_K, NVFP4, TILE_ROWS
 from aot.core.weight_packing import CODE_BYTES
 from aot.families._grid import along_x
 from aot.families._waits import await_phase
-from aot.families._weight_only_decode import Decoder, constant, pair
+from aot.families._weight_only_decode import Decoder, constant, pair, words_at
 from aot.families._weight_only_tile import ALIGN_BYTES, MMA_N, X_BYTES, X_PIECE, X_TURN, Tile
 
 ARRIVALS = 33
 """At a stage's barrier: each lane's, when its copies of x are complete, and that of who asks for the weight."""
-WORDS = CODE_BYTES // 4
 SHORT_GROUP = 2
 """Steps of a group up to which its sums begin with what the offset takes. Longer ones would begin late: the offset's
 products wait for each other."""
@@ -261,7 +260,7 @@ class WeightOnlyGemm:
                     load, inside = divmod(step, decoder.steps_per_load)
                     if (i, load) not in codes:
                         place = self._block(i, index) + load * 32 * CODE_BYTES
-                        codes[i, load] = _words(stage + (place + lane * CODE_BYTES))
+                        codes[i, load] = words_at(stage + (place + lane * CODE_BYTES))
                     registers = decoder.operands(codes[i, load], inside, masks)
                     if tile.form is NVFP4:
                         registers = decoder.scaled(registers, factors[i][step // 2])
@@ -287,7 +286,7 @@ class WeightOnlyGemm:
             turn = (row & 1) * (X_TURN * X_PIECE * X_BYTES)
             starts = start + (turn + lane % 4 * CODE_BYTES), start + (lane % 4 * CODE_BYTES - turn)
             for piece in range(BLOCK_K // K_OF_LOAD):
-                words = _words(starts[piece % 2] + piece * K_OF_LOAD * X_BYTES)
+                words = words_at(starts[piece % 2] + piece * K_OF_LOAD * X_BYTES)
                 for half in range(2):
                     found[2 * piece + half].append([words[2 * half], words[2 * half + 1]])
         return found
@@ -299,10 +298,10 @@ class WeightOnlyGemm:
             return None
         start = block + tile.layout.code_bytes
         if tile.form is NVFP4:
-            words = _words(start + (lane // 4 * 2 + lane % 4 // 2) * 8, 2)
+            words = words_at(start + (lane // 4 * 2 + lane % 4 // 2) * 8, 2)
             return self.decoder.block_factors([words[i] for i in range(2)])
         count = tile.layout.factor_bytes // 8 // 4
-        words = _words(start + lane // 4 * (4 * count), count)
+        words = words_at(start + lane // 4 * (4 * count), count)
         return self.decoder.group_factors([words[i] for i in range(count)])
 
     def _zero_points(self, block: Any) -> Any:
@@ -312,9 +311,9 @@ class WeightOnlyGemm:
             return None
         start, count = block + (tile.layout.code_bytes + tile.layout.factor_bytes), tile.layout.zero_bytes // 8
         if count == 2:  # of two rows one word
-            word = _words(start + row // 2 * 4, 1)[0]
+            word = words_at(start + row // 2 * 4, 1)[0]
             return self.decoder.zero_points(Uint32(word) >> row % 2 * 16)[:1]
-        words = _words(start + row * count, count // 4)
+        words = words_at(start + row * count, count // 4)
         return [x for i in range(count // 4) for x in self.decoder.zero_points(words[i])]
 
     def _offset(self, x: list[list[Any]]) -> Any:
@@ -410,14 +409,6 @@ class WeightOnlyGemm:
                     value += cute.make_tensor(bias[0] + at, cute.make_layout(1))[0].to(Float32)
                 place_of_d = d + (Int64(first_column + column) * stride + at)
                 cute.make_tensor(place_of_d, cute.make_layout(1))[0] = value.to(self.element)
-
-
-def _words(start: Any, count: int = WORDS) -> Any:
-    """Read 4, 8 or 16 bytes of shared memory as words, at once."""
-    found = cute.make_rmem_tensor(count, Int32)
-    pointer = cute.make_ptr(Int32, start.toint(), cute.AddressSpace.smem, assumed_align=4 * count)
-    cute.autovec_copy(cute.make_tensor(pointer, cute.make_layout(count)), found)
-    return found
 
 
 def weight_only_entry(tile: Tile, element: Any, *, is_scaled: bool, is_dependent: bool) -> tuple[Any, tuple[Any, ...]]:

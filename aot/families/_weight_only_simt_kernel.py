@@ -80,7 +80,8 @@ def _group_factor(
         return Float32(_memory(packed, element)[factors // 2 + place].to(Float32))
     if const_expr(form is NVFP4):
         return Float32(_memory(packed, cutlass_type(ElementType.E4M3))[factors + place].to(Float32))
-    code = Int32(_memory(packed, cutlass_type(ElementType.UINT8))[factors + place].to(Int32))
+    # Widened with its sign, whatever the type that the bytes are viewed as.
+    code = Int32(_memory(packed, cutlass_type(ElementType.UINT8))[factors + place].to(Int32) & 0xFF)
     bits = Int32(select_(code == 0, Int32(LEAST_E8M0), code << EXPONENT_SHIFT))
     return Float32(arith.bitcast(T.f32(), bits.ir_value()))
 

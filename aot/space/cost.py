@@ -287,6 +287,15 @@ def _counted_clocks(candidates: Sequence[Candidate], operation: Operation) -> Co
     return np.array([np.nan if f is None else f(x, operation) for f, x in zip(counts, candidates, strict=True)])
 
 
+def _turnover_us(candidates: Sequence[Candidate]) -> Column:
+    """Return what each wave but the first takes beside its tiles; 0 where a family does not say.
+
+    A family whose CTAs end with their tile has `turnover_us(candidate)`, if that was measured.
+    """
+    says = [getattr(family_of(x), "turnover_us", None) for x in candidates]
+    return np.array([0.0 if f is None else f(x) for f, x in zip(says, candidates, strict=True)])
+
+
 def _tile_us(
     x: Operands, candidates: Sequence[Candidate], operation: Operation, target: Target, constants: Constants
 ) -> Column:
@@ -373,7 +382,8 @@ def estimate(
     memory_us = moved / (bytes_per_s * share) * 1e6
     ramp_us = constants.ramp_us * target.launch_us / REFERENCE_LAUNCH_US
     split_us = _split_us(modes, candidates, sizes, target, constants)
-    overhead_us = ramp_us + np.where(is_tail & (tail_splits == 1.0), 0.0, split_us)
+    turnover_us = np.maximum(waves - 1.0, 0.0) * _turnover_us(candidates)
+    overhead_us = ramp_us + turnover_us + np.where(is_tail & (tail_splits == 1.0), 0.0, split_us)
     hidden = constants.unhidden_share * np.minimum(compute_us, memory_us)
     total_us = np.maximum(compute_us, memory_us) + hidden + overhead_us
     return Estimate(total_us, compute_us, memory_us, overhead_us, waves)

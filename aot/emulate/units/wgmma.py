@@ -52,8 +52,8 @@ class ProductGroup:
     num_pending: int = 0
     done: int = 0
     """Bits of its products."""
-    registers: set[frozenset[int]] = field(default_factory=set)
-    """Those of each shape of product."""
+    registers: set[tuple[frozenset[int], frozenset[int]]] = field(default_factory=set)
+    """Those of each product: its accumulators, and those of A."""
     queue: WaitQueue = field(default_factory=WaitQueue)
 
     @property
@@ -104,7 +104,7 @@ def wait(program: Program, instruction: Instruction) -> Step:
             for group in waited:
                 warp.knowledge.join_done(group.done)
                 warp.groups.remove(group)
-            warp.untouchable = frozenset().union(*(x for group in warp.groups for x in group.registers))
+            warp.untouchable = frozenset().union(*(y for group in warp.groups for x in group.registers for y in x))
 
         last = waited[-1]
         if all(x.is_complete for x in waited):
@@ -143,9 +143,9 @@ class _Form:
         return self.a in {Element.S8, Element.U8}
 
     @property
-    def registers(self) -> frozenset[int]:
-        """Return the slots that may not be touched while the product is under way."""
-        return frozenset(self.d) | (frozenset(self.a_slots) if self.is_a_in_registers else frozenset())
+    def registers(self) -> tuple[frozenset[int], frozenset[int]]:
+        """Return the slots that may not be touched while the product is under way: accumulators, and those of A."""
+        return frozenset(self.d), frozenset(self.a_slots if self.is_a_in_registers else ())
 
 
 _N = ",".join(str(n) for n in range(8, 257, 8))
@@ -234,17 +234,19 @@ def _check_registers(warp: Warp, found: _Form) -> None:
     """Fault where registers were written since the last fence, or are of a product of another shape under way.
 
     Source: PTX ISA, wgmma.fence: needed before the first product and whenever registers, of accumulators or of A, are
-    modified; products of one shape may share accumulators without it.
+    modified; products of one shape may share accumulators without it. A of several products may be read from the same
+    registers.
     """
     fenced, registers = warp.fenced_registers, warp.registers
     if fenced is None:
         raise Fault(FaultKind.REGISTERS, f"{found.where}: no wgmma.fence before")
-    mine = found.registers
+    mine, a = found.registers
     for group in warp.groups:
-        for other in group.registers:
-            if other != mine and not other.isdisjoint(mine):
+        for other, other_a in group.registers:
+            is_shared = other != mine and not other.isdisjoint(mine)
+            if is_shared or not other.isdisjoint(a) or not other_a.isdisjoint(mine):
                 raise Fault(FaultKind.REGISTERS, f"{found.where}: shares registers with another product in flight")
-    for slot in mine - warp.untouchable:
+    for slot in (mine | a) - warp.untouchable:
         now = registers[slot]
         if now is not fenced[slot] and warp.by_products.get(slot) is not now:
             raise Fault(FaultKind.REGISTERS, f"{found.where}: a register was written since the last wgmma.fence")
@@ -278,7 +280,7 @@ def _issue(warp: Warp, found: _Form, a: int | None, b: int, *, accumulates: bool
     group.num_pending += 1
     group.done |= operation.bit
     group.registers.add(found.registers)
-    warp.untouchable |= found.registers
+    warp.untouchable |= found.registers[0] | found.registers[1]
     machine.operations.enqueue(warp, operation)
 
 

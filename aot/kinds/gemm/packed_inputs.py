@@ -30,8 +30,8 @@ LEAST_FACTOR, LARGEST_FACTOR = 0.05, 0.2
 """Of groups of int4, whose sums of k = 2^16 then fit float16. Those of e2m1, whose codes are smaller, are up to 1."""
 E4M3_FACTORS = 0x28, 0x39
 """Codes from 0.25 to 1."""
-E8M0_FACTORS = 124, 128
-"""Codes from 2^-3 to 1."""
+E8M0_FACTORS = 124, 130
+"""Codes from 2^-3 to 4: the highest bit of those from 2 on is set."""
 
 
 def draw_parts(form: WeightFormat, element: ElementType, n: int, k: int, rng: np.random.Generator) -> WeightParts:

@@ -242,8 +242,8 @@ def packed_linear(
     """Compute x @ weight^T + bias with a weight whose bytes are packed for these kernels, best for few rows of x.
 
     `pack` of this package's `torch` makes such bytes, and its `linear` takes them; this function is for tensors of any
-    framework. Sums are float32, and the result is rounded once. From some 64 rows of x on a product of 16 bits is
-    faster.
+    framework. Sums are float32, and the result is rounded once. From some 64 rows of x on, on Hopper from some 128,
+    a product of 16 bits is as fast or faster.
 
     Args:
         x: (..., k), bfloat16 or float16, in GPU memory. Rows at multiples of 16 bytes are fast.

@@ -1,0 +1,53 @@
+"""Kernels of packed weights by many rows of x, and their fallback, are executed through a wheel's host code.
+
+`make test` executes a kernel each of those whose CTAs share k and of those that compute a tile, on small cases; `make
+walk` executes kernels of every format, on more.
+"""
+
+import pytest
+
+from aot.core.candidate import KernelKey
+from aot.core.operation import Operation
+from aot.core.target import load_target
+from aot.emulate.execute import ExecutionOptions, Executor
+from aot.emulate.schedule import Mode, Schedule
+from aot.families import family_named
+from aot.families.sm90_weight_only import is_promoted
+from tests.compiling import EVERY
+from tests.emulated import emulated_set
+
+pytestmark = pytest.mark.slow
+TILES = ("128x48_c2x1_direct", "256x48_c1x1_direct", "64x64_c1x1_direct_cluster4", "64x48_c1x1_direct")
+PROMOTED = ("128x48_c1x1_pingpong_direct", "128x48_c1x1_pingpong_direct_cluster2")
+FEW = (
+    ("sm90_weight_only_64x48_c1x1_direct_cluster2_swap", Operation.BF16_INT4_G128_KK),
+    ("sm90_weight_only_128x48_c1x1_direct_swap", Operation.BF16_NVFP4_KK),
+    ("weight_only_simt_64x64_c1x1_direct", Operation.BF16_MXFP4_KK),
+)
+SCHEDULES = tuple(Schedule(mode, 0) for mode in (Mode if EVERY else (Mode.RANDOM,)))
+MOST = 60_000 if EVERY else 8_000
+"""Warp instructions of a case."""
+
+
+def key(name, operation):
+    """Give the kernel of a name."""
+    family = "weight_only_simt" if "simt" in name else "sm90_weight_only"
+    found = {x.name: x for x in family_named(family).candidates(operation, load_target("h200"))}
+    return KernelKey(operation, found[name])
+
+
+def keys():
+    """List what is executed."""
+    found = [key(*x) for x in FEW]
+    for operation in [x for x in Operation if EVERY and x.b.weight is not None]:
+        names = (*TILES, *(PROMOTED if is_promoted(operation) else ()))
+        found += [key(f"sm90_weight_only_{name}_swap", operation) for name in names]
+    return found
+
+
+def test_they_are_right(tmp_path):
+    executor = Executor(emulated_set(keys(), "h200", tmp_path), ExecutionOptions(SCHEDULES, max_instructions=MOST))
+    for each in keys():
+        result = executor.execute(each.name)
+        assert result.is_right, [(x.case, x.fault, x.findings) for x in result.cases if not x.is_right]
+        assert result.cases
