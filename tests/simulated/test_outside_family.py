@@ -128,9 +128,7 @@ def test_its_times_are_recorded_by_its_knobs(example, record):
 
 def test_the_table_takes_it_and_the_wheel_has_it_with_its_licence(example, record, tmp_path, monkeypatch):
     coarse_grid(monkeypatch)
-    monkeypatch.setattr(
-        pipeline, "committed_selection", lambda _: None
-    )  # it takes seconds to read
+    monkeypatch.setattr(pipeline, "committed_selection", lambda _: None)  # it takes seconds to read
     monkeypatch.chdir(tmp_path)
     (tmp_path / "build").mkdir()
     (tmp_path / "build" / "artifacts").symlink_to(STORE)

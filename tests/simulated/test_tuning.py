@@ -64,9 +64,7 @@ def check_times(device, found, problem, rel=0.02):
 
 def test_faults_are_quarantined_with_their_reason_and_no_wheel_has_them(device, tuning, tmp_path, monkeypatch):
     coarse_grid(monkeypatch)
-    monkeypatch.setattr(
-        pipeline, "committed_selection", lambda _: None
-    )  # it takes seconds to read
+    monkeypatch.setattr(pipeline, "committed_selection", lambda _: None)  # it takes seconds to read
     out, kernels = tmp_path / "results.sqlite", device.machine
     what = {kernels.launch: ("launch", 0), kernels.sticky: ("sticky", 96), kernels.wrong: ("wrong", 200)}
     what |= {kernels.hang: ("hang", 96), kernels.clusters: ("clusters", 0)}
