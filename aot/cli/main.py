@@ -37,6 +37,7 @@ COMMANDS = {
     "emulate": ("aot.cli.emulate:emulate", "Execute kernels without a GPU, and look for races."),
     "explain": ("aot.cli.select:explain", "Say which kernel a problem gets, and why."),
     "import": ("aot.cli.importing:import_command", "Merge results of measuring into a record."),
+    "pack": ("aot.cli.pack:pack_command", "Write a checkpoint in the layout of packed weights."),
     "release": ("aot.cli.release:release", "Build wheels with bills, licences, provenance, checksums."),
     "report": ("aot.cli.report:report", "Write one HTML page about a tuning."),
     "reproduce": ("aot.cli.release:reproduce", "Build a release again and compare the bytes."),

@@ -111,7 +111,7 @@ def _operation(layer: Layer) -> str:
 def _why(found: Diagnosis) -> str:
     """Say what lies behind the word."""
     if not found.served:
-        return "no kernel multiplies weights of this format"
+        return found.layer.why_absent
     counts, total = Counter(x.answer for x in found.served), len(found.served)
     parts = [f"{counts[MEASURED]} of {total} m measured" if counts[MEASURED] else ""]
     parts.append(f"{counts[PREDICTED]} of {total} m by prediction" if counts[PREDICTED] else "")
@@ -128,7 +128,8 @@ def _of_those(those: Sequence[Served]) -> str:
     if worst.time_us is None:
         return f"refused: {worst.reason}"
     factor = worst.time_us / worst.roofline_us
-    return f"by the general kernel, up to {factor:.0f}x the least time (m {worst.m}, predicted): {worst.reason}"
+    slow = f"by the general kernel {worst.kernel}, up to {factor:.0f}x the least time"
+    return f"{slow} (m {worst.m}, predicted): {worst.reason}"
 
 
 def report_of(model: ConfiguredModel, selection: Selection, target: Target, path: Path) -> ModelReport:
@@ -159,7 +160,8 @@ def _layer(model: ConfiguredModel, x: Linear) -> Layer:
     if not model.stored.holds(x.name):
         epilogue = Epilogue.BIAS if x.has_bias else Epilogue.NONE
         return Layer(x.name, x.n, x.k, x.count, m, Operation.of(model.element, epilogue=epilogue))
-    return Layer(x.name, x.n, x.k, x.count, m, _of_types(model.stored.types))
+    found = _of_types(model.stored.types_for(model.element))
+    return Layer(x.name, x.n, x.k, x.count, m, found, model.stored.why_absent)
 
 
 def _of_types(types: Types | None) -> Operation | None:
@@ -187,9 +189,17 @@ def _next(found: Sequence[Diagnosis], selection: Selection, model: ConfiguredMod
     """Say which wheel mends what is not native and measured."""
     words = shlex.join(["--config", str(path), "--target", selection.target])
     if not all(x.served for x in found):
-        return f"load the checkpoint as {model.element.value}, whose products the wheel of `aot wheel {words}` has"
+        wheel = f"the wheel of `aot wheel {words}`"
+        return f"load the checkpoint in 16 bits, as {model.element.value}, whose products {wheel} has"
+    asked = [x for x in dict.fromkeys(x.layer.operation for x in found) if x is not None]
+    if all(x.types.weight is None for x in asked) or model.stored.is_packed:
+        return _next_wheel(found, selection, asked, words)
+    folder = path if path.is_dir() else path.parent
+    return f"{_next_wheel(found, selection, asked, words)}; and {shlex.join(['aot', 'pack', str(folder)])}"
+
+
+def _next_wheel(found: Sequence[Diagnosis], selection: Selection, asked: Sequence[Operation], words: str) -> str:
     has = {x.operation.call for x in selection.table.sections}
-    asked = dict.fromkeys(x.layer.operation for x in found if x.layer.operation)
     if any(x.call not in has for x in asked):
         return f"aot build --target {selection.target} --operations {','.join(x.tag for x in asked)}"
     worst = {x.worst for x in found}

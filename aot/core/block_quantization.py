@@ -53,31 +53,38 @@ class Quantized:
         return np.asarray(decode(element, self.codes) * spread, np.float64)
 
 
-def quantize(x: NDArray[np.float32], name: str) -> Quantized:
+def quantize(x: NDArray[np.float32], name: str, own: np.float32 | None = None) -> Quantized:
     """Round a matrix (rows, k) to a format.
 
     Args:
         x: the matrix.
         name: of the format: `nvfp4`, `mxfp4` or `mxfp8`.
+        own: of `nvfp4` the factor of a tensor that these are some rows of; by default that of these.
     """
     element, scale = BLOCK_FORMATS[name]
     rows, k = x.shape
     blocks = np.pad(x, ((0, 0), (0, -k % scale.block_k))).reshape(rows, -(-k // scale.block_k), scale.block_k)
     most = np.abs(blocks).max(2, initial=0).astype(np.float32)
-    largest, own = np.float32(max_finite(element)), None
+    largest = np.float32(max_finite(element))
     with np.errstate(invalid="ignore", over="ignore"):
         if scale.has_tensor_factor:
-            own = _own_factor(most, largest)
+            own = _own_factor(most, largest) if own is None else own
             ratio = most / (largest * own)
             factors = encode(
                 scale.element, np.clip(ratio, np.float32(LEAST_E4M3), np.float32(max_finite(scale.element)))
             )
             each = decode(scale.element, factors).astype(np.float32) * own
         else:
+            own = None
             factors = _powers(most, largest)
             each = decode(scale.element, factors).astype(np.float32)
         scaled = (blocks / each[..., None]).reshape(rows, blocks.shape[1] * scale.block_k)[:, :k]
     return Quantized(encode(element, scaled), factors, own, (element, scale))
+
+
+def own_factor(most: np.float32) -> np.float32:
+    """Return the own factor of a tensor of `nvfp4` whose largest magnitude is `most`."""
+    return _own_factor(np.asarray(most), np.float32(max_finite(ElementType.E2M1)))
 
 
 def _own_factor(most: NDArray[np.float32], largest: np.float32) -> np.float32:

@@ -46,6 +46,12 @@ class FormatError(AotError):
     exit_code = 22
 
 
+class CheckpointError(AotError):
+    """A checkpoint, or a folder of packed weights, that is damaged, incomplete, or quantised in an unknown way."""
+
+    exit_code = 23
+
+
 class FamilyError(AotError):
     """A kernel family that cannot be loaded, is none, or has the name of another one."""
 

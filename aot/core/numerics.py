@@ -169,6 +169,22 @@ _NAN_CODES = {ElementType.E4M3: _E4M3_NAN, ElementType.E5M2: _E5M2_NAN, ElementT
 """What NaN becomes: of E2M1, which has none, the largest number. Source: PTX ISA, cvt, .e2m1x2."""
 
 
+def _encode_e2m1(values: NDArray[np.float32]) -> Bits:
+    """Round to codes of e2m1 by counting the middles between its numbers that lie below.
+
+    A middle itself goes to the even one of its two codes.
+    """
+    magnitude = np.abs(values)
+    code = np.zeros(values.shape, np.uint8)
+    for middle, goes_up in ((0.25, 0), (0.75, 1), (1.25, 0), (1.75, 1), (2.5, 0), (3.5, 1), (5.0, 0)):
+        is_above = magnitude >= np.float32(middle) if goes_up else magnitude > np.float32(middle)
+        code += is_above.view(np.uint8)
+    is_nan = np.isnan(values)
+    code |= (np.signbit(values) & ~is_nan).view(np.uint8) << np.uint8(3)
+    code[is_nan] = _NAN_CODES[ElementType.E2M1]
+    return code
+
+
 def _encode_narrow(dtype: ElementType, values: NDArray[np.float32]) -> Bits:
     """Round to codes of 8 or 4 bits, which ascend with the magnitude.
 
@@ -179,6 +195,8 @@ def _encode_narrow(dtype: ElementType, values: NDArray[np.float32]) -> Bits:
         exact = round_to(dtype, values.astype(np.float64))
         _, exponent = np.frexp(np.where(np.isnan(exact), 1.0, exact))
         return np.where(np.isnan(exact), _E8M0_NAN, exponent - 1 - _FLOATS[dtype].min_exponent).astype(np.uint8)
+    if dtype is ElementType.E2M1:
+        return _encode_e2m1(values)
     form = _FLOATS[dtype]
     stored = form.significand_bits - 1
     least = form.min_exponent - stored
@@ -189,8 +207,7 @@ def _encode_narrow(dtype: ElementType, values: NDArray[np.float32]) -> Bits:
     is_normal = magnitude >= np.float32(2.0**form.min_exponent)
     code = np.where(is_normal, normal, np.rint(np.ldexp(np.where(is_normal, 0, magnitude), -least)).astype(np.int32))
     code = np.where(is_nan, _NAN_CODES[dtype], code)
-    is_negative = np.signbit(values) & ~(is_nan & (dtype is ElementType.E2M1))
-    return (code | np.where(is_negative, 1 << (dtype.bits - 1), 0)).astype(np.uint8)
+    return (code | np.where(np.signbit(values), 1 << (dtype.bits - 1), 0)).astype(np.uint8)
 
 
 def encode(dtype: ElementType, values: NDArray[np.float32]) -> Bits:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aot.core.errors import FormatError
-from aot.core.weight_format import INT4_OFFSET, MXFP4, NVFP4, WeightFormat, WeightParts, format_named
+from aot.core.weight_format import BLOCK_K, INT4_OFFSET, MXFP4, NVFP4, WeightFormat, WeightParts, format_named
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,7 +49,7 @@ def from_gptq(qweight: Bits, qzeros: Bits, scales: Bits, g_idx: Bits | None = No
     Raises:
         FormatError: sizes do not fit each other, or groups are not in order along k.
     """
-    codes = _nibbles(qweight).transpose(1, 0, 2).reshape(qweight.shape[1], -1)
+    codes = _nibbles(qweight.T).reshape(qweight.shape[1], -1)
     zeros = _nibbles(qzeros).reshape(len(qzeros), -1).T + np.uint8(1)
     k, groups = codes.shape[1], len(scales)
     if g_idx is not None and not np.array_equal(g_idx, np.arange(k) // (k // groups)):
@@ -69,9 +69,7 @@ def from_awq(qweight: Bits, qzeros: Bits, scales: Bits) -> ReadWeight:
     Raises:
         FormatError: sizes do not fit each other.
     """
-    order = np.argsort(AWQ_ORDER)
-    codes, zeros = (_nibbles(x)[..., order].reshape(len(x), -1).T for x in (qweight, qzeros))
-    return _int4(codes, scales.T, zeros)
+    return _int4(_awq(qweight), scales.T, _awq(qzeros))
 
 
 def from_compressed_int4(weight_packed: Bits, weight_scale: Bits, weight_zero_point: Bits | None = None) -> ReadWeight:
@@ -126,19 +124,33 @@ def from_mxfp4(blocks: Bits, scales: Bits) -> ReadWeight:
     return ReadWeight(MXFP4, WeightParts(codes, scales))
 
 
+def _words(words: Bits) -> NDArray[np.uint32]:
+    if words.dtype not in (np.int32, np.uint32) or words.ndim != 2:
+        raise FormatError(f"packed codes are {words.dtype} of {words.shape}; expected words, int32, of two dimensions")
+    return np.ascontiguousarray(words, "<u4")
+
+
 def _nibbles(words: Bits) -> NDArray[np.uint8]:
     """Return the eight codes of each word, the lowest bits first, along a last axis."""
-    if words.dtype not in (np.int32, np.uint32):
-        raise FormatError(f"packed codes are {words.dtype} of {words.shape}; expected words, int32")
-    shifts = np.arange(0, 4 * PER_WORD, 4, dtype=np.uint32)
-    return (np.ascontiguousarray(words).view(np.uint32)[..., None] >> shifts & 15).astype(np.uint8)
+    return _halves(_words(words).view(np.uint8)).reshape(*words.shape, PER_WORD)
+
+
+def _awq(words: Bits) -> NDArray[np.uint8]:
+    """Return the codes (n, rows) of words (rows, n / 8), eight along n in each, in `AWQ_ORDER`."""
+    across = _words(words.T)
+    codes = np.empty((len(across), PER_WORD, across.shape[1]), np.uint8)
+    for place, column in enumerate(AWQ_ORDER):
+        codes[:, column] = across >> np.uint32(4 * place) & np.uint32(15)
+    return codes.reshape(-1, across.shape[1])
 
 
 def _halves(held: Bits) -> NDArray[np.uint8]:
     """Return the two codes of each byte of rows, the lower bits first."""
     if held.dtype != np.uint8:
         raise FormatError(f"packed codes are {held.dtype} of {held.shape}; expected bytes, uint8")
-    return np.stack((held & 15, held >> 4), axis=-1).reshape(len(held), -1)
+    codes = np.empty((*held.shape, 2), np.uint8)
+    codes[..., 0], codes[..., 1] = held & 15, held >> 4
+    return codes.reshape(len(held), -1)
 
 
 def _check_groups(name: str, found: Bits, expected: tuple[int, int]) -> None:
@@ -147,17 +159,25 @@ def _check_groups(name: str, found: Bits, expected: tuple[int, int]) -> None:
 
 
 def _int4(codes: Bits, factors: Bits, zeros: Bits | None) -> ReadWeight:
-    """Choose the format by the groups that factors have, without zero points where all of them are 8."""
+    """Choose the format by the groups that factors have, without zero points where all of them are 8.
+
+    Groups that are several times the widest format's have its groups, whose factors are the same.
+    """
     (n, k), groups = codes.shape, factors.shape[1]
     group = k // groups if groups and k % groups == 0 else 0
-    if len(factors) != n or group not in (32, 64, 128):
+    if len(factors) != n or (group not in {32, 64} and (not group or group % BLOCK_K)):
         raise FormatError(
-            f"factors are of {factors.shape} for codes of {codes.shape}; expected {n} rows, and groups of 32, 64 or "
-            "128 along k"
+            f"factors are of {factors.shape} for codes of {codes.shape}; expected {n} rows, and groups of 32, 64 or a "
+            "multiple of 128 along k"
         )
+    if zeros is not None:
+        _check_groups("zero points", zeros, (n, groups))
+    if group > BLOCK_K:
+        factors = np.repeat(factors, group // BLOCK_K, 1)
+        zeros = None if zeros is None else np.repeat(zeros, group // BLOCK_K, 1)
+        group = BLOCK_K
     held = np.ascontiguousarray(factors)
     if zeros is None or bool((zeros == INT4_OFFSET).all()):
         return ReadWeight(format_named(f"int4g{group}"), WeightParts(np.ascontiguousarray(codes), held))
-    _check_groups("zero points", zeros, (n, groups))
     parts = WeightParts(np.ascontiguousarray(codes), held, np.ascontiguousarray(zeros))
     return ReadWeight(format_named(f"int4g{group}z"), parts)

@@ -14,6 +14,7 @@ class Studies(Commands):
 
     table: ClassVar[dict[str, tuple[str, str]]] = {
         "census": ("research.studies.census_command:census_command", "Compile every legal candidate; takes hours."),
+        "formats": ("research.studies.formats:formats", "Show what each format of weights costs."),
         "prior": ("research.studies.prior_command:prior_command", "Show what the cost model assumes of a device."),
         "search": ("research.studies.search_command:search", "Compare search strategies on recorded times."),
     }

@@ -8,17 +8,27 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import json
 import sqlite3
 import sys
 import tempfile
 import time
 import traceback
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from random import Random
 
+import numpy as np
+
+from aot.checkpoint.layers import find_layers
+from aot.checkpoint.packing import Request, pack_checkpoint
+from aot.checkpoint.reading import LayerReader
+from aot.checkpoint.shards import tasks_of
+from aot.checkpoint.source import open_checkpoint
 from aot.core.element import ElementType
-from aot.core.errors import ShapeFileError, StoreError
+from aot.core.errors import CheckpointError, ShapeFileError, StoreError
+from aot.core.packed_folder import FILE, read_folder
 from aot.core.shape_set import parse_shape_set
 from aot.measure.store import open_store, read_store
 from aot.models.configuration import read_configuration
@@ -27,6 +37,7 @@ from aot.models.linears import linears
 from aot.models.shape_text import Ladder, shape_text
 from aot.select.selection import read_selection
 from aot.select.times.record import from_store, read_record
+from tests.checkpoints import quantised, write_folder
 from tests.fuzz.mutations import anything, damaged_bytes, damaged_document
 from tests.seeds import SEEDS, json_bytes, store_bytes
 from tests.unit.models.cases import CASES
@@ -142,10 +153,54 @@ def read_damaged_configuration(random, _, folder):
     return parse_shape_set(shape_text(config.model_type, config.where, found, Ladder((1,), (333,), (3,)), element), "x")
 
 
+@cache
+def checkpoint_files():
+    """Return the files of a small checkpoint that is quantised in four ways, and the list of one that is packed."""
+    wide, tensors = (np.arange(16 * 256, dtype=np.float32).reshape(16, 256) % 97 - 48) / 40, []
+    for layout in ("gptq", "compressed", "nvfp4", "deepseek"):
+        tensors += [(f"{layout}.proj.{end}", *rest) for end, *rest in quantised(layout, wide)[0]]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "c"
+        write_folder(folder, "gptq", tensors, num_files=2)
+        pack_checkpoint(Request(folder, Path(name) / "o"), 1)
+        found = {x.name: x.read_bytes() for x in folder.iterdir()}
+        return {**found, FILE: (Path(name) / "o" / FILE).read_bytes()}
+
+
+def with_damaged_header(random, content):
+    """Damage a file of tensors by the document of its header, or by its bytes."""
+    count = int.from_bytes(content[:8], "little")
+    if random.randrange(4) == 0:
+        return damaged_bytes(random, content)
+    text = json_bytes(damaged_document(random, json.loads(content[8 : 8 + count])))
+    return len(text).to_bytes(8, "little") + text + content[8 + count :]
+
+
+def read_damaged_checkpoint(random, _, folder):
+    """Damage a file of a checkpoint, and read all of it as `aot pack` does; or the list of a packed folder."""
+    files = dict(checkpoint_files())
+    damaged_name = random.choice(sorted(files))
+    if damaged_name.endswith(".safetensors"):
+        files[damaged_name] = with_damaged_header(random, files[damaged_name])
+    else:
+        content = json_bytes(damaged_document(random, json.loads(files[damaged_name])))
+        files[damaged_name] = damaged_bytes(random, content) if random.randrange(4) == 0 else content
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    if damaged_name == FILE:
+        return read_folder(folder)
+    found = find_layers(open_checkpoint(folder))
+    for layer in found.layers:
+        reader = LayerReader(layer)
+        list(reader.qweight()), reader.scale()
+    return [x.tensors for x in tasks_of(found, folder)[0].parts]
+
+
 READERS = {
     **{name: (read_document, seed.error) for name, seed in SEEDS.items()},
     "store": (read_damaged_store, StoreError),
     "configuration": (read_damaged_configuration, ShapeFileError),
+    "checkpoint": (read_damaged_checkpoint, CheckpointError),
 }
 
 

@@ -9,11 +9,13 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from aot.cli import interrupt as interrupts
 from aot.compile.workplace import ARTIFACTS
 from aot.package.toolchain import TOOLCHAIN_CACHE
+from tests import checkpoints
 from tests.interrupts.moments import LIMIT_S, ROOT, interrupt
 from tests.unit.invoked import coarse_grid, succeed
 
@@ -44,6 +46,19 @@ def test_imports_the_start_of_workers_and_compiling(tmp_path):
 def test_selecting(tmp_path):
     assert try_moments(SELECT, tmp_path, 4.0, 3) - {0}
     assert not list(tmp_path.rglob("thor.json")) or (tmp_path / "build/selections/thor.json").stat().st_size > 1000
+
+
+def test_packing_a_checkpoint_carries_on(tmp_path, monkeypatch):
+    held, _ = checkpoints.quantised("compressed", np.ones((1024, 4096), np.float32))
+    tensors = [(f"{i}.proj.{end}", *rest) for i in range(32) for end, *rest in held]
+    checkpoints.write_folder(tmp_path / "c", "compressed", tensors)
+    words = ["pack", "c", "-o", "o", "--jobs", "2", "--check"]
+    ending = interrupt(words, tmp_path, 1.2)
+    assert (ending.fault, ending.code) == ("", 130), ending
+    assert not (tmp_path / "o").exists()
+    monkeypatch.chdir(tmp_path)
+    succeed(*words)
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["c", "o", "tmp"]
 
 
 @pytest.mark.package

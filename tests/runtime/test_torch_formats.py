@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from importlib import import_module
 
+import numpy as np
 import pytest
 import torch
 
+from aot.core.weight_rounding import by_blocks
 from tests.runtime.torch_reference import random_tensor
 
 BF16 = torch.bfloat16
@@ -48,6 +50,32 @@ def test_what_the_wheel_lacks_is_said(formats, package):
     assert "no kernels for" in lacking.format_of("int8").why_not(48, 32, BF16, bias=False)
     assert not lacking.format_of("int8").has_kernel(32, BF16)
     assert formats.format_of("int8").has_kernel(32, BF16)
+
+
+def test_blocks_are_rounded_by_their_largest(formats):
+    weight = random_tensor(200, 320)
+    weight[:128, 128:256] = 0
+    narrow = formats.format_of("fp8_block")
+    qweight, scale = narrow.narrow(weight)
+    codes, expected = by_blocks(weight.float().numpy(), 128)
+    assert np.array_equal(qweight.view(torch.uint8).numpy(), codes)
+    assert np.array_equal(scale.numpy(), expected)
+    wide = narrow.widen(qweight, scale, torch.float32)
+    assert torch.equal(wide[:128, 128:256], torch.zeros(128, 128))
+    assert float((wide - weight.float()).norm() / weight.float().norm()) < 0.03
+    held, factors = narrow.narrow(torch.empty(200, 320, dtype=BF16, device="meta"))
+    assert (held.shape, factors.shape, factors.device.type) == (qweight.shape, scale.shape, "meta")
+
+
+@pytest.mark.parametrize("by_kernel", [True, False])
+def test_products_of_blocks_round_inputs_by_128_columns(formats, calls, by_kernel):
+    narrow, x, bias = formats.format_of("fp8_block"), random_tensor(5, 256), random_tensor(136)
+    qweight, scale = narrow.narrow(random_tensor(136, 256))
+    rows, factors = formats.quantize_by_blocks(x, torch.float8_e4m3fn)
+    rounded = rows.float() * factors.repeat_interleave(128, 1)
+    expected = (rounded @ narrow.widen(qweight, scale, torch.float32).t()).to(BF16) + bias
+    assert torch.equal(narrow.product(x, qweight, scale, bias, 136, by_kernel=by_kernel), expected)
+    assert calls == (["quantize", "linear"] if by_kernel else ["linear"])
 
 
 def test_without_a_kernel_torch_rounds_inputs_and_the_report_says_so(formats, module, calls, monkeypatch):

@@ -13,11 +13,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.library import opcheck
 
+from aot.core import weight_rounding
 from aot.core.element import ElementType
 from aot.core.weight_format import FORMATS, INT4_G128, NVFP4, PackedLayout, format_named
 from aot.core.weight_packing import pack
 from aot.core.weight_values import weight_values
 from aot.kinds.gemm.packed_inputs import draw_parts
+from aot.package.shared_modules import SHARED
 from tests.runtime import torch_reference
 from tests.runtime.torch_reference import random_tensor
 
@@ -80,7 +82,7 @@ def test_bytes_are_the_toolchain_s_and_stand_for_the_same(gemm, name, element):
 
 
 def test_a_wheel_has_the_toolchain_s_own_modules(packed_package):
-    for name in ("weight_format", "weight_packing", "weight_checkpoints"):
+    for name in SHARED:
         ours = import_module(f"aot.core.{name}")
         theirs = import_module(f"{packed_package.__name__}._{name}")
         header, text = Path(theirs.__file__).read_text("utf-8").split("\n", 1)
@@ -175,6 +177,25 @@ def test_a_weight_is_rounded_to_nearest(gemm, packed_package, name):
     step = most / 1.5 if name == "mxfp4" else steps[form.code.value]
     assert ((found - wide).abs() <= 0.51 * step + 1e-12).all()
     assert (found[3] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_toolchain_rounds_a_weight_to_the_same_bits(packed_package, name, dtype):
+    rounding = import_module(f"{packed_package.__name__}._torch_rounding")
+    weight = random_tensor(48, 384, dtype=dtype)
+    weight[3], weight[5, :200], weight[7] = 0, weight[5, :200] * 100, weight[7] * 3e-5
+    element = {BF16: ElementType.BFLOAT16, F16: ElementType.FLOAT16}[dtype]
+    ours = weight_rounding.rounded(format_named(name), weight.float().numpy(), element)
+    theirs = rounding.rounded(
+        import_module(f"{packed_package.__name__}._weight_format").format_named(name), weight, dtype
+    )
+    pairs = [*zip((ours.parts.codes, ours.parts.factors, ours.parts.zeros, ours.scale), theirs, strict=True)]
+    for got, want in pairs:
+        assert (got is None) == (want is None)
+        if want is not None:
+            bits = np.ascontiguousarray(got).reshape(-1).view(np.uint8)
+            assert np.array_equal(bits, want.contiguous().reshape(-1).view(torch.uint8).numpy())
 
 
 @pytest.mark.parametrize("name", ["nvfp4", "mxfp4"])

@@ -37,6 +37,11 @@ def give(values, dtype, out):
 def linear(
     x, weight, bias=None, *, activation=None, scale_x=None, scale_w=None, residual=None, out=None, out_dtype=None, **_
 ):
+    if scale_x is not None and scale_x.shape[-1] > 1:  # of blocks: 128 columns of x, 128 x 128 of the weight
+        x = x.float() * scale_x.repeat_interleave(128, -1)[..., : x.shape[-1]]
+        spread = scale_w.repeat_interleave(128, 0).repeat_interleave(128, 1)
+        weight, scale_x = weight.float() * spread[: weight.shape[0], : weight.shape[1]], None
+        out_dtype = out_dtype or torch.bfloat16
     sums = wide(x).detach() @ wide(weight).detach().t()
     if scale_x is not None:
         sums = sums * scale_x.reshape(*sums.shape[:-1], 1) * scale_w.reshape(1, -1)
@@ -145,6 +150,9 @@ def rotary(x, cos, sin, *, interleaved=False, rotary_dim=None):
 
 
 def quantize(x, dtype="float8_e4m3fn", granularity="row", *, scale=None):
+    if granularity == "block":
+        values, found = rows_of(x.float().unflatten(-1, (-1, 128)), x.dtype, dtype)
+        return values.flatten(-2), found.squeeze(-1)
     return rows_of(x.float(), x.dtype, dtype)
 
 

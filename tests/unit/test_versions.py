@@ -28,6 +28,7 @@ CONSTANTS = {
     "executions": "EXECUTIONS_VERSION",
     "results of measuring": "SCHEMA_VERSION",
     "bundle": "TUNING_SET_VERSION",
+    "folder of packed weights": "VERSION",
 }
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aot.core.problem import Problem
+from aot.core.weight_format import PackedLayout
 from aot.families import family_of
 from aot.select.coverage import GENERAL, MEASURED, PREDICTED, REFUSED, answer
 from aot.space.cost import estimate
@@ -40,11 +41,22 @@ class Layer:
     """Rows that they meet."""
     operation: Operation | None
     """None where no operation multiplies their weights' format."""
+    why_absent: str = ""
+    """Why there is none."""
 
     @property
     def num_bytes(self) -> int:
-        """Return the bytes of the weights as they are stored, without factors; 0 where the format is not known."""
-        return 0 if self.operation is None else self.n * self.k * self.operation.b.element.bits // 8 * self.count
+        """Return the bytes of the weights as they are stored; 0 where the format is not known.
+
+        Of packed weights the factors of groups are among them.
+        """
+        if self.operation is None:
+            return 0
+        weight = self.operation.types.weight
+        if weight is None:
+            return self.n * self.k * self.operation.b.element.bits // 8 * self.count
+        rows, row_bytes = PackedLayout(weight).shape(self.n, self.k)
+        return rows * row_bytes * self.count
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from . import _files
 from .errors import (
     AotGemmError,
     ArchitectureError,
+    CheckpointError,
     CorruptLibraryError,
     CudaError,
     DeviceError,
@@ -58,6 +59,7 @@ __all__ = [
     "AotGemmError",
     "ArchitectureError",
     "CheckReport",
+    "CheckpointError",
     "ConstantWeight",
     "CorruptLibraryError",
     "CudaError",

@@ -8,14 +8,15 @@ from typing import Any, NamedTuple
 import torch
 
 from . import _row_table, errors
+from ._enumerations import SCALE_BLOCK
+from ._packed_folder import PACKED_FORMATS
 from ._torch_modules import ROWS, why_not_planned
 from ._torch_packed import DTYPES, PackedWeight, dequantize, pack, unpack
 from ._torch_packed_linear import direct
-from ._torch_prepare import quantize_by_rows, quantize_weight
+from ._torch_prepare import quantize_by_blocks, quantize_by_rows, quantize_square_blocks, quantize_weight
 from ._torch_products import dispatch, linear
 from ._torch_rounding import rounded
 from ._torch_rows import quantize
-from ._weight_format import FORMATS as WEIGHT_FORMATS
 from ._weight_format import PackedLayout, WeightFormat
 
 
@@ -58,8 +59,12 @@ class RowFormat:
 
     def has_kernel(self, cols: int, dtype: torch.dtype) -> bool:
         """Say whether the package has a kernel, other than the fallback, that rounds inputs (..., cols) of `dtype`."""
+        return self._rounds(cols, dtype, "row")
+
+    def _rounds(self, cols: int, dtype: torch.dtype, granularity: str) -> bool:
+        options = {"out_dtype": self.dtype, "granularity": granularity}
         try:
-            tiers = [_row_table.plan_rows("quantize", m, cols, dtype, out_dtype=self.dtype).tier for m in ROWS]
+            tiers = [_row_table.plan_rows("quantize", m, cols, dtype, **options).tier for m in ROWS]
         except errors.AotGemmError:
             return False
         return "fallback" not in tiers
@@ -69,6 +74,41 @@ class RowFormat:
         del n
         rows, scale_x = quantize(x, self.dtype) if by_kernel else quantize_by_rows(x, self.dtype)
         return linear(rows, qweight, bias, scale_x=scale_x, scale_w=scale, out_dtype=x.dtype)
+
+
+@dataclass(frozen=True)
+class BlockFormat(RowFormat):
+    """e4m3 with a factor for each 128 by 128 elements of the weight and each 128 columns of a row of the input.
+
+    Checkpoints have it that are quantised as DeepSeek's. Its methods are those of RowFormat.
+    """
+
+    def why_not(self, n: int, k: int, dtype: torch.dtype, *, bias: bool) -> str | None:
+        """Say why this wheel has no tuned products of a weight (n, k); a bias is added by torch."""
+        del bias
+        return why_not_planned(n, k, self.dtype, scales="block", out_dtype=dtype)
+
+    def narrow(self, weight: Any) -> tuple[Any, Any]:
+        """Round a weight (n, k): return its elements (n, k), and factors (ceil(n / 128), ceil(k / 128)) in float32."""
+        return quantize_square_blocks(weight)
+
+    def widen(self, qweight: Any, scale: Any, dtype: torch.dtype, held: Held | None = None) -> Any:
+        """Return what elements and factors stand for, in `dtype`."""
+        del held
+        n, k = qweight.shape
+        each = scale.repeat_interleave(SCALE_BLOCK, 0)[:n].repeat_interleave(SCALE_BLOCK, 1)[:, :k]
+        return (qweight.float() * each).to(dtype)
+
+    def has_kernel(self, cols: int, dtype: torch.dtype) -> bool:
+        """Say whether the package has a kernel, other than the fallback, that rounds inputs (..., cols) of `dtype`."""
+        return self._rounds(cols, dtype, "block")
+
+    def product(self, x: Any, qweight: Any, scale: Any, bias: Any, n: int, *, by_kernel: bool) -> Any:
+        """Compute x @ weight^T + bias of an input (..., k)."""
+        del n
+        rows, scale_x = quantize(x, self.dtype, "block") if by_kernel else quantize_by_blocks(x, self.dtype)
+        found = linear(rows, qweight, scale_x=scale_x, scale_w=scale, out_dtype=x.dtype)
+        return found if bias is None else found + bias
 
 
 @dataclass(frozen=True)
@@ -132,12 +172,11 @@ class PackedFormat:
         )
 
 
-_OTHER_NAMES = {"int8": "int8_weight_only", "e4m3": "fp8_weight_only"}
-"""Of formats whose own names stand for products with narrow inputs too."""
 FORMATS: dict[str, RowFormat | PackedFormat] = {
     "fp8": RowFormat("fp8", torch.float8_e4m3fn),
     "int8": RowFormat("int8", torch.int8),
-    **{name: PackedFormat(name, form) for form in WEIGHT_FORMATS for name in (_OTHER_NAMES.get(form.name, form.name),)},
+    "fp8_block": BlockFormat("fp8_block", torch.float8_e4m3fn),
+    **{name: PackedFormat(name, form) for name, form in PACKED_FORMATS.items()},
 }
 """By the name that `quantize` takes."""
 

@@ -141,6 +141,23 @@ def quantize_by_rows(x: Any, dtype: Any) -> tuple[Any, Any]:
     return _rounded(wide, dtype, most)
 
 
+def quantize_by_blocks(x: Any, dtype: Any) -> tuple[Any, Any]:
+    """Return x (..., k) in an element type of 8 bits, and a factor for each 128 columns of a row, by torch.
+
+    The values are those of the package's `quantize` of blocks.
+    """
+    wide, k = x.float(), x.shape[-1]
+    padded = torch.nn.functional.pad(wide.abs(), (0, -k % SCALE_BLOCK))
+    most = padded.unflatten(-1, (-1, SCALE_BLOCK)).amax(-1)
+    values, _ = _rounded(wide, dtype, most.repeat_interleave(SCALE_BLOCK, -1)[..., :k])
+    return values, _rounded(most, dtype, most)[1]
+
+
+def quantize_square_blocks(weight: Any) -> tuple[Any, Any]:
+    """Return a weight (n, k) in float8_e4m3fn, and a float32 factor for each 128 by 128 elements."""
+    return _quantized(weight, "float8_e4m3fn", "block")
+
+
 def _rounded(wide: Any, dtype: Any, most: Any) -> tuple[Any, Any]:
     """Return elements of float32 in an element type of 8 bits, and their factors, of the largest magnitudes `most`."""
     largest = _LARGEST[str(dtype).removeprefix("torch.")]

@@ -26,9 +26,9 @@ class QuantizedLinear(nn.Linear):
     """A Linear of narrow elements, in an nn.Linear's place: the weight of 16 bits is gone.
 
     Buffers, by which it is saved and loaded: `qweight` (out_features, in_features), of float8_e4m3fn or int8, and
-    `scale` (out_features, 1), float32, the factor of each row. Of a format of the weight alone, `qweight` are its
-    packed bytes, and `scale` its float32 factors, of no elements where it has none. `bias` stays a parameter. What
-    follows of it:
+    `scale` (out_features, 1), float32, the factor of each row; of "fp8_block" one of each 128 by 128 elements. Of a
+    format of the weight alone, `qweight` are its packed bytes, and `scale` its float32 factors, of no elements where it
+    has none. `bias` stays a parameter. What follows of it:
 
     - `weight` is what these stand for, in `weight_dtype`: computed where it is read, and written by nobody. A write of
       it, as of adapters that are merged, is a ReadOnlyError; `requantize` takes another weight.

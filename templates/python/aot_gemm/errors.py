@@ -34,6 +34,10 @@ class FormatError(AotGemmError, ValueError):
     """A weight, or its parts, that a narrow format does not have: extents, types or codes."""
 
 
+class CheckpointError(AotGemmError, ValueError):
+    """A folder of packed weights that is damaged or incomplete, or that does not go with a model."""
+
+
 class GradientError(AotGemmError, RuntimeError):
     """An operand whose gradient torch would record, which this package does not."""
 

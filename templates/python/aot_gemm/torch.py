@@ -33,6 +33,7 @@ from . import (
 from ._torch_checkpoints import load_packed
 from ._torch_export import fuse
 from ._torch_grouped import grouped_linear
+from ._torch_load import load_quantized
 from ._torch_many import linear_many
 from ._torch_modules import Linear
 from ._torch_packed import PackedWeight, pack, unpack
@@ -60,6 +61,7 @@ __all__ = [
     "linear",
     "linear_many",
     "load_packed",
+    "load_quantized",
     "matmul",
     "pack",
     "patch",
@@ -135,9 +137,10 @@ def quantize(x: Any, *arguments: Any, **options: Any) -> Any:
 
     Args:
         x: an nn.Module, or a tensor (..., cols).
-        arguments: of a model `format`: "fp8" (float8_e4m3fn) or "int8", with a factor for each row, of inputs too. Or
-            of the weight alone, packed as `pack` does: "int4g128" (also g32 and g64, with z for zero points), "nvfp4",
-            "mxfp4", "int8_weight_only" or "fp8_weight_only". Weights are rounded to nearest, and nothing is calibrated.
+        arguments: of a model `format`: "fp8" (float8_e4m3fn) or "int8", with a factor for each row, of inputs too, or
+            "fp8_block", with one for each 128 by 128 elements and each 128 columns of inputs. Or of the weight alone,
+            packed as `pack` does: "int4g128" (also g32 and g64, with z for zero points), "nvfp4", "mxfp4",
+            "int8_weight_only" or "fp8_weight_only". Weights are rounded to nearest, and nothing is calibrated.
         options: of a model `where`, as `patch` has it, and `constant`, the promise that `patch` has, of the buffers.
 
     Returns:

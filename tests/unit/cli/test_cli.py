@@ -55,7 +55,7 @@ def workplace(tmp_path, monkeypatch):
 
 def test_help_and_version():
     commands = ["targets", "shapes", "space", "compile", "tune", "import", "select", "build", "explain", "verify"]
-    commands += ["bench", "calibrate", "deb", "diff", "emulate", "report", "smem"]
+    commands += ["bench", "calibrate", "deb", "diff", "emulate", "pack", "report", "smem"]
     commands += ["completion", "doctor", "release", "reproduce", "wheel", "wheelhouse", "worker"]
     listed = succeed("-h").partition("Commands:\n")[2].splitlines()
     assert sorted(line.split()[0] for line in listed if line.startswith("  ") and line[2] != " ") == sorted(commands)

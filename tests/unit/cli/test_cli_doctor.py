@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from aot.cli import doctor, model_doctor
+from aot.core.operation import Operation
 from aot.models import empty
 from aot.select.score.diagnosis import Layer, diagnose
 from tests.unit.cli.test_cli_shapes import QWEN
@@ -55,7 +56,7 @@ def test_odd_sizes_are_slow_with_the_factor_and_the_reason():
     assert all(x.time_us > x.roofline_us and "simt" in x.kernel for x in slow.served)
     assert [(x.m, x.answer) for x in native.served] == [(16, "measured"), (32, "predicted"), (48, "predicted")]
     text = model_doctor._why(slow)
-    assert text.startswith("2 of 2 m by the general kernel, up to ")
+    assert text.startswith(f"2 of 2 m by the general kernel {slow.served[0].kernel}, up to ")
     assert text.endswith("n 4095 is not a multiple of 8")
     assert slow.layer.num_bytes == 4095 * 4096 * 2 * 3
 
@@ -78,11 +79,32 @@ def test_what_the_table_lacks_is_absent_and_the_build_that_has_it_is_named(workp
 
 
 def test_a_format_without_kernels_is_absent_everywhere(workplace):
-    config = write(workplace, quantization_config={"quant_method": "awq", "bits": 4, "group_size": 128})
+    config = write(workplace, quantization_config={"quant_method": "awq", "bits": 4, "group_size": 64})
     text = succeed("doctor", config, "--target", "h200")
-    assert "stored as awq, 4 bits in groups of 128, on h200" in text
-    assert "absent  no kernel multiplies weights of this format" in text
-    assert "next: load the checkpoint as bfloat16, whose products the wheel of `aot wheel --config " in text
+    assert "stored as awq, 4 bits in groups of 64, on h200" in text
+    assert "absent  no operation multiplies int4g64z, though `aot pack` packs it" in text
+    assert "next: load the checkpoint in 16 bits, as bfloat16, whose products the wheel of `aot wheel --config " in text
+
+
+def test_packed_weights_are_absent_with_the_build_and_the_packing_that_mend_it(workplace):
+    config = write(workplace, quantization_config={"quant_method": "awq", "bits": 4, "group_size": 128})
+    found = facts(config, "--target", "h200", "--dtype", "float16")
+    states = {x["name"]: (x["operation"], x["state"]) for x in found["layers"]}
+    assert {x for name, x in states.items() if name != "lm_head"} == {("fp16xint4g128z_fp16_kk", "absent")}
+    tags = "fp16xint4g128z_fp16_kk,fp16_kk"
+    assert found["next"] == f"aot build --target h200 --operations {tags}; and aot pack {workplace}"
+    config = write(workplace, quantization_config={"quant_method": "aot", "format": "int4g128z"})
+    assert (
+        facts(config, "--target", "h200", "--dtype", "float16")["next"]
+        == f"aot build --target h200 --operations {tags}"
+    )
+    (reason,) = {y["reason"] for x in found["layers"] if x["name"] != "lm_head" for y in x["served"]}
+    assert reason == "no kernels of fp16xint4g128z_fp16"
+
+
+def test_bytes_of_packed_weights_have_their_factors():
+    packed = Layer("w", 4096, 4096, 2, (1,), Operation.BF16_INT4_G128_KK)
+    assert packed.num_bytes == 2 * 4096 * 4096 * 4.125 / 8
 
 
 def test_what_is_said_of_a_model_means_nothing_without_one():

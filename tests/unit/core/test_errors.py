@@ -24,6 +24,7 @@ CODES = {
     "FleetError": 20,
     "OperationError": 18,
     "FormatError": 22,
+    "CheckpointError": 23,
     "ReceiptError": 21,
 }
 """Users' scripts rely on them: a code is never given to another error. 2 is click's, for usage."""

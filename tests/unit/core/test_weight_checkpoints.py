@@ -79,12 +79,20 @@ def test_nvfp4_and_mxfp4_have_two_codes_in_a_byte():
     assert np.array_equal(weight_values(read.form, read.parts, ElementType.BFLOAT16), expected)
 
 
+def test_a_group_of_a_whole_row_is_two_of_128():
+    codes, zeros, scales, _ = drawn(128)
+    read = from_compressed_int4(words(codes), scales[:, :1], words(zeros[:, :1].T).T)
+    assert read.form.name == "int4g128z"
+    assert np.array_equal(read.parts.factors, np.repeat(scales[:, :1], 2, 1))
+    assert np.array_equal(read.parts.zeros, np.repeat(zeros[:, :1], 2, 1))
+
+
 def test_what_cannot_be_said_is_refused():
     codes, zeros, scales, _ = drawn(64)
     with pytest.raises(FormatError, match="g_idx does not count groups along k"):
         from_gptq(words(codes).T, words(zeros.T - 1), scales.T, np.arange(K, dtype=np.int32)[::-1] // 64)
-    with pytest.raises(FormatError, match="expected 24 rows, and groups of 32, 64 or 128"):
-        from_compressed_int4(words(codes), scales[:, :1])
+    with pytest.raises(FormatError, match="expected 24 rows, and groups of 32, 64 or a multiple of 128"):
+        from_compressed_int4(words(codes), scales[:, :3])
     with pytest.raises(FormatError, match=r"packed codes are uint8 of .* expected words, int32"):
         from_awq(codes, words(zeros.T), scales.T)
     with pytest.raises(FormatError, match=r"weight_scale is of .* a factor for each group of a row"):

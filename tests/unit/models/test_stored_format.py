@@ -3,6 +3,7 @@
 import pytest
 
 from aot.core import types
+from aot.core.element import ElementType
 from aot.models.configuration import Configuration
 from aot.models.stored_format import PLAIN, StoredFormat, stored_format
 
@@ -43,19 +44,68 @@ def compressed(inputs=None, **weights):
         (
             compressed(num_bits=4, type="int", strategy="group", group_size=128),
             "compressed-tensors, 4 bits of type int by group of 128, activations in 16 bits",
-            None,
+            "int4g128",
         ),
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, "modelopt, FP8", "fp8"),
-        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "modelopt, NVFP4", None),
-        ({"quant_method": "awq", "bits": 4, "group_size": 128}, "awq, 4 bits in groups of 128", None),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "modelopt, NVFP4", "nvfp4"),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, "awq, 4 bits in groups of 128", "int4g128z"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": -1}, "gptq, 4 bits in groups of -1", "int4g128"),
+        (
+            {"quant_method": "gptq", "bits": 4, "group_size": 64, "sym": False},
+            "gptq, 4 bits in groups of 64",
+            "int4g64z",
+        ),
+        ({"quant_method": "gptq", "bits": 8, "group_size": 128}, "gptq, 8 bits in groups of 128", None),
+        (
+            compressed(num_bits=4, type="float", strategy="group", group_size=16),
+            "compressed-tensors, 4 bits of type float by group of 16, activations in 16 bits",
+            "nvfp4",
+        ),
         ({"quant_method": "mxfp4"}, "mxfp4", None),
+        ({"quant_method": "aot", "format": "nvfp4"}, "aot, packed as nvfp4", "nvfp4"),
+        ({"quant_method": "aot", "format": "fp8_block"}, "aot, packed as fp8_block", "block"),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes, 4 bits", None),
         ({}, "quantised", None),
     ],
 )
 def test_the_formats_that_people_publish_are_read(found, label, computed):
     known = {"block": types.E4M3_BF16_BLOCK, "fp8": types.E4M3_BF16, "int8": types.INT8_BF16, None: None}
-    assert stored_format(Configuration({"quantization_config": found}, "x")) == StoredFormat(label, known[computed])
+    read = stored_format(Configuration({"quantization_config": found}, "x"))
+    weight = None if read.weight is None else read.weight.name
+    assert (read.label, weight or read.types) == (label, known.get(computed, computed))
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (
+            {"quant_method": "gptq", "bits": 4, "desc_act": True},
+            "its groups may be in another order along k (desc_act)",
+        ),
+        ({"quant_method": "awq", "bits": 4, "group_size": 48}, "groups of 48 along k; expected 32, 64 or a multiple"),
+        ({"quant_method": "awq", "bits": 4, "group_size": 64}, "no operation multiplies int4g64z, though `aot pack`"),
+        ({"quant_method": "mxfp4"}, "experts in tensors of three dimensions"),
+        ({"quant_method": "bitsandbytes"}, "no kernel multiplies weights of this format"),
+    ],
+)
+def test_why_no_product_multiplies_them_is_said(found, why):
+    read = stored_format(Configuration({"quantization_config": found}, "x"))
+    assert read.types_for(ElementType.BFLOAT16) is None
+    assert read.why_absent.startswith(why)
+
+
+def test_packed_weights_go_with_activations_of_either_type():
+    read = stored_format(Configuration({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "x"))
+    assert read.types_for(ElementType.BFLOAT16) is types.BF16_INT4_G128
+    assert read.types_for(ElementType.FLOAT16) is types.FP16_INT4_G128
+
+
+def test_what_a_configuration_leaves_in_16_bits_is_not_stored_so():
+    found = compressed(num_bits=4, type="int", group_size=128)
+    found["ignore"] = ["lm_head", "re:.*mlp.gate$", "model.layers.0.self_attn.q_proj", 7]
+    read = stored_format(Configuration({"quantization_config": found}, "x"))
+    assert read.kept == ("gate", "lm_head")
+    assert [read.holds(x) for x in ("mlp.gate", "layers gate", "self_attn.q_proj")] == [False, False, True]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,326 @@
+"""The Linears of a checkpoint whose weights can be packed: which tensors are theirs, in which layout, to which format.
+
+A layout is told by the ends of the tensors' names and by their types; the configuration says what these do not, and is
+refused where it names a method that is not known.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from enum import Enum
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from aot.checkpoint.methods import Method, method_of
+from aot.core.errors import CheckpointError, FormatError
+from aot.core.packed_folder import FLOATS, PACKED_FORMATS, SCALE_BLOCK, PackedLayer
+from aot.core.safetensors_file import StoredTensor, short
+from aot.core.weight_checkpoints import PER_WORD
+from aot.core.weight_format import BLOCK_K, INT4_OFFSET, MXFP4, NVFP4, Code
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from aot.checkpoint.source import Checkpoint
+
+WIDE = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+"""Types of a weight that is not quantised."""
+EXPERTS = ("_blocks", "_scales")
+"""How the names of GPT-OSS's experts end. Source: openai/gpt-oss-20b, model.safetensors.index.json."""
+KEPT = ("lm_head", "*.lm_head", "*embed*", "wte", "wpe", "*.wte", "*.wpe", "*.gate", "*router*", "*norm*", "*.rotary*")
+"""Matrices that are not rounded unless they are named: embeddings, heads and the routers of experts."""
+INPUT_SCALES = ("input_scale", "input_global_scale", "output_scale", "k_scale", "v_scale", "q_scale", "k_proj_scale")
+"""Factors of activations and of their caches, which these products do not take: inputs stay in 16 bits, or are rounded
+by their own rows."""
+
+
+class Stored(Enum):
+    """How a weight lies in a checkpoint."""
+
+    GPTQ = "gptq"
+    AWQ = "awq"
+    INT4 = "compressed-tensors int4"
+    NVFP4 = "nvfp4"
+    MXFP4 = "mxfp4"
+    BYTES = "elements of 8 bits"
+    """FP8 or int8, with factors of all, of rows or of blocks."""
+    WIDE = "16 bits"
+
+
+@dataclass(frozen=True)
+class StoredLayer:
+    """A Linear of a checkpoint, and what it is packed as."""
+
+    name: str
+    stored: Stored
+    packed: PackedLayer
+    tensors: dict[str, StoredTensor]
+    """Those that are read, by the ends of their names."""
+    zero_offset: int = 0
+    """What is added to zero points as they lie."""
+
+    @property
+    def numel(self) -> int:
+        """Return the elements of the weight."""
+        return self.packed.shape[0] * self.packed.shape[1]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a checkpoint is made of."""
+
+    layers: tuple[StoredLayer, ...]
+    plain: tuple[StoredTensor, ...]
+    """Tensors that are copied as they are."""
+    left: dict[str, str]
+    """Those among them that are quantised, or were asked to be, and why they are left; and what is dropped."""
+
+
+def find_layers(
+    checkpoint: Checkpoint, *, form: str | None = None, dtype: str | None = None, skip: Sequence[str] = ()
+) -> Found:
+    """Say what is packed of a checkpoint, and what copied.
+
+    Args:
+        checkpoint: the checkpoint.
+        form: the format that matrices of 16 bits are rounded to; None where they are left.
+        dtype: the type that factors of 16 bits get; by default their own.
+        skip: patterns of names that are left.
+
+    Raises:
+        CheckpointError: it is quantised in a way that is not known, lacks tensors, or they do not go together.
+    """
+    method = method_of(checkpoint.quantization)
+    if form is not None and method.name:
+        raise CheckpointError(
+            f"{checkpoint.path}: it is quantised already ({method.name}), and --format {form} rounds weights of 16 "
+            "bits; leave --format away"
+        )
+    groups: dict[str, dict[str, StoredTensor]] = defaultdict(dict)
+    for tensor in checkpoint.tensors.values():
+        prefix, _, end = tensor.name.rpartition(".")
+        groups[prefix][end] = tensor
+    layers: list[StoredLayer] = []
+    plain: list[StoredTensor] = []
+    left: dict[str, str] = {}
+    for prefix, tensors in groups.items():
+        chosen = not any(fnmatchcase(prefix, x) for x in skip)
+        layer = _layer(prefix, tensors, method, dtype) if chosen else None
+        if layer is None and chosen and form is not None:
+            layer = _wide(prefix, tensors, form, dtype, left)
+        if layer is not None:
+            layers.append(layer)
+        rest = {k: x for k, x in tensors.items() if layer is None or k not in _CONSUMED[layer.stored]}
+        for end, tensor in rest.items():
+            if end in INPUT_SCALES:
+                left[tensor.name] = "dropped: a factor of activations, which these products round by themselves"
+                continue
+            plain.append(tensor)
+            if tensor.name.endswith(EXPERTS):
+                left[tensor.name] = "experts of three dimensions, which no module multiplies packed: copied as they are"
+    return Found(tuple(layers), tuple(plain), left)
+
+
+def _layer(name: str, tensors: Mapping[str, StoredTensor], method: Method, dtype: str | None) -> StoredLayer | None:
+    """Return a layer that is quantised; None where it is not."""
+    weight = tensors.get("weight")
+    if "qweight" in tensors:
+        return _words(name, tensors, method, dtype)
+    if "weight_packed" in tensors:
+        if tensors["weight_packed"].dtype == "I32":
+            return _compressed_int4(name, tensors, method, dtype)
+        return _of_halves(name, tensors, "weight_packed", "weight_global_scale")
+    if weight is None or not {"weight_scale", "weight_scale_inv"} & set(tensors):
+        if weight is not None and weight.dtype.startswith("F8"):
+            raise _lacks(name, "weight_scale or weight_scale_inv", tensors)
+        return None
+    if weight.dtype == "U8":
+        return _of_halves(name, tensors, "weight", "weight_scale_2")
+    return _bytes(name, tensors)
+
+
+_CONSUMED: dict[Stored, tuple[str, ...]] = {
+    Stored.GPTQ: ("qweight", "qzeros", "scales", "g_idx"),
+    Stored.AWQ: ("qweight", "qzeros", "scales"),
+    Stored.INT4: ("weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "weight_g_idx"),
+    Stored.NVFP4: ("weight_packed", "weight", "weight_scale", "weight_scale_2", "weight_global_scale", "weight_shape"),
+    Stored.MXFP4: ("weight_packed", "weight", "weight_scale", "weight_shape"),
+    Stored.BYTES: ("weight", "weight_scale", "weight_scale_inv"),
+    Stored.WIDE: ("weight",),
+}
+"""Tensors that a packed layer takes the place of."""
+
+
+def _lacks(name: str, end: str, tensors: Mapping[str, StoredTensor]) -> CheckpointError:
+    has = ", ".join(sorted(tensors))
+    return CheckpointError(f"{short(name)} has no {end}; it has {short(has)}; fetch the checkpoint's files again")
+
+
+def _need(name: str, tensors: Mapping[str, StoredTensor], end: str, dims: int, dtypes: Sequence[str]) -> StoredTensor:
+    found = tensors.get(end)
+    if found is None:
+        raise _lacks(name, end, tensors)
+    if len(found.shape) != dims or found.dtype not in dtypes:
+        raise CheckpointError(
+            f"{found.text}; expected {' or '.join(dtypes)} of {dims} dimensions; no known layout has it"
+        )
+    return found
+
+
+def _expect(tensor: StoredTensor, shapes: Sequence[tuple[int, ...]]) -> None:
+    if tensor.shape not in shapes:
+        expected = " or ".join(str(x) for x in dict.fromkeys(shapes))
+        raise CheckpointError(f"{tensor.text}; expected {expected}, as its weight has it; fetch the checkpoint again")
+
+
+def _layer_of(
+    name: str, stored: Stored, form: str, shape: tuple[int, int], dtype: str | None, **rest: Any
+) -> StoredLayer:
+    packed = PACKED_FORMATS.get(form)
+    try:
+        if packed is not None:
+            packed.check(*shape)
+    except FormatError as error:
+        raise CheckpointError(f"{short(name)}: {error}; or leave it by --skip {short(name)}") from error
+    return StoredLayer(name, stored, PackedLayer(form, shape, dtype), **rest)
+
+
+def _factor_dtype(scales: StoredTensor, dtype: str | None) -> str:
+    """Return the type of int4's factors: as asked for, or their own."""
+    if dtype is None and scales.dtype not in FLOATS.values():
+        raise CheckpointError(
+            f"{scales.text}; expected factors of {' or '.join(FLOATS)}; say which they are rounded to by --dtype"
+        )
+    return dtype or next(x for x, name in FLOATS.items() if name == scales.dtype)
+
+
+def _int4_form(name: str, k: int, groups: int, has_zeros: bool) -> str:
+    """Return the format of int4 by the number of groups; larger groups than a format's are several of its own."""
+    group = k // groups if groups and k % groups == 0 else 0
+    held = BLOCK_K if group and group % BLOCK_K == 0 else group
+    form = f"int4g{held}{'z' if has_zeros else ''}"
+    if form not in PACKED_FORMATS:
+        raise CheckpointError(
+            f"{short(name)}: {groups} groups along k {k}; expected groups of 32, 64 or a multiple of 128; quantise it "
+            "so"
+        )
+    return form
+
+
+def _words(name: str, tensors: Mapping[str, StoredTensor], method: Method, dtype: str | None) -> StoredLayer:
+    """Read GPTQ's words (k / 8, n), or AWQ's (k, n / 8)."""
+    method.check_words(name)
+    words = _need(name, tensors, "qweight", 2, ("I32",))
+    scales = _need(name, tensors, "scales", 2, (*FLOATS.values(), "F32"))
+    zeros = _need(name, tensors, "qzeros", 2, ("I32",))
+    groups, n = scales.shape
+    is_gptq = words.shape[1] == n
+    k = words.shape[0] * (PER_WORD if is_gptq else 1)
+    if not is_gptq:
+        _expect(words, [(k, n // PER_WORD)])
+    _expect(zeros, [(groups, n // PER_WORD)])
+    if n % PER_WORD or not groups:
+        raise CheckpointError(f"{scales.text}; expected a multiple of {PER_WORD} columns, and groups of rows")
+    if "g_idx" in tensors and is_gptq:
+        _check_order(name, _need(name, tensors, "g_idx", 1, ("I32",)), k, groups)
+    offset = method.zero_offset if is_gptq else 0
+    has_zeros = bool((zeros.bits() != _words_of(INT4_OFFSET - offset)).any())
+    form = _int4_form(name, k, groups, has_zeros)
+    stored = Stored.GPTQ if is_gptq else Stored.AWQ
+    held = {"qweight": words, "scales": scales, "qzeros": zeros}
+    return _layer_of(name, stored, form, (n, k), _factor_dtype(scales, dtype), tensors=held, zero_offset=offset)
+
+
+def _words_of(code: int) -> np.uint32:
+    """Return a word of which each code is the same."""
+    return np.uint32(sum(code << 4 * i for i in range(PER_WORD)))
+
+
+def _check_order(name: str, order: StoredTensor, k: int, groups: int) -> None:
+    """Refuse groups in another order along k."""
+    _expect(order, [(k,), (0,)])
+    if k % groups == 0 and order.shape[0] and (order.bits() != np.arange(k) // (k // groups)).any():
+        raise CheckpointError(
+            f"{short(name)}: {short(order.name)} does not count groups along k, as of a weight that was quantised in "
+            "another order (desc_act); expected 0 to the last group in order; take a checkpoint with desc_act false"
+        )
+
+
+def _compressed_int4(name: str, tensors: Mapping[str, StoredTensor], method: Method, dtype: str | None) -> StoredLayer:
+    method.check_words(name)
+    words = _need(name, tensors, "weight_packed", 2, ("I32",))
+    scales = _need(name, tensors, "weight_scale", 2, (*FLOATS.values(), "F32"))
+    n, k, groups = words.shape[0], words.shape[1] * PER_WORD, scales.shape[1]
+    if "weight_shape" in tensors:
+        stated = _need(name, tensors, "weight_shape", 1, ("I64", "I32")).bits().tolist()
+        if stated != [n, k]:
+            raise CheckpointError(
+                f"{words.text}, and weight_shape says {short(stated)}; expected {[n, k]}; fetch it again"
+            )
+    _expect(scales, [(n, groups)])
+    if "weight_g_idx" in tensors:
+        _check_order(name, _need(name, tensors, "weight_g_idx", 1, ("I32",)), k, max(groups, 1))
+    held, has_zeros = {"weight_packed": words, "weight_scale": scales}, False
+    if "weight_zero_point" in tensors:
+        zeros = held["weight_zero_point"] = _need(name, tensors, "weight_zero_point", 2, ("I32",))
+        _expect(zeros, [(-(-n // PER_WORD), groups)])
+        has_zeros = bool((zeros.bits() != _words_of(INT4_OFFSET)).any())
+    form = _int4_form(name, k, groups, has_zeros)
+    return _layer_of(name, Stored.INT4, form, (n, k), _factor_dtype(scales, dtype), tensors=held)
+
+
+def _of_halves(name: str, tensors: Mapping[str, StoredTensor], weight: str, whole: str) -> StoredLayer:
+    """Read NVFP4, or MXFP4 where the factors are powers of two."""
+    codes = _need(name, tensors, weight, 2, ("U8",))
+    scales = _need(name, tensors, "weight_scale", 2, ("F8_E4M3", "U8", "F8_E8M0"))
+    n, k = codes.shape[0], codes.shape[1] * 2
+    stored, form = (Stored.NVFP4, NVFP4) if scales.dtype == "F8_E4M3" else (Stored.MXFP4, MXFP4)
+    _expect(scales, [(n, k // form.group)])
+    held = {weight: codes, "weight_scale": scales}
+    if form is NVFP4:
+        held[whole] = tensors.get(whole) or _need(name, tensors, whole, 1, ("F32",))
+        _need(name, held, whole, len(held[whole].shape), ("F32",))
+        _expect(held[whole], [(), (1,)])
+    return _layer_of(name, stored, form.name, (n, k), None, tensors=held)
+
+
+def _bytes(name: str, tensors: Mapping[str, StoredTensor]) -> StoredLayer:
+    """Read FP8 or int8: factors of all, of rows, or of FP8 of blocks of 128 x 128."""
+    weight = _need(name, tensors, "weight", 2, ("F8_E4M3", "I8"))
+    end = "weight_scale" if "weight_scale" in tensors else "weight_scale_inv"
+    scales, (n, k) = tensors[end], weight.shape
+    _need(name, tensors, end, len(scales.shape), ("F32", *FLOATS.values()))
+    blocks = (-(-n // SCALE_BLOCK), -(-k // SCALE_BLOCK))
+    of_rows: list[tuple[int, ...]] = [(), (1,), (1, 1), (n, 1), (n,)]
+    is_fp8 = weight.dtype == "F8_E4M3"
+    is_block = is_fp8 and len(scales.shape) == 2 and scales.shape == blocks and scales.shape not in of_rows
+    if not is_block:
+        _expect(scales, [*of_rows, blocks] if is_fp8 else of_rows)
+    form = "fp8_block" if is_block else "fp8" if is_fp8 else "int8"
+    return _layer_of(name, Stored.BYTES, form, (n, k), None, tensors={"weight": weight, "scale": scales})
+
+
+def _wide(
+    name: str, tensors: Mapping[str, StoredTensor], form: str, dtype: str | None, left: dict[str, str]
+) -> StoredLayer | None:
+    """Return a matrix of 16 bits that is rounded; None where it is left."""
+    weight = tensors.get("weight")
+    if weight is None or len(weight.shape) != 2 or weight.dtype not in WIDE:
+        return None
+    if any(fnmatchcase(name, x) for x in KEPT):
+        left[name] = "an embedding, a head or a router by its name: copied as it is"
+        return None
+    packed, (n, k) = PACKED_FORMATS.get(form), weight.shape
+    if packed is not None:
+        try:
+            packed.check(n, k)
+        except FormatError as error:
+            left[name] = f"copied as it is: {error}"
+            return None
+    has_dtype = packed is not None and packed.code is Code.INT4
+    own = WIDE[weight.dtype] if weight.dtype in FLOATS.values() else "bfloat16"
+    held = PackedLayer(form, (n, k), (dtype or own) if has_dtype else None)
+    return StoredLayer(name, Stored.WIDE, held, {"weight": weight})

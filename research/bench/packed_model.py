@@ -1,0 +1,100 @@
+"""A small Llama of transformers, quantised as published checkpoints are, packed, loaded, and its logits compared.
+
+    python -m research.bench.packed_model --layout nvfp4 --layout gptq --device cuda -o packed_model.json
+
+needs a wheel that has the operations, transformers and safetensors; on the CPU, torch computes what kernels would.
+Weights are random. For each layout the checkpoint of 16 bits is rounded and written in that layout, `aot pack` packs
+it, and `load_quantized` makes the model of its configuration. Beside it stand the values that the checkpoint stands
+for, as a plain model in float32, and the same in the type of x: the loaded model is to be as close to the first as the
+second is. Exits with 1 where an error is more than twice that one. Formats of FP8 round inputs too, and are only
+reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from importlib import import_module
+from pathlib import Path
+
+import torch
+import transformers
+
+from aot.checkpoint.packing import Request, pack_checkpoint
+from tests import checkpoints
+
+ROWS = ((1, 1), (1, 5), (1, 16), (2, 40))
+"""Sequences, and tokens of each."""
+NARROW_INPUTS = ("fp8", "modelopt_fp8", "deepseek")
+
+
+def make(folder: Path, dtype: torch.dtype, hidden: int) -> None:
+    """Write a Llama of two layers with random weights."""
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=2,
+        num_attention_heads=hidden // 64,
+        num_key_value_heads=hidden // 128,
+        vocab_size=1024,
+        initializer_range=0.05,
+    )
+    transformers.LlamaForCausalLM(config).to(dtype).save_pretrained(folder)
+
+
+def compare(layout: str, folder: Path, package: str, dtype: torch.dtype, device: str) -> dict[str, object]:
+    """Quantise, pack and load; return the errors of logits, over their standard deviation."""
+    checkpoints.convert(layout, folder / "wide" / "model.safetensors", folder / layout)
+    packed = folder / f"{layout}-packed"
+    report = pack_checkpoint(Request(folder / layout, packed), 1)
+    wide = folder / layout / "dequantised"
+    exact = transformers.LlamaForCausalLM.from_pretrained(wide, dtype=torch.float32).to(device).eval()
+    plain = transformers.LlamaForCausalLM.from_pretrained(wide, dtype=dtype).to(device).eval()
+    gemm = import_module(f"{package}.torch")
+    config = transformers.AutoConfig.from_pretrained(packed)
+    loaded = gemm.load_quantized(config, packed, device=device, dtype=dtype)
+    errors = {"ours": 0.0, "torch": 0.0}
+    for shape in ROWS:
+        tokens = torch.randint(0, 1024, shape, device=device)
+        with torch.no_grad():
+            expected = exact(tokens).logits
+            for name, model in (("ours", loaded), ("torch", plain)):
+                difference = (model(tokens).logits.float() - expected).abs().max() / expected.std()
+                errors[name] = max(errors[name], float(difference))
+    kinds = {type(x).__name__ for x in loaded.model.layers.modules() if isinstance(x, torch.nn.Linear)}
+    return {
+        "layout": layout,
+        "dtype": str(dtype),
+        "packed": len(report.folder.layers),
+        "kinds": sorted(kinds),
+        **errors,
+    }
+
+
+def main() -> int:
+    """Compare the layouts that are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--layout", choices=list(checkpoints.QUANTIZATION), action="append")
+    parser.add_argument("--package", default="aot_gemm", help="import name of the wheel")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--dtype", choices=("bfloat16", "float16"), default="bfloat16")
+    parser.add_argument("--hidden", type=int, default=512)
+    parser.add_argument("-o", "--output", type=Path)
+    values = parser.parse_args()
+    dtype, found = getattr(torch, values.dtype), []
+    with tempfile.TemporaryDirectory() as name:
+        make(Path(name) / "wide", dtype, values.hidden)
+        for layout in values.layout or checkpoints.QUANTIZATION:
+            found.append(compare(layout, Path(name), values.package, dtype, values.device))
+            print(json.dumps(found[-1]), flush=True)
+    if values.output:
+        values.output.write_text(json.dumps(found, indent=1) + "\n")
+    bad = [x for x in found if x["layout"] not in NARROW_INPUTS and x["ours"] > 2 * x["torch"]]
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

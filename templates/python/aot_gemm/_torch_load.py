@@ -1,0 +1,394 @@
+"""`load_quantized`: a folder of packed weights into a model, whose Linears become quantised ones."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections import Counter, defaultdict
+from contextlib import contextmanager
+from ctypes import c_ubyte
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import nn
+
+from . import errors
+from ._packed_folder import PackedFolder, PackedLayer, check_shard, read_folder
+from ._safetensors_file import StoredTensor, read_header
+from ._torch_formats import format_of
+from ._torch_modules import DEVICES, DTYPES, Linear
+from ._torch_promises import promise
+from ._torch_quantized import QuantizedLinear, quantized_state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_NAMES = {
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "U16": "uint16",
+    "I16": "int16",
+    "U32": "uint32",
+    "I32": "int32",
+    "U64": "uint64",
+    "I64": "int64",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F32": "float32",
+    "F64": "float64",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E8M0": "float8_e8m0fnu",
+}
+_ELEMENTS = {name: getattr(torch, x) for name, x in _NAMES.items() if hasattr(torch, x)}
+"""Element types by safetensors' names, as far as this version of torch has them."""
+_WIDE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Types that are rounded to a parameter's, as load_state_dict does."""
+MAX_NAMED = 8
+"""Most names that an error lists of one kind."""
+
+
+def load_quantized(
+    model: Any,
+    folder: Any,
+    *,
+    device: Any = None,
+    dtype: Any = None,
+    constant: bool = False,
+    verify: bool = True,
+) -> Any:
+    """Load a folder that `aot pack` wrote into a model: its packed Linears become quantised ones.
+
+        model = aot_gemm.torch.load_quantized(AutoConfig.from_pretrained(folder), folder, device="cuda")
+        model = aot_gemm.torch.load_quantized(lambda: MyModel(sizes), folder)
+        aot_gemm.torch.load_quantized(model, folder)
+
+    Each Linear that the folder has packed gets the class QuantizedLinear, which `quantize` gives, and stays the same
+    object; its weight of 16 bits is never made, or freed. Everything else is loaded as `load_state_dict` does, by the
+    same names: into memory of the model's own, or of the meta device in new memory. Files are mapped, and read a tensor
+    at a time. What can be wrong of the folder, of names, shapes and types is found before the model changes.
+
+    Linears that this wheel has no tuned products for are computed by torch from the unpacked weight, slowly; a warning
+    says which, and why.
+
+    Args:
+        model: an nn.Module, of the meta device too; or a function that makes one, which is called so that no memory is
+            taken for parameters; or a configuration of transformers, or the path of one, whose first architecture
+            is made so, in evaluation mode. No code of a checkpoint is run. A model of your own that is wholly on the
+            meta device has to have all its buffers in the folder.
+        folder: what `aot pack` wrote.
+        device: where everything is put; by default where it is, and on the CPU what is of the meta device.
+        dtype: of a model that is made of a configuration: bfloat16 or float16; by default the one that factors of int4
+            have, or the configuration's.
+        constant: the promise that `patch` has, of the packed weights.
+        verify: whether the files are compared with their SHA-256 first, which reads them once more.
+
+    Returns:
+        The model.
+
+    Raises:
+        CheckpointError: the folder is damaged; or names, shapes or types do not go with the model: which are missing
+            and unexpected, as by load_state_dict.
+        OperandError: the model is nothing of that.
+        UnsupportedError: transformers is not installed, or has no such architecture.
+    """
+    path = Path(folder)
+    packed = read_folder(path)
+    stored = _stored(path, packed)
+    made = _model_of(model, packed, dtype)
+    plan = _plan(made, packed, stored)
+    if verify:
+        for name, shard in packed.shards.items():
+            check_shard(path / name, shard)
+    reasons = _place(made, plan, device, constant=constant)
+    if reasons:
+        texts = "; ".join(f"{count} of them: {reason}" for reason, count in Counter(reasons.values()).most_common(3))
+        warnings.warn(
+            f"torch computes {len(reasons)} of {len(plan.layers)} packed Linears from the unpacked weight, slowly: "
+            f"{texts}",
+            stacklevel=2,
+        )
+    return made
+
+
+def _stored(folder: Path, packed: PackedFolder) -> dict[str, StoredTensor]:
+    """Return the tensors of all files by name."""
+    found: dict[str, StoredTensor] = {}
+    for name in packed.shards:
+        for key, tensor in read_header(folder / name).items():
+            if key in found:
+                raise errors.CheckpointError(f"{folder}: {key!a} is in two files; expected it once; pack again")
+            found[key] = tensor
+    for layer, what in packed.layers.items():
+        for end, dtype, shape in what.tensors:
+            tensor = found.get(f"{layer}.{end}")
+            if tensor is None or (tensor.dtype, tensor.shape) != (dtype, shape):
+                got = "none" if tensor is None else tensor.text
+                raise errors.CheckpointError(
+                    f"{folder}: {layer!a}.{end} is {got}; expected {dtype} of {shape}, as {what.format} of "
+                    f"{what.shape} has; pack again"
+                )
+    return found
+
+
+# Making a model.
+
+
+def _model_of(model: Any, packed: PackedFolder, dtype: Any) -> Any:
+    if isinstance(model, nn.Module):
+        return model
+    if isinstance(model, (str, Path)):
+        model = _transformers().AutoConfig.from_pretrained(str(model), local_files_only=True, trust_remote_code=False)
+    if hasattr(model, "architectures"):
+        return _of_configuration(model, packed, dtype)
+    if not callable(model):
+        raise errors.OperandError(
+            f"load_quantized: got a {type(model).__name__}; expected a torch.nn.Module, a function that makes one, or "
+            "a configuration of transformers"
+        )
+    with _without_memory():
+        made = model()
+    if not isinstance(made, nn.Module):
+        raise errors.OperandError(f"load_quantized: the function made a {type(made).__name__}; expected an nn.Module")
+    return made
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise errors.UnsupportedError(
+            "load_quantized of a configuration needs transformers, which is not installed; install it, or pass a model"
+        ) from error
+    return transformers
+
+
+def _of_configuration(config: Any, packed: PackedFolder, dtype: Any) -> Any:
+    """Make the model of a configuration of transformers, by its class alone."""
+    names = config.architectures or [""]
+    kind = getattr(_transformers(), str(names[0]), None)
+    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+        raise errors.UnsupportedError(
+            f"load_quantized: transformers has no architecture {errors.show(names[0])}; make the model yourself, on "
+            "the meta device or not, and pass it"
+        )
+    plain = copy.deepcopy(config)
+    if hasattr(plain, "quantization_config"):
+        del plain.quantization_config
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype or _dtype_of(plain, packed))
+    try:
+        with _without_memory():
+            return kind(plain).eval()
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _dtype_of(config: Any, packed: PackedFolder) -> Any:
+    """Return the type of x: of factors of int4, or the configuration's."""
+    of_factors = {x.dtype for x in packed.layers.values() if x.dtype is not None}
+    if len(of_factors) == 1:
+        return getattr(torch, of_factors.pop())
+    stated = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None)
+    stated = getattr(torch, stated, None) if isinstance(stated, str) else stated
+    return stated if stated in DTYPES else torch.bfloat16
+
+
+@contextmanager
+def _without_memory() -> Iterator[None]:
+    """Have parameters made on the meta device, and buffers as they are, for nothing loads those that are not saved."""
+    register = nn.Module.register_parameter
+
+    def register_on_meta(module: Any, name: str, param: Any) -> None:
+        if param is not None and not param.is_meta:
+            known = getattr(param, "_aot_gemm_on_meta", None)
+            if known is None:
+                known = nn.Parameter(param.detach().to("meta"), requires_grad=param.requires_grad)
+                param._aot_gemm_on_meta = known  # noqa: SLF001 - another module may have it too
+            param = known
+        register(module, name, param)
+
+    nn.Module.register_parameter = register_on_meta  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = register  # type: ignore[method-assign]
+
+
+# What goes where.
+
+
+class _Plan(NamedTuple):
+    """What is to be loaded."""
+
+    layers: dict[str, tuple[PackedLayer, Any, Mapping[str, StoredTensor]]]
+    """Packed Linears by name: what each is, its module, and its tensors."""
+    plain: list[tuple[StoredTensor, Any]]
+    """Other tensors, and the model's own that each is loaded into."""
+
+
+def _plan(model: Any, packed: PackedFolder, stored: dict[str, StoredTensor]) -> _Plan:
+    """Compare a model with a folder (CheckpointError)."""
+    problems: dict[str, list[str]] = defaultdict(list)
+    modules = dict(model.named_modules())
+    layers, taken = {}, set()
+    for name, layer in packed.layers.items():
+        ends = {end: stored[f"{name}.{end}"] for end, *_ in layer.tensors}
+        taken |= {x.name for x in ends.values()}
+        reason = _why_no_place(modules.get(name), layer)
+        if reason:
+            problems["packed Linears that the model has no place for"].append(f"{name} ({reason})")
+        else:
+            layers[name] = (layer, modules[name], ends)
+    wanted = _wanted(model, layers)
+    plain, loaded = [], set()
+    for tensor in stored.values():
+        if tensor.name in taken:
+            continue
+        if tensor.name not in wanted:
+            if not _is_no_bias(tensor, layers):
+                problems["unexpected"].append(tensor.name)
+            continue
+        own = wanted[tensor.name]
+        reason = _why_not_loaded(tensor, own)
+        if reason:
+            problems["of another shape or type"].append(f"{tensor.name} ({reason})")
+        plain.append((tensor, own))
+        loaded.add(id(own))
+    problems["missing"] += [name for name, own in wanted.items() if id(own) not in loaded]
+    _refuse_meta(model, wanted, problems)
+    texts = [f"{len(names)} {kind}: {_listed(names)}" for kind, names in problems.items() if names]
+    if texts:
+        raise errors.CheckpointError(
+            f"load_quantized: the folder and the model do not go together: {'; '.join(texts)}; expected the same "
+            "names, shapes and types; pass the model that the checkpoint is of"
+        )
+    return _Plan(layers, plain)
+
+
+def _is_no_bias(tensor: StoredTensor, layers: Mapping[str, Any]) -> bool:
+    """Say whether a tensor is a bias of zeros of a packed Linear that has none, as some quantisers write them."""
+    name, _, end = tensor.name.rpartition(".")
+    return end == "bias" and name in layers and not _read(tensor, "cpu").any()
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(x if x.isprintable() else ascii(x) for x in names[:MAX_NAMED]) + more
+
+
+def _wanted(model: Any, layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the model's state dict has, without the weights that are packed."""
+    gone = {f"{name}.{end}" for name in layers for end in ("weight", "qweight", "scale")}
+    found = {name: x for name, x in model.state_dict(keep_vars=True).items() if isinstance(x, torch.Tensor)}
+    return {name: x for name, x in found.items() if name not in gone}
+
+
+def _why_no_place(module: Any, layer: PackedLayer) -> str:
+    if not isinstance(module, nn.Linear):
+        return "there is no such module" if module is None else f"it is a {type(module).__name__}, no nn.Linear"
+    if type(module) not in {nn.Linear, Linear, QuantizedLinear}:
+        return f"it is a {type(module).__qualname__}, whose forward may be its own"
+    if type(module) is not QuantizedLinear and "weight" not in dict(module.named_parameters(recurse=False)):
+        return "its weight is computed"
+    shape = (module.out_features, module.in_features)
+    if shape != layer.shape:
+        return f"it is {shape}, and the folder has {layer.shape}"
+    dtype = module.weight.dtype
+    expected = DTYPES if layer.dtype is None else (getattr(torch, layer.dtype),)
+    if dtype not in expected:
+        names = " or ".join(str(x) for x in expected)
+        return f"it is of {dtype}, and the folder is for {names}: make the model of that, or pack with --dtype"
+    return ""
+
+
+def _why_not_loaded(tensor: StoredTensor, own: Any) -> str:
+    if tensor.shape != tuple(own.shape):
+        return f"{tensor.shape}, and the model has {tuple(own.shape)}"
+    dtype = _ELEMENTS.get(tensor.dtype)
+    if dtype is not own.dtype and not (dtype in _WIDE and own.dtype in _WIDE):
+        return f"{tensor.dtype}, and the model has {own.dtype}"
+    return ""
+
+
+def _refuse_meta(model: Any, wanted: Mapping[str, Any], problems: dict[str, list[str]]) -> None:
+    """Name buffers of the meta device that no file has, as of tables that a model computes where it is made."""
+    known = {id(x) for x in wanted.values()}
+    unset = [
+        name for name, x in model.named_buffers() if x.is_meta and id(x) not in known and not _is_packed(model, name)
+    ]
+    if unset:
+        problems["on the meta device and in no checkpoint (pass a function that makes the model instead)"] += unset
+
+
+def _is_packed(model: Any, name: str) -> bool:
+    parent, _, end = name.rpartition(".")
+    return end in {"qweight", "scale"} and isinstance(model.get_submodule(parent), QuantizedLinear)
+
+
+# Loading.
+
+
+def _read(tensor: StoredTensor, device: Any, dtype: Any = None) -> Any:
+    """Return a tensor of a file in memory of its own."""
+    held = torch.empty(tensor.shape, dtype=_ELEMENTS[tensor.dtype])
+    if held.numel():
+        with open(tensor.file, "rb", buffering=0) as file:  # noqa: PTH123 - read into the tensor's own memory
+            file.seek(tensor.start)
+            view, done = memoryview((c_ubyte * tensor.num_bytes).from_address(held.data_ptr())).cast("B"), 0
+            while done < len(view):
+                count = file.readinto(view[done:])
+                if not count:
+                    raise errors.CheckpointError(f"{tensor.file}: it ended within {tensor.name!a}; fetch it again")
+                done += count
+    return held.to(device=device, dtype=dtype or held.dtype)
+
+
+def _owners(model: Any) -> dict[int, list[tuple[Any, str, str]]]:
+    """Return which modules have each parameter and buffer, and as what."""
+    found = defaultdict(list)
+    for module in model.modules():
+        for kind in ("_parameters", "_buffers"):
+            for key, x in getattr(module, kind).items():
+                if x is not None:
+                    found[id(x)].append((module, kind, key))
+    return found
+
+
+def _is_at(tensor: Any, device: torch.device) -> bool:
+    """Say whether a tensor is on a device, of which "cuda" names whichever GPU."""
+    return tensor.device.type == device.type and device.index in {None, tensor.device.index}
+
+
+@torch.no_grad()
+def _place(model: Any, plan: _Plan, device: Any, *, constant: bool) -> dict[str, str]:
+    """Load everything; return the names of Linears that have no kernels, and why."""
+    owners = _owners(model)
+    for tensor, own in plan.plain:
+        if not own.is_meta and (device is None or _is_at(own, torch.device(device))):
+            own.copy_(_read(tensor, own.device))
+            continue
+        held = _read(tensor, device or ("cpu" if own.is_meta else own.device), own.dtype)
+        if isinstance(own, nn.Parameter):
+            held = nn.Parameter(held, requires_grad=own.requires_grad)
+        for module, kind, key in owners[id(own)]:
+            getattr(module, kind)[key] = held
+    reasons = {}
+    for name, (layer, module, tensors) in plan.layers.items():
+        own = module.qweight if isinstance(module, QuantizedLinear) else module._parameters.get("weight")  # noqa: SLF001
+        place = device or ("cpu" if own is None or own.is_meta else own.device)
+        qweight, scale = (_read(tensors[end], place) for end in ("qweight", "scale"))
+        state = quantized_state(module, layer.format, module.weight, qweight, scale)
+        vars(module).update(state)
+        object.__setattr__(module, "__class__", QuantizedLinear)
+        if constant and qweight.device.type in DEVICES:
+            promise(qweight)
+        n, k = layer.shape
+        reason = format_of(layer.format).why_not(n, k, module.weight_dtype, bias=module.bias is not None)
+        if reason is not None:
+            reasons[name] = reason
+    if device is not None:
+        model.to(device)
+    return reasons
