@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import multiprocessing
 import os
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -44,21 +45,22 @@ class _Compiler:
 
 
 _compilers = {}
-"""By architecture."""
+"""By architecture and Python's path, which says what families each has found."""
 
 
 def _compiler(arch):
     if not _compilers:
         atexit.register(end_compilers)
-    if arch not in _compilers:
-        _compilers[arch] = _Compiler(arch)
-    return _compilers[arch]
+    key = (arch, *sys.path)
+    if key not in _compilers:
+        _compilers[key] = _Compiler(arch)
+    return _compilers[key]
 
 
-def end_compilers():
-    """End the processes: each finds the families that were installed when it started."""
-    while _compilers:
-        _compilers.popitem()[1].end()
+def end_compilers(place=None):
+    """End the processes: all, or those that look for packages in this place."""
+    for key in [x for x in _compilers if place is None or place in x]:
+        _compilers.pop(key).end()
 
 
 def compile_kernels(keys, target):

@@ -21,8 +21,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def forget_families():
-    """Look for entry points anew, here and where tests compile."""
-    end_compilers()
+    """Look for entry points anew."""
     of_families = (registrations, family_named, sources.family_sources, sources.family_imports, sources._files_outside)
     for found in (*of_families, target.load_target, target._outside):
         found.cache_clear()
@@ -54,4 +53,5 @@ def example_family(example="family", package="row_dot"):
             yield
         finally:
             sys.modules.pop(package, None)
+            end_compilers(str(installed(example)))
     forget_families()

@@ -32,6 +32,8 @@ class Step(Enum):
     """silu(gate) * linear; B holds twice n rows."""
     GEGLU = "geglu"
     """gelu_tanh(gate) * linear; B holds twice n rows."""
+    MANY = "many"
+    """The n rows of B are those of several weights, each a matrix of its own, and the columns of D and the bias too."""
 
 
 ACTIVATIONS = (Step.RELU, Step.GELU, Step.GELU_TANH, Step.SILU)
@@ -53,6 +55,7 @@ class Epilogue(Word):
     RESIDUAL = "residual"
     SWIGLU = "swiglu"
     GEGLU = "geglu"
+    MANY = "many"
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -60,3 +63,10 @@ class Epilogue(Word):
         if self in (Epilogue.NONE, Epilogue.BIAS):
             return () if self is Epilogue.NONE else (Step.BIAS,)
         return (Step.BIAS, Step(self.value))
+
+
+OF_ONE_WEIGHT = tuple(x for x in Epilogue if x is not Epilogue.MANY)
+"""The epilogues of products whose B and D are a matrix each."""
+
+MAX_PARTS = 4
+"""Weights of one launch, at most."""

@@ -113,6 +113,8 @@ class Arrangement:
     shares_b: bool = False
     is_linear_first: bool = False
     """Whether a gate's linear rows of B stand before the gate's. In a bias and in factors they do not."""
+    num_parts: int = 1
+    """Weights that share the rows of B, of an operation of several."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,8 @@ class GemmCall:
     is_interleaved: bool = False
     is_linear_first: bool = False
     """Whether the first half of B's rows are the linear ones of a gate."""
+    part_extents: tuple[int, ...] = ()
+    """Rows of B of each weight, of an operation of several; of one alone where there are none."""
 
     @property
     def d(self) -> int:

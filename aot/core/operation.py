@@ -100,6 +100,8 @@ class Operation(Word):
     FP16_KK_RESIDUAL = "fp16_kk_residual", t.FP16, Layout.KK, Epilogue.RESIDUAL
     FP16_KK_SWIGLU = "fp16_kk_swiglu", t.FP16, Layout.KK, Epilogue.SWIGLU
     FP16_KK_GEGLU = "fp16_kk_geglu", t.FP16, Layout.KK, Epilogue.GEGLU
+    BF16_KK_MANY = "bf16_kk_many", t.BF16, Layout.KK, Epilogue.MANY
+    FP16_KK_MANY = "fp16_kk_many", t.FP16, Layout.KK, Epilogue.MANY
     E4M3_BF16_KK = "e4m3_bf16_kk", t.E4M3_BF16, Layout.KK
     E4M3_FP16_KK = "e4m3_fp16_kk", t.E4M3_FP16, Layout.KK
     E4M3_FP32_KK = "e4m3_fp32_kk", t.E4M3_FP32, Layout.KK
@@ -361,6 +363,11 @@ class Operation(Word):
     def k_step(self) -> int:
         """Return what k must be a multiple of, whatever the alignment, for kernels other than the fallback."""
         return max(self.a.whole, self.b.whole)
+
+    @property
+    def has_parts(self) -> bool:
+        """Say whether B and D are several matrices, and the bias as many vectors: of several weights in one launch."""
+        return Step.MANY in self.steps
 
     def num_rows_of_b(self, n: int) -> int:
         """Return the rows that B has for n columns of D."""

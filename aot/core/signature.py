@@ -44,6 +44,9 @@ class Argument(Word):
     of B's first stride behind B's own address. Of 0 elements where group i's is matrix i of B."""
     PLACES = "places"
     """int32 vector (num_groups), of 0 elements as `B_OF_GROUPS`: the entry has written to it which matrix each is."""
+    PARTS = "parts"
+    """int64 vector (PARTS_WORDS) in host memory: where the parts of B, D and the bias lie, of several weights, as
+    `aot.core.signature.PART_WORDS` has them. B (n, k) and D (m, n) are then the first part's with all parts' n."""
     WORKSPACE = "workspace"
     """Float32 tensor, one-dimensional, as `Workspace` sizes it."""
     PREFETCH_B = "prefetch_b"
@@ -53,6 +56,10 @@ class Argument(Word):
     STREAM = "stream"
     """CUstream."""
 
+
+PART_WORDS = ("n", "b", "b_row", "b_column", "d", "d_row", "d_column", "bias")
+"""What each of MAX_PARTS parts is told by, in this order: its rows of B, then addresses, 0 for no bias, and strides in
+elements. A part that there is not has no rows, and the addresses and strides of the first."""
 
 Signature = tuple[Argument, ...]
 
@@ -71,6 +78,7 @@ def signature_of(
         Argument.INDEX: operation.grouping is Grouping.GATHERED,
         Argument.B_OF_GROUPS: operation.grouping.groups_rows,
         Argument.PLACES: operation.grouping.groups_rows,
+        Argument.PARTS: operation.has_parts,
         Argument.WORKSPACE: has_workspace,
         Argument.PREFETCH_B: prefetches_b,
         Argument.TILE_ORDER: orders_tiles,

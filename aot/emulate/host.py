@@ -35,6 +35,8 @@ CLUSTER_DIMENSION = 4
 
 _OPERANDS = ("a", "b", "d", "bias", "scale_a", "scale_b", "residual", "scale_d", "offsets", "index")
 """The fields of `ProblemStruct` that are tensors."""
+_OF_PARTS = ("b", "d", "bias")
+"""The fields of `PartStruct` that are tensors."""
 _ROW_OPERANDS = tuple(name for name, kind in RowsProblemStruct._fields_ if kind is RowsTensorStruct)
 """Those of `RowsProblemStruct`."""
 
@@ -189,4 +191,11 @@ class EmulatedKernels:
             self._gpu.declare({name: getattr(bound, name).data for name in _ROW_OPERANDS}, written)
         else:
             operands = {name: getattr(bound, name).data for name in _OPERANDS}
-            self._gpu.declare(operands | {"workspace": workspace}, ("d", "workspace"))
+            of_parts = {
+                (name if part == 0 else f"{name} of part {part}"): getattr(bound.parts[part], name).data
+                for part in range(bound.num_parts)
+                for name in _OF_PARTS
+                if bound.parts[part].n > 0
+            }
+            written = {name for name in of_parts if name.split()[0] == "d"}
+            self._gpu.declare(operands | of_parts | {"workspace": workspace}, {"d", "workspace", *written})

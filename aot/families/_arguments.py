@@ -76,6 +76,11 @@ def aligned_arguments(signature: Signature, operation: Operation, stores: int = 
     return (*tensors, *optional_arguments(signature, operation, stores), cute.runtime.make_fake_stream())
 
 
+def parts_argument() -> Any:
+    """Make a fake vector of what is told of several weights, `PART_WORDS` of each."""
+    return cute.runtime.make_fake_tensor(cutlass.Int64, (cute.sym_int(),), stride=(1,), assumed_align=8)
+
+
 def strided_argument(element: ElementType, shape: tuple[Any, ...]) -> Any:
     """Make a fake tensor of any strides and alignment."""
     strides = tuple(cute.sym_int64() for _ in shape)
@@ -125,6 +130,7 @@ def epilogue_arguments(
         ),
         Argument.RESIDUAL: lambda: matrix_argument(operation.d, (m, n), 1, stores),
         Argument.SCALE_D: lambda: vector_argument(float32, float32.num_bytes),
+        **({Argument.PARTS: parts_argument} if operation.has_parts else {}),
         Argument.WORKSPACE: lambda: vector_argument(float32),
         Argument.PREFETCH_B: lambda: cutlass.Int32(0),
         Argument.TILE_ORDER: lambda: cutlass.Int32(0),

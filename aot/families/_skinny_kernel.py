@@ -73,21 +73,41 @@ class SplitGemm:
             prefetch_b: whether B may be read before the kernel in front has ended.
             stream: where the kernel is launched.
         """
+        tile, layouts = self.tile, self._layouts()
+        load_b = make_load(b, layouts[1], (tile.rows, self.block_k))
+        load_a = make_load(a, layouts[0], (tile.columns, self.block_k))
+        tiles = (
+            cute.ceil_div(d.shape[0], tile.columns),
+            cute.ceil_div(d.shape[1], tile.rows // self.num_halves),
+        )
+        self._launch((load_a, load_b), layouts, d, vectors, tiles, num_bytes(a, b), prefetch_b, stream)
+
+    def _layouts(self) -> tuple[Any, Any]:
+        """Return the layouts of the stages of A and of B; to be called while tracing."""
         tile = self.tile
         atom = warpgroup.make_smem_layout_atom(warpgroup.SmemLayoutAtomKind.K_SW128, self.element)
         num_stages = tile.num_warps * tile.num_stages
         layout_b = cute.tile_to_shape(atom, (tile.rows, self.block_k, num_stages), order=(0, 1, 2))
         layout_a = cute.tile_to_shape(atom, (tile.padded_columns, self.block_k, num_stages), order=(0, 1, 2))
-        load_b = make_load(b, layout_b, (tile.rows, self.block_k))
-        load_a = make_load(a, layout_a, (tile.columns, self.block_k))
-        tiles_m, tiles_n = (
-            cute.ceil_div(d.shape[0], tile.columns),
-            cute.ceil_div(d.shape[1], tile.rows // self.num_halves),
-        )
-        count = num_ctas([tiles_m, tiles_n], tile.cluster)
-        starts = prefetch_b, next_start(self.places, count, num_bytes(a, b), prefetch_b, later=AT_ONCE)
-        self.kernel(load_a, load_b, (layout_a, layout_b), d, vectors, starts).launch(
-            grid=along_x(tiles_m, tiles_n, tile.cluster),
+        return layout_a, layout_b
+
+    def _launch(
+        self,
+        loads: Any,
+        layouts: Any,
+        d: cute.Tensor,
+        vectors: Any,
+        tiles: Any,
+        read_bytes: Any,
+        prefetch_b: Int32,
+        stream: cuda.CUstream,
+    ) -> None:
+        """Launch a cluster for each of (along m, along n) tiles, which read so many bytes; while tracing."""
+        tile = self.tile
+        count = num_ctas(tiles, tile.cluster)
+        starts = prefetch_b, next_start(self.places, count, read_bytes, prefetch_b, later=AT_ONCE)
+        self.kernel(*loads, layouts, d, vectors, starts).launch(
+            grid=along_x(*tiles, tile.cluster),
             block=(tile.num_threads, 1, 1),
             cluster=(tile.cluster, 1, 1),
             stream=stream,
@@ -149,7 +169,8 @@ class SplitGemm:
         if tiles_m > 1:  # a division would delay the first load
             tile_m, tile_n = index % tiles_m, index // tiles_m
         pair_a = partition(load_a, storage.a, layouts[0], (tile.columns, self.block_k), tile_m)
-        pair_b = partition(load_b, storage.b, layouts[1], (tile.rows, self.block_k), tile_n)
+        tile_n, d, vectors, addresses = self._part_of(tile_n, d, vectors)
+        pair_b = (*partition(load_b, storage.b, layouts[1], (tile.rows, self.block_k), tile_n), *addresses)
         num_k_blocks = cute.ceil_div(load_b[1].shape[1], self.block_k)
         blocks = (rank * tile.num_warps + warp_index, num_k_blocks)
         first = tile_n * tile.rows + rank * tile.share
@@ -157,6 +178,13 @@ class SplitGemm:
         sums, fetched = self._multiply((pair_a, pair_b), storage, barriers, warp_index, blocks, starts, vectors, share)
         origin = (share[0], first // self.num_halves)
         self._reduce(sums, fetched, storage, warp_index, rank, origin, d, vectors)
+
+    def _part_of(self, tile_n: Any, d: Any, vectors: Any) -> tuple[Any, Any, Any, tuple[Any, ...]]:
+        """Return a tile's number among those of its weight, D and vectors of that, and the address of its descriptor.
+
+        There is none of the last where it is that of the load: here all is of one weight.
+        """
+        return tile_n, d, vectors, ()
 
     @cute.jit
     def _multiply(

@@ -8,6 +8,8 @@ from typing import Any
 from cutlass import Int32, cute
 from cutlass.cute.nvgpu import cpasync
 
+from aot.families._descriptor import pointer_to_descriptor
+
 WORDS = 4
 """32-bit registers of a chunk."""
 
@@ -30,11 +32,16 @@ def partition(load: Any, memory: Any, layout: Any, box: tuple[int, int], tile: A
     return atom, source, target
 
 
+def _descriptor_at(address: Any = None) -> dict[str, Any]:
+    """Return the options of a copy by the descriptor at an address; of the atom's own descriptor none."""
+    return {} if address is None else {"tma_desc_ptr": pointer_to_descriptor(address)}
+
+
 @cute.jit
 def load_block(pair: Any, k_block: Int32, stage: Int32, barrier: Any) -> None:
-    """Load a block of k of one operand's tile into a stage."""
-    atom, source, target = pair
-    cute.copy(atom, source[None, k_block], target[None, stage], tma_bar_ptr=barrier)
+    """Load a block of k of one operand's tile into a stage, by the atom's own descriptor or by one at an address."""
+    atom, source, target, *address = pair
+    cute.copy(atom, source[None, k_block], target[None, stage], tma_bar_ptr=barrier, **_descriptor_at(*address))
 
 
 def chunks(memory: Any, first: Int32, count: int) -> Any:

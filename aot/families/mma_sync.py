@@ -26,7 +26,7 @@ from aot.core.candidate import (
     gemm_candidate,
 )
 from aot.core.dispatch import LOADS
-from aot.core.epilogue import Epilogue
+from aot.core.epilogue import OF_ONE_WEIGHT
 from aot.core.feature import Feature
 from aot.core.grouping import Grouping
 from aot.core.knobs import SplitK
@@ -93,7 +93,7 @@ class MmaSync(Defaults):
     peak_share = 0.6
     """An assumption: mma.sync does not reach wgmma's rate. Not measured."""
     types = (BF16, FP16)
-    epilogues = tuple(Epilogue)
+    epilogues = OF_ONE_WEIGHT
     groupings = (Grouping.DENSE, Grouping.BATCHED)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:

@@ -78,6 +78,8 @@ class Simt(Defaults):
 
         if operation.grouping.has_offsets:
             from aot.families._simt_grouped_kernel import arguments, make_entry
+        elif operation.has_parts:
+            from aot.families._simt_parts import arguments, make_entry
         else:
             from aot.families._simt_kernel import arguments, make_entry
 

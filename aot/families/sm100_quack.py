@@ -6,7 +6,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, gemm_candidate
-from aot.core.epilogue import Epilogue
+from aot.core.epilogue import OF_ONE_WEIGHT, Epilogue
 from aot.core.feature import Feature
 from aot.core.grouping import Grouping
 from aot.core.knobs import SplitK
@@ -52,7 +52,7 @@ class Sm100Quack(Defaults):
     loads_outside = True
     orders_tiles = True
     types: tuple[Types, ...] = (BF16, FP16, *FP8, *INT8, TF32)
-    epilogues: tuple[Epilogue, ...] = tuple(Epilogue)
+    epilogues: tuple[Epilogue, ...] = OF_ONE_WEIGHT
     groupings: tuple[Grouping, ...] = (Grouping.DENSE, Grouping.BATCHED)
     split_modes: tuple[SplitK, ...] = (SplitK.SERIAL, SplitK.SEPARATE)
 

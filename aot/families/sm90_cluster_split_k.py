@@ -19,7 +19,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, Workspace, gemm_candidate
-from aot.core.epilogue import Epilogue
+from aot.core.epilogue import OF_ONE_WEIGHT
 from aot.core.feature import Feature
 from aot.core.grouping import Grouping
 from aot.core.knobs import SplitK
@@ -182,7 +182,7 @@ class Sm90ClusterSplitK(Defaults):
     loads_outside = True
     prefetches_b = True
     types: tuple[Types, ...] = (BF16, FP16, *FP8)
-    epilogues = tuple(Epilogue)
+    epilogues = OF_ONE_WEIGHT
     groupings = (Grouping.DENSE, Grouping.BATCHED)
 
     def tile(self, candidate: Candidate, operation: Operation, target: Target) -> Tile:

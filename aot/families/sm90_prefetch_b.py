@@ -28,7 +28,7 @@ class Sm90PrefetchB(Sm90PartialTile):
     name = "sm90_prefetch_b"
     prefetches_b = True
     types = (BF16, FP16, *FP8)
-    epilogues = tuple(x for x in Epilogue if not {Step.RESIDUAL, *GATES} & {*x.steps})
+    epilogues = tuple(x for x in Epilogue if not {Step.RESIDUAL, Step.MANY, *GATES} & {*x.steps})
     groupings = (Grouping.DENSE,)
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:

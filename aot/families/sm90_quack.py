@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, gemm_candidate
-from aot.core.epilogue import Epilogue
+from aot.core.epilogue import OF_ONE_WEIGHT, Epilogue
 from aot.core.feature import Feature
 from aot.core.grouping import Grouping
 from aot.core.knobs import SplitK
@@ -98,7 +98,7 @@ class Sm90Quack(Defaults):
     tile_n_step = MATRIX_COLUMNS
     """Columns in which a tile can grow."""
     types: tuple[Types, ...] = (BF16, FP16, *FP8, *INT8, TF32)
-    epilogues: tuple[Epilogue, ...] = tuple(Epilogue)
+    epilogues: tuple[Epilogue, ...] = OF_ONE_WEIGHT
     groupings: tuple[Grouping, ...] = (Grouping.DENSE, Grouping.BATCHED)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:

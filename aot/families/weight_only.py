@@ -48,9 +48,10 @@ ALONE = 2.3
 """How much longer a tile takes that a warp has alone: what it does then waits for itself. Source: with one tile and 8
 rows of x an H100 multiplied 7.3 packed bytes of nvfp4 a clock of an SM, at n 28672, k 4096: 39 us, where seven tiles
 took 24 (driver 580.159.04, 2026-11-27)."""
-MMA_CLOCKS = 2.0
-"""That each further instruction of m16n8k16 takes an SM. Source: 1,024 multiplications a clock of Hopper's SM by
-mma.sync, an assumption from the rate of its wgmma and `mma_sync`'s share."""
+MMA_CLOCKS = 4.5
+"""That each further instruction of m16n8k16 takes an SM, with what reads x for it. Source: with 16 rows of x products
+take 1.3 to 1.4 times as long as with 2 clocks, which is the rate of mma.sync, and with 32 rows 1.3 to 1.75 times (H100,
+driver 580.159.04, 2026-11-27)."""
 
 
 @dataclass(frozen=True, order=True)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from aot.core.grouping import Grouping
+from aot.core.operands import element_of
 from aot.core.signature import Argument
 from aot.kinds.rows.operation import RowFunction
 from aot.kinds.rows.signature import RowArgument
@@ -26,6 +27,12 @@ class GroupStrides(ctypes.Structure):
     """`aot_gemm_group_strides_t`."""
 
     _fields_ = tuple((x, ctypes.c_int64) for x in ("a", "b", "d", "bias", "scale_a", "scale_b", "residual"))
+
+
+class PartStruct(ctypes.Structure):
+    """`aot_gemm_part_t`."""
+
+    _fields_ = (("n", ctypes.c_int64), *((x, TensorStruct) for x in ("b", "d", "bias")))
 
 
 class ProblemStruct(ctypes.Structure):
@@ -56,6 +63,8 @@ class ProblemStruct(ctypes.Structure):
         ("index", TensorStruct),
         ("rows_of_a", ctypes.c_int64),
         ("b_of_groups", ctypes.POINTER(ctypes.c_void_p)),
+        ("parts", ctypes.POINTER(PartStruct)),
+        ("num_parts", ctypes.c_int64),
     )
 
 
@@ -159,6 +168,29 @@ _FIELDS = (Argument.BIAS, Argument.SCALE_A, Argument.SCALE_B, Argument.RESIDUAL,
 """The tensors behind the flags, in the struct's order."""
 
 
+_OF_PARTS = (Argument.B, Argument.D, Argument.BIAS)
+"""What each of several weights has of its own, in the order of `PartStruct`."""
+
+
+def _parts(call: GemmCall) -> list[PartStruct]:
+    """Return the weights of a call of several: slices of B's rows, of D's columns and of the bias."""
+    operation, found, start = call.problem.operation, [], 0
+    if not operation.has_parts:
+        return []
+    for n in call.part_extents or (call.problem.n,):
+        tensors = []
+        for argument in _OF_PARTS:
+            tensor = call.tensors.get(argument)
+            if tensor is not None:
+                step = tensor.matrix.row_stride if argument is Argument.B else tensor.matrix.column_stride
+                offset = element_of(operation, argument).size_of(start * step)
+                tensor = replace(tensor, address=tensor.address + offset)
+            tensors.append(_struct(tensor))
+        found.append(PartStruct(n, *tensors))
+        start += n
+    return found
+
+
 def gemm_struct(call: GemmCall, operation: int, *, b_is_constant: bool) -> ProblemStruct:
     """Make the struct of a call of products.
 
@@ -167,7 +199,7 @@ def gemm_struct(call: GemmCall, operation: int, *, b_is_constant: bool) -> Probl
         operation: the library's number of its operation.
         b_is_constant: promise that nothing writes B meanwhile.
     """
-    problem, tensors = call.problem, call.tensors
+    problem, tensors, parts = call.problem, call.tensors, _parts(call)
     a, d = tensors[Argument.A].matrix, tensors[Argument.D].matrix
     strides = {x: tensors[x].matrix.group_stride if x in tensors else 0 for x in _GROUPED}
     flags = (B_CONSTANT if b_is_constant else 0) | (GATE_INTERLEAVED if call.is_interleaved else 0)
@@ -176,6 +208,7 @@ def gemm_struct(call: GemmCall, operation: int, *, b_is_constant: bool) -> Probl
         step = problem.n * b.matrix.row_stride
         b = replace(b, address=b.address + problem.operation.b.element.size_of(step))
         flags, strides[Argument.B] = flags | GATE_PARTS, -step
+    own = {x: y for x, y in {**tensors, Argument.B: b}.items() if not parts or x not in _OF_PARTS}
     return ProblemStruct(
         ctypes.sizeof(ProblemStruct),
         operation,
@@ -183,13 +216,16 @@ def gemm_struct(call: GemmCall, operation: int, *, b_is_constant: bool) -> Probl
         d.num_rows,
         d.num_columns,
         a.num_columns,
-        *(_struct(x) for x in (tensors[Argument.A], b, tensors[Argument.D])),
+        *(_struct(own.get(x)) for x in (Argument.A, Argument.B, Argument.D)),
         flags,
-        *(_struct(tensors.get(x)) for x in _FIELDS),
+        *(_struct(own.get(x)) for x in _FIELDS),
         problem.num_groups,
         GroupStrides(*strides.values()),
         *(_struct(tensors.get(x)) for x in (Argument.OFFSETS, Argument.INDEX)),
         a.num_rows if problem.operation.grouping is Grouping.GATHERED else 0,
+        None,
+        (PartStruct * len(parts))(*parts) if parts else None,
+        len(parts),
     )
 
 

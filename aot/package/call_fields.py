@@ -33,6 +33,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "gated_linear": (*_SCALED, "weights", *_CHOICE),
     "grouped_linear": (*_SCALED, "offsets", "index", "weights", *_CHOICE),
     "packed_linear": ("left", "right", "bias", "out", "scale_w", "element", "flags", "weight_format", "columns"),
+    "linear_many": ("left",),
     "constant": ("left",),
     "rms_norm": ("left", "right", *_NORM, "weight_offset"),
     "layer_norm": ("left", "right", "bias", *_NORM),
@@ -41,7 +42,9 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "rotary": _ROTARY,
     "quantize": ("left", *_WRITES),
 }
-"""By function, in the order of their numbers. Operations on rows come last, in the order of `RowFunction`."""
+"""By function, in the order of their numbers. Operations on rows come last, in the order of `RowFunction`.
+
+`linear_many`, whose tensors are tuples, is no call of a record: of it and of `constant` there is what is read alone."""
 
 PLAIN = {"linear": len(_BEGIN), "matmul": 3}
 """Of how many fields a call may be that has nothing else."""

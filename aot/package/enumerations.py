@@ -12,7 +12,7 @@ from aot.core.formats import SCALE_BLOCK, FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.knobs import SplitK
 from aot.core.operation import Layout
-from aot.core.signature import Argument
+from aot.core.signature import PART_WORDS, Argument
 from aot.core.tile_order import NUM_ORDERS, order_name
 from aot.core.weight_format import BLOCK_K, FORMATS, TILE_ROWS, PackedLayout, WeightFormat
 from aot.kinds.rows.operation import PAIRS, RowFunction, RowScale
@@ -117,6 +117,7 @@ def enumeration_variables() -> dict[str, object]:
         "options": OPTIONS,
         "call_fields": fields,
         "most_arguments": max(len(Argument), len(RowArgument)),
+        "num_part_words": len(PART_WORDS),
         "most_fields": max(len(x.fields) for x in fields),
         "on_rows": [x.value for x in RowFunction],
         "pairs": [x.value for x in PAIRS],

@@ -59,13 +59,16 @@ def default_record(target: Target, records: Path) -> Path | None:
 def imputable(operation: Operation, timed: Mapping[Operation, Collection[Candidate]], target: Target) -> bool:
     """Say whether an operation's kernels can be chosen by times of its own or of an equivalent one.
 
-    Of the kernels that were timed in an equivalent one, `MIN_SHARED` must be such that can be built for it.
+    Of the kernels that were timed in an equivalent one, `MIN_SHARED` must be such that can be built for it; of several
+    weights, whose kernels do the same work by the same tiles and are of few families, one will do.
     """
 
     def share(other: Operation) -> float:
         legal = [isinstance(check(x, operation, target), Accepted) for x in timed.get(other, ())]
         return sum(legal) / max(1, len(legal))
 
+    if operation.has_parts:
+        return any(share(x) > 0 for x in (operation, *operation.equivalents))
     return share(operation) > 0 or any(share(x) >= MIN_SHARED for x in operation.equivalents)
 
 

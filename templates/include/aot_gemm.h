@@ -110,6 +110,15 @@ typedef struct {
   int64_t a, b, d, bias, scale_a, scale_b, residual;
 } aot_gemm_group_strides_t;
 
+/* One weight of several: B (n, k), D (m, n) and a bias (1, n), all 0 where there is none. */
+typedef struct {
+  int64_t n;
+  aot_gemm_tensor_t b, d, bias;
+} aot_gemm_part_t;
+
+/* Most weights of one launch. */
+#define AOT_GEMM_MAX_PARTS 4
+
 /* One product, a batch of products, or groups. Extents are in elements; A is (m, k), B (n, k), D (m, n).
  *
  *   bias      (1, n), columns that are adjacent, of D's element type, or bfloat16 where D's is of 8 bits. Operations that
@@ -133,6 +142,12 @@ typedef struct {
  * 16, and its strides are not looked at. n and k are those of the weight; k is a multiple of 128, 32 or 16, as the format says.
  * A row of bytes is 16 rows of the weight, of blocks of 128 elements along k, rounded up. scale_b, where the format has it,
  * is (n, 1); there is no scale_a, and a bias is optional.
+ *
+ * Several weights of one A in one launch, "bf16_many" and "fp16_many": D_i (m, n_i) = A @ B_i^T + bias_i. Each weight is one
+ * of `parts`, which has its own b, d and bias, null where there is none, and n; the problem's n is that of all, and its own
+ * b, d and bias are null. Any addresses and strides will do; one launch serves all parts where those of A, B and D are
+ * as the fast kernels need them, and D at any element. A part may have no rows. D of one part shares no element with that of
+ * another.
  *
  * Several products in one launch:
  *
@@ -191,6 +206,8 @@ typedef struct {
   aot_gemm_tensor_t index;
   int64_t rows_of_a; /* of "..._gathered": the rows that A has, which need not be m; 0 elsewhere */
   const void* const* b_of_groups; /* null where the groups' B are one stack, of all else too */
+  const aot_gemm_part_t* parts;   /* of "..._many": in host memory, read before the call returns; null elsewhere */
+  int64_t num_parts;              /* 1 to AOT_GEMM_MAX_PARTS; 0 elsewhere */
 } aot_gemm_problem_t;
 
 /* Return the number of an operation for `aot_gemm_problem_t.operation`, by its tag. That is of the element types, such as

@@ -22,6 +22,7 @@
 #include "call.h"
 #include "capsules.h"
 #include "exchange.h"
+#include "many_call.h"
 #include "operands.h"
 #include "plan.h"
 #include "products.h"
@@ -44,6 +45,13 @@ PyObject* run(PyObject* self, PyObject* const* arguments, Py_ssize_t num_argumen
   State& state = State::of(self);
   const Record record = {arguments, num_arguments};
   return is_whole(state, product, record) ? call(&state, product, record) : nullptr;
+}
+
+// Arguments: x, and tuples of weights, of biases or None, and of results.
+PyObject* linear_many(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
+  State& state = State::of(self);
+  if (!has_arguments(state, num_arguments, 4)) return nullptr;
+  return call_many(&state, arguments[0], arguments[1], arguments[2], arguments[3]);
 }
 
 // Argument: a weight.
@@ -220,6 +228,11 @@ PyObject* plan(PyObject* self, PyObject* const* arguments, Py_ssize_t num_argume
   int32_t index = 0;
   const bool is_known = find_operation(problem.operation, &index) == AOT_GEMM_OK;
   if (is_known && kOperations[index].gathers()) problem.rows_of_a = m;
+  const aot_gemm_part_t whole = {problem.n, problem.b, problem.d, problem.bias};
+  if (is_known && kOperations[index].has_parts()) {
+    problem.parts = &whole;
+    problem.num_parts = 1;
+  }
   if (is_known && num_groups > 1) problem.group_strides = packed_steps(problem, kOperations[index]);
   aot_gemm_selection_t found;
   Plan planned;
@@ -268,6 +281,7 @@ PyMethodDef others[] = {
     define("matmul_launches", &launches_of_matmul),
     define("rows_plan", &plan_rows),
     define("settle", &settle),
+    define("linear_many", &linear_many),
     define("order_streams", &order_streams),
     define("address", &address_of),
     define("plan", &plan),

@@ -100,7 +100,7 @@ class Call : private Reader {
       if (field >= kNumOperands || (is_none(record_.values[i]) && !is_right)) continue;
       Operand* operand = add(field, record_.values[i]);
       const int status = field >= kOut ? read_written(operand, kOperandNames[field])
-                         : is_right ? read_right() : read_other(operand);
+                         : is_right ? read_weight(operand, &right_is_constant_) : read_other(operand);
       if (status != 0) return -1;
     }
     return read_weights();
@@ -180,29 +180,6 @@ class Call : private Reader {
     return done;
   }
 
-  // Reads the right operand, which may be one that is promised to be constant. The promise is of the memory that the tensor
-  // had when it was made.
-  int read_right() {
-    Operand& right = at(kRight);
-    PyObject* type = PyObject_Type(right.object);
-    const bool is_promised = type == state_.constant.get();
-    Py_DecRef(type);
-    if (!is_promised) return read_other(&right);
-    PyObject* address = PyObject_GetAttr(right.object, state_.address_name.get());
-    if (address == nullptr) return -1;
-    const void* promised = PyLong_AsVoidPtr(address);
-    Py_DecRef(address);
-    PyObject* handle = right.object;
-    right.copy = PyObject_GetAttr(handle, state_.tensor_name.get());
-    if (right.copy == nullptr) return -1;
-    right.object = right.copy;
-    if (read_other(&right) != 0) return -1;
-    if (right.tensor.data() != promised) return 0;
-    const int is_written = has_new_version(handle, right.object);
-    right_is_constant_ = is_written == 0;
-    return is_written < 0 ? -1 : 0;
-  }
-
   // Reads the weights of groups or of a gate, where each is a tensor of its own: the right operand is the first.
   int read_weights() {
     Py_ssize_t count = 0;
@@ -243,51 +220,7 @@ class Call : private Reader {
     return 0;
   }
 
-  // Says whether torch has counted a write of a promised tensor: 1 or 0, or -1 with a Python error set.
-  int has_new_version(PyObject* handle, PyObject* tensor) {
-    PyObject* before = PyObject_GetAttr(handle, state_.version_name.get());
-    if (before == nullptr) return -1;
-    if (is_none(before)) {
-      Py_DecRef(before);
-      return 0;
-    }
-    PyObject* now = PyObject_GetAttr(tensor, state_.version_name.get());
-    const int is_equal = now == nullptr ? -1 : PyObject_RichCompareBool(now, before, Py_EQ);
-    if (now != nullptr) Py_DecRef(now);
-    Py_DecRef(before);
-    return is_equal < 0 ? -1 : 1 - is_equal;
-  }
-
-  static void* allocate_workspace(void* context, size_t num_bytes) {
-    return static_cast<Call*>(context)->allocate(num_bytes);
-  }
-
-  // Called without the GIL, in the midst of a launch.
-  void* allocate(size_t num_bytes) {
-    return without_gil_->with_gil([this, num_bytes]() -> void* {
-      workspace_.release();  // of the launch before, if there are several: it is done by the time that this one begins
-      const auto extent = static_cast<int64_t>(num_bytes);
-      const DLDataType bytes = {kDLUInt, 8, 1};
-      has_failed_ = workspace_.allocate(*left_.type.api, left_.view()->device, bytes, &extent, 1) != 0;
-      return has_failed_ ? nullptr : workspace_.data();
-    });
-  }
-
-  int launch(const Problems& problems) {
-    aot_gemm_status_t status = AOT_GEMM_OK;
-    {
-      WithoutGil scope;
-      without_gil_ = &scope;
-      status = aot_gemm_launch_allocating(&problems.first, &allocate_workspace, this, stream_);
-      for (int64_t i = 1; i < problems.count && status == AOT_GEMM_OK; ++i) {
-        const aot_gemm_problem_t problem = problems.at(i);
-        status = aot_gemm_launch_allocating(&problem, &allocate_workspace, this, stream_);
-      }
-    }
-    // The framework's own error says more than that there is no workspace.
-    if (status != AOT_GEMM_OK && !has_failed_) raise_status(state_, status);
-    return status == AOT_GEMM_OK ? 0 : -1;
-  }
+  using Reader::launch;
 
   int launch(const aot_rows_problem_t& problem) {
     aot_gemm_status_t status = AOT_GEMM_OK;
@@ -335,10 +268,7 @@ class Call : private Reader {
   Field others_[kNumOperands];  // the operands that there are beside the left one
   Operand* operands_[kNumOperands];  // by Field; written for those alone
   alignas(Operand) unsigned char storage_[kNumOperands][sizeof(Operand)];  // where they are, in their own order
-  HeldTensor workspace_;
-  WithoutGil* without_gil_ = nullptr;
   bool right_is_constant_ = false;
-  bool has_failed_ = false;
 };
 
 }  // namespace

@@ -84,6 +84,8 @@ struct Operation {
   bool has_residual() const { return epilogue == Epilogue::kResidual; }
   // With a gate B has 2 n rows: the gate's and the linear ones.
   bool has_gate() const { return epilogue == Epilogue::kSwiglu || epilogue == Epilogue::kGeglu; }
+  // Says whether B, D and the bias are those of several weights.
+  bool has_parts() const { return epilogue == Epilogue::kMany; }
   // Says whether groups are found by offsets, and may be of any size.
   bool has_offsets() const { return groups_rows() || grouping == Grouping::kKgrouped; }
   // Says whether groups are runs of rows of D.

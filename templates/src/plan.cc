@@ -37,15 +37,27 @@ aot_gemm_status_t check_group_places(const aot_gemm_problem_t& problem, const Op
   return check_argument(problem.index.data, "index.data");
 }
 
+// Checks that each of several weights is there, and its D.
+aot_gemm_status_t check_part_operands(const aot_gemm_problem_t& problem) {
+  aot_gemm_status_t status = AOT_GEMM_OK;
+  for (int64_t i = 0; i < problem.num_parts && status == AOT_GEMM_OK; ++i) {
+    if (problem.parts[i].n == 0) continue;
+    status = check_argument(problem.parts[i].d.data, "parts[i].d.data");
+    if (status == AOT_GEMM_OK && problem.k > 0) status = check_argument(problem.parts[i].b.data, "parts[i].b.data");
+  }
+  return status;
+}
+
 aot_gemm_status_t check_operands(const aot_gemm_problem_t& problem, const Operation& operation) {
-  aot_gemm_status_t status = check_argument(problem.d.data, "d.data");
+  aot_gemm_status_t status =
+      operation.has_parts() ? check_part_operands(problem) : check_argument(problem.d.data, "d.data");
   const bool needs_bias = operation.bias == Presence::kRequired;
   if (status == AOT_GEMM_OK && needs_bias) status = check_argument(problem.bias.data, "bias.data");
   if (status == AOT_GEMM_OK && operation.takes_further()) status = check_further(problem, operation);
   if (status == AOT_GEMM_OK && operation.has_offsets()) status = check_group_places(problem, operation);
   const bool reads_a = problem.k > 0 && (!operation.gathers() || problem.rows_of_a > 0);
   if (status == AOT_GEMM_OK && reads_a) status = check_argument(problem.a.data, "a.data");
-  if (status != AOT_GEMM_OK || problem.k == 0) return status;
+  if (status != AOT_GEMM_OK || problem.k == 0 || operation.has_parts()) return status;
   if (problem.b_of_groups == nullptr) return check_argument(problem.b.data, "b.data");
   for (int64_t i = 0; i < num_groups_of(problem) && status == AOT_GEMM_OK; ++i) {
     status = check_argument(problem.b_of_groups[i], "b_of_groups[i]");
@@ -121,6 +133,10 @@ void resolve(const aot_gemm_problem_t& problem, int32_t operation, Asked* asked)
   const Operation& own = kOperations[operation];
   if (problem.b_of_groups != nullptr && !is_empty(problem)) {
     asked->storage = stack_of_groups(problem, own);
+    asked->problem = &asked->storage;
+  }
+  if (own.has_parts() && !is_empty(problem)) {
+    asked->storage = as_first_part(problem);
     asked->problem = &asked->storage;
   }
   if (!is_batch(problem, own) || own.grouping == Grouping::kBatched || is_empty(problem)) return;
@@ -284,7 +300,10 @@ aot_gemm_status_t plan_kernel(int32_t index, const aot_gemm_problem_t& problem, 
   }
   plan->kernel = index;
   const bool has_places = problem.b_of_groups != nullptr && !is_empty(problem);
-  const aot_gemm_problem_t stated = has_places ? stack_of_groups(problem, kOperations[operation]) : problem;
+  const bool has_parts = kOperations[operation].has_parts() && !is_empty(problem);
+  const aot_gemm_problem_t stated = has_places  ? stack_of_groups(problem, kOperations[operation])
+                                    : has_parts ? as_first_part(problem)
+                                                : problem;
   canonicalise(stated, kOperations[operation], kernel.num_strides == 2 ? kAsStated : 1u << kernel.layout, &plan->problem);
   if (kernel.num_strides == 2 || is_empty(problem)) return measure_workspace(plan);
   const Canonical& canonical = plan->problem;

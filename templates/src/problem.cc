@@ -263,6 +263,8 @@ bool align_rows(const aot_gemm_problem_t& problem, const Operation& operation, W
   return strides->residual[0] != 0;
 }
 
+int32_t lowest_of(uint64_t bits) { return static_cast<int32_t>(bits & (~bits + 1)); }
+
 // Finds of what addresses and leading strides of A and B are multiples, and from part to part of a gate's B, or from product
 // to product of a batch.
 int32_t loads_of(const aot_gemm_problem_t& problem, const Operation& operation, const Strides& strides) {
@@ -274,11 +276,75 @@ int32_t loads_of(const aot_gemm_problem_t& problem, const Operation& operation, 
     bits |= static_cast<uint64_t>(size_of(operation.a, problem.group_strides.a));
     bits |= static_cast<uint64_t>(size_of(operation.b, problem.group_strides.b));
   }
-  return static_cast<int32_t>(bits & (~bits + 1));
+  return lowest_of(bits);
+}
+
+// Writes where a weight, its D and its bias lie, read by strides of rows and of columns.
+void write_part(const aot_gemm_part_t& part, const int64_t* b, const int64_t* d, int64_t* words) {
+  const auto address_of = [](const aot_gemm_tensor_t& x) { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(x.data)); };
+  const int64_t found[] = {part.n, address_of(part.b), b[0], b[1], address_of(part.d), d[0], d[1], address_of(part.bias)};
+  static_assert(sizeof(found) == sizeof(int64_t) * kNumPartWords);
+  std::memcpy(words, found, sizeof(found));
+}
+
+// Has parts that there are not be read where the first lies, without rows.
+void fill_parts(int32_t count, Canonical* canonical) {
+  for (int32_t i = count; i < AOT_GEMM_MAX_PARTS; ++i) {
+    std::memcpy(canonical->parts[i], canonical->parts[0], sizeof(canonical->parts[0]));
+    canonical->parts[i][0] = 0;
+  }
+}
+
+// Writes the weights that have rows as runs along one mode, and joins the bits of their addresses and steps. Says false where
+// one of them is not in the form that is asked for.
+bool align_parts(const aot_gemm_problem_t& problem, const Operation& operation, int32_t layout, Wanted asked,
+                 Canonical* canonical, uint64_t* bits) {
+  int32_t count = 0;
+  const int leading = layout & 1;
+  for (int64_t i = 0; i < problem.num_parts; ++i) {
+    const aot_gemm_part_t& part = problem.parts[i];
+    if (part.n == 0) continue;
+    int64_t b[] = {1, 1};
+    b[leading] = leading_stride(part.b, part.n, problem.k, leading, operation.b, asked);
+    const int64_t d[] = {leading_stride(part.d, problem.m, part.n, 0, operation.d, asked), 1};
+    const bool is_stored = asked == Wanted::kAny || ends_on_a_store(part.n, bytes_of(operation.d));
+    if (b[leading] == 0 || d[0] == 0 || !is_stored) return false;
+    *bits |= bits_of(part.b, b[leading], operation.b);
+    write_part(part, b, d, canonical->parts[count++]);
+  }
+  fill_parts(count, canonical);
+  return true;
+}
+
+void write_form(const aot_gemm_problem_t& problem, int32_t layout, Wanted asked, int32_t loads, Canonical* canonical) {
+  canonical->aligned = asked == Wanted::kAligned;
+  canonical->loads = canonical->aligned ? kAlignmentBytes : loads;
+  canonical->exchanged = false;
+  canonical->b_constant = (problem.flags & AOT_GEMM_B_CONSTANT) != 0;
+  canonical->layout = layout;
+}
+
+// The same as `align` of several weights, each of which is looked at by itself.
+bool align_many(const aot_gemm_problem_t& problem, const Operation& operation, uint32_t layouts, Wanted asked,
+                Canonical* canonical) {
+  for (int32_t layout = 0; layout < 4; ++layout) {
+    if ((layouts >> layout & 1) == 0) continue;
+    Strides strides = {};
+    strides.a[0] = leading_stride(problem.a, problem.m, problem.k, layout >> 1, operation.a, asked);
+    uint64_t bits = bits_of(problem.a, strides.a[0], operation.a);
+    if (strides.a[0] == 0 || !align_parts(problem, operation, layout, asked, canonical, &bits)) continue;
+    strides.b[0] = problem.parts[0].b.strides[layout & 1];  // which no kernel reads by
+    strides.d[0] = problem.parts[0].d.strides[0];
+    write_form(problem, layout, asked, lowest_of(bits), canonical);
+    write_operands(problem, operation, strides, canonical);
+    return true;
+  }
+  return false;
 }
 
 bool align(const aot_gemm_problem_t& problem, const Operation& operation, uint32_t layouts, Wanted asked,
            Canonical* canonical) {
+  if (operation.has_parts()) return align_many(problem, operation, layouts, asked, canonical);
   Strides strides = {};
   if (asked == Wanted::kAligned ? !has_aligned_steps(problem, operation) : operation.has_offsets()) return false;
   // Rows of elements that share bytes are loaded in whole pieces.
@@ -298,11 +364,7 @@ bool align(const aot_gemm_problem_t& problem, const Operation& operation, uint32
     // The parts of a B that is contiguous along its rows, where they take turns, are not.
     const bool is_row_major = (layout & 1) == 0;
     if (operation.has_gate() && !(is_row_major && has_short_steps(problem, operation.b, strides.b[0], asked))) continue;
-    canonical->aligned = asked == Wanted::kAligned;
-    canonical->loads = canonical->aligned ? kAlignmentBytes : loads_of(problem, operation, strides);
-    canonical->exchanged = false;
-    canonical->b_constant = (problem.flags & AOT_GEMM_B_CONSTANT) != 0;
-    canonical->layout = layout;
+    write_form(problem, layout, asked, loads_of(problem, operation, strides), canonical);
     write_operands(problem, operation, strides, canonical);
     return true;
   }
@@ -351,6 +413,22 @@ void canonicalise(const aot_gemm_problem_t& problem, const Operation& operation,
   std::memcpy(strides.d, problem.d.strides, sizeof(strides.d));
   std::memcpy(strides.residual, problem.residual.strides, sizeof(strides.residual));
   write_operands(problem, operation, strides, canonical);
+  if (!operation.has_parts()) return;
+  int32_t count = 0;
+  for (int64_t i = 0; i < problem.num_parts; ++i) {
+    const aot_gemm_part_t& part = problem.parts[i];
+    if (part.n > 0) write_part(part, part.b.strides, part.d.strides, canonical->parts[count++]);
+  }
+  fill_parts(count, canonical);
+}
+
+aot_gemm_problem_t as_first_part(const aot_gemm_problem_t& problem) {
+  const aot_gemm_part_t* part = problem.parts;
+  while (part->n == 0) ++part;
+  aot_gemm_problem_t first = problem;
+  first.b = part->b;
+  first.d = part->d;
+  return first;
 }
 
 }  // namespace aot

@@ -107,7 +107,12 @@ struct Canonical {
   Vector offsets;
   Vector index;
   Addresses b_of_groups;  // of 0 elements where they are one stack
+  int64_t parts[AOT_GEMM_MAX_PARTS][kNumPartWords];  // of several weights, as PART_WORDS of aot.core.signature has them
 };
+
+// States several weights by the first that has rows, with the n of all: what a table is asked for. The problem has been
+// checked, and is not empty.
+aot_gemm_problem_t as_first_part(const aot_gemm_problem_t& problem);
 
 // Bytes of a factor of A, B or D: float32.
 constexpr int64_t kFactorBytes = 4;

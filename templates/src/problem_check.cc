@@ -47,17 +47,45 @@ aot_gemm_status_t check_extents(const aot_gemm_problem_t& problem, const Operati
               problem.n, kMaxExtent / 2);
 }
 
+// Checks that there are as many weights as the operation takes, which have the rows of B between them.
+aot_gemm_status_t check_which_parts(const aot_gemm_problem_t& problem, const Operation& operation) {
+  const bool is_given = problem.parts != nullptr || problem.num_parts != 0;
+  if (!operation.has_parts()) {
+    if (!is_given) return AOT_GEMM_OK;
+    return fail(AOT_GEMM_ERROR_ARGUMENT, "got %" PRId64 " parts, which operation %s does not take; expected null and 0, or an "
+                "operation of several weights, such as bf16_many", problem.num_parts, operation.tag);
+  }
+  if (problem.parts == nullptr || problem.num_parts < 1 || problem.num_parts > AOT_GEMM_MAX_PARTS) {
+    return fail(AOT_GEMM_ERROR_ARGUMENT, "got %" PRId64 " parts at %p, operation %s; expected 1 to %d; launch more weights one "
+                "after the other", problem.num_parts, static_cast<const void*>(problem.parts), operation.tag, AOT_GEMM_MAX_PARTS);
+  }
+  if (problem.b.data != nullptr || problem.d.data != nullptr || problem.bias.data != nullptr || problem.num_groups > 1) {
+    return fail(AOT_GEMM_ERROR_ARGUMENT, "got b, d, a bias or groups beside parts, operation %s; expected none: each part has "
+                "its own, and a batch none; leave them away", operation.tag);
+  }
+  int64_t rows = 0;
+  for (int64_t i = 0; i < problem.num_parts; ++i) {
+    const aot_gemm_status_t status = check_extent("parts[i].n", problem.parts[i].n);
+    if (status != AOT_GEMM_OK) return status;
+    rows += problem.parts[i].n;
+  }
+  if (rows == problem.n) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_SHAPE, "n is %" PRId64 ", and the parts' together %" PRId64 "; expected n to be that of all parts",
+              problem.n, rows);
+}
+
 aot_gemm_status_t check_which(const aot_gemm_problem_t& problem, const Operation& operation) {
   const uint32_t given =
       bit_if_given(Argument::kBias, problem.bias.data) | bit_if_given(Argument::kScaleA, problem.scale_a.data) |
       bit_if_given(Argument::kScaleB, problem.scale_b.data) | bit_if_given(Argument::kResidual, problem.residual.data) |
       bit_if_given(Argument::kScaleD, problem.scale_d.data) | bit_if_given(Argument::kOffsets, problem.offsets.data) |
       bit_if_given(Argument::kIndex, problem.index.data);
-  const aot_gemm_status_t status = check_absent(given, operation.arguments, operation.tag);
+  aot_gemm_status_t status = check_absent(given, operation.arguments, operation.tag);
   if (status == AOT_GEMM_OK && !operation.groups_rows() && problem.b_of_groups != nullptr) {
     return fail(AOT_GEMM_ERROR_ARGUMENT, "got b_of_groups, which operation %s does not take; expected null, or an operation of "
                 "groups of rows", operation.tag);
   }
+  if (status == AOT_GEMM_OK) status = check_which_parts(problem, operation);
   if (status != AOT_GEMM_OK || operation.gathers() || problem.rows_of_a == 0) return status;
   return fail(AOT_GEMM_ERROR_ARGUMENT,
               "rows_of_a is %" PRId64 ", which operation %s does not take; expected 0, or an operation that gathers rows",
@@ -285,6 +313,47 @@ aot_gemm_status_t check_memory(const aot_gemm_problem_t& problem, const Operatio
   return d.check_apart("B", linear, problem.n, problem.k, bytes_of(operation.b));
 }
 
+// Checks the strides of each of several weights, of its D, and of its bias.
+aot_gemm_status_t check_strides_of_parts(const aot_gemm_problem_t& problem) {
+  aot_gemm_status_t status = check_strides("A", problem.a.strides, problem.m, problem.k);
+  for (int64_t i = 0; i < problem.num_parts && status == AOT_GEMM_OK; ++i) {
+    const aot_gemm_part_t& part = problem.parts[i];
+    status = check_strides("B of a part", part.b.strides, part.n, problem.k);
+    if (status == AOT_GEMM_OK) status = check_strides("D of a part", part.d.strides, problem.m, part.n);
+    if (status != AOT_GEMM_OK || part.bias.data == nullptr || part.n <= 1 || part.bias.strides[1] == 1) continue;
+    status = fail(AOT_GEMM_ERROR_STRIDE, "the bias of part %" PRId64 ", of %" PRId64 " elements, has the stride %" PRId64
+                  "; expected 1, elements that are adjacent; copy it", i, part.n, part.bias.strides[1]);
+  }
+  return status;
+}
+
+// Checks that D of a part shares no element with itself, an operand, or D of a later part.
+aot_gemm_status_t check_memory_of_part(const aot_gemm_problem_t& problem, const Operation& operation, int64_t number) {
+  const int64_t element_bytes = bytes_of(operation.d);
+  Result d(problem.parts[number].d);
+  aot_gemm_status_t status = d.check(problem.m, problem.parts[number].n, element_bytes);
+  const bool reads = problem.k > 0;
+  if (status == AOT_GEMM_OK && reads) status = d.check_apart("A", problem.a, problem.m, problem.k, bytes_of(operation.a));
+  for (int64_t i = 0; i < problem.num_parts && status == AOT_GEMM_OK; ++i) {
+    const aot_gemm_part_t& part = problem.parts[i];
+    if (part.n == 0) continue;
+    if (reads) status = d.check_apart("B of a part", part.b, part.n, problem.k, bytes_of(operation.b));
+    if (status == AOT_GEMM_OK && part.bias.data != nullptr) {
+      status = d.check_apart("the bias of a part", part.bias, 1, part.n, bytes_of(operation.bias_element));
+    }
+    if (status == AOT_GEMM_OK && i > number) status = d.check_apart("D of another part", part.d, problem.m, part.n, element_bytes);
+  }
+  return status;
+}
+
+aot_gemm_status_t check_parts(const aot_gemm_problem_t& problem, const Operation& operation) {
+  aot_gemm_status_t status = check_strides_of_parts(problem);
+  for (int64_t i = 0; i < problem.num_parts && status == AOT_GEMM_OK; ++i) {
+    if (problem.parts[i].n > 0) status = check_memory_of_part(problem, operation, i);
+  }
+  return status;
+}
+
 }  // namespace
 
 aot_gemm_status_t check(const aot_gemm_problem_t& problem, int32_t* index) {
@@ -296,6 +365,7 @@ aot_gemm_status_t check(const aot_gemm_problem_t& problem, int32_t* index) {
   if (status == AOT_GEMM_OK) status = check_which(problem, operation);
   if (status == AOT_GEMM_OK && is_empty(problem)) status = check_batch(problem, operation);
   if (status != AOT_GEMM_OK || is_empty(problem)) return status;
+  if (operation.has_parts()) return check_parts(problem, operation);
   status = check_bias(problem, operation);
   if (status == AOT_GEMM_OK) status = check_strides("A", problem.a.strides, rows_of_a(problem, operation), problem.k);
   if (status == AOT_GEMM_OK && !operation.weight.is_packed()) {

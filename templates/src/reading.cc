@@ -145,6 +145,69 @@ int Reader::release(const Operand& operand) {
   return status;
 }
 
+void* Reader::allocate_workspace(void* context, size_t num_bytes) { return static_cast<Reader*>(context)->allocate(num_bytes); }
+
+void* Reader::allocate(size_t num_bytes) {
+  return without_gil_->with_gil([this, num_bytes]() -> void* {
+    workspace_.release();  // of the launch before, if there are several: it is done by the time that this one begins
+    const auto extent = static_cast<int64_t>(num_bytes);
+    const DLDataType bytes = {kDLUInt, 8, 1};
+    has_failed_ = workspace_.allocate(*left_.type.api, left_.view()->device, bytes, &extent, 1) != 0;
+    return has_failed_ ? nullptr : workspace_.data();
+  });
+}
+
+int Reader::launch(const Problems& problems) {
+  aot_gemm_status_t status = AOT_GEMM_OK;
+  {
+    WithoutGil scope;
+    without_gil_ = &scope;
+    status = aot_gemm_launch_allocating(&problems.first, &allocate_workspace, this, stream_);
+    for (int64_t i = 1; i < problems.count && status == AOT_GEMM_OK; ++i) {
+      const aot_gemm_problem_t problem = problems.at(i);
+      status = aot_gemm_launch_allocating(&problem, &allocate_workspace, this, stream_);
+    }
+  }
+  // The framework's own error says more than that there is no workspace.
+  if (status != AOT_GEMM_OK && !has_failed_) raise_status(state_, status);
+  return status == AOT_GEMM_OK ? 0 : -1;
+}
+
+int Reader::read_weight(Operand* weight, bool* is_constant) {
+  *is_constant = false;
+  PyObject* type = PyObject_Type(weight->object);
+  const bool is_promised = type == state_.constant.get();
+  Py_DecRef(type);
+  if (!is_promised) return read_other(weight);
+  PyObject* address = PyObject_GetAttr(weight->object, state_.address_name.get());
+  if (address == nullptr) return -1;
+  const void* promised = PyLong_AsVoidPtr(address);
+  Py_DecRef(address);
+  PyObject* handle = weight->object;
+  weight->copy = PyObject_GetAttr(handle, state_.tensor_name.get());
+  if (weight->copy == nullptr) return -1;
+  weight->object = weight->copy;
+  if (read_other(weight) != 0) return -1;
+  if (weight->tensor.data() != promised) return 0;
+  const int is_written = has_new_version(handle, weight->object);
+  *is_constant = is_written == 0;
+  return is_written < 0 ? -1 : 0;
+}
+
+int Reader::has_new_version(PyObject* handle, PyObject* tensor) {
+  PyObject* before = PyObject_GetAttr(handle, state_.version_name.get());
+  if (before == nullptr) return -1;
+  if (is_none(before)) {
+    Py_DecRef(before);
+    return 0;
+  }
+  PyObject* now = PyObject_GetAttr(tensor, state_.version_name.get());
+  const int is_equal = now == nullptr ? -1 : PyObject_RichCompareBool(now, before, Py_EQ);
+  if (now != nullptr) Py_DecRef(now);
+  Py_DecRef(before);
+  return is_equal < 0 ? -1 : 1 - is_equal;
+}
+
 int Reader::read_written(Operand* operand, const char* name) {
   if (read_other(operand, true) != 0) return -1;
   if (!operand->tensor.is_read_only()) return 0;

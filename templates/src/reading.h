@@ -2,6 +2,7 @@
 #ifndef AOT_GEMM_READING_H_
 #define AOT_GEMM_READING_H_
 
+#include "products.h"
 #include "python_state.h"
 
 namespace aot {
@@ -46,10 +47,17 @@ class Reader {
   // is to come after what that has enqueued.
   int read_other(Operand* operand, bool is_written = false);
 
+  // Reads a weight, which may be one that is promised to be constant; says whether it is. The promise is of the memory that
+  // the tensor had when it was made.
+  int read_weight(Operand* weight, bool* is_constant);
+
   // Reads one that is written, under its name in Python, and refuses one that must not be.
   int read_written(Operand* operand, const char* name);
 
   int order(void* first, void* second);
+
+  // Launches products one after the other, on the stream and with memory of the left operand's framework.
+  int launch(const Problems& problems);
 
   // Has the framework of an operand that is not the left one's wait for the launch, before it reads or frees the
   // operand.
@@ -68,7 +76,18 @@ class Reader {
   // Reads the capsule of an operand without an exchange API: its framework is told the stream that is to wait for it.
   int read_capsule(Operand* operand, bool is_written);
 
-  bool has_asked_ = false;  // what follows is known
+  // Says whether torch has counted a write of a promised tensor: 1 or 0, or -1 with a Python error set.
+  int has_new_version(PyObject* handle, PyObject* tensor);
+
+  static void* allocate_workspace(void* context, size_t num_bytes);
+
+  // Called without the GIL, in the midst of a launch.
+  void* allocate(size_t num_bytes);
+
+  HeldTensor workspace_;
+  WithoutGil* without_gil_ = nullptr;
+  bool has_failed_ = false;  // to allocate
+  bool has_asked_ = false;   // what follows is known
   TorchGuard::Recording recording_ = {false, false};
 };
 

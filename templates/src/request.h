@@ -10,7 +10,7 @@ namespace aot {
 
 // What a function of the Python API computes is its Product. The products give D = A @ B^T; they differ in how the right operand
 // is held: kGatedLinear's has the rows of two, kGroupedLinear's is a stack of one for each group, kPackedLinear's the
-// bytes of a packed weight. kConstant stands for the
+// bytes of a packed weight; kLinearMany has several, which are no record's. kConstant stands for the
 // function that only looks at a weight, as the left operand. Those from kRmsNorm on are of operations on rows, in the order of
 // RowFunction.
 

@@ -271,6 +271,7 @@ aot_gemm_status_t launch(int32_t index, int32_t tile_order, Canonical* operands,
     const int64_t own = workspace_bytes(kernel.workspace, problem.m, problem.n);
     places = {static_cast<char*>(workspace) + own, {problem.b_of_groups.shape[0]}};
   }
+  Vector parts = {operands->parts, {AOT_GEMM_MAX_PARTS * kNumPartWords}};
   int32_t told_order = kernel.first_order + tile_order;
   int32_t may_prefetch_b = problem.b_constant && kPrefetchesWeights;
   ArgumentValues values;
@@ -286,6 +287,7 @@ aot_gemm_status_t launch(int32_t index, int32_t tile_order, Canonical* operands,
   values[Argument::kIndex] = &operands->index;
   values[Argument::kBOfGroups] = &operands->b_of_groups;
   values[Argument::kPlaces] = &places;
+  values[Argument::kParts] = &parts;
   values[Argument::kWorkspace] = &scratch;
   values[Argument::kPrefetchB] = &may_prefetch_b;
   values[Argument::kTileOrder] = &told_order;

@@ -13,7 +13,7 @@ from tests.readings import readings
 from tests.runtime import host, torch_reference
 from tests.runtime.exchange import Framework
 from tests.runtime.rows import with_rows
-from tests.runtime.stating import DENSE, IN_ATOMS, PACKED
+from tests.runtime.stating import DENSE, IN_ATOMS, MANY, PACKED
 from tests.runtime.tensors import BFLOAT16, E4M3, FLOAT16, FLOAT32, INT32, UINT8, install_cupy
 
 __all__ = ["readings"]
@@ -49,7 +49,7 @@ def library(random_library):
 @pytest.fixture(scope="session")
 def every_manifest():
     """Give a manifest of every operation of the catalogue."""
-    return host.random_manifest(3, DENSE)
+    return host.random_manifest(3, [*DENSE, *MANY])
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,11 @@ from aot.measure.call_structs import ProblemStruct, TensorStruct
 
 IN_ATOMS = tuple(x for x in Operation if x.types.factors is FactorLayout.ATOMS)
 """The operations of narrow elements whose factors lie in atoms."""
-DENSE = tuple(x for x in Operation if x.grouping is Grouping.DENSE and x not in IN_ATOMS and x.types.weight is None)
+MANY = tuple(x for x in Operation if x.has_parts)
+"""The operations of several weights, whose operands are stated by part: test_many.py."""
+DENSE = tuple(
+    x for x in Operation if x.grouping is Grouping.DENSE and x not in (*IN_ATOMS, *MANY) and x.types.weight is None
+)
 """The operations of one product, whose operands are matrices of whole bytes."""
 
 PACKED = (Operation.BF16_INT4_G128_KK, Operation.BF16_NVFP4_KK, Operation.FP16_INT8_KK)

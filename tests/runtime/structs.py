@@ -60,6 +60,7 @@ class FakeLaunch(ctypes.Structure):
         ("index", Vector),
         ("b_of_groups", Vector),
         ("places", Vector),
+        ("parts", ctypes.c_int64 * 8 * 4),
     )
 
 

@@ -366,8 +366,8 @@ def test_the_packages_catalogue_is_the_toolchains(every_package):
     rows = every_package._catalogue.CATALOGUE
     asked = [x for x in Operation if x is x.layouts[0] and x.grouping is not Grouping.BATCHED]
     assert [(x.call, x.tag, x.grouping) for x in rows] == [(x.call, x.tag, x.grouping.value) for x in asked]
-    in_atoms, packed = {x.call for x in IN_ATOMS}, {x.call for x in Operation if x.b.weight is not None}
-    assert {x.call for x in rows if x.grouping == "dense"} == {x.call for x in by_call()} | in_atoms | packed
+    others = {x.call for x in [*IN_ATOMS, *Operation] if x in IN_ATOMS or x.b.weight is not None or x.has_parts}
+    assert {x.call for x in rows if x.grouping == "dense"} == {x.call for x in by_call()} | others
     by_tag = {x.tag: x for x in Operation}
     for row in rows:
         operation = by_tag[row.tag]

@@ -21,6 +21,12 @@ def plain_gradients():
         yield
 
 
+@pytest.fixture(autouse=True)
+def inductor(monkeypatch):
+    # It imports setuptools, which refuses a distutils that another test has imported before it, unless told so.
+    monkeypatch.setenv("SETUPTOOLS_USE_DISTUTILS", "stdlib")
+
+
 class Layers(nn.Module):
     def __init__(self):
         super().__init__()
@@ -32,9 +38,7 @@ class Layers(nn.Module):
         return self.head(x), self.wide(x.float()), x @ x.transpose(-1, -2)
 
 
-def test_products_of_a_model_that_is_not_patched_are_the_packages(module, calls, monkeypatch):
-    # Inductor imports setuptools, which refuses a distutils that another test has imported before it, unless told so.
-    monkeypatch.setenv("SETUPTOOLS_USE_DISTUTILS", "stdlib")
+def test_products_of_a_model_that_is_not_patched_are_the_packages(module, calls):
     model, x = Layers(), random_tensor(5, 32)
     expected = model(x)
     compiled = torch.compile(model, fullgraph=True, options=module.inductor_options())
@@ -66,8 +70,7 @@ def error_of(got, expected):
     return float((got.float() - expected.float()).norm() / expected.float().norm())
 
 
-def test_what_stands_beside_products_is_joined(module, calls, monkeypatch):
-    monkeypatch.setenv("SETUPTOOLS_USE_DISTUTILS", "stdlib")
+def test_what_stands_beside_products_is_joined(module, calls):
     model, x = Block(), random_tensor(5, 32)
     expected = model(x)
     got = torch.compile(model, fullgraph=True, options=module.inductor_options())(x)
@@ -75,16 +78,21 @@ def test_what_stands_beside_products_is_joined(module, calls, monkeypatch):
     assert error_of(got, expected) < 0.01
 
 
-def test_aotinductor_takes_an_exported_program_that_is_joined(module, calls, monkeypatch, tmp_path):
-    monkeypatch.setenv("SETUPTOOLS_USE_DISTUTILS", "stdlib")
-    model, x = Block(), random_tensor(5, 32)
-    program = module.fuse(torch.export.export(model, (x,)))
+def test_aotinductor_takes_an_exported_program_whose_products_are_called_or_joined(module, calls, tmp_path):
+    """What it compiled is loaded in this process, where the module was imported, as its documentation asks."""
+
+    class Layer(Block):
+        def forward(self, x, weight):
+            return module.linear(super().forward(x) * 2, weight) + 1
+
+    model, x, weight = Layer(), random_tensor(5, 32), random_tensor(48, 32)
+    program = module.fuse(torch.export.export(model, (x, weight), strict=True))
     path = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "model.pt2"))
     loaded = torch._inductor.aoti_load_package(path)
     calls.clear()
-    got = loaded(x)
-    assert calls == ["rms_norm", "gated_linear", "linear"]
-    assert error_of(got, model(x)) < 0.01
+    got = loaded(x, weight)
+    assert calls == ["rms_norm", "gated_linear", "linear", "linear"]
+    assert error_of(got, model(x, weight)) < 0.01
 
 
 def test_a_pass_names_the_wheel_for_caches(module, every_package):

@@ -7,7 +7,6 @@ that what torch does around them is torch's own.
 from __future__ import annotations
 
 import random
-import shutil
 from importlib import import_module
 from types import SimpleNamespace
 
@@ -327,25 +326,6 @@ def test_an_exported_program_has_the_operator(module, calls, strict):
     ]
     other = random_tensor(9, K)
     torch.testing.assert_close(program.module()(other), layer(other))
-
-
-@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a C++ compiler on a CPU")
-def test_aotinductor_compiles_an_exported_program_and_calls_the_operator(module, calls, tmp_path, monkeypatch):
-    """What it compiled is loaded in this process, where the module was imported, as its documentation asks."""
-    # Inductor imports setuptools, which refuses a distutils that another test has imported before it, unless told so.
-    monkeypatch.setenv("SETUPTOOLS_USE_DISTUTILS", "stdlib")
-    weight, x = random_tensor(N, K), random_tensor(M, K)
-
-    class Layer(torch.nn.Module):
-        def forward(self, x, weight):
-            return module.linear(x * 2, weight) + 1
-
-    program = torch.export.export(Layer(), (x, weight), strict=True)
-    path = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "layer.pt2"))
-    calls.clear()
-    found = torch._inductor.aoti_load_package(path)(x, weight)
-    assert len(calls) == 1
-    torch.testing.assert_close(found, Layer()(x, weight), rtol=0.02, atol=0.02)
 
 
 def test_an_export_of_tensors_that_are_said_to_be_on_a_gpu(module):

@@ -51,6 +51,11 @@ def linear(
     return give(values, out_dtype or (torch.bfloat16 if scale_x is not None else x.dtype), out)
 
 
+def linear_many(x, weights, biases, *, out):
+    for weight, bias, result in zip(weights, biases, out, strict=True):
+        linear(x, weight, bias, out=result)
+
+
 def gated_linear(
     x,
     weight,
@@ -226,7 +231,7 @@ def stand_in(package, monkeypatch):
         return function
 
     PACKING.update(vars(import_module(f"{package.__name__}._torch_packed")))
-    for name in ("linear", "gated_linear", "matmul", "grouped_linear", "packed_linear"):
+    for name in ("linear", "linear_many", "gated_linear", "matmul", "grouped_linear", "packed_linear"):
         monkeypatch.setattr(package._operations, name, standing_in(name))
     for name in ("rms_norm", "layer_norm", "silu_mul", "gelu_tanh_mul", "rotary", "quantize"):
         monkeypatch.setattr(package._rows, name, norm(name))

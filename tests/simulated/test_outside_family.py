@@ -19,6 +19,7 @@ from aot.core.knobs import PlainKnobs
 from aot.families import check_knobs, family_of
 from aot.measure.tuning_set import read_tuning_set
 from aot.package.wheel_check import read_wheel_manifest
+from aot.select import pipeline
 from aot.select.times.record import parse_record, read_record, record_text
 from tests.compiling import STORE, compile_kernels
 from tests.emulated import CACHE
@@ -127,11 +128,13 @@ def test_its_times_are_recorded_by_its_knobs(example, record):
 
 def test_the_table_takes_it_and_the_wheel_has_it_with_its_licence(example, record, tmp_path, monkeypatch):
     coarse_grid(monkeypatch)
+    monkeypatch.setattr(pipeline, "committed_selection", lambda _: None)  # it takes seconds to read
     monkeypatch.chdir(tmp_path)
     (tmp_path / "build").mkdir()
     (tmp_path / "build" / "artifacts").symlink_to(STORE)
     selection, dist = tmp_path / "simulated.json", tmp_path / "dist"
-    aot("select", "--target", "h200", "--record", record, "--operations", "bf16_kk", "-o", selection)
+    words = ("--record", record, "--operations", "bf16_kk", "--no-curve", "-o", selection)
+    aot("select", "--target", "h200", *words)
     told = aot("explain", "--target", "h200", "--selection", selection, 1, 136, 72)
     assert f"bf16_kk_{example.kernel}" in told
     aot("build", "--target", "h200", "--selection", selection, "--dist", dist)

@@ -143,6 +143,7 @@ class EdgeShape:
             and not arranged.has_row_major_blocks,
             "with interleaved gates": operation.gate is not None and arranged.is_interleaved,
             "with linear rows in front of the gate's": operation.gate is not None and arranged.is_linear_first,
+            f"of {arranged.num_parts} weights": operation.has_parts,
             "with one A for all": arranged.shares_a,
             "with one B for all": arranged.shares_b,
             f"and rounded up to multiples of {self.stride_multiple}": self.stride_multiple > 1,
@@ -204,10 +205,23 @@ SIZES = (GroupSizes.RANDOM, GroupSizes.ALL_IN_ONE, GroupSizes.ONES, GroupSizes.S
 """What the cases of groups take in turn: of eleven shapes each has small and large ones."""
 
 
+PART_ARRANGEMENTS = (
+    PLAIN,
+    Arrangement(num_parts=3),
+    Arrangement(num_parts=2, has_bias=False),
+    Arrangement(num_parts=4),
+    Arrangement(has_bias=False),
+    Arrangement(num_parts=4, has_bias=False),
+)
+"""What the cases of several weights take in turn."""
+
+
 def arrangements_of(operation: Operation) -> tuple[Arrangement, ...]:
     """Return what an operation's cases take in turn."""
     if operation.grouping is Grouping.BATCHED:
         return BATCHED_ARRANGEMENTS
+    if operation.has_parts:
+        return PART_ARRANGEMENTS
     if is_16_bit_product(operation):
         return (PLAIN,)
     if operation.gate is not None and operation.types.factors is FactorLayout.BLOCK:

@@ -38,8 +38,10 @@ def timed_arrangement(operation: Operation) -> Arrangement:
     """Return what of an operation's optional operands is there when its kernels are timed, as where it is used most.
 
     A bias is there before an activation, and not before a gate or beside a residual; rows have factors of their own.
+    Several weights are three, as query, key and value.
     """
-    return Arrangement(has_bias=operation.epilogue is Epilogue.BIAS or operation.activation is not None)
+    has_bias = operation.epilogue is Epilogue.BIAS or operation.activation is not None
+    return Arrangement(has_bias=has_bias, num_parts=3 if operation.has_parts else 1)
 
 
 def timed_positions(problem: Problem, number: int, rng: np.random.Generator) -> dict[Argument, Bits]:

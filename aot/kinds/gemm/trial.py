@@ -50,6 +50,19 @@ def _parts(case: EdgeShape, bits: Mapping[Argument, Bits]) -> list[Part]:
     return parts
 
 
+def _part_extents(problem: Problem, arrangement: Arrangement) -> tuple[int, ...]:
+    """Share the rows of B between weights, where an operation has several; some have none where there are few.
+
+    The first has the most, and each whole 16 bytes of D where n has.
+    """
+    if not problem.operation.has_parts:
+        return ()
+    step = 8 if problem.n % 8 == 0 else 1
+    num_others = arrangement.num_parts - 1
+    other = problem.n // step // (num_others + 2) * step
+    return (problem.n - other * num_others, *(other,) * num_others)
+
+
 def made_up(problem: Problem) -> dict[Argument, Tensor]:
     """Return packed operands that are stated and never read: at addresses that are aligned, and APART."""
     return {x: Tensor((i + 1) * APART, y) for i, (x, y) in enumerate(operands(problem, 0, PLAIN).items())}
@@ -98,6 +111,7 @@ class GemmTrial(Trial):
             tensors,
             is_interleaved=arranged.is_interleaved and has_gate,
             is_linear_first=arranged.is_linear_first and has_gate,
+            part_extents=_part_extents(case.problem, arranged),
         )
 
     def timed(self, problem: Problem) -> Mapping[Argument, Placed]:
@@ -121,7 +135,8 @@ class GemmTrial(Trial):
     def timed_call(self, problem: Problem, addresses: Mapping[Argument, int], arrangement: Arrangement) -> GemmCall:
         """Return the call of a timed problem."""
         placed = operands(problem, 0, arrangement)
-        return GemmCall(problem, {x: Tensor(addresses[x], matrix) for x, matrix in placed.items()})
+        tensors = {x: Tensor(addresses[x], matrix) for x, matrix in placed.items()}
+        return GemmCall(problem, tensors, part_extents=_part_extents(problem, arrangement))
 
     def sample(
         self,

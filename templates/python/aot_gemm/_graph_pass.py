@@ -28,8 +28,8 @@ class GraphReport:
     """What a pass has replaced, and how often: by what was joined."""
 
     counts: dict[str, int] = field(default_factory=dict)
-    """Of `product`, `activation`, `sum`, `gate`, `groups`, `norm`, `sum and norm`, `norm and quantisation`,
-    `gate of rows` and `rotary`."""
+    """Of `product`, `several weights`, `activation`, `sum`, `gate`, `groups`, `norm`, `sum and norm`,
+    `norm and quantisation`, `gate of rows` and `rotary`."""
 
     def __str__(self) -> str:
         """Say it in a line."""

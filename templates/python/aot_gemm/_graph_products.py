@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from operator import getitem
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.fx import Graph, Node
 
@@ -11,6 +11,7 @@ from . import _torch_modules, errors
 from ._extras import GATES
 from ._graph_choice import is_chosen
 from ._graph_expressions import activation_of
+from ._graph_many import join_many
 from ._graph_match import MUL, aten, is_used_by, same_extent, same_shape, value_of
 from ._graph_nodes import (
     OPERATORS,
@@ -23,6 +24,9 @@ from ._graph_nodes import (
 )
 from ._table import plan
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _SPLITS = (aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default)
 _HALVES = _MATRIX_DIMS = 2
 
@@ -30,12 +34,23 @@ _HALVES = _MATRIX_DIMS = 2
 def replace_products(graph: Graph) -> dict[str, int]:
     """Replace the products of a graph; return how many there were, by what was joined."""
     counts: dict[str, int] = {}
-    for step in (_join_gate, _join_sum, _join_activation, _take_alone, _take_groups):
-        for node in list(graph.nodes):
-            if node.op == "call_function" and (name := step(node)) is not None:
-                counts[name] = counts.get(name, 0) + 1
-        clean(graph)
+    for step in (_join_gate, _join_sum, _join_activation):
+        _count_steps(graph, step, counts)
+    joined = join_many(graph)
+    if joined:
+        counts["several weights"] = joined
+    clean(graph)
+    for step in (_take_alone, _take_groups):
+        _count_steps(graph, step, counts)
     return counts
+
+
+def _count_steps(graph: Graph, step: Callable[[Node], str | None], counts: dict[str, int]) -> None:
+    """Take a step at each node, and count what was replaced by its name."""
+    for node in list(graph.nodes):
+        if node.op == "call_function" and (name := step(node)) is not None:
+            counts[name] = counts.get(name, 0) + 1
+    clean(graph)
 
 
 def _join_gate(node: Node) -> str | None:

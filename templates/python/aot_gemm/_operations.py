@@ -19,7 +19,7 @@ from ._enumerations import ALLOW_TF32, INTERLEAVED, USE_FAST_ACCUM, WEIGHT_FORMA
 from ._extras import ACTIVATIONS, GATES, mode_flags, refuse_activation, split_factors, weights_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import ParamSpec
 
     _Parameters = ParamSpec("_Parameters")
@@ -224,6 +224,21 @@ def grouped_linear(
     return _products.grouped_linear(
         x, first, bias, out, scale_x, scale_w, offsets, index, weights, epilogue, element, flags
     )
+
+
+def linear_many(x: Any, weights: Sequence[Any], biases: Sequence[Any], *, out: Sequence[Any]) -> None:
+    """Compute x @ weight^T + bias of each of several weights into tensors of their own, in one launch.
+
+    Args:
+        x: (..., k), bfloat16 or float16, in GPU memory.
+        weights: one to four of (n, k), of x's type, or what `constant` returned for one.
+        biases: as many, each (n,) of x's type, or None.
+        out: as many, each (..., n) of x's type, written to.
+
+    Raises:
+        AotGemmError: one of its classes, as of `linear`.
+    """
+    _products.linear_many(x, tuple(weights), tuple(biases), tuple(out))
 
 
 def packed_linear(

@@ -30,6 +30,7 @@ class Computed(TypedDict, total=False):
     activation: str | None
     residual: bool
     gated: bool
+    many: bool
     weight_dtype: Any
     scales: str | None
     out_dtype: Any
@@ -107,6 +108,7 @@ def request_of(
     activation: str | None = None,
     residual: bool = False,
     gated: bool = False,
+    many: bool = False,
     weight_dtype: Any = None,
     scales: str | None = None,
     out_dtype: Any = None,
@@ -125,6 +127,8 @@ def request_of(
         epilogue = EPILOGUES[known["silu" if gated and activation is None else activation]]
     except (KeyError, TypeError):
         _extras.refuse_activation("gated_linear" if gated else "linear", activation)
+    if many:
+        epilogue = "many" if (epilogue, residual) == ("none", False) else _refuse_steps_of_many()
     found = BLOCK_FORMATS.get(dtype) if isinstance(dtype, str) else None
     if found is not None and weight_dtype in (None, dtype) and scales is None:
         d = "bfloat16" if out_dtype is None else dtype_name("out_dtype", out_dtype)
@@ -140,6 +144,13 @@ def request_of(
     if d is None:
         d = "bfloat16" if scale != "none" else "int32" if a == "int8" else a
     return Request("plan", a, b, d, scale, "float32", epilogue, "dense", bool(bias), bool(residual), *allowed)
+
+
+def _refuse_steps_of_many() -> NoReturn:
+    """Raise that nothing but a bias is added to the products of several weights."""
+    raise errors.UnsupportedError(
+        "many goes with bias alone; got an activation, a gate or a residual beside it; leave them away"
+    )
 
 
 def parse(text: str) -> Request:

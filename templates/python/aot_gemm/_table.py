@@ -320,9 +320,9 @@ def plan(
             asked if the wheel has several tables; where there is no GPU, the first table.
         options: what is computed, as `linear` has it: `bias` and `residual` as booleans, `activation`, `out_dtype`,
             `allow_tf32` and `use_fast_accum`; `gated` for `gated_linear`, whose activation is by default "silu";
-            `weight_dtype`, where it is not that of x; and `scales`, "vector" for factors of rows or one for all,
-            "block" for those of blocks, by default those that the types need: vectors for float8, and for int8 of a
-            floating result.
+            `many` for `torch.linear_many`, with the n of all weights; `weight_dtype`, where it is not that of x; and
+            `scales`, "vector" for factors of rows or one for all, "block" for those of blocks, by default those that
+            the types need: vectors for float8, and for int8 of a floating result.
 
     Raises:
         DtypeError: there is no such element type, or no product of those.

@@ -8,7 +8,10 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
-from . import _torch_packed_linear  # noqa: F401 - which registers its operator
+from . import (
+    _torch_many,  # noqa: F401 - which registers its operator
+    _torch_packed_linear,  # noqa: F401
+)
 from ._torch_blocks import PACKED
 from ._torch_operators import NAMESPACE
 
@@ -20,6 +23,12 @@ def _linear_flops(x: Any, weight: Any, *_: Any, **__: Any) -> int:
     """Count two operations for each element of x and row of the weight, as torch does of mm and addmm."""
     num_held = 2 if x.dtype in PACKED else 1
     return int(2 * num_held * math.prod(x.shape) * weight.shape[0])
+
+
+@register_flop_formula(_operators.linear_many)
+def _linear_many_flops(x_shape: Any, weight_shapes: Any, *_: Any, **__: Any) -> int:
+    """Count the same of each of several weights."""
+    return int(2 * math.prod(x_shape) * sum(shape[0] for shape in weight_shapes))
 
 
 @register_flop_formula(_operators.packed_linear)

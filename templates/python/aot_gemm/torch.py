@@ -34,6 +34,7 @@ from ._torch_checkpoints import load_packed
 from ._torch_export import fuse
 from ._torch_grouped import grouped_linear
 from ._torch_load import load_quantized
+from ._torch_many import linear_many
 from ._torch_modules import Linear
 from ._torch_packed import PackedWeight, pack, unpack
 from ._torch_patch import patch, patched, quantize_model, unpatch
@@ -58,6 +59,7 @@ __all__ = [
     "inductor_options",
     "layer_norm",
     "linear",
+    "linear_many",
     "load_packed",
     "load_quantized",
     "matmul",

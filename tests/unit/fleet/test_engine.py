@@ -65,7 +65,7 @@ class Squares:
     """The job; a result of 49 is refused once."""
 
     role: Role = Role.COMPILES
-    limits: Limits = field(default_factory=lambda: Limits(silence_s=1.0, max_losses=4))
+    limits: Limits = field(default_factory=lambda: Limits(silence_s=4.0, max_losses=4))
     refused: list = field(default_factory=list)
 
     def unlike(self, worker):

@@ -93,8 +93,9 @@ enum class Epilogue : int32_t {
   kResidual,
   kSwiglu,
   kGeglu,
+  kMany,
 };
-constexpr int32_t kNumEpilogues = 9;
+constexpr int32_t kNumEpilogues = 10;
 constexpr const char* kEpilogueWords[] = {
     "none",
     "bias",
@@ -105,6 +106,7 @@ constexpr const char* kEpilogueWords[] = {
     "residual",
     "swiglu",
     "geglu",
+    "many",
 };
 
 constexpr const char* word_of(Epilogue value) { return kEpilogueWords[static_cast<int32_t>(value)]; }
@@ -212,6 +214,7 @@ enum class Argument : int32_t {
   kIndex,
   kBOfGroups,
   kPlaces,
+  kParts,
   kWorkspace,
   kPrefetchB,
   kTileOrder,
@@ -227,7 +230,7 @@ enum class Argument : int32_t {
   kWeightOffset,
   kFlags,
 };
-constexpr int32_t kNumArguments = 26;
+constexpr int32_t kNumArguments = 27;
 constexpr const char* kArgumentWords[] = {
     "a",
     "b",
@@ -241,6 +244,7 @@ constexpr const char* kArgumentWords[] = {
     "index",
     "b_of_groups",
     "places",
+    "parts",
     "workspace",
     "prefetch_b",
     "tile_order",
@@ -265,6 +269,7 @@ enum class Product : int32_t {
   kGatedLinear,
   kGroupedLinear,
   kPackedLinear,
+  kLinearMany,
   kConstant,
   kRmsNorm,
   kLayerNorm,
@@ -273,13 +278,14 @@ enum class Product : int32_t {
   kRotary,
   kQuantize,
 };
-constexpr int32_t kNumProducts = 12;
+constexpr int32_t kNumProducts = 13;
 constexpr const char* kProductWords[] = {
     "linear",
     "matmul",
     "gated_linear",
     "grouped_linear",
     "packed_linear",
+    "linear_many",
     "constant",
     "rms_norm",
     "layer_norm",
@@ -292,7 +298,10 @@ constexpr const char* kProductWords[] = {
 constexpr const char* word_of(Product value) { return kProductWords[static_cast<int32_t>(value)]; }
 
 // Most arguments that a kernel's entry takes.
-constexpr int32_t kMaxArguments = 16;
+constexpr int32_t kMaxArguments = 17;
+
+// What a kernel is told of each of several weights, in 64 bits each.
+constexpr int32_t kNumPartWords = 8;
 
 // Tags and bits of elements, by Element.
 constexpr const char* kElementTags[] = {

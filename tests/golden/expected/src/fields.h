@@ -73,6 +73,7 @@ constexpr FieldList kFieldsOf[] = {
     {10, 10, {kLeft, kRight, kBias, kOut, kScaleX, kScaleW, kWeights, kEpilogue, kElement, kFlags}},  // gated_linear
     {12, 12, {kLeft, kRight, kBias, kOut, kScaleX, kScaleW, kOffsets, kIndex, kWeights, kEpilogue, kElement, kFlags}},  // grouped_linear
     {9, 9, {kLeft, kRight, kBias, kOut, kScaleW, kElement, kFlags, kWeightFormat, kColumns}},  // packed_linear
+    {1, 1, {kLeft}},  // linear_many
     {1, 1, {kLeft}},  // constant
     {11, 11, {kLeft, kRight, kResidual, kScale, kOut, kResidualOut, kScaleOut, kElement, kFlags, kEps, kWeightOffset}},  // rms_norm
     {11, 11, {kLeft, kRight, kBias, kResidual, kScale, kOut, kResidualOut, kScaleOut, kElement, kFlags, kEps}},  // layer_norm

@@ -105,7 +105,7 @@ const Operation kOperations[] = {
      3,
      Grouping::kDense,
      -1,
-     32775},
+     65543},
 };
 
 const int32_t kNumOperations = 1;

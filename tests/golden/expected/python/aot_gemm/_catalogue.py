@@ -47,6 +47,8 @@ CATALOGUE = (
     Row("fp16_residual", "fp16_kk_residual", "float16", "float16", "float16", "none", "float32", "residual", "dense", 1, 0),
     Row("fp16_swiglu", "fp16_kk_swiglu", "float16", "float16", "float16", "none", "float32", "swiglu", "dense", 1, 0),
     Row("fp16_geglu", "fp16_kk_geglu", "float16", "float16", "float16", "none", "float32", "geglu", "dense", 1, 0),
+    Row("bf16_many", "bf16_kk_many", "bfloat16", "bfloat16", "bfloat16", "none", "float32", "many", "dense", 1, 0),
+    Row("fp16_many", "fp16_kk_many", "float16", "float16", "float16", "none", "float32", "many", "dense", 1, 0),
     Row("e4m3_bf16", "e4m3_bf16_kk", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "vector", "float32", "none", "dense", 1, 0),
     Row("e4m3_fp16", "e4m3_fp16_kk", "float8_e4m3fn", "float8_e4m3fn", "float16", "vector", "float32", "none", "dense", 1, 0),
     Row("e4m3_fp32", "e4m3_fp32_kk", "float8_e4m3fn", "float8_e4m3fn", "float32", "vector", "float32", "none", "dense", 1, 0),

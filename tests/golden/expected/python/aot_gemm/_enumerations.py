@@ -54,6 +54,7 @@ EPILOGUES = (
     "residual",
     "swiglu",
     "geglu",
+    "many",
 )
 LAYOUTS = (
     "kk",
@@ -173,6 +174,9 @@ FIELDS = {
         "weight_format",
         "columns",
     ),
+    "linear_many": (
+        "left",
+    ),
     "constant": (
         "left",
     ),
@@ -248,6 +252,7 @@ NUM_PLAIN = {
     "gated_linear": 10,
     "grouped_linear": 12,
     "packed_linear": 9,
+    "linear_many": 1,
     "constant": 1,
     "rms_norm": 11,
     "layer_norm": 11,

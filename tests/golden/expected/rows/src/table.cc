@@ -155,14 +155,14 @@ const Operation kOperations[] = {
      3,
      Grouping::kDense,
      -1,
-     32775},
+     65543},
 };
 
 const int32_t kNumOperations = 1;
 
 const RowOperation kRowOperations[2] = {
-    {"bf16_rms_norm", RowFunction::kRmsNorm, Element::kBfloat16, Element::kBfloat16, RowScale::kNone, 62095424},
-    {"bf16_e4m3_quantize", RowFunction::kQuantize, Element::kBfloat16, Element::kE4m3, RowScale::kRow, 38895616},
+    {"bf16_rms_norm", RowFunction::kRmsNorm, Element::kBfloat16, Element::kBfloat16, RowScale::kNone, 124190784},
+    {"bf16_e4m3_quantize", RowFunction::kQuantize, Element::kBfloat16, Element::kE4m3, RowScale::kRow, 77791232},
 };
 
 const int32_t kNumRowOperations = 2;
