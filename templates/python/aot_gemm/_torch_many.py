@@ -22,9 +22,9 @@ _SCHEMA = "linear_many(Tensor x, Tensor[] weights, Tensor?[] biases) -> Tensor[]
 
 
 MOST_ROWS = 16
-"""Of one launch, whose kernels are those for few rows. One launch is 1.13 to 2.42 times as fast as three up to here; at 32
-rows it is 0.93 times as fast for Llama 3 8B's query, key and value, where other kernels are the fastest of one product.
-Source: H100, driver 580.159.04, 2026-11-27, CUDA graphs, cold L2 (docs/operations.md)."""
+"""Of one launch, whose kernels are those for few rows. One launch is 1.13 to 2.42 times as fast as three up to here; at
+32 rows it is 0.93 times as fast for Llama 3 8B's query, key and value, where other kernels are the fastest of one
+product. Source: H100, driver 580.159.04, 2026-11-27, CUDA graphs, cold L2 (docs/operations.md)."""
 
 
 def _launch(x: Any, weights: Sequence[Any], biases: Sequence[Any]) -> list[Any]:
