@@ -64,6 +64,8 @@ class Row:
     runner_up_us: Microseconds
     tile_order: TileOrder | None = None
     """The order in which `kernel` takes its tiles, of `aot.core.tile_order`; None for HEURISTIC."""
+    library_us: Microseconds | None = None
+    """What torch takes at the bucket's upper edge, measured beside the kernels; None where that was not timed."""
 
 
 @dataclass(frozen=True)

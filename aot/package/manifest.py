@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from aot.core.target import Target
 
-MANIFEST_VERSION = 8
+MANIFEST_VERSION = 9
 """Raised whenever a field is added without a default, dropped, or changes its meaning."""
 
 

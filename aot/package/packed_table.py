@@ -66,6 +66,8 @@ class PackedLadders:
     """Places in `PackedSection.kernels`."""
     margins: tuple[Numbers, ...]
     """In nanoseconds, `signed`: how much more time the runner-up takes than the kernel."""
+    library: tuple[Numbers, ...]
+    """0 where the library was not timed, else 1 and its time less the kernel's in nanoseconds, `signed`."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,9 @@ def _packed_ladders(ladders: Sequence[Ladder], places: dict[int, int]) -> Packed
         margins=texts(
             [[signed(y - x) for x, y in zip(*pair, strict=True)] for pair in zip(times, seconds, strict=True)]
         ),
+        library=of_rows(
+            lambda x: 0 if x.library_us is None else 1 + signed(_nanoseconds(x.library_us) - _nanoseconds(x.time_us))
+        ),
     )
 
 
@@ -216,10 +221,12 @@ def _unpacked_rows(packed: PackedLadders, i: int, kernels: Sequence[int]) -> tup
         "times": list(accumulate(map(unsigned, read_numbers(packed.times[i])))),
         "runners_up": read_numbers(packed.runners_up[i]),
         "margins": [unsigned(x) for x in read_numbers(packed.margins[i])],
+        "library": read_numbers(packed.library[i]),
     }
     _check_lengths("of rows", lists)
     generals = [x - 1 if x else kernel for x, kernel in zip(lists["generals"], lists["kernels"], strict=True)]
     seconds = [time + margin for time, margin in zip(lists["times"], lists["margins"], strict=True)]
+    library = [time + unsigned(x - 1) if x else None for time, x in zip(lists["times"], lists["library"], strict=True)]
     columns = (
         _at(kernels, lists["kernels"], "kernels"),
         _at(kernels, generals, "kernels"),
@@ -228,6 +235,7 @@ def _unpacked_rows(packed: PackedLadders, i: int, kernels: Sequence[int]) -> tup
         _at(kernels, lists["runners_up"], "kernels"),
         decode(tuple[Microseconds, ...], [x / NS_PER_US for x in seconds]),
         decode(tuple[TileOrder | None, ...], [x - 1 if x else None for x in lists["tile_orders"]]),
+        decode(tuple[Microseconds | None, ...], [None if x is None else x / NS_PER_US for x in library]),
     )
     return tuple(map(Row, *columns))
 

@@ -33,6 +33,7 @@ from aot.select.score.diff import Difference, compare
 from aot.select.selection import Selection, read_selection
 from aot.select.selector import MIN_MEASURED, MIN_SHARED, select_kernels
 from aot.select.table import unaligned
+from aot.select.table.library import with_library_times
 from aot.select.times.inputs import Timed
 from aot.select.times.known import measured_times, predicted_times, split, spreads
 from aot.select.times.model import TimeModel
@@ -247,10 +248,13 @@ def select_measured(
     )
     name = path.name.removesuffix(".jsonl.gz")
     if objective.like is not None:
-        return adopt(objective.like, measured, target, objective, name)
-    if objective.with_curves:
-        objective = replace(objective, kernel_bytes=compiled_bytes({item.kernel for item in kept.measurements}, target))
-    return select_kernels(measured, target, objective, name)
+        found = adopt(objective.like, measured, target, objective, name)
+    else:
+        if objective.with_curves:
+            of = {item.kernel for item in kept.measurements}
+            objective = replace(objective, kernel_bytes=compiled_bytes(of, target))
+        found = select_kernels(measured, target, objective, name)
+    return replace(found, table=with_library_times(found.table, measured.references))
 
 
 def select_predicted(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import random
 import re
@@ -51,6 +52,57 @@ def test_plan_tells_the_bucket_and_its_time(package, manifest):
     if got.kernel == manifest.kernels[row.kernel].name:
         assert (got.time_us, got.provenance, got.runner_up_us) == (row.time_us, "measured", 100.0)
         assert got.runner_up == manifest.kernels[row.runner_up].name
+
+
+@pytest.fixture
+def beside_torch(package, manifest, monkeypatch):
+    """Give the rows of a ladder of several 10 us, and torch's times of the first two edges."""
+    read = package._packed.row_of
+    ladder = next(x for x in manifest.tables[0].table.sections[0].ladders if len(x.m_edges) > 1)
+
+    def give(*times):
+        library = dict(zip(ladder.m_edges, times, strict=False))
+
+        def row_of(section, index, step):
+            row = read(section, index, step)
+            return row._replace(time_us=10.0, library_us=library.get(ladder.m_edges[step]))
+
+        monkeypatch.setattr(package._packed, "row_of", row_of)
+        monkeypatch.setattr(package._packed, "edges_with_library", lambda *_: sorted(library))
+        return ladder
+
+    return give
+
+
+def test_the_gain_over_torch_is_the_least_of_those_measured_nearest(package, beside_torch):
+    ladder = beside_torch(12.0, 9.0)
+    first, second = ladder.m_edges[:2]
+    near = -(-second // 2)  # as few rows as its time says something of
+
+    of_torch = importlib.import_module(f"{package.__name__}._gain")
+
+    def gain(m, n=ladder.n):
+        return of_torch.measured_gain(m, n, ladder.k, "bfloat16")
+
+    assert [gain(x) for x in (first, max(first + 1, near), second)] == pytest.approx([1.2, 0.9, 0.9])
+    assert gain(-(-first // 2)) == pytest.approx(1.2)
+    assert gain(2 * second) == pytest.approx(0.9)
+    assert gain(2 * second + 1) is None
+    assert gain(first, ladder.n + 8) is None
+
+
+def test_plan_and_explain_tell_what_torch_took(package, manifest, priced, monkeypatch):
+    ladder = manifest.tables[0].table.sections[0].ladders[0]
+    priced(4.0)
+    read = package._packed.row_of
+    monkeypatch.setattr(
+        package._packed, "row_of", lambda *place: (row := read(*place))._replace(library_us=1.25 * row.time_us)
+    )
+    shapes = ((m, ladder.n, ladder.k) for m in ladder.m_edges)
+    shape = next(x for x in shapes if package.plan(*x).time_us is not None)
+    got = package.plan(*shape)
+    assert got.library_us == 1.25 * got.time_us
+    assert f"  torch      {got.library_us:.2f} us, measured there (+25.0%)" in package.explain(*shape)
 
 
 def test_plan_refuses_what_it_does_not_know(package):

@@ -297,6 +297,29 @@ def test_a_gate_of_one_weight_of_many_rows_is_an_operation_on_rows(backend, call
         assert calls == expected
 
 
+@pytest.mark.parametrize(
+    ("rows", "gain", "expected"),
+    [
+        (5, None, ["linear"]),
+        (5, 1.0, ["linear"]),
+        (5, 0.99, []),
+        (513, None, []),
+        (513, 1.01, []),
+        (513, 1.03, ["linear"]),
+    ],
+)
+def test_a_product_is_left_to_torch_where_that_was_measured_to_be_faster(
+    backend, calls, monkeypatch, rows, gain, expected
+):
+    choice = import_module(f"{backend.__package__}._graph_choice")
+    monkeypatch.setattr(choice, "measured_gain", lambda *_, **__: gain)
+    one, x = linear(WIDE, HIDDEN), random_tensor(rows, HIDDEN)
+    calls.clear()
+    torch._dynamo.reset()
+    check(torch.compile(one, backend=backend.backend, dynamic=False)(x), one(x))
+    assert calls == expected
+
+
 @pytest.mark.parametrize("rows", [5, 513])
 @pytest.mark.parametrize(
     "take",

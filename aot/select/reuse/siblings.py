@@ -41,7 +41,9 @@ def sibling_in(selection: Selection, operation: Operation, target: Target) -> Op
 
 def _predicted(ladder: Ladder) -> Ladder:
     """Give a ladder whose times are another operation's, and so predictions."""
-    return replace(ladder, rows=tuple(replace(x, provenance=PROVENANCE_PREDICTED) for x in ladder.rows))
+    return replace(
+        ladder, rows=tuple(replace(x, provenance=PROVENANCE_PREDICTED, library_us=None) for x in ladder.rows)
+    )
 
 
 def _section(section: Section, operation: Operation) -> Section:

@@ -85,10 +85,14 @@ def _row_lines(choice: Choice, row: Row, selection: Selection, no_time: str) -> 
         return [*instead, "  time       none of this kernel in the table"]
     walked = f", tiles in order {order_name(row.tile_order)}" if row.tile_order else ""
     time = f"  time       {row.time_us:.1f} us {row.provenance} for the bucket's upper edge{walked}"
-    if row.runner_up == row.kernel:
-        return [time, "  runner-up  none: no other kernel has a time here"]
-    name, margin = selection.kernels[row.runner_up].name, row.runner_up_us / row.time_us - 1
-    return [time, f"  runner-up  {name}, {row.runner_up_us:.1f} us ({margin:+.1%})"]
+    lines = [time, "  runner-up  none: no other kernel has a time here"]
+    if row.runner_up != row.kernel:
+        name, margin = selection.kernels[row.runner_up].name, row.runner_up_us / row.time_us - 1
+        lines[1] = f"  runner-up  {name}, {row.runner_up_us:.1f} us ({margin:+.1%})"
+    if row.library_us is not None:
+        margin = row.library_us / row.time_us - 1
+        lines.append(f"  torch      {row.library_us:.1f} us, measured there ({margin:+.1%})")
+    return lines
 
 
 def _tile_lines(

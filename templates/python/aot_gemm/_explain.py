@@ -48,6 +48,8 @@ def _explain_time(got: Plan, bucket: Shape) -> list[str]:
     lines = [f"  time       {got.time_us:.2f} us {what}, {origin}"]
     if got.runner_up != got.kernel:
         lines.append(f"  runner-up  {got.runner_up}, {got.runner_up_us:.2f} us ({margin:+.1%})")
+    if got.library_us is not None:
+        lines.append(f"  torch      {got.library_us:.2f} us, measured there ({got.library_us / got.time_us - 1:+.1%})")
     return lines
 
 

@@ -1,11 +1,12 @@
 """Which of a graph's products are computed by this package, and which are left to torch.
 
-The table says of each product whether the wheel has a kernel for it, and how long that takes; torch's time it does not
-say. So the choice is by what was measured beside torch, over 720 products of models: up to 512 rows products were
-1.05 to 1.27 times as fast as torch's, from 900 to 12,000 rows 1.01 to 1.05 times, with some at 0.63 to 0.88 among them.
-Source: H100, 2026-11-26, torch 2.11, CUDA graphs. Gates were nowhere slower than torch's two products. Source: h200,
-aot/selections of 2026-11-22, which `aot build` prints: 486 gated products, 1.01 times as fast at worst. A graph whose
-rows are left open is taken to have few.
+The table says of each product whether the wheel has a kernel for it, and of the weights that were tuned how long that
+takes and how long torch takes: where both were measured, the faster is chosen. Of others the choice is by what was
+measured beside torch, over 720 products of models: up to 512 rows products were 1.05 to 1.27 times as fast as torch's,
+from 900 to 12,000 rows 1.01 to 1.05 times, with some at 0.63 to 0.88 among them. Source: H100, 2026-11-26, torch 2.11,
+CUDA graphs. Gates were nowhere slower than torch's two products. Source: h200, aot/selections of 2026-11-22, which
+`aot build` prints: 486 gated products, 1.01 times as fast at worst. A graph whose rows are left open is taken to have
+few.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import _torch_modules, errors
+from ._gain import measured_gain
 from ._graph_match import value_of
 from ._graph_nodes import GraphProduct
 from ._row_table import plan_rows
@@ -30,6 +32,11 @@ SigLIP's tower with the wheel's is 1.11 times as fast as without it at 512 rows,
 Source: as above."""
 
 
+LEAST_GAIN = 1.02
+"""How many times as fast as torch a product of many rows was where it is chosen: what 95% of the times of two runs lie
+within. Source: four H200s, 2026-11-27 (docs/fleet.md)."""
+
+
 def is_chosen(
     product: GraphProduct, *, columns: int | None = None, gated: bool = False, num_weights: int = 1, **options: Any
 ) -> bool:
@@ -43,13 +50,16 @@ def is_chosen(
         options: others that `plan` has.
     """
     n, k = value_of(product.weight).shape
-    rows = product.rows
-    most = MOST_ROWS_OF_HALVES if gated else MOST_ROWS
-    if num_weights == 1 and rows is not None and rows > most:
-        return False
+    rows, dtype, columns = product.rows, value_of(product.x).dtype, columns or n
     options |= {"gated": gated, "bias": product.bias is not None}
-    why = _torch_modules.why_not_planned(columns or n, k, value_of(product.x).dtype, **options)
-    return why is None
+    if _torch_modules.why_not_planned(columns, k, dtype, **options) is not None:
+        return False
+    if rows is None:
+        return True
+    most = MOST_ROWS_OF_HALVES if gated else MOST_ROWS
+    is_few = num_weights > 1 or rows <= most
+    gain = None if gated and num_weights == 1 else measured_gain(rows, columns, k, dtype, **options)
+    return is_few if gain is None else gain >= (1 if is_few else LEAST_GAIN)
 
 
 def has_rows(function: str, x: Any, out_dtype: Any = None) -> bool:

@@ -14,11 +14,6 @@ from ._torch_many import MAX_WEIGHTS, MOST_ROWS
 if TYPE_CHECKING:
     from torch.fx import Graph, Node
 
-MOST_UNTIMED_ROWS = 16
-"""Where the table has no times to compare. Up to as many rows these kernels' times as one product are within 2
-hundredths of the fastest of all for the n and k of query, key and value of Llama 3 8B, Qwen 2.5 7B and 0.5B,
-(6144, 4096), (4608, 3584) and (1152, 896). Source: aot/records/h200.jsonl.gz, of products with one weight."""
-
 
 def join_many(graph: Graph) -> int:
     """Replace products of one x by one launch for up to four of them; return how many launches there are."""
@@ -59,8 +54,8 @@ def _may_join(product: GraphProduct) -> bool:
 def _is_no_slower(products: list[GraphProduct]) -> bool:
     """Say whether the table's time of one launch is no more than those of the products one after the other.
 
-    Where it has no time of one of them, one launch is taken for the faster one of up to MOST_UNTIMED_ROWS rows, since
-    it has the same bytes to read and fewer beginnings.
+    Where it has no time of one of them, one launch is taken for the faster one, since it has the same bytes to read and
+    fewer beginnings.
     """
     extents, x = [value_of(product.weight).shape for product in products], value_of(products[0].x)
     rows, k = products[0].rows, extents[0][1]
@@ -72,9 +67,7 @@ def _is_no_slower(products: list[GraphProduct]) -> bool:
     if one.tier == "fallback":
         return False
     times = [y.time_us for y in each]
-    if one.time_us is None or None in times:
-        return rows is not None and rows <= MOST_UNTIMED_ROWS
-    return one.time_us <= sum(times)
+    return one.time_us is None or None in times or one.time_us <= sum(times)
 
 
 def _replace(products: list[GraphProduct]) -> None:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 _VALUES = {digit: value for value, digit in enumerate(chr(x) for x in range(0x21, 0x7F) if chr(x) not in '"\\')}
 _NUM_LAST = 64
 """Twins of the toolchain's number_text.py, as `numbers` and `_unsigned` are."""
-_PROVENANCES = ("measured", "predicted")
+MEASURED = "measured"
+_PROVENANCES = (MEASURED, "predicted")
 
 
 class Row(NamedTuple):
@@ -24,6 +25,8 @@ class Row(NamedTuple):
     time_us: float
     runner_up: int
     runner_up_us: float
+    library_us: float | None
+    """What torch takes; None where that was not timed."""
 
 
 def numbers(text: str) -> list[int]:
@@ -69,6 +72,13 @@ def ladder_edges(section: dict[str, Any], ladder: int) -> list[int]:
     return list(accumulate(numbers(section["ladders"]["gaps"][ladder])))
 
 
+def edges_with_library(section: dict[str, Any], ladder: int) -> list[int]:
+    """Return the upper edges of m at which both the kernel's time and torch's were measured."""
+    columns = (numbers(section["ladders"][name][ladder]) for name in ("provenances", "library"))
+    rows = zip(ladder_edges(section, ladder), *columns, strict=True)
+    return [edge for edge, provenance, library in rows if library and _PROVENANCES[provenance] == MEASURED]
+
+
 def row_of(section: dict[str, Any], ladder: int, step: int) -> Row:
     """Return a row of a ladder."""
 
@@ -77,6 +87,7 @@ def row_of(section: dict[str, Any], ladder: int, step: int) -> Row:
 
     kernel, general = column("kernels")[step], column("generals")[step]
     time_ns = sum(map(_unsigned, column("times")[: step + 1]))
+    library = column("library")[step]
     return Row(
         kernel=section["kernels"][kernel],
         general=section["kernels"][general - 1 if general else kernel],
@@ -84,4 +95,5 @@ def row_of(section: dict[str, Any], ladder: int, step: int) -> Row:
         time_us=time_ns / 1000,
         runner_up=section["kernels"][column("runners_up")[step]],
         runner_up_us=(time_ns + _unsigned(column("margins")[step])) / 1000,
+        library_us=(time_ns + _unsigned(library - 1)) / 1000 if library else None,
     )

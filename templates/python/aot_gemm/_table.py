@@ -71,6 +71,9 @@ class Plan:
     runner_up: str | None
     """The kernel that came second where the time is of; None where no time is known."""
     runner_up_us: float | None
+    library_us: float | None
+    """What torch took there, measured in the same runs: its own product, with the epilogue as kernels of its own. None
+    where that was not timed, or no time is known."""
     roofline_us: float | None
     """The least time that m by n by k can take with a cold L2, by the rates of the table's target; none of an empty
     product. Of groups that of as many as are expected."""
@@ -216,7 +219,7 @@ def table_of(target: str | None) -> int:
     return targets.index(target)
 
 
-def _select(call: str, layout: object, shape: Shape, batch: int, flags: int, target: str | None) -> _Selection:
+def select(call: str, layout: object, shape: Shape, batch: int, flags: int, target: str | None) -> _Selection:
     """Ask the library for an operation, by its tag, in a layout.
 
     Raises:
@@ -270,6 +273,7 @@ def _answer(selection: _Selection, call: str, shape: Shape, count: int, *, is_gr
         "provenance": timed.provenance if timed else None,
         "runner_up": names[timed.runner_up] if timed else None,
         "runner_up_us": timed.runner_up_us if timed else None,
+        "library_us": timed.library_us if timed else None,
         "roofline_us": roofline_us,
         "roofline_bound": bound,
         "roofline_fraction": fraction,
@@ -347,7 +351,7 @@ def _plan(
 ) -> Plan:
     """Ask the library for what is requested, and find in the table what is known of it."""
     kind, call, count = request.grouping, find(request), num_groups or batch
-    selection = _select(call, layout, shape, count, mode_flags(**modes), target)
+    selection = select(call, layout, shape, count, mode_flags(**modes), target)
     one = of_a_group(kind, shape, count)
     return Plan(
         *shape,

@@ -21,8 +21,10 @@ _MATRIX_DIMS = 2
 _SCHEMA = "linear_many(Tensor x, Tensor[] weights, Tensor?[] biases) -> Tensor[]"
 
 
-MOST_ROWS = 32
-"""Of one launch, whose kernels are those for few rows: of more, the wheel's others are faster."""
+MOST_ROWS = 16
+"""Of one launch, whose kernels are those for few rows. One launch is 1.13 to 2.42 times as fast as three up to here; at
+32 rows it is 0.93 times as fast for Llama 3 8B's query, key and value, where other kernels are the fastest of one
+product. Source: H100, driver 580.159.04, 2026-11-27, CUDA graphs, cold L2 (docs/operations.md)."""
 
 
 def _launch(x: Any, weights: Sequence[Any], biases: Sequence[Any]) -> list[Any]:
@@ -106,7 +108,7 @@ _operator = _register()
 def linear_many(x: Any, weights: Sequence[Any], biases: Sequence[Any] | None = None) -> list[Any]:
     """Compute x @ weight^T + bias of each of several weights, in one launch: query, key and value of a layer.
 
-    That is up to 32 rows of x; of more it is `linear` of each, whose kernels are faster then.
+    That is up to MOST_ROWS rows of x; of more it is `linear` of each, whose kernels are faster then.
 
     It pays where x has few rows, so that one product alone leaves a part of the GPU empty. No weight is joined or
     copied; each stays where it is. Each element is rounded as by `linear`. Where gradients are recorded or torch.func

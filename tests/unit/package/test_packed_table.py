@@ -38,9 +38,25 @@ def test_the_wheel_reads_each_column_and_row(table):
             assert tuple(reader.ladder_edges(section, i)) == ladder.m_edges
             for step, row in enumerate(ladder.rows):
                 expected = row.kernel, row.general, row.provenance, row.time_us, row.runner_up, row.runner_up_us
-                assert reader.row_of(section, i, step) == expected
+                assert reader.row_of(section, i, step) == (*expected, row.library_us)
+            timed = [m for m, row in zip(ladder.m_edges, ladder.rows, strict=True) if row.library_us is not None]
+            assert reader.edges_with_library(section, i) == timed
         with pytest.raises(ValueError, match="not in list"):
             reader.find_ladder(section, 7, 7)
+
+
+def test_the_golden_table_has_rows_with_a_time_of_the_library_and_without():
+    rows = [row for section in GOLDEN.sections for ladder in section.ladders for row in ladder.rows]
+    assert {row.library_us is None for row in rows} == {True, False}
+
+
+def test_a_predicted_time_is_compared_with_none_of_the_library():
+    section = GOLDEN.sections[0]
+    rows = tuple(replace(x, provenance="predicted", library_us=3.0) for x in section.ladders[0].rows)
+    section = replace(section, ladders=(replace(section.ladders[0], rows=rows),))
+    packed = plain(pack(DispatchTable((section,))))["sections"][0]
+    assert wheels_reader().row_of(packed, 0, 0).library_us == 3.0
+    assert wheels_reader().edges_with_library(packed, 0) == []
 
 
 def test_what_the_golden_table_is_packed_to():

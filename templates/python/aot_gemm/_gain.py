@@ -1,0 +1,54 @@
+"""How many times as fast as torch a product was, by times of both that were measured in one run. Needs no GPU."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Any
+
+from . import _packed
+from ._enumerations import TIERS
+from ._manifest import manifest
+from ._request import find, request_of
+from ._table import select
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._request import Computed
+
+NEAR = 2.0
+"""How many times as many rows, or as few, a product may have as one whose times say something of it: what m is
+rounded by where tables are built of a few rows in each octave."""
+ADDED_ELEMENTS = 3
+"""That a kernel reads and writes for each element of a sum of two."""
+
+
+def measured_gain(m: int, n: int, k: int, dtype: Any, **options: Unpack[Computed]) -> float | None:
+    """Return how many times as fast as torch a product of packed operands is by the table, in `linear`'s layout.
+
+    It is the least of what was measured with the next fewer and the next more rows by the same weight's sizes. What a
+    residual takes torch is left out of its time: torch's compiler adds it in the norm behind.
+
+    Returns:
+        None where no times of both are known near.
+    """
+    request = request_of(dtype, **options)
+    call = find(request)
+    selection = select(call, "kk", (m, n, k), 1, 0, None)
+    if TIERS[selection.tier] != "tuned":
+        return None
+    table = manifest()["tables"][selection.table]
+    section = table["table"]["sections"][selection.section]
+    ladder = _packed.find_ladder(section, n, k)
+    known = _packed.edges_with_library(section, ladder)
+    place = bisect_left(known, m)
+    near = [x for x in known[max(0, place - 1) : place + 1] if m / NEAR <= x <= m * NEAR]
+    bits = manifest()["element_bits"][call]["d"]
+    edges = _packed.ladder_edges(section, ladder)
+    gains = []
+    for rows in near:
+        row = _packed.row_of(section, ladder, edges.index(rows))
+        added = ADDED_ELEMENTS * rows * n * bits / 8 if request.residual else 0
+        torch_us = (row.library_us or 0.0) - 1e6 * added / table["bandwidth_bytes_per_s"]
+        gains.append(torch_us / row.time_us)
+    return min(gains, default=None)
