@@ -16,9 +16,10 @@ from aot.select.selection import read_selection
 from aot.space.roofline import roofline
 
 MEASURED_LEAST = 0.93
-"""Least measured time over the roofline: the rates in a target's file were measured, and a kernel may exceed them. Those
-of random bfloat16 are bound by power; e2m1 elements have few bits that change, and an H200 multiplies packed mxfp4 at 847
-TFLOP/s, where its file says 790 (aot/records/h200_packed.jsonl.gz)."""
+"""Least measured time over the roofline: the rates in a target's file were measured, and a kernel may exceed them.
+
+Those of random bfloat16 are bound by power. Elements of e2m1 have few bits that change: an H200 multiplies packed mxfp4
+at 847 TFLOP/s, where its file says 790 (aot/records/h200_packed.jsonl.gz)."""
 
 MULTIPLIED = (Grouping.DENSE, Grouping.BATCHED)
 """Of these a roofline is a bound. Groups are timed on skewed loads too, which leave some empty: their weights are not
