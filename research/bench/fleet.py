@@ -40,8 +40,8 @@ class Run:
     """One run: its GPUs, how long it took with its workers there already, and how its times differ from the first's."""
 
     gpus: int
-    seconds: float
-    speedup: float
+    wall_s: float
+    times_as_fast: float
     num_pairs: int
     median_ratio: float
     spread_95: float
@@ -115,7 +115,8 @@ def main() -> int:
                 shutil.copyfile(results, values.results)
         print(json.dumps(asdict(runs[-1])))
     if values.out:
-        write_whole(values.out, json.dumps([asdict(x) for x in runs], indent=1) + "\n")
+        found = {"device": runs[0].device, "drivers": runs[0].drivers, "runs": [asdict(x) for x in runs]}
+        write_whole(values.out, json.dumps(found, indent=1) + "\n")
     noise = values.noise or runs[1].spread_95
     return int(any(not 1 / noise <= x.median_ratio <= noise for x in runs[len(alone) :]))
 

@@ -98,6 +98,7 @@ class Problem {
       draw_batch(&problem);
     }
     if (one_in(operation.groups_rows() ? 3 : 60)) draw_addresses(&problem);
+    if (operation.has_parts() != one_in(40)) draw_parts(&problem);
     problem.flags = one_in(20) ? draw(UINT64_MAX) : draw(operation.has_gate() ? 3 : 1) | (one_in(8) ? draw(3) << 2 : 0);
     if (operation.has_offsets() && one_in(3)) problem.flags |= AOT_GEMM_OFFSETS_START;
     const size_t num_bytes = problem.struct_bytes <= kMostBytes ? std::max<size_t>(problem.struct_bytes, 8) : 8;
@@ -109,6 +110,7 @@ class Problem {
   ~Problem() {
     std::free(bytes_);
     std::free(addresses_);
+    std::free(parts_);
   }
   Problem(const Problem&) = delete;
   Problem& operator=(const Problem&) = delete;
@@ -135,8 +137,32 @@ class Problem {
     problem->group_strides.b = 0;
   }
 
+  // Draws weights of one launch, in memory of just as many; mostly the problem's own B, D and bias are none, and n is all.
+  void draw_parts(aot_gemm_problem_t* problem) {
+    const int64_t count = one_in(20) ? static_cast<int64_t>(draw(9)) : static_cast<int64_t>(draw(3)) + 1;
+    parts_ = static_cast<aot_gemm_part_t*>(std::malloc(std::max<size_t>(static_cast<size_t>(count), 1) * sizeof(*parts_)));
+    const int64_t k = problem->k;
+    int64_t n = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      aot_gemm_part_t* const part = &parts_[i];
+      *part = {};
+      part->n = one_in(20) ? draw_extent() : static_cast<int64_t>(draw(64)) * 8;
+      part->b = {one_in(20) ? draw_address() : reinterpret_cast<void*>(static_cast<uintptr_t>(i + 1) << 40), {k, 1}};
+      part->d = {one_in(20) ? draw_address() : reinterpret_cast<void*>(static_cast<uintptr_t>(i + 9) << 40), {part->n, 1}};
+      if (one_in(3)) part->bias = {reinterpret_cast<void*>(static_cast<uintptr_t>(i + 17) << 40), {0, 1}};
+      n = part->n < INT32_MAX ? n + part->n : n;
+    }
+    problem->parts = parts_;
+    problem->num_parts = one_in(40) ? static_cast<int64_t>(draw(UINT64_MAX)) : count;
+    if (problem->num_parts > count && problem->num_parts <= AOT_GEMM_MAX_PARTS) problem->num_parts = count;
+    if (one_in(20)) return;
+    problem->n = n;
+    problem->b = problem->d = problem->bias = {};
+  }
+
   int32_t operation_;  // its index, where the problem is of one
   unsigned char* bytes_;
+  aot_gemm_part_t* parts_ = nullptr;
   const void** addresses_ = nullptr;
 };
 

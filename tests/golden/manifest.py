@@ -27,14 +27,25 @@ SPLIT = gemm_candidate(
 )
 
 
-def kernel(operation: Operation, candidate: Candidate, num_strides: int = 1, multiples: tuple[int, int] = (1, 1)):
-    """Make the manifest's entry of a kernel whose object is as the DSL would name it."""
-    name = KernelKey(operation, candidate).name
+def gemm_workspace(candidate: Candidate) -> Workspace:
+    """Return the workspace of a kernel that has the knobs of most products."""
+    if candidate.gemm.split_k_mode in (SplitK.NONE, SplitK.CLUSTER):
+        return Workspace()
     shape = (candidate.gemm.tile_m, candidate.gemm.tile_n, candidate.gemm.cluster_m, candidate.gemm.cluster_n)
     num_clusters = 15 if candidate.gemm.split_k_mode == SplitK.TAIL else 1
-    workspace = Workspace(
-        candidate.gemm.split_k_mode, candidate.gemm.split_k, *shape, candidate.gemm.swap_ab, num_clusters
-    )
+    return Workspace(candidate.gemm.split_k_mode, candidate.gemm.split_k, *shape, candidate.gemm.swap_ab, num_clusters)
+
+
+def kernel(
+    operation: Operation,
+    candidate: Candidate,
+    num_strides: int = 1,
+    multiples: tuple[int, int] = (1, 1),
+    workspace: Workspace | None = None,
+):
+    """Make the manifest's entry of a kernel whose object is as the DSL would name it."""
+    name = KernelKey(operation, candidate).name
+    workspace = gemm_workspace(candidate) if workspace is None else workspace
     return Kernel(
         name=name,
         operation=operation,
@@ -49,7 +60,7 @@ def kernel(operation: Operation, candidate: Candidate, num_strides: int = 1, mul
         num_strides=num_strides,
         m_multiple=multiples[0],
         n_multiple=multiples[1],
-        workspace=Workspace() if candidate.gemm.split_k_mode in (SplitK.NONE, SplitK.CLUSTER) else workspace,
+        workspace=workspace,
         smem_bytes=229376,
         tmem_columns=0,
         num_threads=384,

@@ -211,7 +211,8 @@ def test_the_largest_edge_and_the_last_kernel_are_unpacked_as_they_were_packed(t
 def kernel_of(key):
     family = family_of(key.candidate)
     alignment, multiples = family.alignment(key.candidate), family.multiples(key.candidate)
-    found = kernel(key.operation, key.candidate, num_strides=family.num_strides, multiples=multiples)
+    workspace = family.workspace(key.candidate)
+    found = kernel(key.operation, key.candidate, family.num_strides, multiples, workspace)
     return replace(found, load_alignment=alignment.loads, store_alignment=alignment.stores)
 
 

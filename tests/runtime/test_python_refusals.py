@@ -219,9 +219,9 @@ REFUSED = [
         "UnsupportedError",
         (
             "linear: no wheel has bfloat16 by bfloat16 into bfloat16 with relu, residual; there are bf16, bf16_bias, "
-            "bf16_relu, bf16_gelu, bf16_gelu_tanh, bf16_silu, bf16_residual, bf16_swiglu, bf16_geglu; of these types "
-            "this one has bf16, bf16_bias, bf16_relu, bf16_gelu, bf16_gelu_tanh, bf16_silu, bf16_residual, "
-            "bf16_swiglu, bf16_geglu; the nearest that it has is bf16_relu: add the residual to its result"
+            "bf16_relu, bf16_gelu, bf16_gelu_tanh, bf16_silu, bf16_residual, bf16_swiglu, bf16_geglu, bf16_many; of "
+            "these types this one has bf16, bf16_bias, bf16_relu, bf16_gelu, bf16_gelu_tanh, bf16_silu, bf16_residual, "
+            "bf16_swiglu, bf16_geglu, bf16_many; the nearest that it has is bf16_relu: add the residual to its result"
         ),
         {"activation": "relu", "residual": ((M, N), BFLOAT16)},
     ),

@@ -59,6 +59,7 @@ def test_kernels_are_known_by_their_names_and_the_runtime_is_compiled_once(tmp_p
     assert KernelLibrary(first.library).names == (artifacts[0].kernel.name,)
     assert KernelLibrary(both.library).names == tuple(x.kernel.name for x in artifacts)
     assert commands == [
+        "compiling devices.cc",
         "compiling kernels.cc",
         "compiling table.cc",
         "linking the kernels with the recorder",

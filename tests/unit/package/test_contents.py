@@ -29,7 +29,7 @@ def cuda_dir(tmp_path):
     ("families", "more"),
     [
         (["simt"], set()),
-        (["cluster_split_k"], set()),
+        (["cluster_split_k"], {"quack"}),
         (["sm90_cluster_split_k"], {"quack"}),
         (["sm90_one_tile"], {"quack"}),
         (["sm90_quack"], {"quack"}),

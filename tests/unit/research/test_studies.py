@@ -7,7 +7,7 @@ from tests.unit.invoked import study, succeed
 
 def test_the_studies_are_listed():
     listed = succeed("-h", run=study).partition("Commands:\n")[2].splitlines()
-    assert [line.split()[0] for line in listed] == ["census", "prior", "search"]
+    assert [line.split()[0] for line in listed] == ["census", "formats", "prior", "search"]
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_the_page_says_how_many_bits_a_packed_weight_has():
         names = [x.strip("`") for x in row[0].split(", ")]
         if len(row) == 5 and set(names) <= {x.name for x in FORMATS}:
             bits = row[4].split(", ")
-            said |= dict(zip(names, map(float, bits if len(bits) > 1 else bits * len(names)), strict=True))
+            said = dict(zip(names, map(float, bits if len(bits) > 1 else bits * len(names)), strict=True)) | said
     bits = {x.name: 8 * PackedLayout(x).block_bytes / (TILE_ROWS * BLOCK_K) for x in FORMATS}
     assert {x: y for x, y in said.items() if x in bits} == bits
 
