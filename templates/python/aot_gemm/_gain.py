@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from ._request import Computed
 
 NEAR = 2.0
-"""How many times as many rows, or as few, a product may have as one whose times say something of it: what m is
-rounded by where tables are built of a few rows in each octave."""
+"""Times of a product are taken to hold for up to so many times its rows, and down to such a part of them.
+
+An assumption: how ratios change between was not measured."""
 ADDED_ELEMENTS = 3
 """That a kernel reads and writes for each element of a sum of two."""
 

@@ -30,11 +30,9 @@ MOST_ROWS_OF_LAYER_NORMS = 512
 """Where Inductor takes the graph from here, which computes a layer norm with the bias and the sum in front of it:
 SigLIP's tower with the wheel's is 1.11 times as fast as without it at 512 rows, 0.96 times at 2,048 and at 8,192.
 Source: as above."""
-
-
 LEAST_GAIN = 1.02
-"""How many times as fast as torch a product of many rows was where it is chosen: what 95% of the times of two runs lie
-within. Source: four H200s, 2026-11-27 (docs/fleet.md)."""
+"""A product of many rows is chosen where it was measured to be at least so many times as fast as torch's: 95% of the
+times of four GPUs lay within 2.1% of one GPU's. Source: H200s, 2026-11-27 (docs/fleet.md)."""
 
 
 def is_chosen(
