@@ -18,6 +18,8 @@ WORKER_TTL = "30 s"
 """How long a scheduler of ours believes that a worker lives which says nothing. Workers say something each second."""
 CERTIFICATES = ("ca.pem", "cert.pem", "key.pem")
 """What a folder of --cluster-tls holds: the authority's certificate, and a certificate and key for this machine."""
+LOGGERS = ("distributed", "distributed.client", "distributed.gc")
+"""Those of Dask that have a level of their own."""
 PLUGIN = "aot"
 """What the seat of a worker is called among its plug-ins."""
 
@@ -41,7 +43,8 @@ def distributed() -> Any:
     dask.config.set(
         {"distributed.scheduler.work-stealing": False, "distributed.admin.large-graph-warning-threshold": "4GB"}
     )
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what a person should know is said by the fleet itself
+    for name in LOGGERS:  # what a person should know is said by the fleet itself
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     return distributed
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import time
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from aot.fleet.seats import TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
+    from concurrent.futures import Future
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -22,8 +24,7 @@ Result = TypeVar("Result")
 LOOK_S = 0.5
 """Between two looks at who is there."""
 TURN_S = 0.1
-RESULT_S = 60.0
-"""How long a result that is known to be there may take to arrive."""
+IS_GONE = "is gone"
 WAIT_S = 120.0
 """How long a worker that fits is waited for."""
 REST_S = 20.0
@@ -204,6 +205,20 @@ class Engine:
         future.add_done_callback(lambda x: self._events.put(("ended", x.key)))
         return future
 
+    def fetch(self, name: str, future: Any) -> None:
+        """Ask for the result of a task that has ended; its arrival is told as an event.
+
+        Nothing arrives from a worker that is lost meanwhile: who looks at who is there learns that.
+        """
+        arriving = asyncio.run_coroutine_threadsafe(
+            self._client.gather(future, asynchronous=True), self._client.loop.asyncio_loop
+        )
+        arriving.add_done_callback(lambda x: self._events.put(("arrived", (name, x))))
+
+    def is_there(self, worker: FleetWorker) -> bool:
+        """Say whether a worker is there now, and is not about to leave."""
+        return worker.address in workers_of(self._client)[0]
+
     def event(self) -> tuple[str, Any] | None:
         """Return what happened, if something does soon."""
         try:
@@ -252,7 +267,7 @@ class _Turn(Generic[Task, Result]):
             self._workers = self._engine.fitting(self._job)
             self._known |= self._workers
             for attempt in ledger.set_workers({x.address: x.seats for x in self._workers.values()}):
-                self._lose(attempt, "is gone")
+                self._lose(attempt)
         for attempt in ledger.overdue(now):
             self._engine.say_once(f"{self._of(attempt)} says nothing; what it had goes to another")
             self._give_up(attempt, "said nothing")
@@ -275,12 +290,13 @@ class _Turn(Generic[Task, Result]):
     def _of(self, attempt: Attempt[Task]) -> str:
         return f"worker {self._known[attempt.worker].name}"
 
-    def _lose(self, attempt: Attempt[Task], how: str) -> None:
-        self._engine.say_once(f"{self._of(attempt)} {how}; what it had goes to another")
+    def _lose(self, attempt: Attempt[Task]) -> None:
+        """Have a task done by another, as the worker that had it is gone."""
+        self._engine.say_once(f"{self._of(attempt)} {IS_GONE}; what it had goes to another")
         future = self.futures.pop(f"{self._name}-{attempt.number}", None)
         if future is not None:
             future.cancel(force=True)
-        self._give_up(attempt, how)
+        self._give_up(attempt, IS_GONE)
 
     def _give_up(self, attempt: Attempt[Task], how: str) -> None:
         """End a task at which too many workers were lost."""
@@ -298,11 +314,24 @@ class _Turn(Generic[Task, Result]):
             prefix, _, number = str(about.get("attempt")).rpartition("-")
             if prefix == self._name:
                 self.ledger.heard(int(number), time.monotonic())
-        elif about in self.futures:
-            found += self._ended(about, self.futures.pop(about))
+        elif what == "ended" and about in self.futures:
+            self._fetch(about)
+        elif what == "arrived" and about[0] in self.futures:
+            del self.futures[about[0]]
+            found += self._arrived(*about)
         return found
 
-    def _ended(self, name: str, future: Any) -> list[tuple[Task, Result]]:
+    def _fetch(self, name: str) -> None:
+        """Have the result of a task that has ended sent, if nobody else has done the task meanwhile."""
+        number = int(name.rpartition("-")[2])
+        attempt = self.ledger.attempt(number)
+        if attempt is not None and self.ledger.is_open(attempt.task):
+            self._engine.fetch(name, self.futures[name])
+            return
+        del self.futures[name]
+        self.ledger.finish(number, time.monotonic())
+
+    def _arrived(self, name: str, arrived: Future[Any]) -> list[tuple[Task, Result]]:
         number, now = int(name.rpartition("-")[2]), time.monotonic()
         attempt = self.ledger.attempt(number)
         if attempt is None:
@@ -311,12 +340,7 @@ class _Turn(Generic[Task, Result]):
         if not self.ledger.is_open(attempt.task):
             self.ledger.finish(number, now)
             return []
-        try:
-            result = future.result(timeout=RESULT_S)
-        except Exception as error:  # noqa: BLE001 - whatever a worker raises is the worker's failure
-            verdict: Done[Task, Result] | Refused | Lacking = Refused(f"failed: {type(error).__name__}: {error}")
-        else:
-            verdict = self._job.judge(attempt.task, worker, result)
+        verdict = self._verdict(attempt.task, worker, arrived)
         if not isinstance(verdict, Lacking):
             for task in verdict.again:
                 self.ledger.again(task)
@@ -326,21 +350,36 @@ class _Turn(Generic[Task, Result]):
             return [(attempt.task, verdict.result)]
         if isinstance(verdict, Lacking):
             self.ledger.fail(number, blames=False)
-            self._engine.supply(self._job, worker)
             return []
         return self._refused(attempt, worker, verdict)
 
+    def _verdict(self, task: Task, worker: FleetWorker, arrived: Future[Any]) -> Done[Task, Result] | Refused | Lacking:
+        """Say what a result is worth; a worker that lacks something is given it."""
+        try:
+            result = arrived.result()
+        except Exception as error:  # noqa: BLE001 - whatever a worker raises is the worker's failure
+            return Refused(f"failed: {type(error).__name__}: {error}")
+        verdict = self._job.judge(task, worker, result)
+        if isinstance(verdict, Lacking):
+            try:
+                self._engine.supply(self._job, worker)
+            except Exception as error:  # noqa: BLE001 - Dask raises what it likes where the worker has just gone
+                return Refused(f"cannot be given what it lacks: {type(error).__name__}: {error}")
+        return verdict
+
     def _refused(self, attempt: Attempt[Task], worker: FleetWorker, verdict: Refused) -> list[tuple[Task, Result]]:
-        self._engine.say_once(f"worker {worker.name} {verdict.reason}; what it had goes to another")
+        is_its_own, reason = verdict.is_barred or verdict.is_slow, verdict.reason
+        if not is_its_own and not self._engine.is_there(worker):
+            reason = IS_GONE  # what it began it did not bring to its end
+        self._engine.say_once(f"worker {worker.name} {reason}; what it had goes to another")
         if verdict.is_barred:
-            self._engine.bar(worker, verdict.reason)
+            self._engine.bar(worker, reason)
             self._looked = -LOOK_S
         if verdict.is_slow:
-            self.ledger.rest(worker.address, self._engine.rest(worker, verdict.reason))
-        is_its_own = verdict.is_barred or verdict.is_slow
-        if not is_its_own:
-            self._engine.count(worker, verdict.reason)
+            self.ledger.rest(worker.address, self._engine.rest(worker, reason))
+        if not is_its_own and reason != IS_GONE:
+            self._engine.count(worker, reason)
         self.ledger.fail(attempt.number, blames=not is_its_own)
         if self.ledger.give_up(attempt.task):
-            return [(attempt.task, self._job.lost(attempt.task, f"worker {worker.name} {verdict.reason}"))]
+            return [(attempt.task, self._job.lost(attempt.task, f"worker {worker.name} {reason}"))]
         return []

@@ -1,8 +1,11 @@
 """A run of a bundle that outlives the connection which started it: started, looked at, stopped and fetched from afar.
 
-Beside the results lie `.lock`, held as long as the run or its worker lives, with the run's process id; `.log`, what it
-says; and `.exit`, its exit code once it has ended by itself; `.feed` and `.portion` where it is handed its work bit by
-bit (aot.measure.feed). aot.tune.remote asks over SSH and gets a line of JSON.
+Beside the results lie `.lock`, held as long as the run or its worker lives, with the run's process id, and its exit
+code once it has ended by itself; `.log`, what it says; `.feed` and `.portion` where it is handed its work bit by bit
+(aot.measure.feed). aot.tune.remote asks over SSH and gets a line of JSON.
+
+The code is written under the lock, into the file that is locked. Whoever asks finds the lock held, or the code, or else
+learns that the last run was killed.
 """
 
 from __future__ import annotations
@@ -27,9 +30,13 @@ from aot.measure.store import copy_store
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+EXIT_INTERRUPTED = 130
+"""Ctrl-C, as shells report it: 128 + SIGINT."""
+END_S = 20.0
+"""Seconds that a worker which was killed, or one that an earlier run left, gets to end."""
 ACTIONS = ("start", "serve", "status", "stop", "fetch", "feed")
-START_S = 30.0
-"""How long a run may take from its start to its lock: imports, on a slow disk."""
+START_S = 120.0
+"""How long a run may take from its start to its lock: imports, on a slow disk and beside other work."""
 FEED, PORTION = "feed", "portion"
 """Suffixes of the files with the portions that a run is handed, and with the number of the one that it did last."""
 LOG_PIECE_BYTES = 1 << 16
@@ -54,7 +61,7 @@ def hold_lock(out: Path, wait_s: float) -> Iterator[int]:
         end = time.monotonic() + wait_s
         while not _try_lock(descriptor):
             if time.monotonic() >= end:
-                holder = os.read(descriptor, 64).decode(errors="replace").strip() or "unknown"
+                holder = next(iter(_numbers(descriptor)), "unknown")
                 raise StoreError(f"process {holder} is measuring into {out}; wait for it, or stop it with kill -INT")
             time.sleep(0.1)
         os.ftruncate(descriptor, 0)
@@ -72,18 +79,28 @@ def _try_lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
     return True
 
 
-def holder(out: Path) -> int | None:
-    """Return the process id of the run that holds the lock of a results file; None where nobody does."""
+def _numbers(descriptor: int) -> list[int]:
+    """Read what who has, or had, the lock wrote: its process id, and its exit code once it has ended by itself."""
+    return [int(word) for word in os.pread(descriptor, 64, 0).split()]
+
+
+def _look(out: Path) -> tuple[bool, list[int]]:
+    """Return whether somebody holds the lock of a results file, and the numbers in it."""
     try:
         descriptor = os.open(beside(out, "lock"), os.O_RDWR)
     except FileNotFoundError:
-        return None
+        return False, []
     try:
-        if _try_lock(descriptor, fcntl.LOCK_SH):  # which another that asks may hold meanwhile
-            return None
-        return int(os.read(descriptor, 64) or b"0")
+        is_free = _try_lock(descriptor, fcntl.LOCK_SH)  # which another that asks may hold meanwhile
+        return not is_free, _numbers(descriptor)
     finally:
         os.close(descriptor)
+
+
+def holder(out: Path) -> int | None:
+    """Return the process id of the run that holds the lock of a results file; None where nobody does."""
+    is_held, numbers = _look(out)
+    return next(iter(numbers), 0) if is_held else None
 
 
 @dataclass(frozen=True)
@@ -100,10 +117,8 @@ class State:
 
 def status(out: Path, offset: int) -> State:
     """Look at a run: whether it lives, and its log from a byte offset on."""
-    running, exit_code, piece = holder(out) is not None, None, b""
-    ended, log = beside(out, "exit"), beside(out, "log")
-    if ended.exists() and not running:
-        exit_code = int(ended.read_text(encoding="ascii"))
+    running, numbers = _look(out)
+    exit_code, piece, log = None if running else next(iter(numbers[1:]), None), b"", beside(out, "log")
     if log.exists():
         with log.open("rb") as file:
             offset = offset if offset <= file.seek(0, os.SEEK_END) else 0
@@ -137,31 +152,47 @@ def start(out: Path, command: list[str], environment: Mapping[str, str] | None =
     Raises:
         StoreError: it did not start.
     """
-    if holder(out) is None:
+    is_held, before = _look(out)
+    if not is_held:
         out.parent.mkdir(parents=True, exist_ok=True)
-        for suffix in ("exit", FEED, PORTION):
+        for suffix in (FEED, PORTION):
             beside(out, suffix).unlink(missing_ok=True)
         with beside(out, "log").open("wb") as log:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment
             )
         end = time.monotonic() + START_S
-        while holder(out) is None and not beside(out, "exit").exists():
-            if process.poll() is not None or time.monotonic() >= end:
+        while True:
+            code = process.poll()  # before the look: a run may begin and end between two
+            is_held, numbers = _look(out)
+            if is_held or numbers != before:
+                break
+            if code is not None or time.monotonic() >= end:
                 text = beside(out, "log").read_text(errors="replace")[-2000:]
-                raise StoreError(f"the run did not start (exit code {process.poll()}): {text or 'it said nothing'}")
+                raise StoreError(f"the run did not start (exit code {code}): {text or 'it said nothing'}")
             time.sleep(0.05)
     return status(out, 0)
 
 
-def serve(out: Path, measure: Callable[[], int]) -> int:
-    """Measure in this process, and leave the exit code behind."""
+def serve(out: Path, measure: Callable[[int], int]) -> int:
+    """Measure in this process under the lock, and leave the exit code in it.
+
+    Args:
+        out: the results file.
+        measure: is given the descriptor of the lock, for children to inherit; returns the exit code.
+
+    Raises:
+        StoreError: another run, or what one left behind, holds the lock.
+    """
     # A shell may have started us with interrupts ignored; `stop` sends one.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    code = measure()
-    partial = beside(out, "exit.partial")
-    partial.write_text(f"{code}\n", encoding="ascii")
-    partial.replace(beside(out, "exit"))
+    with hold_lock(out, END_S) as lock:
+        try:
+            code = measure(lock)
+        except KeyboardInterrupt:  # before or after the part that heeds it
+            code = EXIT_INTERRUPTED
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asks twice gets the code all the same
+        os.pwrite(lock, f"{os.getpid()} {code}\n".encode(), 0)
     return code
 
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 from aot.core.errors import AotError, DependencyError, OutputError
 from aot.measure import background
+from aot.measure.background import EXIT_INTERRUPTED
 from aot.measure.options import Options
 from aot.measure.preflight import read_machine, warnings
-from aot.measure.supervisor import EXIT_INTERRUPTED, SILENCE_S, end_with_parent, supervise
+from aot.measure.supervisor import SILENCE_S, end_with_parent, supervise
 from aot.search import strategy as search
 from aot.search.strategy import MODEL
 
@@ -38,8 +39,13 @@ def _command(options: Options, left_s: float | None, *more: str) -> list[str]:
     return command + ([] if left_s is None else ["--budget-seconds", f"{left_s:.3f}"])
 
 
-def run_bundle(options: Options, *, silent: bool = False) -> int:
+def run_bundle(options: Options, *, silent: bool = False, lock: int | None = None) -> int:
     """Measure a bundle on this machine's GPU into `options.out`, resuming what is there.
+
+    Args:
+        options: what to measure, and how.
+        silent: show no progress.
+        lock: the lock of `options.out`, where this process holds it already.
 
     Returns:
         0 when all is measured or the budget is spent, EXIT_INTERRUPTED after Ctrl-C, else the error's exit code; the
@@ -60,6 +66,7 @@ def run_bundle(options: Options, *, silent: bool = False) -> int:
         options.budget_s,
         silence_s=options.silence_s,
         silent=silent,
+        lock=lock,
     )
 
 
@@ -137,7 +144,7 @@ def _do(values: argparse.Namespace, options: Options) -> int:
     if values.owned:
         end_with_parent()
     if values.background == "serve":
-        return background.serve(options.out, lambda: _report(lambda: run_bundle(options)))
+        return background.serve(options.out, lambda lock: _report(lambda: run_bundle(options, lock=lock)))
     if values.background:
         command = _command(options, options.budget_s, "--background", "serve")
         background.answer(values.background, options.out, values.offset, command)

@@ -13,25 +13,21 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from aot.core.errors import DeviceError
-from aot.measure.background import hold_lock
+from aot.measure.background import END_S, EXIT_INTERRUPTED, hold_lock
 from aot.measure.store import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-EXIT_INTERRUPTED = 130
-"""Ctrl-C, as shells report it: 128 + SIGINT."""
 EXIT_CONTEXT_LOST = 75
 """The worker's own: start another. Source: EX_TEMPFAIL of sysexits.h."""
 SILENCE_S = 60.0
 """A worker silent this long hangs: its longest honest step, making random inputs or loading CUDA, takes seconds."""
-END_S = 20.0
-"""Seconds that a worker which was killed, or one that an earlier run left, gets to end."""
 MARGIN_S, MARGIN_SHARE = 3.0, 0.1
 """How long before the end of its budget a run stops, at most, and as a share of the budget: what is in flight, a round
 or a check, is brought to its end then, and the device given back."""
@@ -180,6 +176,7 @@ def supervise(
     *,
     silence_s: float = SILENCE_S,
     silent: bool = False,
+    lock: int | None = None,
 ) -> int:
     """Run workers until one ends by itself, and give its exit code.
 
@@ -189,6 +186,7 @@ def supervise(
         budget_s: seconds before whose end to stop, in good order.
         silence_s: seconds without a step after which a worker is taken to hang.
         silent: show no progress.
+        lock: the store's lock, where this process holds it already.
 
     Raises:
         StoreError: the store is damaged.
@@ -200,13 +198,13 @@ def supervise(
     progress = Progress(silent)
     num_kills = 0
     try:
-        with hold_lock(out, END_S) as lock:
+        with hold_lock(out, END_S) if lock is None else nullcontext(lock) as held:
             with open_store(out) as store:
                 # Left by a run that was killed itself: its kernel may be sound.
                 store.clear_in_flight()
             while True:
                 left = None if end is None else max(0.0, end - time.monotonic())
-                code, reason = _run_worker(command(left), progress, silence_s, lock)
+                code, reason = _run_worker(command(left), progress, silence_s, held)
                 if reason:
                     _quarantine(out, reason)
                 num_kills = num_kills + 1 if code == -signal.SIGKILL and not reason else 0

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from aot.core.errors import DeviceError
+from aot.measure.background import EXIT_INTERRUPTED
 from aot.measure.conditions import make_conditions, read_state
 from aot.measure.device import CudaGpu, read_properties
 from aot.measure.feed import note_done, portions
@@ -20,7 +21,7 @@ from aot.measure.kernel_library import KernelLibrary
 from aot.measure.protocol import plan_for
 from aot.measure.session import Session, StoppedError, deadline_stop
 from aot.measure.store import open_store
-from aot.measure.supervisor import EXIT_CONTEXT_LOST, EXIT_INTERRUPTED, STEP, end_with_parent
+from aot.measure.supervisor import EXIT_CONTEXT_LOST, STEP, end_with_parent
 from aot.measure.torch_library import load_torch
 from aot.measure.worker import Worker
 

@@ -167,6 +167,10 @@ void recorder_set_device(int32_t device, const char* name, int32_t num_sms, int6
 }
 void recorder_set_parameters(const int32_t* sizes, int32_t count) { parameter_sizes.assign(sizes, sizes + count); }
 void recorder_leave_parameters(int32_t num_launches) { num_unread = num_launches; }
+__attribute__((noinline)) void recorder_fill_stack(int32_t byte) {
+  volatile char filled[1 << 16];
+  for (volatile char& place : filled) place = static_cast<char>(byte);
+}
 void recorder_set_first_parameters(const int32_t* sizes, int32_t count) { first_sizes.assign(sizes, sizes + count); }
 int32_t recorder_count(int32_t call) { return counts[call]; }
 int32_t recorder_loads_outside_relaxed_mode() { return loads_outside_relaxed_mode; }

@@ -29,6 +29,8 @@ void recorder_reset();
 void recorder_set_capability(int32_t major, int32_t minor);
 void recorder_set_parameters(const int32_t* sizes, int32_t count);
 void recorder_leave_parameters(int32_t num_launches);
+// Fills the stack below the caller with a byte, which shows in what a kernel's entry does not write of parameters.
+void recorder_fill_stack(int32_t byte);
 void recorder_set_first_parameters(const int32_t* sizes, int32_t count);
 int32_t recorder_num_real();
 void recorder_real(int32_t index, RealLaunch* launch);

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from dataclasses import dataclass, replace
+from itertools import cycle
 
 import pytest
 
@@ -207,6 +208,10 @@ def launch(library, compiled, given):
     return found
 
 
+STACK = cycle((0x55, 0xAA))
+"""What lies where an entry builds its parameters: another byte each time, so that no test relies on it."""
+
+
 def launches(library, compiled, given, num_before=0):
     """Do the same of an entry that launches what writes the places of groups so many times before."""
     kernel, sizes = compiled.kernel, parameter_sizes(compiled.path)
@@ -222,7 +227,9 @@ def launches(library, compiled, given, num_before=0):
     ]
     status = ctypes.c_int32(-1)
     values = [*buffers, status]
-    getattr(library.c, kernel.entry_symbol)(_pointers(*values), len(values))
+    pointers, entry = _pointers(*values), getattr(library.c, kernel.entry_symbol)
+    library.c.recorder_fill_stack(next(STACK))
+    entry(pointers, len(values))
     assert status.value == 0
     records = library.real_launches()
     assert len(records) == num_before + 1
@@ -245,6 +252,11 @@ def vector(parameters, address):
     """Give (extent, strides) of the parameter that is a vector at an address; the first parameter is the tiled MMA."""
     (content,) = (x for x in parameters[1:] if len(x) in (16, 24, 32) and struct.unpack_from("<Q", x) == (address,))
     return struct.unpack_from("<i", content, 8)[0], struct.unpack(f"<{(len(content) - 16) // 8}q", content[16:])
+
+
+def written(parameter):
+    """Return a parameter without the four bytes behind the one extent of a vector, which entries leave as they are."""
+    return parameter[:12] + parameter[16:] if len(parameter) in (16, 24, 32) else parameter
 
 
 def num_blocks(kernel, target):
@@ -341,7 +353,7 @@ def test_the_linear_half_of_a_gate_may_lie_in_front(compiled, library):
             turned.append((SCALE_B + N * operation.b.scale.element.num_bytes, STEP_B))
         assert [vector(parameters, x) for x, _ in turned] == [(N, (-N, y)) for _, y in turned]
         pairs = zip(in_order[1:], parameters[1:], strict=True)  # behind the tiled MMA
-        changed = [x for x in pairs if x[0] != x[1] and len(x[0]) != DESCRIPTOR_BYTES]
+        changed = [x for x in pairs if written(x[0]) != written(x[1]) and len(x[0]) != DESCRIPTOR_BYTES]
         assert len(changed) == 1 + len(turned)
         assert (struct.pack("<i", 0), struct.pack("<i", 1)) in changed
 

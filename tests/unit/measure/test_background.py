@@ -9,22 +9,18 @@ import pytest
 
 from aot.core.errors import StoreError
 from aot.measure import background
-from aot.measure.background import State, beside, fetch, hold_lock, holder, serve, start, status, stop
+from aot.measure.background import State, fetch, hold_lock, holder, serve, start, status, stop
 from aot.measure.store import open_store
 
 SERVE = """
 import sys, time
 from pathlib import Path
-from aot.measure.background import hold_lock, serve
-def measure():
-    with hold_lock(Path(sys.argv[1]), 10.0):
-        try:
-            print("measuring", flush=True)
-            end = time.monotonic() + 120
-            while time.monotonic() < end and not Path(sys.argv[1] + ".enough").exists():
-                time.sleep(0.02)
-        except KeyboardInterrupt:
-            return 130
+from aot.measure.background import serve
+def measure(lock):
+    print("measuring", flush=True)
+    end = time.monotonic() + 120
+    while time.monotonic() < end and not Path(sys.argv[1] + ".enough").exists():
+        time.sleep(0.02)
     return 0
 sys.exit(serve(Path(sys.argv[1]), measure))
 """
@@ -118,13 +114,65 @@ def test_lock_is_held_by_a_child_that_inherits_it(tmp_path):
     assert holder(out) is None
 
 
-def test_serve_leaves_errors_code(tmp_path):
+@pytest.fixture
+def _signals():
     before = signal.getsignal(signal.SIGINT)
-    try:
-        assert serve(tmp_path / "r", lambda: 8) == 8
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert beside(tmp_path / "r", "exit").read_text() == "8\n"
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_signals")
+def test_whoever_asks_finds_a_run_or_its_code(tmp_path, monkeypatch):
+    """A moment after the lock is given up the code is there, as it is before the next run has the lock."""
+    out, found, close = tmp_path / "r", [], os.close
+
+    def measure(lock):
+        found.append(status(out, 0))
+        monkeypatch.setattr(background.os, "close", close_and_ask)
+        return 8
+
+    def close_and_ask(descriptor):
+        monkeypatch.setattr(background.os, "close", close)
+        close(descriptor)
+        found.append(status(out, 0))
+
+    def ask_and_start(*words, popen=subprocess.Popen, **options):
+        found.append(status(out, 0))
+        return popen(*words, **options)
+
+    assert serve(out, measure) == 8
+    monkeypatch.setattr(background.subprocess, "Popen", ask_and_start)
+    found.append(start(out, command(out)))
+    assert [(x.running, x.exit_code) for x in found] == [(True, None), (False, 8), (False, 8), (True, None)]
+    os.kill(started(out), signal.SIGKILL)
+    assert wait(out).exit_code is None  # and not the first one's
+
+
+@pytest.mark.usefixtures("_signals")
+def test_a_run_whose_child_has_the_lock_goes_on(tmp_path):
+    out, children = tmp_path / "r", []
+
+    def measure(lock):
+        children.append(subprocess.Popen(["sleep", "300"], pass_fds=(lock,)))
+        raise KeyboardInterrupt
+
+    assert serve(out, measure) == 130
+    assert status(out, 0) == State(True, None, 0, "")
+    with pytest.raises(StoreError, match=f"process {os.getpid()} is measuring into"), hold_lock(out, 0.0):
+        pass
+    children[0].kill()
+    children[0].wait()
+    assert status(out, 0) == State(False, 130, 0, "")
+
+
+def test_a_run_that_ends_at_once_has_started(tmp_path):
+    """Between two looks a run may have the lock and end."""
+    out = tmp_path / "r"
+    program = "from pathlib import Path; from aot.measure.background import serve; serve(Path({!r}), lambda _: {})"
+    for wanted in (0, 7):
+        state = start(out, [sys.executable, "-c", program.format(str(out), wanted)])
+        assert state.running or state.exit_code == wanted
+        assert wait(out).exit_code == wanted
 
 
 def test_fetch_gives_size_digest_and_a_store(tmp_path, capfdbinary):

@@ -10,13 +10,15 @@ import pytest
 
 from aot.core.errors import DeviceError, StoreError
 from aot.measure import supervisor
-from aot.measure.background import hold_lock
+from aot.measure.background import EXIT_INTERRUPTED, hold_lock
 from aot.measure.store import open_store
-from aot.measure.supervisor import EXIT_INTERRUPTED, supervise
+from aot.measure.supervisor import supervise
 from tests.unit.twin_worker import KERNELS, PROBLEMS
 
 pytestmark = pytest.mark.slow
 
+DEADLINE_S = 100.0
+"""More than a process needs to start, or to end, on a machine that is busy with others."""
 NAMES = [kernel.name for kernel in KERNELS]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
 
@@ -131,14 +133,14 @@ sys.exit(supervise(lambda _left: command_of(out, {name: ["slow", 0] for name in 
 
 def start(out):
     process = subprocess.Popen([sys.executable, "-c", SUPERVISOR, str(out), *NAMES], env=ENVIRONMENT)
-    end = time.monotonic() + 30
+    end = time.monotonic() + DEADLINE_S
     while time.monotonic() < end:
         if out.is_file():
             with open_store(out) as store:
                 if store.measurements():
                     return process
         time.sleep(0.02)
-    raise AssertionError("no measurement in 30 s")
+    raise AssertionError("no measurement")
 
 
 def test_killed_run_carries_on(tmp_path):
@@ -146,7 +148,7 @@ def test_killed_run_carries_on(tmp_path):
     process = start(out)
     process.kill()
     process.wait()
-    with hold_lock(out, 20.0), open_store(out) as store:  # the worker died with it
+    with hold_lock(out, DEADLINE_S), open_store(out) as store:  # the worker died with it
         before = store.measurements()
     assert 1 <= len(before) < 2 * 4 + 2 * 4
     assert run(out, {}) == 0
@@ -163,7 +165,7 @@ def test_interrupt_ends_in_good_order(tmp_path):
     out = tmp_path / "r.sqlite"
     process = start(out)
     process.send_signal(signal.SIGINT)
-    assert process.wait(20) == EXIT_INTERRUPTED
+    assert process.wait(DEADLINE_S) == EXIT_INTERRUPTED
     with open_store(out) as store:
         assert store.measurements()
         assert store.quarantined() == {}
@@ -174,10 +176,10 @@ def test_interrupt_ends_in_good_order(tmp_path):
 
 DEAF = """
 import signal, sys, time
-from aot.measure.background import hold_lock
+from aot.measure.background import EXIT_INTERRUPTED, hold_lock
 from aot.measure.supervisor import supervise
 from pathlib import Path
-worker = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
+worker = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
 sys.exit(supervise(lambda _left: [sys.executable, "-c", worker], Path(sys.argv[1])))
 """
 
@@ -187,9 +189,9 @@ def test_interrupt_does_not_wait_for_a_worker_that_does_not_listen(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", DEAF, str(out)], env=ENVIRONMENT, stderr=subprocess.PIPE)
     assert process.stderr.readline() == b"deaf\n"
     process.send_signal(signal.SIGINT)
-    assert process.wait(20) == EXIT_INTERRUPTED  # not the worker's 60
+    assert process.wait(DEADLINE_S) == EXIT_INTERRUPTED  # not the worker's 600
     process.stderr.close()
-    with hold_lock(out, 1.0):  # the worker is gone, too
+    with hold_lock(out, DEADLINE_S):  # the worker is gone, too
         pass
 
 
