@@ -165,6 +165,16 @@ class Operation(Word):
     FP16_NVFP4_KK = "fp16xnvfp4_fp16_kk", t.FP16_NVFP4, Layout.KK
     FP16_MXFP4_KK = "fp16xmxfp4_fp16_kk", t.FP16_MXFP4, Layout.KK
     FP16_INT8_KK = "fp16xint8_fp16_kk", t.FP16_INT8, Layout.KK
+    BF16_INT4_G64_KK = "bf16xint4g64_bf16_kk", t.BF16_INT4_G64, Layout.KK
+    BF16_INT4_G64_ZEROS_KK = "bf16xint4g64z_bf16_kk", t.BF16_INT4_G64_ZEROS, Layout.KK
+    BF16_INT4_G32_KK = "bf16xint4g32_bf16_kk", t.BF16_INT4_G32, Layout.KK
+    BF16_INT4_G32_ZEROS_KK = "bf16xint4g32z_bf16_kk", t.BF16_INT4_G32_ZEROS, Layout.KK
+    BF16_E4M3_KK = "bf16xe4m3_bf16_kk", t.BF16_E4M3, Layout.KK
+    FP16_INT4_G64_KK = "fp16xint4g64_fp16_kk", t.FP16_INT4_G64, Layout.KK
+    FP16_INT4_G64_ZEROS_KK = "fp16xint4g64z_fp16_kk", t.FP16_INT4_G64_ZEROS, Layout.KK
+    FP16_INT4_G32_KK = "fp16xint4g32_fp16_kk", t.FP16_INT4_G32, Layout.KK
+    FP16_INT4_G32_ZEROS_KK = "fp16xint4g32z_fp16_kk", t.FP16_INT4_G32_ZEROS, Layout.KK
+    FP16_E4M3_KK = "fp16xe4m3_fp16_kk", t.FP16_E4M3, Layout.KK
 
     def __new__(
         cls,
@@ -308,25 +318,18 @@ class Operation(Word):
 
         Types of equal sizes run at one rate (bf16 and fp16; e4m3 and e5m2), so that a twin with the same epilogue is
         the nearest; an epilogue reads little more than the same product without. A gate is nearer to another gate: many
-        kernels that are fast without one have none.
+        kernels that are fast without one have none. A packed weight whose groups are of another size is the last.
         """
         gates = [] if self.gate is None else [x for x in Epilogue if any(step in GATES for step in x.steps)]
         epilogues = (*sorted(gates, key=lambda x: x is not self.epilogue), Epilogue.NONE)
         alike = (self.types, *self._alike)
         near = (_find(x, self.layout, epilogue, self.grouping) for epilogue, x in product(epilogues, alike))
-        found = dict.fromkeys((*self.twins, *near))
+        found = dict.fromkeys((*self.twins, *near, *self._of_other_groups))
         return tuple(operation for operation in found if operation is not None and operation is not self)
 
     @cached_property
     def _alike(self) -> tuple[Types, ...]:
-        """Return the types of the same sizes, accumulation and scale factors."""
-
-        def shape(x: Types) -> tuple[object, ...]:
-            factors = x.scale_a, x.scale_b, x.weight
-            return x.a.bits, x.b.bits, x.d.bits, x.accumulator, factors, x.is_fast, x.a is ElementType.TFLOAT32
-
-        found = dict.fromkeys(x.types for x in Operation)
-        return tuple(x for x in found if x != self.types and shape(x) == shape(self.types))
+        return self.types.alike(_all_types())
 
     @cached_property
     def plain(self) -> Operation:
@@ -352,12 +355,19 @@ class Operation(Word):
         """Return the operations whose kernels are the same code but for a type or an activation, the nearest first.
 
         That is the twins, then those with another activation or another gate, then the twins of these. Such kernels
-        move the same bytes and multiply as much, so that one rank of them serves all.
+        move the same bytes and multiply as much, so that one rank of them serves all. Last are those whose packed
+        weight has groups of another size, which is 1 to 15% of its bytes, or zero points.
         """
         kinds = next((x for x in (ACTIVATIONS, GATES) if set(x) & set(self.epilogue.steps)), ())
         others = [x for x in Epilogue if x is not self.epilogue and set(x.steps) & set(kinds)]
         near = (_find(types, self.layout, x, self.grouping) for types in (self.types, *self._alike) for x in others)
-        return tuple(dict.fromkeys((*self.twins, *(x for x in near if x is not None))))
+        found = dict.fromkeys((*self.twins, *near, *self._of_other_groups))
+        return tuple(operation for operation in found if operation is not None)
+
+    @cached_property
+    def _of_other_groups(self) -> tuple[Operation | None, ...]:
+        near = self.types.of_other_groups(_all_types())
+        return tuple(_find(x, self.layout, self.epilogue, self.grouping) for x in near)
 
     @cached_property
     def k_step(self) -> int:
@@ -394,6 +404,10 @@ class Operation(Word):
         moved = self.a.size_of(m, k) + self.b.size_of(rows, k)
         moved += self.d.size_of(m * n) * (2 if self.has_residual else 1)
         return moved + (self.bias.size_of(rows) if self.has_bias else 0)
+
+
+def _all_types() -> tuple[Types, ...]:
+    return tuple(dict.fromkeys(x.types for x in Operation))
 
 
 def _find(types: Types, layout: Layout, epilogue: Epilogue, grouping: Grouping = Grouping.DENSE) -> Operation | None:

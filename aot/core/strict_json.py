@@ -12,6 +12,7 @@ import json
 import re
 import zlib
 from dataclasses import fields, is_dataclass
+from difflib import get_close_matches
 from enum import Enum
 from functools import cache
 from reprlib import Repr
@@ -33,6 +34,8 @@ Place = tuple[str | int, ...]
 
 MAX_BYTES = 2**28
 """Size of the largest file that is read, decompressed: some hundred times those that there are."""
+MAX_LISTED, MAX_COMPARED = 40, 80
+"""Words that a refusal lists, and the letters by which it finds the nearest ones where there are more."""
 
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
@@ -76,6 +79,14 @@ def _step(part: str | int) -> str:
     if isinstance(part, str) and _PLAIN_KEY.fullmatch(part):
         return f".{part}"
     return f"[{shown(part)}]"
+
+
+def _choice(members: Sequence[str], value: object) -> str:
+    """Name what is expected of a word: all where they are few, else those that are the nearest."""
+    if len(members) <= MAX_LISTED:
+        return f"one of {', '.join(members)}"
+    near = get_close_matches(str(value)[:MAX_COMPARED], members, n=3)
+    return f"one of {len(members)} words, such as {', '.join(near or members[:3])}"
 
 
 def _refuse(expected: object, value: object) -> DecodeError:
@@ -187,7 +198,7 @@ def _member(kind: type[Enum]) -> Decoder:
 
     def read(value: Any) -> Any:
         if type(value) is not type(next(iter(members))) or value not in members:
-            raise _refuse(f"one of {', '.join(map(str, members))}", value)
+            raise _refuse(_choice([str(x) for x in members], value), value)
         return members[value]
 
     return read

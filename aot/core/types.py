@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from aot.core.element import ElementType
 from aot.core.feature import Feature
 from aot.core.formats import BLOCKS_OF_ROWS, MX, NVFP4, SQUARE_BLOCKS, VECTOR, FactorLayout, ScaleFormat, tag_of
-from aot.core.weight_format import INT4_G128, INT4_G128_ZEROS, WeightFormat
+from aot.core.weight_format import E4M3 as E4M3_WEIGHT
+from aot.core.weight_format import (
+    INT4_G32,
+    INT4_G32_ZEROS,
+    INT4_G64,
+    INT4_G64_ZEROS,
+    INT4_G128,
+    INT4_G128_ZEROS,
+    WeightFormat,
+)
 from aot.core.weight_format import INT8 as INT8_WEIGHT
 from aot.core.weight_format import MXFP4 as MXFP4_WEIGHT
 from aot.core.weight_format import NVFP4 as NVFP4_WEIGHT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True)
@@ -92,6 +106,31 @@ class Types:
         has_whole = any(x is not None and x.has_tensor_factor for x in (self.scale_a, self.scale_b))
         return has_whole or (self.is_scaled and self.d.bits == 8)
 
+    def alike(self, others: Sequence[Types]) -> tuple[Types, ...]:
+        """Return those of others that have the same sizes, accumulation and scale factors."""
+
+        def shape(x: Types) -> tuple[object, ...]:
+            factors = x.scale_a, x.scale_b, x.weight
+            return x.a.bits, x.b.bits, x.d.bits, x.accumulator, factors, x.is_fast, x.a is ElementType.TFLOAT32
+
+        return tuple(x for x in others if x != self and shape(x) == shape(self))
+
+    def of_other_groups(self, others: Sequence[Types]) -> tuple[Types, ...]:
+        """Return those of others whose packed weight differs in its groups, the nearest first.
+
+        First come those with zero points where these have some, then the nearest size, then the same type of x.
+        """
+        own = self.weight
+        if own is None:
+            return ()
+
+        def distance(x: Types) -> tuple[bool, float, bool]:
+            other = x.weight or own
+            return other.has_zeros != own.has_zeros, abs(math.log2(other.group / own.group)), x.a is not self.a
+
+        found = (x for x in others if x.weight is not None and own.differs_in_groups(x.weight))
+        return tuple(sorted(found, key=distance))
+
 
 def _plain(element: ElementType) -> Types:
     return Types(element, element, element)
@@ -129,3 +168,8 @@ BF16_INT4_G128_ZEROS, FP16_INT4_G128_ZEROS = (_packed(x.a, INT4_G128_ZEROS) for 
 BF16_NVFP4, FP16_NVFP4 = (_packed(x.a, NVFP4_WEIGHT) for x in (BF16, FP16))
 BF16_MXFP4, FP16_MXFP4 = (_packed(x.a, MXFP4_WEIGHT) for x in (BF16, FP16))
 BF16_INT8, FP16_INT8 = (_packed(x.a, INT8_WEIGHT) for x in (BF16, FP16))
+BF16_INT4_G64, FP16_INT4_G64 = (_packed(x.a, INT4_G64) for x in (BF16, FP16))
+BF16_INT4_G64_ZEROS, FP16_INT4_G64_ZEROS = (_packed(x.a, INT4_G64_ZEROS) for x in (BF16, FP16))
+BF16_INT4_G32, FP16_INT4_G32 = (_packed(x.a, INT4_G32) for x in (BF16, FP16))
+BF16_INT4_G32_ZEROS, FP16_INT4_G32_ZEROS = (_packed(x.a, INT4_G32_ZEROS) for x in (BF16, FP16))
+BF16_E4M3, FP16_E4M3 = (_packed(x.a, E4M3_WEIGHT) for x in (BF16, FP16))

@@ -11,7 +11,7 @@ and `FormatError`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +86,11 @@ class WeightFormat:
     def group_bits(self) -> int:
         """Return the bits of a group's factor, and of its zero point where it has one."""
         return self.factor_bits + (8 if self.has_zeros else 0)
+
+    def differs_in_groups(self, other: WeightFormat) -> bool:
+        """Say whether another format has the same codes and factors, for groups of another size or with zero points."""
+        same = replace(other, name=self.name, group=self.group, has_zeros=self.has_zeros) == self
+        return same and self != other and self.group > 0 and other.group > 0
 
     def num_groups(self, k: int) -> int:
         """Return the groups of a row."""

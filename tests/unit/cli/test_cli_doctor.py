@@ -79,10 +79,10 @@ def test_what_the_table_lacks_is_absent_and_the_build_that_has_it_is_named(workp
 
 
 def test_a_format_without_kernels_is_absent_everywhere(workplace):
-    config = write(workplace, quantization_config={"quant_method": "awq", "bits": 4, "group_size": 64})
+    config = write(workplace, quantization_config={"quant_method": "awq", "bits": 4, "group_size": 48})
     text = succeed("doctor", config, "--target", "h200")
-    assert "stored as awq, 4 bits in groups of 64, on h200" in text
-    assert "absent  no operation multiplies int4g64z, though `aot pack` packs it" in text
+    assert "stored as awq, 4 bits in groups of 48, on h200" in text
+    assert "absent  groups of 48 along k; expected 32, 64 or a multiple" in text
     assert "next: load the checkpoint in 16 bits, as bfloat16, whose products the wheel of `aot wheel --config " in text
 
 

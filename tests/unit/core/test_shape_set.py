@@ -296,7 +296,7 @@ def test_operations_that_are_asked_for_need_not_be_the_sets():
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('["int8_bf16_kk"]', '["int8_bf16"]', "model[1].operations[0]: expected one of bf16_kk, bf16_kn, "),
+        ('["int8_bf16_kk"]', '["int8_bf16"]', "model[1].operations[0]: expected one of "),
         ('["int8_bf16_kk"]', "[]", "model[1].operations: expected one or more"),
         ('"bf16_kk_silu"]', '"e4m3_bf16_kk"]', "operations[1]: expected each once, this is there before"),
         (

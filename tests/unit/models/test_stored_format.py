@@ -83,7 +83,6 @@ def test_the_formats_that_people_publish_are_read(found, label, computed):
             "its groups may be in another order along k (desc_act)",
         ),
         ({"quant_method": "awq", "bits": 4, "group_size": 48}, "groups of 48 along k; expected 32, 64 or a multiple"),
-        ({"quant_method": "awq", "bits": 4, "group_size": 64}, "no operation multiplies int4g64z, though `aot pack`"),
         ({"quant_method": "mxfp4"}, "experts in tensors of three dimensions"),
         ({"quant_method": "bitsandbytes"}, "no kernel multiplies weights of this format"),
     ],
@@ -92,6 +91,20 @@ def test_why_no_product_multiplies_them_is_said(found, why):
     read = stored_format(Configuration({"quantization_config": found}, "x"))
     assert read.types_for(ElementType.BFLOAT16) is None
     assert read.why_absent.startswith(why)
+
+
+@pytest.mark.parametrize("group", [32, 64, 128])
+@pytest.mark.parametrize(("method", "zeros"), [("awq", "z"), ("gptq", "")])
+def test_each_size_of_groups_has_products(method, zeros, group):
+    read = stored_format(
+        Configuration({"quantization_config": {"quant_method": method, "bits": 4, "group_size": group}}, "x")
+    )
+    for element in (ElementType.BFLOAT16, ElementType.FLOAT16):
+        found = read.types_for(element)
+        assert found is not None
+        assert (found.a, found.weight.name) == (element, f"int4g{group}{zeros}")
+    assert read.types_for(ElementType.FLOAT32) is None
+    assert read.why_absent == f"no operation multiplies int4g{group}{zeros}, though `aot pack` packs it"
 
 
 def test_packed_weights_go_with_activations_of_either_type():

@@ -100,6 +100,16 @@ CATALOGUE = (
     Row("fp16xnvfp4_fp16", "fp16xnvfp4_fp16_kk", "float16", "nvfp4", "float16", "vector", "float32", "none", "dense", 1, 0),
     Row("fp16xmxfp4_fp16", "fp16xmxfp4_fp16_kk", "float16", "mxfp4", "float16", "none", "float32", "none", "dense", 1, 0),
     Row("fp16xint8_fp16", "fp16xint8_fp16_kk", "float16", "int8", "float16", "vector", "float32", "none", "dense", 1, 0),
+    Row("bf16xint4g64_bf16", "bf16xint4g64_bf16_kk", "bfloat16", "int4g64", "bfloat16", "none", "float32", "none", "dense", 1, 0),
+    Row("bf16xint4g64z_bf16", "bf16xint4g64z_bf16_kk", "bfloat16", "int4g64z", "bfloat16", "none", "float32", "none", "dense", 1, 0),
+    Row("bf16xint4g32_bf16", "bf16xint4g32_bf16_kk", "bfloat16", "int4g32", "bfloat16", "none", "float32", "none", "dense", 1, 0),
+    Row("bf16xint4g32z_bf16", "bf16xint4g32z_bf16_kk", "bfloat16", "int4g32z", "bfloat16", "none", "float32", "none", "dense", 1, 0),
+    Row("bf16xe4m3_bf16", "bf16xe4m3_bf16_kk", "bfloat16", "e4m3", "bfloat16", "vector", "float32", "none", "dense", 1, 0),
+    Row("fp16xint4g64_fp16", "fp16xint4g64_fp16_kk", "float16", "int4g64", "float16", "none", "float32", "none", "dense", 1, 0),
+    Row("fp16xint4g64z_fp16", "fp16xint4g64z_fp16_kk", "float16", "int4g64z", "float16", "none", "float32", "none", "dense", 1, 0),
+    Row("fp16xint4g32_fp16", "fp16xint4g32_fp16_kk", "float16", "int4g32", "float16", "none", "float32", "none", "dense", 1, 0),
+    Row("fp16xint4g32z_fp16", "fp16xint4g32z_fp16_kk", "float16", "int4g32z", "float16", "none", "float32", "none", "dense", 1, 0),
+    Row("fp16xe4m3_fp16", "fp16xe4m3_fp16_kk", "float16", "e4m3", "float16", "vector", "float32", "none", "dense", 1, 0),
 )
 IN_ATOMS = frozenset(x.call for x in CATALOGUE if x.scale == "atoms")
 """The operations whose factors lie in atoms."""
