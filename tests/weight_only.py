@@ -40,7 +40,7 @@ import sys
 import cutlass
 from cutlass import cute
 from aot.core.weight_format import format_named
-from aot.families._weight_only_kernel import weight_only_entry
+from aot.families._weight_only_entry import weight_only_entry
 from aot.families._weight_only_tile import Tile
 host = "llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=x86-64-v2"
 for line in sys.stdin:

@@ -20,7 +20,8 @@ from cutlass.memory import SmemAllocator
 from aot.families._grid import along_x
 from aot.families._next_start import AT_ONCE, Places, await_front, clock, next_start, num_bytes, num_ctas
 from aot.families._skinny_loads import WORDS, chunks, load_block, make_load, partition
-from aot.families._skinny_tile import ALIGN_BYTES, CHUNK, MMA_M, MMA_N, PAD, ROW_BYTES, Tile
+from aot.families._skinny_storage import add_up, received_barrier, shared_memory
+from aot.families._skinny_tile import CHUNK, MMA_M, MMA_N, PAD, ROW_BYTES, Tile
 from aot.families._waits import await_phase
 
 
@@ -116,24 +117,6 @@ class SplitGemm:
             use_pdl=True,
         )
 
-    def _shared_memory(self) -> Any:
-        """Describe a CTA's shared memory: the stages of B and of A, the cluster's sums, the barriers, the factors."""
-        tile = self.tile
-
-        def stages(rows: int) -> Any:
-            count = rows * self.block_k * tile.num_warps * tile.num_stages
-            return cute.struct.Align[cute.struct.MemRange[self.element, count], ALIGN_BYTES]
-
-        fields = {
-            "b": stages(tile.rows),
-            "a": stages(tile.padded_columns),
-            "received": cute.struct.Align[cute.struct.MemRange[Float32, tile.num_received], 16],
-            "barriers": cute.struct.MemRange[cutlass.Int64, tile.num_barriers],
-        }
-        if tile.num_factors:
-            fields["factors"] = cute.struct.MemRange[Float32, tile.num_factors]
-        return cute.struct(type("SharedMemory", (), {"__annotations__": fields}))
-
     @cute.kernel
     def kernel(
         self,
@@ -150,14 +133,14 @@ class SplitGemm:
         if warp_index == 0:
             cpasync.prefetch_descriptor(load_b[0])
             cpasync.prefetch_descriptor(load_a[0])
-        storage = SmemAllocator().allocate(self._shared_memory())
+        storage = SmemAllocator().allocate(shared_memory(tile, self.element, self.block_k))
         barriers = storage.barriers.data_ptr() + warp_index * tile.num_stages
         with cute.arch.elect_one():
             for s in range_constexpr(tile.num_stages):
                 cute.arch.mbarrier_init(barriers + s, 1)
             if const_expr(tile.cluster > 1):  # noqa: SIM102 - known while tracing, the next is not
                 if warp_index == 0:  # its barrier is the CTA's
-                    cute.arch.mbarrier_init(_received_barrier(storage, tile), 1)
+                    cute.arch.mbarrier_init(received_barrier(storage, tile), 1)
         cute.arch.mbarrier_init_fence()
         cute.arch.sync_warp()
         if const_expr(tile.cluster > 1):
@@ -331,13 +314,13 @@ class SplitGemm:
             cute.arch.cluster_wait()
             if thread == 0:
                 num_bytes = tile.cluster * tile.share * columns * (Float32.width // 8)
-                cute.arch.mbarrier_arrive_and_expect_tx(_received_barrier(storage, tile), num_bytes)
+                cute.arch.mbarrier_arrive_and_expect_tx(received_barrier(storage, tile), num_bytes)
             for e in range_constexpr(-(-tile.rows * tile.columns // tile.num_threads)):
                 element = thread + e * tile.num_threads
                 row, column = element % tile.rows, element // tile.rows
                 if column < columns:
-                    self._send(_add_up(partial, row, column), storage, row, column, rank)
-            await_phase(_received_barrier(storage, tile), 0)
+                    self._send(add_up(partial, row, column), storage, row, column, rank)
+            await_phase(received_barrier(storage, tile), 0)
             layout = cute.make_layout((tile.share, tile.columns, tile.cluster))
             self._store_share(storage.received.get_tensor(layout), kept, storage, columns, origin, d, vectors)
         else:
@@ -359,7 +342,7 @@ class SplitGemm:
         share = self.tile.share
         offset = row % share + share * (column + self.tile.columns * rank)
         target = storage.received.data_ptr() + offset
-        barrier = _received_barrier(storage, self.tile)
+        barrier = received_barrier(storage, self.tile)
         cute.arch.store_async_dsmem(target, value.bitcast(Int32), barrier, row // share)
 
     @cute.jit
@@ -371,7 +354,7 @@ class SplitGemm:
         for e in range_constexpr(self.num_elements):
             row, column = self._place(thread, e)
             if column < columns:
-                sums = [_add_up(parts, self.num_halves * row + half, column) for half in range(self.num_halves)]
+                sums = [add_up(parts, self.num_halves * row + half, column) for half in range(self.num_halves)]
                 m, n = origin[0] + column, origin[1] + row
                 if n < d.shape[1]:
                     d[m, n] = self._finish(sums, e, kept, storage, (row, column), n, vectors).to(d.element_type)
@@ -400,17 +383,3 @@ class SplitGemm:
         """
         del e, kept, storage, place
         return sums[0] if vectors is None else sums[0] + vectors[n].to(Float32)
-
-
-@cute.jit
-def _add_up(parts: cute.Tensor, row: Int32, column: Int32) -> Any:
-    """Add up the parts of a sum, (row, column, part), in order."""
-    value = parts[row, column, 0]
-    for p in range_constexpr(1, cute.size(parts, mode=[2])):
-        value += parts[row, column, p]
-    return value
-
-
-def _received_barrier(storage: Any, tile: Tile) -> Any:
-    """Return the barrier that counts what a CTA receives from the cluster."""
-    return storage.barriers.data_ptr() + tile.num_warps * tile.num_stages

@@ -15,7 +15,7 @@ from typing import Any
 
 import cutlass
 from cuda.bindings import driver as cuda
-from cutlass import Constexpr, Float32, Int32, Int64, Uint8, Uint32, const_expr, cute, range_constexpr
+from cutlass import Constexpr, Float32, Int32, Int64, const_expr, cute, range_constexpr
 from cutlass.cute.nvgpu import warp
 from cutlass.experimental import primitives as prims
 from cutlass.memory import SmemAllocator
@@ -25,6 +25,7 @@ from aot.core.weight_packing import CODE_BYTES
 from aot.families._grid import along_x
 from aot.families._waits import await_phase
 from aot.families._weight_only_decode import Decoder, constant, pair, words_at
+from aot.families._weight_only_reads import StageReader
 from aot.families._weight_only_tile import ALIGN_BYTES, MMA_N, X_BYTES, X_PIECE, X_TURN, Tile
 
 ARRIVALS = 33
@@ -32,8 +33,6 @@ ARRIVALS = 33
 SHORT_GROUP = 2
 """Steps of a group up to which its sums begin with what the offset takes. Longer ones would begin late: the offset's
 products wait for each other."""
-K_OF_LOAD = 32
-"""Elements along k that the four lanes of a row read of x at once, 16 bytes each."""
 
 
 @dataclass(frozen=True)
@@ -243,9 +242,10 @@ class WeightOnlyGemm:
         """Add the product of a block of 128 along k to a warp's sums; to be called while tracing."""
         tile, decoder = self.tile, self.decoder
         lane = cute.arch.lane_idx()
-        x = self._x_of_block(stage, index, rows)
-        factors = [self._factors(stage + self._block(i, index)) for i in range(tile.tiles)]
-        zeros = [self._zero_points(stage + self._block(i, index)) for i in range(tile.tiles)]
+        reader = StageReader(tile, decoder)
+        x = reader.x_of_block(stage, index, rows)
+        factors = [reader.factors(stage + reader.block(i, index)) for i in range(tile.tiles)]
+        zeros = [reader.zero_points(stage + reader.block(i, index)) for i in range(tile.tiles)]
         codes: dict[tuple[int, int], Any] = {}
         per_group = tile.form.group // 16 if self.has_groups else BLOCK_K // 16
         for group in range(BLOCK_K // 16 // per_group):
@@ -259,7 +259,7 @@ class WeightOnlyGemm:
                 for step in steps:
                     load, inside = divmod(step, decoder.steps_per_load)
                     if (i, load) not in codes:
-                        place = self._block(i, index) + load * 32 * CODE_BYTES
+                        place = reader.block(i, index) + load * 32 * CODE_BYTES
                         codes[i, load] = words_at(stage + (place + lane * CODE_BYTES))
                     registers = decoder.operands(codes[i, load], inside, masks)
                     if tile.form is NVFP4:
@@ -270,51 +270,6 @@ class WeightOnlyGemm:
                 if self.has_groups:
                     points = zeros[i][group] if tile.form.has_zeros else (1.0, 1.0)
                     self._add_scaled(total, found, (later, points), factors[i][group])
-
-    def _block(self, i: int, index: int) -> int:
-        """Return where a block of a tile of rows begins in a stage, in bytes."""
-        return i * self.tile.copy_bytes + index * self.tile.layout.block_bytes
-
-    def _x_of_block(self, stage: Any, index: int, rows: Int32) -> list[list[Any]]:
-        """Read x of a block of k: of each step and eight rows two words. Rows too many are the last one again."""
-        tile = self.tile
-        lane = cute.arch.lane_idx()
-        found: list[list[Any]] = [[] for _ in range(BLOCK_K // 16)]
-        for j in range(self.tile.column_tiles):
-            row = cutlass.min(lane // 4 + j * MMA_N, rows - 1)
-            start = stage + (tile.weight_bytes + index * BLOCK_K * X_BYTES + row * tile.x_row_bytes)
-            turn = (row & 1) * (X_TURN * X_PIECE * X_BYTES)
-            starts = start + (turn + lane % 4 * CODE_BYTES), start + (lane % 4 * CODE_BYTES - turn)
-            for piece in range(BLOCK_K // K_OF_LOAD):
-                words = words_at(starts[piece % 2] + piece * K_OF_LOAD * X_BYTES)
-                for half in range(2):
-                    found[2 * piece + half].append([words[2 * half], words[2 * half + 1]])
-        return found
-
-    def _factors(self, block: Any) -> Any:
-        """Read the factors of a lane's two rows in a block: of each group, or of nvfp4 of each 32 elements."""
-        tile, lane = self.tile, cute.arch.lane_idx()
-        if not tile.form.group:
-            return None
-        start = block + tile.layout.code_bytes
-        if tile.form is NVFP4:
-            words = words_at(start + (lane // 4 * 2 + lane % 4 // 2) * 8, 2)
-            return self.decoder.block_factors([words[i] for i in range(2)])
-        count = tile.layout.factor_bytes // 8 // 4
-        words = words_at(start + lane // 4 * (4 * count), count)
-        return self.decoder.group_factors([words[i] for i in range(count)])
-
-    def _zero_points(self, block: Any) -> Any:
-        """Read the zero points of a lane's two rows in each group of a block, as `Decoder.zero_points` has them."""
-        tile, row = self.tile, cute.arch.lane_idx() // 4
-        if not tile.form.has_zeros:
-            return None
-        start, count = block + (tile.layout.code_bytes + tile.layout.factor_bytes), tile.layout.zero_bytes // 8
-        if count == 2:  # of two rows one word
-            word = words_at(start + row // 2 * 4, 1)[0]
-            return self.decoder.zero_points(Uint32(word) >> row % 2 * 16)[:1]
-        words = words_at(start + row * count, count // 4)
-        return [x for i in range(count // 4) for x in self.decoder.zero_points(words[i])]
 
     def _offset(self, x: list[list[Any]]) -> Any:
         """Return what the offset of all codes of a group takes of its sums, where an instruction says that; or None."""
@@ -409,38 +364,3 @@ class WeightOnlyGemm:
                     value += cute.make_tensor(bias[0] + at, cute.make_layout(1))[0].to(Float32)
                 place_of_d = d + (Int64(first_column + column) * stride + at)
                 cute.make_tensor(place_of_d, cute.make_layout(1))[0] = value.to(self.element)
-
-
-def weight_only_entry(tile: Tile, element: Any, *, is_scaled: bool, is_dependent: bool) -> tuple[Any, tuple[Any, ...]]:
-    """Make the entry and its fake arguments: those of `Argument` that a packed weight has, in that order."""
-    gemm = WeightOnlyGemm(element, tile, is_dependent)
-    m, n, k = cute.sym_int(), cute.sym_int(), cute.sym_int()
-
-    def matrix(kind: Any, shape: Any, align: int) -> Any:
-        per = align * 8 // int(kind.width)
-        strides = (cute.sym_int64(divisibility=per), 1)
-        return cute.runtime.make_fake_tensor(kind, shape, stride=strides, assumed_align=align)
-
-    @cute.jit
-    def entry(
-        a: cute.Tensor,
-        b: cute.Tensor,
-        d: cute.Tensor,
-        scale_b: Any,
-        bias: cute.Tensor,
-        prefetch_b: Int32,
-        stream: cuda.CUstream,
-    ) -> None:
-        gemm(a, b, d, (scale_b, bias), prefetch_b, stream)
-
-    factors = cute.runtime.make_fake_tensor(Float32, (n,), stride=(cute.sym_int64(),), assumed_align=4)
-    arguments = (
-        matrix(element, (m, k), 16),
-        matrix(Uint8, (cute.sym_int(), cute.sym_int()), 16),
-        matrix(element, (m, n), 2),
-        factors if is_scaled else None,
-        cute.runtime.make_fake_tensor(element, (cute.sym_int(),), stride=(1,), assumed_align=2),
-        Int32(0),
-        cute.runtime.make_fake_stream(),
-    )
-    return entry, arguments

@@ -153,7 +153,7 @@ class WeightOnly(Defaults):
         """Make the kernel and its entry."""
         from aot.families import Entry
         from aot.families._arguments import cutlass_type
-        from aot.families._weight_only_kernel import weight_only_entry
+        from aot.families._weight_only_entry import weight_only_entry
 
         function, arguments = weight_only_entry(
             tile_of(candidate, _format_of(operation)),

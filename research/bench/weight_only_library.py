@@ -92,7 +92,7 @@ def compile_variant(variant: Variant, folder: Path) -> Path:
     from cutlass import cute
 
     from aot.core.weight_format import format_named
-    from aot.families._weight_only_kernel import weight_only_entry
+    from aot.families._weight_only_entry import weight_only_entry
     from aot.families._weight_only_tile import Tile
 
     tile = Tile(

@@ -25,7 +25,8 @@ from aot.core.strict_json import shown
 from aot.core.strict_toml import TomlError, parse_toml
 from aot.core.target import RATES
 from aot.families import family_of
-from aot.space.cost import DEFAULTS, EXPOSED_PROMOTION, PROMOTED_BY, Column, Constants, estimate
+from aot.space.cost import DEFAULTS, EXPOSED_PROMOTION, PROMOTED_BY, Constants, estimate
+from aot.space.cost_operands import Column
 from aot.space.enumeration import has_tuned_kernels, legal
 from aot.space.roofline import roofline
 

@@ -5,6 +5,8 @@
 #include <initializer_list>
 #include <utility>
 
+#include "problem_operands.h"
+
 namespace aot {
 
 namespace {
@@ -56,29 +58,6 @@ uint64_t bits_of(const aot_gemm_tensor_t& tensor, int64_t stride, Element elemen
 
 bool is_aligned(const void* address) { return reinterpret_cast<uintptr_t>(address) % kAlignmentBytes == 0; }
 
-bool is_interleaved(const aot_gemm_problem_t& problem) { return (problem.flags & AOT_GEMM_GATE_INTERLEAVED) != 0; }
-
-// How the rows of B of a gate, and what belongs to them, lie: from a gate row to its linear row, and from row to row.
-struct Parts {
-  int64_t part;
-  int64_t row;
-};
-
-// Works those out from the step between rows as they lie. What no kernel will look at may wrap: strides of an empty
-// problem, of a B without elements, and of a single row.
-Parts parts_of(const aot_gemm_problem_t& problem, int64_t stride) {
-  const auto step = static_cast<uint64_t>(stride);
-  const uint64_t part = is_interleaved(problem) ? step : step * static_cast<uint64_t>(problem.n);
-  const uint64_t row = is_interleaved(problem) ? 2 * step : step;
-  return {static_cast<int64_t>(part), static_cast<int64_t>(row)};
-}
-
-// The same of B itself, whose linear rows may lie anywhere, in front of the gate's too: by a step below 0.
-Parts parts_of_b(const aot_gemm_problem_t& problem, int64_t stride) {
-  if ((problem.flags & AOT_GEMM_GATE_PARTS) != 0) return {problem.group_strides.b, stride};
-  return parts_of(problem, stride);
-}
-
 // The distance of a step, which may be as far below 0 as there is.
 uint64_t distance_of(int64_t step) { return step < 0 ? -static_cast<uint64_t>(step) : static_cast<uint64_t>(step); }
 
@@ -89,152 +68,6 @@ bool has_short_steps(const aot_gemm_problem_t& problem, Element element, int64_t
   const int64_t limit = kStrideLimitBytes / bytes;
   return distance_of(steps.part) < static_cast<uint64_t>(limit) && steps.row < limit &&
          (asked != Wanted::kAligned || steps.part * bytes % kAlignmentBytes == 0);
-}
-
-// The strides, of rows and of columns, that a kernel reads matrices by; one of one stride reads the first alone.
-struct Strides {
-  int64_t a[2];
-  int64_t b[2];
-  int64_t d[2];
-  int64_t residual[2];
-};
-
-Tensor make_tensor(void* data, int64_t rows, int64_t columns, const int64_t* strides) {
-  return {data, {static_cast<int32_t>(rows), static_cast<int32_t>(columns)}, {strides[0], strides[1]}};
-}
-
-// Reads a packed weight as the matrix of bytes that it is.
-Tensor packed_weight(const aot_gemm_problem_t& problem, const PackedFormat& weight) {
-  const int64_t strides[] = {weight.row_bytes(problem.k), 1};
-  return make_tensor(problem.b.data, weight.num_rows(problem.n), strides[0], strides);
-}
-
-// Writes what has a part for the gate and one for the linear rows. A bias that there is not has no elements.
-void write_parts(const aot_gemm_problem_t& problem, const Strides& strides, Canonical* canonical) {
-  const auto n = static_cast<int32_t>(problem.n);
-  const Parts b = parts_of_b(problem, strides.b[0]);
-  canonical->b.parts = {problem.b.data, {2, n, static_cast<int32_t>(problem.k)}, {b.part, b.row, strides.b[1]}};
-  const Parts bias = parts_of(problem, 1);
-  canonical->bias.parts = {problem.bias.data, {2, problem.bias.data == nullptr ? 0 : n}, {bias.part, bias.row}};
-}
-
-// The stride of a vector of factors; 0 of a single one, which any index then finds.
-int64_t step_of(const aot_gemm_tensor_t& factors, int64_t count) { return count > 1 ? factors.strides[0] : 0; }
-
-void write_factors(const aot_gemm_problem_t& problem, const Operation& operation, Canonical* canonical) {
-  const auto m = static_cast<int32_t>(problem.m);
-  const auto n = static_cast<int32_t>(problem.n);
-  if (operation.scale == Scale::kAtoms) {
-    canonical->scale_a.atoms = {problem.scale_a.data, {static_cast<int32_t>(operation.atoms.num_bytes(m, problem.k))}};
-    canonical->scale_b.atoms = {problem.scale_b.data, {static_cast<int32_t>(operation.atoms.num_bytes(n, problem.k))}};
-    return;
-  }
-  if (operation.scale == Scale::kBlock) {
-    const int64_t blocks = num_blocks(problem.k);
-    canonical->scale_a.matrix = make_tensor(problem.scale_a.data, m, blocks, problem.scale_a.strides);
-    canonical->scale_b.matrix = make_tensor(problem.scale_b.data, num_blocks(n), blocks, problem.scale_b.strides);
-    return;
-  }
-  canonical->scale_a.vector = {problem.scale_a.data, {m}, {step_of(problem.scale_a, m)}};
-  if (operation.has_gate()) {
-    const Parts steps = parts_of(problem, problem.scale_b.strides[0]);
-    canonical->scale_b.matrix = {problem.scale_b.data, {2, n}, {steps.part, steps.row}};
-  } else {
-    canonical->scale_b.vector = {problem.scale_b.data, {n}, {step_of(problem.scale_b, n)}};
-  }
-}
-
-Stack make_stack(void* data, int64_t count, int64_t step, int64_t rows, int64_t columns, const int64_t* strides) {
-  const int32_t shape[] = {static_cast<int32_t>(count), static_cast<int32_t>(rows), static_cast<int32_t>(columns)};
-  return {data, {shape[0], shape[1], shape[2]}, {step, strides[0], strides[1]}};
-}
-
-// Writes the bias and the factors of groups of rows: those of B are a group's own.
-void write_of_groups(const aot_gemm_problem_t& problem, const Operation& operation, Canonical* canonical) {
-  const int64_t count = num_groups_of(problem);
-  const auto groups = static_cast<int32_t>(count);
-  const auto n = static_cast<int32_t>(problem.n);
-  const aot_gemm_group_strides_t& steps = problem.group_strides;
-  const int32_t bias_columns = problem.bias.data == nullptr ? 0 : n;
-  const Parts bias = parts_of(problem, 1);
-  if (operation.has_gate()) {
-    canonical->bias.stack_of_parts = {problem.bias.data, {groups, 2, bias_columns}, {steps.bias, bias.part, bias.row}};
-  } else {
-    canonical->bias.stack = {problem.bias.data, {groups, bias_columns}, {steps.bias, 1}};
-  }
-  const int64_t rows = rows_of_a(problem, operation);
-  if (operation.scale == Scale::kBlock) {
-    const int64_t blocks = num_blocks(problem.k);
-    const int64_t blocks_of_b = num_blocks(rows_of_b(problem, operation));
-    canonical->scale_a.matrix = make_tensor(problem.scale_a.data, rows, blocks, problem.scale_a.strides);
-    canonical->scale_b.stack =
-        make_stack(problem.scale_b.data, count, steps.scale_b, blocks_of_b, blocks, problem.scale_b.strides);
-    return;
-  }
-  if (operation.scale != Scale::kVector) return;
-  canonical->scale_a.vector = {problem.scale_a.data, {static_cast<int32_t>(rows)}, {step_of(problem.scale_a, rows)}};
-  if (operation.has_gate()) {
-    const Parts factors = parts_of(problem, problem.scale_b.strides[0]);
-    canonical->scale_b.stack = {problem.scale_b.data, {groups, 2, n}, {steps.scale_b, factors.part, factors.row}};
-  } else {
-    canonical->scale_b.matrix = {problem.scale_b.data, {groups, n}, {steps.scale_b, step_of(problem.scale_b, n)}};
-  }
-}
-
-// Writes the operands of groups. Where k is grouped, D is written as a group's, and `batch` says how far they are apart.
-void write_groups(const aot_gemm_problem_t& problem, const Operation& operation, const Strides& strides,
-                  Canonical* canonical) {
-  const int64_t count = num_groups_of(problem);
-  // Where each group has a place of its own in the stack, the stack has as many as there can be.
-  const int64_t count_of_b = problem.b_of_groups == nullptr ? count : INT32_MAX;
-  const int64_t n = problem.n;
-  const int64_t k = problem.k;
-  canonical->a = make_tensor(problem.a.data, rows_of_a(problem, operation), k, strides.a);
-  canonical->d = make_tensor(problem.d.data, problem.m, n, strides.d);
-  if (operation.grouping == Grouping::kKgrouped) {
-    canonical->b.matrix = make_tensor(problem.b.data, n, k, strides.b);
-  } else if (operation.has_gate()) {
-    const Parts rows = parts_of(problem, strides.b[0]);
-    canonical->b.stack_of_parts = {problem.b.data,
-                                   {static_cast<int32_t>(count_of_b), 2, static_cast<int32_t>(n), static_cast<int32_t>(k)},
-                                   {problem.group_strides.b, rows.part, rows.row, strides.b[1]}};
-  } else {
-    canonical->b.stack = make_stack(problem.b.data, count_of_b, problem.group_strides.b, n, k, strides.b);
-  }
-  if (operation.groups_rows()) write_of_groups(problem, operation, canonical);
-  const bool has_places = problem.b_of_groups != nullptr;
-  canonical->b_of_groups = {problem.b_of_groups, {has_places ? static_cast<int32_t>(count) : 0}};
-  canonical->offsets = {problem.offsets.data, {static_cast<int32_t>(num_offsets(problem))}};
-  canonical->index = {problem.index.data, {static_cast<int32_t>(problem.m)}};
-}
-
-void write_operands(const aot_gemm_problem_t& problem, const Operation& operation, const Strides& strides,
-                    Canonical* canonical) {
-  canonical->m = problem.m;
-  canonical->n = problem.n;
-  canonical->k = problem.k;
-  const bool has_parts = (problem.flags & AOT_GEMM_GATE_PARTS) != 0;  // whose step is no step from product to product
-  const int64_t step_of_b = has_parts ? 0 : problem.group_strides.b;
-  canonical->batch = {num_groups_of(problem), problem.group_strides.a, step_of_b, problem.group_strides.d};
-  if (operation.has_offsets()) {
-    write_groups(problem, operation, strides, canonical);
-    return;
-  }
-  canonical->a = make_tensor(problem.a.data, problem.m, problem.k, strides.a);
-  canonical->d = make_tensor(problem.d.data, problem.m, problem.n, strides.d);
-  if (operation.has_gate()) {
-    write_parts(problem, strides, canonical);
-  } else {
-    const PackedFormat& weight = operation.weight;
-    canonical->b.matrix = weight.is_packed() ? packed_weight(problem, weight)
-                                             : make_tensor(problem.b.data, problem.n, problem.k, strides.b);
-    const int64_t count = problem.bias.data == nullptr ? 0 : problem.n;
-    canonical->bias.vector = {problem.bias.data, {static_cast<int32_t>(count)}};
-  }
-  if (!operation.takes_further()) return;
-  if (operation.scale != Scale::kNone) write_factors(problem, operation, canonical);
-  canonical->residual = make_tensor(problem.residual.data, problem.m, problem.n, strides.residual);
-  canonical->scale_d = {problem.scale_d.data, {1}};
 }
 
 aot_gemm_problem_t exchange(const aot_gemm_problem_t& problem) {
@@ -277,22 +110,6 @@ int32_t loads_of(const aot_gemm_problem_t& problem, const Operation& operation, 
     bits |= static_cast<uint64_t>(size_of(operation.b, problem.group_strides.b));
   }
   return lowest_of(bits);
-}
-
-// Writes where a weight, its D and its bias lie, read by strides of rows and of columns.
-void write_part(const aot_gemm_part_t& part, const int64_t* b, const int64_t* d, int64_t* words) {
-  const auto address_of = [](const aot_gemm_tensor_t& x) { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(x.data)); };
-  const int64_t found[] = {part.n, address_of(part.b), b[0], b[1], address_of(part.d), d[0], d[1], address_of(part.bias)};
-  static_assert(sizeof(found) == sizeof(int64_t) * kNumPartWords);
-  std::memcpy(words, found, sizeof(found));
-}
-
-// Has parts that there are not be read where the first lies, without rows.
-void fill_parts(int32_t count, Canonical* canonical) {
-  for (int32_t i = count; i < AOT_GEMM_MAX_PARTS; ++i) {
-    std::memcpy(canonical->parts[i], canonical->parts[0], sizeof(canonical->parts[0]));
-    canonical->parts[i][0] = 0;
-  }
 }
 
 // Writes the weights that have rows as runs along one mode, and joins the bits of their addresses and steps. Says false where

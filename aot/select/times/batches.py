@@ -17,7 +17,7 @@ from aot.core.dispatch import LOADS
 from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
 from aot.families import tiling_of
-from aot.space.cost import Problems, Sizes, sizes_of
+from aot.space.cost_operands import Problems, Sizes, sizes_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,7 +18,8 @@ from threadpoolctl import threadpool_limits
 from aot.core.knobs import SplitK
 from aot.families import tiling_of
 from aot.select.times.trees import Forest
-from aot.space.cost import DEFAULTS, Constants, Operands, Problems, Sizes, cluster_slots, estimate, num_tiles, sizes_of
+from aot.space.cost import DEFAULTS, Constants, estimate
+from aot.space.cost_operands import Operands, Problems, Sizes, cluster_slots, num_tiles, sizes_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,7 +8,7 @@ from aot.core.problem import Problem
 from aot.core.target import load_target
 from aot.families._skinny_tile import Tile
 from aot.families.cluster_split_k import FAMILY
-from aot.space.cost import Operands
+from aot.space.cost_operands import Operands
 from aot.space.legality import check
 from tests.unit.accepted import named, reason, resources
 from tests.unit.twins import BF16

@@ -18,7 +18,7 @@ from aot.select.score.explain import explained
 from aot.select.selection import read_selection
 from aot.select.table.unaligned import UnalignedTimes
 from aot.select.times.batches import BATCHES, OfBatches, batched_loads, batched_problems
-from aot.space.cost import sizes_of
+from aot.space.cost_operands import sizes_of
 
 H200 = load_target("h200")
 BATCHED, ONE = Operation.BF16_KK_BATCHED, Operation.BF16_KK

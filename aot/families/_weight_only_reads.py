@@ -1,0 +1,71 @@
+"""How a lane reads its part of a stage: x, and of a block of the weight factors and zero points. Imports CUTLASS.
+
+No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+from cutlass import Int32, Uint32, cute
+
+from aot.core.weight_format import BLOCK_K, NVFP4
+from aot.core.weight_packing import CODE_BYTES
+from aot.families._weight_only_decode import Decoder, words_at
+from aot.families._weight_only_tile import MMA_N, X_BYTES, X_PIECE, X_TURN, Tile
+
+K_OF_LOAD = 32
+"""Elements along k that the four lanes of a row read of x at once, 16 bytes each."""
+
+
+@dataclass(frozen=True)
+class StageReader:
+    """Reads the stages of one candidate; to be called while tracing."""
+
+    tile: Tile
+    decoder: Decoder
+
+    def block(self, i: int, index: int) -> int:
+        """Return where a block of a tile of rows begins in a stage, in bytes."""
+        return i * self.tile.copy_bytes + index * self.tile.layout.block_bytes
+
+    def x_of_block(self, stage: Any, index: int, rows: Int32) -> list[list[Any]]:
+        """Read x of a block of k: of each step and eight rows two words. Rows too many are the last one again."""
+        tile = self.tile
+        lane = cute.arch.lane_idx()
+        found: list[list[Any]] = [[] for _ in range(BLOCK_K // 16)]
+        for j in range(self.tile.column_tiles):
+            row = cutlass.min(lane // 4 + j * MMA_N, rows - 1)
+            start = stage + (tile.weight_bytes + index * BLOCK_K * X_BYTES + row * tile.x_row_bytes)
+            turn = (row & 1) * (X_TURN * X_PIECE * X_BYTES)
+            starts = start + (turn + lane % 4 * CODE_BYTES), start + (lane % 4 * CODE_BYTES - turn)
+            for piece in range(BLOCK_K // K_OF_LOAD):
+                words = words_at(starts[piece % 2] + piece * K_OF_LOAD * X_BYTES)
+                for half in range(2):
+                    found[2 * piece + half].append([words[2 * half], words[2 * half + 1]])
+        return found
+
+    def factors(self, block: Any) -> Any:
+        """Read the factors of a lane's two rows in a block: of each group, or of nvfp4 of each 32 elements."""
+        tile, lane = self.tile, cute.arch.lane_idx()
+        if not tile.form.group:
+            return None
+        start = block + tile.layout.code_bytes
+        if tile.form is NVFP4:
+            words = words_at(start + (lane // 4 * 2 + lane % 4 // 2) * 8, 2)
+            return self.decoder.block_factors([words[i] for i in range(2)])
+        count = tile.layout.factor_bytes // 8 // 4
+        words = words_at(start + lane // 4 * (4 * count), count)
+        return self.decoder.group_factors([words[i] for i in range(count)])
+
+    def zero_points(self, block: Any) -> Any:
+        """Read the zero points of a lane's two rows in each group of a block, as `Decoder.zero_points` has them."""
+        tile, row = self.tile, cute.arch.lane_idx() // 4
+        if not tile.form.has_zeros:
+            return None
+        start, count = block + (tile.layout.code_bytes + tile.layout.factor_bytes), tile.layout.zero_bytes // 8
+        if count == 2:  # of two rows one word
+            word = words_at(start + row // 2 * 4, 1)[0]
+            return self.decoder.zero_points(Uint32(word) >> row % 2 * 16)[:1]
+        words = words_at(start + row * count, count // 4)
+        return [x for i in range(count // 4) for x in self.decoder.zero_points(words[i])]
