@@ -5,6 +5,7 @@ Launches are compared of products of 16 bits; those of narrower elements that th
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -18,16 +19,27 @@ from aot.core.operation import ELEMENTS
 from aot.core.target import Target, load_target
 from aot.package.manifest import Manifest
 from aot.package.wheel import DEFAULT_PACKAGE, TableSource, manifest_of
+from tests import native
 from tests.compiling import EVERY, compile_kernels
 from tests.objects import parameter_sizes
 from tests.unit.invoked import coarse_grid
 
-MACHINES = ("aarch64", "x86_64")
+MACHINES = ("aarch64", "x86_64") if EVERY else ("aarch64",)
+"""The hosts whose launches are looked at: the wheel's own, and one to compare it with."""
 
 
 @cache
 def wheel():
-    """Give the selection that `make wheel` builds: what `aot build` is about to compile."""
+    """Give the selection that `make wheel` builds, which is found once for all workers."""
+    files = [x for x in (native.ROOT / "aot").rglob("*") if x.is_file() and x.suffix != ".pyc"]
+    parts = [EVERY, native.digest(native.ROOT, [*files, native.ROOT / "constraints.txt"])]
+    return pickle.loads(
+        native.once(".selection", parts, lambda path: path.write_bytes(pickle.dumps(_found()))).read_bytes()
+    )
+
+
+def _found():
+    """Select what `aot build` is about to compile."""
     chosen = []
 
     def stop(sources, *_, **__):

@@ -1,8 +1,8 @@
 """The Thor wheel's host code, emulated, asks CUDA for what the same kernels ask on x86-64, and for the right thing.
 
 Kernels of the wheel that have each choice of their families (`make walk`: every candidate), each with hundreds of
-problems, through the C API into the recorder: on x86-64, and on AArch64 in qemu. The device code of the two is one, so
-that what is left to differ is what is compared here.
+problems, through the C API into the recorder, on AArch64 in qemu. What they ask for is derived from the problem, value
+by value. `make walk` does the same on x86-64, and compares the two: their device code is one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class Run:
-    """One launch asked for, and the answers of the two machines."""
+    """One launch asked for, and the answer of each machine."""
 
     kernel: object
     sizes: list[int]
@@ -156,6 +156,10 @@ def test_the_problems_reach_what_is_rare(runs):
     assert {name: len(found) for name, found in rare.items() if len(found) < len(kernels.selection().kernels)} == {}
 
 
+of_both = pytest.mark.skipif(len(kernels.MACHINES) == 1, reason="`make walk` compares two hosts")
+
+
+@of_both
 @pytest.mark.usefixtures("runs")
 def test_the_device_code_does_not_depend_on_the_host():
     ours, theirs = (kernels.compiled(x).objects for x in kernels.MACHINES)
@@ -170,6 +174,7 @@ def test_the_objects_are_of_their_machine(machine):
     assert found == {{"aarch64": "EM_AARCH64", "x86_64": "EM_X86_64"}[machine]}
 
 
+@of_both
 def test_aarch64_launches_what_x86_64_launches(runs):
     different = [run for run in runs if run.answers["aarch64"] != run.answers["x86_64"]]
     refuse([(run, *(decoded(run.answers[x].launches[0], run.sizes) for x in kernels.MACHINES)) for run in different])

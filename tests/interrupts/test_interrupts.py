@@ -16,10 +16,11 @@ from aot.cli import interrupt as interrupts
 from aot.compile.workplace import ARTIFACTS
 from aot.package.toolchain import TOOLCHAIN_CACHE
 from tests import checkpoints
+from tests.compiling import EVERY
 from tests.interrupts.moments import LIMIT_S, ROOT, interrupt
 from tests.unit.invoked import coarse_grid, succeed
 
-NUM_MOMENTS = 3
+NUM_MOMENTS = 6 if EVERY else 2
 COMPILE = ["compile", "--target", "h200", "--limit", "4", "--kernels", "sm90_quack_64x*", "--jobs", "2"]
 SELECT = ["select", "--predicted", "--max-kernels", "12", "--no-curve"]
 SIGNALS = (signal.SIGINT, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -12,6 +12,8 @@ from tests.runtime.host import SYNCHRONIZE
 from tests.runtime.tensors import FakeTensor, install_cupy, install_old_torch
 
 LAUNCH_S = 0.2
+TRIES = 5
+"""What waits for others waits each time; a busy machine may delay some."""
 PLAIN = (65, 33, 65)  # m, n, k that only the fallback takes, which needs no workspace
 
 
@@ -61,11 +63,14 @@ def test_other_threads_run_while_a_launch_blocks(package, library, progress, kin
     x, weight, out = operands(tensor, FakeTensor if kinds == "mixed" else tensor, tensor)
     package.linear(x, weight, out=out)
     library.c.recorder_set_launch_us(int(LAUNCH_S * 1e6))
-    began = time.monotonic()
-    package.linear(x, weight, out=out)
-    ended = time.monotonic()
-    assert ended - began >= LAUNCH_S
-    assert ran_within(progress, began, ended)
+    for _ in range(TRIES):
+        began = time.monotonic()
+        package.linear(x, weight, out=out)
+        ended = time.monotonic()
+        assert ended - began >= LAUNCH_S
+        if ran_within(progress, began, ended):
+            return
+    pytest.fail("no other thread runs while a launch blocks")
 
 
 def test_launches_of_several_threads_block_together(package, library):
@@ -74,14 +79,19 @@ def test_launches_of_several_threads_block_together(package, library):
     tensors = operands(*[framework.Tensor] * 3)
     package.linear(*tensors[:2], out=tensors[2])
     library.c.recorder_set_launch_us(int(LAUNCH_S * 1e6))
-    threads = [threading.Thread(target=lambda: package.linear(*tensors[:2], out=tensors[2])) for _ in range(8)]
-    began = time.monotonic()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert LAUNCH_S <= time.monotonic() - began < 4 * LAUNCH_S
-    assert len(library.fake_launches()) == 9
+    for tried in range(1, 1 + TRIES):
+        threads = [threading.Thread(target=lambda: package.linear(*tensors[:2], out=tensors[2])) for _ in range(8)]
+        began = time.monotonic()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        seconds = time.monotonic() - began
+        assert len(library.fake_launches()) == 1 + 8 * tried
+        assert seconds >= LAUNCH_S
+        if seconds < 4 * LAUNCH_S:
+            return
+    pytest.fail(f"eight launches of {LAUNCH_S} s take {seconds} s")
 
 
 def test_a_workspace_is_allocated_with_the_gil_in_a_launch_without_it(package, library, manifest, progress):

@@ -7,6 +7,7 @@ import shutil
 import pytest
 import torch
 from torch import nn
+from torch._inductor import config
 
 from tests.runtime.torch_reference import random_tensor
 
@@ -25,6 +26,11 @@ def plain_gradients():
 def inductor(monkeypatch):
     # It imports setuptools, which refuses a distutils that another test has imported before it, unless told so.
     monkeypatch.setenv("SETUPTOOLS_USE_DISTUTILS", "stdlib")
+    # A header that is compiled in advance takes longer than the few programs here take without, and the search for the
+    # widest vectors of this processor compiles a program for each kind.
+    plain = {"cpp_cache_precompile_headers": False, "aot_inductor.precompile_headers": False, "cpp.simdlen": 0}
+    with config.patch(plain):
+        yield
 
 
 class Layers(nn.Module):

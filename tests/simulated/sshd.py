@@ -100,7 +100,7 @@ class Sshd:
         environment = {**os.environ, "LD_LIBRARY_PATH": self._libraries}
         self._process = subprocess.Popen(self._command(), stdout=log, stderr=log, env=environment)
         log.close()
-        end = time.monotonic() + 10
+        end = time.monotonic() + 100
         while time.monotonic() < end:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
                 return

@@ -36,14 +36,16 @@ class BiggerTile:
         return f"{self.candidate.gemm.tile_m}x{self.candidate.gemm.tile_n}"
 
 
-def _kind(candidate: Candidate) -> Candidate:
-    return changed(candidate, tile_m=0, tile_n=0)
+def _kind(candidate: Candidate) -> tuple[object, ...]:
+    """Return all that a candidate is beside its tile."""
+    knobs = vars(candidate.knobs)
+    return (candidate.family, *(value for name, value in knobs.items() if name not in {"tile_m", "tile_n"}))
 
 
 @lru_cache(maxsize=32)
-def _tiles(family: str, operation: Operation, target: Target) -> dict[Candidate, frozenset[tuple[int, int]]]:
+def _tiles(family: str, operation: Operation, target: Target) -> dict[tuple[object, ...], frozenset[tuple[int, int]]]:
     """Return the tiles of a family's space, by all that a candidate is beside its tile."""
-    found: dict[Candidate, set[tuple[int, int]]] = {}
+    found: dict[tuple[object, ...], set[tuple[int, int]]] = {}
     for candidate in family_named(family).candidates(operation, target):
         found.setdefault(_kind(candidate), set()).add((candidate.gemm.tile_m, candidate.gemm.tile_n))
     return {kind: frozenset(tiles) for kind, tiles in found.items()}

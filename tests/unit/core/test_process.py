@@ -77,7 +77,7 @@ def is_alive(number):
 
 
 def wait_for(condition):
-    end = time.monotonic() + 10
+    end = time.monotonic() + 100
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -93,8 +93,8 @@ def test_an_error_ends_the_command_and_all_that_it_started():
 
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        run(["sh", "-c", "sleep 60 & echo $$ $!; wait"], "waiting", each_line=stop)
-    assert time.monotonic() - start < 20.0  # not the grandchild's 60
+        run(["sh", "-c", "sleep 600 & echo $$ $!; wait"], "waiting", each_line=stop)
+    assert time.monotonic() - start < 300  # not the grandchild's 600
     assert len(numbers) == 2
     wait_for(lambda: not any(map(is_alive, numbers)))
     assert process._children == set()
@@ -119,7 +119,7 @@ def test_a_process_in_a_group_of_its_own_is_ended_too():
 def test_what_is_owned_can_be_killed_from_elsewhere(monkeypatch):
     # The compiler that the tests keep is a child too, and others still need it.
     monkeypatch.setattr(multiprocessing.process, "active_children", list)
-    child = subprocess.Popen(["sh", "-c", "sleep 60 & sleep 60"], start_new_session=True)
+    child = subprocess.Popen(["sh", "-c", "sleep 600 & sleep 60"], start_new_session=True)
     with owned(child):
         process.kill_children()
         assert child.wait(5) == -9

@@ -192,7 +192,7 @@ def test_a_worker_that_what_it_lacks_does_not_reach_is_one_that_fails():
 def test_a_task_that_all_fail_at_is_given_up_and_no_worker_is_an_error(monkeypatch):
     monkeypatch.setattr(engines, "WAIT_S", 0.5)
     with cluster(one=Seat("fails"), two=Seat("fails")) as (fleet, _):
-        ((task, reason),) = fleet.devices.engine.run([5], Squares(limits=Limits(1.0, max_losses=2)))
+        ((task, reason),) = fleet.devices.engine.run([5], Squares(limits=Limits(100.0, max_losses=2)))
         assert task == 5
         assert reason.endswith("failed: ValueError: no luck")
     with (

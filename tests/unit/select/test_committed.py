@@ -44,10 +44,9 @@ def test_no_time_of_a_committed_table_is_below_what_the_target_can_do(path):
     below = []
     for problem, row in rows:
         share = MEASURED_LEAST if row.provenance == PROVENANCE_MEASURED else 1.0
-        least = share * roofline(problem, target).time_us - ROUNDING_US
-        second = (
-            MEASURED_LEAST * roofline(problem, target).time_us - ROUNDING_US
-        )  # beside a prediction it may be measured
+        bound_us = roofline(problem, target).time_us
+        least = share * bound_us - ROUNDING_US
+        second = MEASURED_LEAST * bound_us - ROUNDING_US  # beside a prediction it may be measured
         found = ((row.time_us, least), (row.runner_up_us, second))
         below += [(problem.name, row.provenance, us, limit) for us, limit in found if us < limit]
     assert below == []

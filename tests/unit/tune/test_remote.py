@@ -170,13 +170,14 @@ def test_a_device_that_is_slow_to_hear_is_not_waited_for(tmp_path, monkeypatch):
     )
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    start = time.monotonic()
     assert Device(Link(Host("thor", None, "x"))).stop() is False
     (tmp_path / "may_hear").touch()
+    start = time.monotonic()
     while not (tmp_path / "heard").exists():
-        assert time.monotonic() - start < 30
+        assert time.monotonic() - start < 100
         time.sleep(0.05)
     (tmp_path / "ssh").write_text("#!/bin/sh\n")
+    monkeypatch.setattr(links, "LEAVE_S", 100.0)
     assert Device(Link(Host("thor", None, "x"))).stop() is True
 
 
