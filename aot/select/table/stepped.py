@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, product
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -21,6 +21,8 @@ from aot.core.work import AnyKey, AnyOperation, AnyProblem
 from aot.kinds.kind import Use
 from aot.kinds.registry import kind_of
 from aot.kinds.rows.dispatch import RowColumn, RowSection, RowStep, RowTable
+from aot.select.portfolio.choose import MODELLED_TIE, Budget, choose
+from aot.select.portfolio.objective import NAMED_WEIGHT
 from aot.select.times.record import read_record, recorded_kernels
 from aot.space.enumeration import fallback, legal
 from aot.space.kinds import space_of
@@ -60,9 +62,7 @@ def times_of(operations: Sequence[AnyOperation], records: Sequence[Path]) -> dic
 MAX_KERNELS = 8
 """Most kernels of an operation beside its fallback."""
 MIN_GAIN = 0.005
-"""Least gain of mean time, as a fraction, that another kernel is shipped for."""
-TIE = 0.01
-"""Within which of the best a kernel that its neighbour in the table has is as good."""
+"""Least gain of mean regret, and of a share of the worst, that another kernel is shipped for."""
 
 
 @dataclass(frozen=True)
@@ -176,41 +176,34 @@ def _grid_of(operation: AnyOperation, target: Target, known: Times) -> _Grid:
     return _Grid(operation, step_edges, key_edges, candidates, times, is_measured)
 
 
-def _portfolio(grid: _Grid) -> list[int]:
-    """Choose candidates: the best one that takes every size, then each that gains most, up to MAX_KERNELS.
+def _portfolio(axes: _Axes, grid: _Grid) -> tuple[tuple[int, ...], NDArray[np.int64]]:
+    """Choose candidates over all corners; return their places, and of these the one that each corner gets.
 
     Raises:
-        SelectionError: no candidate takes every size, or none some measured size.
+        SelectionError: no candidate takes every size, or none some size.
     """
-    cells = grid.times.reshape(-1, len(grid.candidates))
-    best = cells.min(axis=1, initial=np.inf)
-    if not np.isfinite(best).all():
-        raise SelectionError(
-            f"{grid.operation.tag}: no kernel is left for some sizes; expected one of any size; measure more candidates"
-        )
-    chosen: list[int] = []
-    have = np.full(len(cells), np.inf)
-    while len(chosen) < MAX_KERNELS:
-        # Where nothing answers yet, a time counts as ten times the best.
-        regrets = np.minimum(np.minimum(have[:, None], cells), 10 * best[:, None]) / best[:, None]
-        means = regrets.mean(axis=0)
-        pick = int(means.argmin())
-        before = np.minimum(have, 10 * best) / best
-        if chosen and before.mean() - means[pick] < MIN_GAIN and np.isfinite(have).all():
-            break
-        chosen.append(pick)
-        have = np.minimum(have, cells[:, pick])
-    return sorted(chosen)
+    corners = list(product(grid.key_edges, grid.step_edges))
+    problems = [axes.problem((step, key)) for key, step in corners]
+    rows = grid.times.reshape(len(corners), -1).tolist()
+    times = {
+        problem: {x: us for x, us in zip(grid.candidates, row, strict=True) if us < math.inf}
+        for problem, row in zip(problems, rows, strict=True)
+    }
+    takes_all = {x for x in grid.candidates if space_of(grid.operation).most(x, grid.operation) >= grid.key_edges[-1]}
+    named = grid.is_measured.any(axis=2).reshape(-1)
+    weights = {problem: NAMED_WEIGHT for problem, is_named in zip(problems, named, strict=True) if is_named}
+    budget = Budget(MAX_KERNELS, kernel_cost=MIN_GAIN)
+    try:
+        found = choose(times, budget, weights=weights, tie=MODELLED_TIE, is_general=takes_all.__contains__)
+    except SelectionError as error:
+        raise SelectionError(f"{grid.operation.tag}: {error}") from error
+    places = {x: k for k, x in enumerate(grid.candidates)}
+    picks = np.array([places[found.solutions[x]] for x in problems])
+    return tuple(sorted(places[x] for x in found.candidates)), picks.reshape(grid.times.shape[:2])
 
 
-def _steps(grid: _Grid, column: int, chosen: Sequence[int], number: Callable[[int], int]) -> tuple[RowStep, ...]:
-    """Return the steps of a column; neighbours that one kernel serves as well are one, unless measured."""
-    picks: list[int] = []
-    for i in range(len(grid.step_edges)):
-        times = {k: float(grid.times[column, i, k]) for k in chosen}
-        least = min(times.values())
-        same = picks and times[picks[-1]] <= least * (1 + TIE)
-        picks.append(picks[-1] if same else min(times, key=times.__getitem__))
+def _steps(grid: _Grid, column: int, picks: Sequence[int], number: Callable[[int], int]) -> tuple[RowStep, ...]:
+    """Return the steps of a column; neighbours of one kernel are one, unless measured."""
     steps = []
 
     def bucket(i: int) -> tuple[int, int]:
@@ -223,10 +216,6 @@ def _steps(grid: _Grid, column: int, chosen: Sequence[int], number: Callable[[in
         time_us = round(float(grid.times[column, last, pick]), 3) if is_named else 0.0
         steps.append(RowStep(grid.step_edges[last], number(pick), time_us, provenance))
     return tuple(steps)
-
-
-def _columns(grid: _Grid, chosen: Sequence[int], number: Callable[[int], int]) -> tuple[RowColumn, ...]:
-    return tuple(RowColumn(cols, _steps(grid, j, chosen, number)) for j, cols in enumerate(grid.key_edges))
 
 
 def select_stepped(
@@ -248,13 +237,17 @@ def select_stepped(
     for operation in operations:
         make: Any = kind_of(operation).key_type
         grid = _grid_of(operation, target, (times or {}).get(operation, {}))
-        chosen = _portfolio(grid)
+        chosen, picks = _portfolio(_Axes.of(operation), grid)
         first = len(kernels)
         kernels.append(make(operation, fallback(operation, target)))
         kernels += [make(operation, grid.candidates[k]) for k in chosen]
         places = {k: first + 1 + i for i, k in enumerate(chosen)}
         of_table: Any = operation
-        sections.append(RowSection(of_table, _columns(grid, chosen, places.__getitem__), first))
+        columns = (
+            RowColumn(key, _steps(grid, j, picks[j].tolist(), places.__getitem__))
+            for j, key in enumerate(grid.key_edges)
+        )
+        sections.append(RowSection(of_table, tuple(columns), first))
     return SteppedSelection(target.name, tuple(kernels), RowTable(tuple(sections)))
 
 
