@@ -43,11 +43,10 @@ def served(tmp_path_factory):
 
 
 @pytest.fixture
-def plug_in(module, every_package, calls, monkeypatch):
+def plug_in(module, every_package, calls):
     found = import_module(f"{every_package.__name__}.vllm")
     found.register()
     found.register()  # vLLM loads plug-ins in each process, and may again
-    monkeypatch.setattr(found, "_preload", lambda device: None)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, ClassVar
 
 import torch
@@ -9,6 +10,7 @@ from vllm.model_executor.kernels.linear.mixed_precision.MPLinearKernel import MP
 from vllm.model_executor.parameter import permute_param_layout_
 from vllm.scalar_type import scalar_types
 
+from . import _operations
 from ._torch_formats import FORMATS, format_of
 from ._torch_modules import DTYPES
 from ._torch_packed import pack
@@ -73,6 +75,7 @@ class AotGemmInt4LinearKernel(MPLinearKernel):
             if key is not None and getattr(layer, key, None) is not None:
                 setattr(layer, key, None)
         layer.packed = inner
+        preload(packed.data)
 
     def apply_weights(self, layer: Any, x: Any, bias: Any = None) -> Any:
         """Compute x @ weight^T + bias of an input (..., k)."""
@@ -82,6 +85,17 @@ class AotGemmInt4LinearKernel(MPLinearKernel):
     def _parameter(self, layer: Any, name: Any, **packed: int) -> Any:
         """Return a parameter's values, the outputs first."""
         return permute_param_layout_(getattr(layer, name), input_dim=1, output_dim=0, **packed).data
+
+
+def preload(weight: Any) -> None:
+    """Load all kernels onto a weight's GPU, the first time: vLLM captures graphs when it has loaded a model."""
+    if weight.is_cuda:
+        _preload(weight.device.index)
+
+
+@cache
+def _preload(device: int) -> None:
+    _operations.preload(device)
 
 
 def _nibbles(words: Any) -> Any:

@@ -28,11 +28,11 @@ from vllm.model_executor.layers.quantization.base_config import QuantizationConf
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, UnquantizedEmbeddingMethod
 from vllm.platforms import PlatformEnum
 
-from . import _operations, errors
+from . import errors
 from ._torch_formats import FORMATS, format_of
 from ._torch_modules import DTYPES, multiply, why_left
 from ._torch_patch import quantize_model
-from ._vllm_kernels import MIN_CAPABILITY, AotGemmInt4LinearKernel
+from ._vllm_kernels import MIN_CAPABILITY, AotGemmInt4LinearKernel, preload
 
 NAME = __name__.partition(".")[0]
 """Of the method for weights as stored, and how those of the formats begin."""
@@ -118,12 +118,6 @@ def _bias_of(layer: Any) -> Any:
     return None if layer.skip_bias_add or is_elsewhere else layer.bias
 
 
-@cache
-def _preload(device: int) -> None:
-    """Load all kernels once, before vLLM captures graphs."""
-    _operations.preload(device)
-
-
 class _AsStored:
     """The products of a weight as it is stored, beside vLLM's own method of the layer."""
 
@@ -145,7 +139,7 @@ class _AsStored:
         if reason is not None:
             _logger.info("%s stays vLLM's: %s", self.prefix, reason)
         else:
-            _preload(layer.weight.device.index or 0)
+            preload(layer.weight)
 
     def apply(self, layer: Any, x: Any, bias: Any = None) -> Any:
         """Compute x @ weight^T + bias of an input (..., k)."""
@@ -193,8 +187,7 @@ class Rounded(UnquantizedLinearMethod):
         if report.left:
             _logger.warning("%s stays vLLM's, in 16 bits: %s", self.prefix, *report.left.values())
             return
-        if inner.qweight.is_cuda:
-            _preload(inner.qweight.device.index or 0)
+        preload(inner.qweight)
         del layer.weight
         layer.rounded = inner
 
