@@ -60,7 +60,7 @@ def times_of(operations: Sequence[AnyOperation], records: Sequence[Path]) -> dic
     return {x: found[x] for x in operations if x in found}
 
 
-MAX_KERNELS = 8
+MAX_KERNELS = 12
 """Most kernels of an operation beside its fallback."""
 MIN_GAIN = 0.005
 """Least gain of mean regret, and of a share of the worst, that another kernel is shipped for."""

@@ -28,8 +28,8 @@ PRIOR = Prior()
 
 Source: the H200's record of operations on rows, each of its 78 inner sizes left out in turn. The kernel that is best by
 these times takes 0.9% longer there than the best in the mean, and 10% at worst; corrected by the nearest size at which
-each kernel was timed it was 8.4% and 94%, and by the cost model alone 7.6% and 45%. With all sizes of an inner width left
-out in turn it is 2.1% and 24%.
+each kernel was timed it was 8.4% and 94%, and by the cost model alone 7.6% and 45%. With all sizes of an inner
+width left out in turn it is 2.1% and 24%.
 """
 
 

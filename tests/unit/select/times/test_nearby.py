@@ -30,10 +30,10 @@ def test_without_times_it_is_the_cost_model():
     assert found == pytest.approx(np.array([predicted(x) for x in asked]))
 
 
-def test_what_was_measured_is_told_again():
+def test_what_was_measured_is_told_again_but_for_what_similar_kernels_say():
     times = measured((16, 1024), (512, 4096), factors=np.array([1.0, 1.3, 0.8, 2.0, 1.1, 0.9]))
     found = NearbyTimes.of(NORM, times, H200).times_us(CANDIDATES, list(times))
-    assert found == pytest.approx(np.array([list(row.values()) for row in times.values()]), rel=0.02)
+    assert found == pytest.approx(np.array([list(row.values()) for row in times.values()]), rel=0.1)
 
 
 def test_an_error_is_shared_by_near_sizes_and_fades_with_distance():
@@ -46,7 +46,7 @@ def test_an_error_is_shared_by_near_sizes_and_fades_with_distance():
 
 
 def test_a_kernel_that_was_not_timed_is_compared_with_one_that_was():
-    """All kernels took twice as long as predicted, one of which was not timed: it is not taken for twice as fast."""
+    """All kernels took twice as long as predicted, one of which was not timed: it is taken for slower too."""
     times = {x: dict(list(row.items())[1:]) for x, row in measured((64, 2048), (512, 2048), factors=2.0).items()}
     found = NearbyTimes.of(NORM, times, H200).times_us(CANDIDATES, [problem(128, 2048)])[0]
-    assert found[0] > 1.3 * predicted(problem(128, 2048))[0]
+    assert found[0] > 1.15 * predicted(problem(128, 2048))[0]
