@@ -23,6 +23,7 @@ from aot.kinds.registry import kind_of
 from aot.kinds.rows.dispatch import RowColumn, RowSection, RowStep, RowTable
 from aot.select.portfolio.choose import MODELLED_TIE, Budget, choose
 from aot.select.portfolio.objective import NAMED_WEIGHT
+from aot.select.times.nearby import NearbyTimes
 from aot.select.times.record import read_record, recorded_kernels
 from aot.space.enumeration import fallback, legal
 from aot.space.kinds import space_of
@@ -59,7 +60,7 @@ def times_of(operations: Sequence[AnyOperation], records: Sequence[Path]) -> dic
     return {x: found[x] for x in operations if x in found}
 
 
-MAX_KERNELS = 8
+MAX_KERNELS = 12
 """Most kernels of an operation beside its fallback."""
 MIN_GAIN = 0.005
 """Least gain of mean regret, and of a share of the worst, that another kernel is shipped for."""
@@ -132,47 +133,25 @@ class _Grid:
     is_measured: NDArray[np.bool_]
 
 
-def _corrected(
-    axes: _Axes, candidate: Candidate, size: tuple[int, int], target: Target, measured: Mapping[tuple[int, int], Any]
-) -> float:
-    """Predict a time, times measured over predicted at the nearest size where the candidate was timed."""
-    space = space_of(axes.operation)
-
-    def predicted(at: tuple[int, int]) -> float:
-        return space.times_us([candidate], axes.problem(at), target)[0]
-
-    def distance(at: tuple[int, int]) -> float:
-        return sum(abs(math.log(x / y)) for x, y in zip(at, size, strict=True))
-
-    there = [at for at, times in measured.items() if candidate in times]
-    if not there:
-        return predicted(size)
-    nearest = min(there, key=lambda at: (distance(at), at))
-    return predicted(size) * float(measured[nearest][candidate]) / predicted(nearest)
-
-
 def _grid_of(operation: AnyOperation, target: Target, known: Times) -> _Grid:
     axes = _Axes.of(operation)
     measured = {axes.size(problem): times for problem, times in known.items()}
     step_edges, key_edges = axes.edges(list(measured))
     timed = {candidate for times in measured.values() for candidate in times}
     candidates = tuple(x for x in legal(operation, target) if not timed or x in timed)
-    most = [space_of(operation).most(x, operation) for x in candidates]
-    times = np.full((len(key_edges), len(step_edges), len(candidates)), np.inf)
+    most = np.array([space_of(operation).most(x, operation) for x in candidates])
+    nearby = NearbyTimes.of(operation, {axes.problem(size): times for size, times in measured.items()}, target)
+    # What takes the last column takes any size: its times are those of twice the largest that is named.
+    shown = [*key_edges[:-1], min(key_edges[-1], 2 * key_edges[-2])] if len(key_edges) > 1 else key_edges
+    corners = [axes.problem((step, key)) for key in shown for step in step_edges]
+    times = nearby.times_us(candidates, corners).reshape(len(key_edges), len(step_edges), len(candidates))
     is_measured = np.zeros(times.shape, np.bool_)
-    for j, key in enumerate(key_edges):
-        # What takes the last column takes any size: its times are those of twice the largest that is named.
-        shown = min(key, 2 * key_edges[-2]) if len(key_edges) > 1 else key
-        for k, candidate in enumerate(candidates):
-            if most[k] < key:
-                continue
-            for i, step in enumerate(step_edges):
-                there = measured.get((step, key), {})
-                found = there.get(candidate)
-                if found is None and not there:
-                    found = _corrected(axes, candidate, (step, shown), target, measured)
-                times[j, i, k] = np.inf if found is None else found
-                is_measured[j, i, k] = candidate in there
+    for j, i in product(range(len(key_edges)), range(len(step_edges))):
+        row = measured.get((step_edges[i], key_edges[j]))
+        if row is not None:
+            times[j, i] = [row.get(x, math.inf) for x in candidates]
+            is_measured[j, i] = [x in row for x in candidates]
+    times[np.broadcast_to((most < np.array(key_edges)[:, None])[:, None], times.shape)] = math.inf
     return _Grid(operation, step_edges, key_edges, candidates, times, is_measured)
 
 
