@@ -104,7 +104,7 @@ class Types:
 
     @property
     def scales_d(self) -> bool:
-        """Say whether there is one factor more: that of a D of 8 bits, before it is rounded, or that of `scales_sum`."""
+        """Say whether there is one factor more: of a D of 8 bits, before it is rounded, or that of `scales_sum`."""
         return self.scales_sum or (self.is_scaled and self.d.bits == 8)
 
     def alike(self, others: Sequence[Types]) -> tuple[Types, ...]:

@@ -132,7 +132,7 @@ class Sm100Quack(Defaults):
         )
 
     def factor_bytes(self, shape: Shape, operation: Operation) -> tuple[int, ...]:
-        """Count the bytes of the scale factors of A and of B in a stage of one CTA: none are loaded with the operands."""
+        """Count the bytes of factors of A and of B in a stage of one CTA: none are loaded with the operands."""
         del shape, operation
         return ()
 

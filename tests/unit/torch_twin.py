@@ -81,7 +81,7 @@ def _unpacked(operation, bits):
     return torch.from_numpy(weight_values(form, parts, operation.a.element)[: min(known, default=None)]).float()
 
 
-def compute(  # noqa: C901 - a case for each thing that an operation may have
+def compute(  # noqa: C901, PLR0912 - a case for each thing that an operation may have
     operation, bits, *, is_interleaved=False, activation=None
 ):
     """Return D's bits (m, n).
