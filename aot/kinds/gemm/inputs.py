@@ -28,7 +28,7 @@ SCALE_ELEMENTS = 1 << 16
 SCALE_EXPONENT = 4.0
 """Scale factors lie between 2^-4 and 2^4, so that one of another row changes an element by half of it in the mean."""
 
-MEAN_SQUARE = (4.0**SCALE_EXPONENT - 4.0**-SCALE_EXPONENT) / (4.0 * SCALE_EXPONENT * math.log(2.0))
+MEAN_SQUARE: float = (4.0**SCALE_EXPONENT - 4.0**-SCALE_EXPONENT) / (4.0 * SCALE_EXPONENT * math.log(2.0))
 """Mean square of such factors, whose logarithms are uniform: what the products of two are in the root mean square."""
 
 TIMED_SCALE = 2.0**-4
