@@ -386,7 +386,9 @@ def test_a_gate_whose_rows_are_not_in_turns_is_refused(atoms_package, packed, te
     weight = elements(operation, tensor, 2 * N)
     if is_pair:
         weight = [elements(operation, tensor, N) for _ in range(2)]
-    with pytest.raises(atoms_package.OperandError, match="gated_linear: got .* of a gate; expected one weight of both"):
+    with pytest.raises(
+        atoms_package.OperandError, match=r"gated_linear: got .* of a gate; expected one weight of both"
+    ):
         atoms_package.gated_linear(elements(operation, tensor, M), weight, scale_x=scale_x, scale_w=scale_w, **given)
     assert packed.fake_launches() == []
 

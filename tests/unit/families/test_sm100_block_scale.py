@@ -84,6 +84,8 @@ def test_more_stages_than_fit_are_explained_in_bytes():
         (Operation.NVFP4_BF16_KK_SILU, "128x192_c1x2_clc", 230400, 4),
         (Operation.NVFP4_BF16_KK_RESIDUAL, "128x192_c2x1_clc_serial2", 224256, 3),
         (Operation.MXFP8_BF16_KK_GELU, "256x64_c2x1_clc_2cta", 228352, 9),
+        (Operation.NVFP4_BF16_KK_SWIGLU, "256x128_c2x1_clc_2cta", 0, 0),
+        (Operation.MXFP8_BF16_KK_GEGLU, "128x64_c1x1_static", 0, 0),
         (Operation.MXFP8_BF16_KK_RESIDUAL, "256x128_c2x1_static_2cta_swap", 230400, 7),
     ],
 )
