@@ -110,11 +110,9 @@ def _kernel(
     is_blocked = operation.types.factors in (FactorLayout.BLOCK, FactorLayout.ATOMS)
     staged_a = shared.allocate_tensor(accumulator, layout, 16)
     staged_b = [shared.allocate_tensor(accumulator, layout, 16) for _ in range(halves)]
+    parts_b = [b] if const_expr(halves == 1) else [b[half, None, None] for half in range(halves)]
     if const_expr(operation.is_interleaved):
-        parts_b, turns = [in_turns(b)] * halves, [0, 1]
-    else:
-        parts_b = [b] if const_expr(halves == 1) else [b[half, None, None] for half in range(halves)]
-        turns = [None] * halves
+        parts_b = [in_turns(b)] * halves
     first_m, first_n = block_m * TILE, block_n * TILE
     row, column = thread // THREADS_ACROSS * SIDE, thread % THREADS_ACROSS * SIDE
     sums = [cute.make_rmem_tensor((SIDE, SIDE), accumulator) for _ in range(halves)]
@@ -124,8 +122,8 @@ def _kernel(
         _stage(a, staged_a, first_m, step * TILE_K, thread, scale_a if const_expr(is_blocked) else None, operation.a)
         for half in range_constexpr(halves):
             factors = scale_b if const_expr(is_blocked) else None
-            part, turn = parts_b[half], turns[half]
-            _stage(part, staged_b[half], first_n, step * TILE_K, thread, factors, operation.b, turn)
+            turn = half if const_expr(operation.is_interleaved) else None
+            _stage(parts_b[half], staged_b[half], first_n, step * TILE_K, thread, factors, operation.b, turn)
         cute.arch.sync_threads()
         for half in range_constexpr(halves):
             _multiply(staged_a, staged_b[half], sums[half], row, column)
