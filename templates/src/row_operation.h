@@ -26,10 +26,16 @@ struct RowOperation {
   bool is_pair() const { return function == RowFunction::kSiluMul || function == RowFunction::kGeluTanhMul; }
   bool is_rotary() const { return function == RowFunction::kRotary; }
   bool has_scale() const { return takes(Argument::kScale); }
+  // Says whether scales are narrow factors in atoms.
   bool has_factors() const { return factors.block_k > 0; }
   // Says whether a scale of all of Y is given beside the factors.
   bool has_tensor_scale() const { return takes(Argument::kTensorScale); }
 };
+
+// Gives the element type of an operation's scales.
+inline Element element_of_scales(const RowOperation& operation) {
+  return operation.has_factors() ? operation.factors.element : Element::kFloat32;
+}
 
 // Written by table.cc, in the order of the catalogue; there may be none.
 extern const RowOperation kRowOperations[];

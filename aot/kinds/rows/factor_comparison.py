@@ -14,7 +14,6 @@ import numpy as np
 
 from aot.core.block_quantization import block_divisors, block_factors
 from aot.core.comparison import Comparison, largest_share
-from aot.core.formats import tag_of
 from aot.core.numerics import decode, encode
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ def compare_factors(operation: RowOperation, written: WrittenFactors, expected: 
     form = operation.factors
     if form is None:
         raise ValueError(f"{operation.tag} has no factors of blocks; expected an operation whose scales lie in atoms")
-    name, own = tag_of(operation.y, form), written.own
+    name, own = operation.form, written.own
     ends = expected.values - expected.radius, expected.values + expected.radius
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         size = np.abs(expected.values)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 from aot.core.constraints import Extent, Range, Word
 from aot.core.element import ElementType
 from aot.core.feature import Feature
-from aot.core.formats import MX, NVFP4, SCALE_BLOCK, ScaleFormat
+from aot.core.formats import MX, NVFP4, SCALE_BLOCK, ScaleFormat, tag_of
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.10 has none of its own
@@ -169,6 +169,11 @@ class RowOperation(Word):
     def factors(self) -> ScaleFormat | None:
         """Return the format of Y's scales where they are narrow and lie in atoms; None where they are float32."""
         return FACTORS.get(self.scale)
+
+    @property
+    def form(self) -> str:
+        """Return the name of Y's format of blocks, such as `nvfp4`; empty where Y has none."""
+        return "" if self.factors is None else tag_of(self.y, self.factors)
 
     @property
     def scale_element(self) -> ElementType:

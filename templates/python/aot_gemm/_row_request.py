@@ -10,12 +10,12 @@ from ._catalogue import ROW_CATALOGUE, RowRow
 PREFIX = "rows "
 """How the binding begins a request of a row operation. Function, element types of x and y, and scales follow."""
 
-_SCALES = {"none": "", "row": "", "block": " with scales of blocks", "tensor": " with one scale"}
+_SCALES = {"none": "", "row": "", "block": " with scales of blocks", "tensor": " with one scale", "nvfp4": " as nvfp4", "mx": " with powers of two in atoms"}
 
 
 def find(function: str, x: str, y: str, scale: str) -> RowRow | None:
     """Return the operation of a function and types, whether or not this wheel has it."""
-    return next((row for row in ROW_CATALOGUE if row[1:] == (function, x, y, scale)), None)
+    return next((row for row in ROW_CATALOGUE if row[1:5] == (function, x, y, scale)), None)
 
 
 def is_there(row: RowRow) -> bool:
