@@ -94,7 +94,8 @@ def compare_factors(operation: RowOperation, written: WrittenFactors, expected: 
     if form is None:
         raise ValueError(f"{operation.tag} has no factors of blocks; expected an operation whose scales lie in atoms")
     name, own = operation.form, written.own
-    ends = expected.values - expected.radius, expected.values + expected.radius
+    # An exact value is both of its ends, so that a zero keeps its sign.
+    ends = [np.where(expected.radius > 0, expected.values + x * expected.radius, expected.values) for x in (-1, 1)]
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         size = np.abs(expected.values)
         least, best, greatest = (
