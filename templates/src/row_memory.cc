@@ -2,6 +2,7 @@
 #include <cinttypes>
 #include <cstring>
 
+#include "checks.h"
 #include "error.h"
 #include "lattice.h"
 #include "row_problem.h"

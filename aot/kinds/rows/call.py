@@ -215,24 +215,24 @@ def draw_rows(case: RowCase, rng: np.random.Generator) -> dict[RowArgument, Bits
     return found
 
 
-SPREAD, FAR = 6, 100
-"""Exponents of the magnitudes of neighbouring values, and of a few that are far out."""
+SPREAD, FAR, SPREAD_COLUMNS = 6, 100, 8
+"""Exponents of the magnitudes of neighbouring values, and of a few that are far out; and how many columns have one."""
 
 
 def _spread(case: RowCase, values: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
-    """Give each eight columns a power of two of their own; in quantisation alone also zeros, and what is not finite."""
-    groups = -(-values.shape[2] // 8)
-    exponents = rng.integers(-SPREAD, SPREAD + 1, (*values.shape[:2], groups))
-    is_alone = case.operation.function is RowFunction.QUANTIZE
-    if is_alone and case.rows > 1:
-        kinds = rng.integers(0, 16, exponents.shape)
+    """Give each few columns a power of two of their own; in quantisation alone also zeros, and what is not finite."""
+    rows, cols = values.shape[1:]
+    extents = values.shape[0], rows, -(-cols // SPREAD_COLUMNS)
+    exponents, kinds = rng.integers(-SPREAD, SPREAD + 1, extents), rng.integers(0, 16, extents)
+    is_alone = case.operation.function is RowFunction.QUANTIZE and case.is_full
+    if is_alone:
         exponents = np.where(kinds == 1, -FAR, np.where(kinds == 2, FAR, exponents))
-        found = np.ldexp(values, np.repeat(exponents, 8, 2)[..., : values.shape[2]]).astype(np.float32)
-        found[np.repeat(kinds == 3, 8, 2)[..., : values.shape[2]]] = -0.0
+    found = np.ldexp(values, np.repeat(exponents, SPREAD_COLUMNS, 2)[..., :cols]).astype(np.float32)
+    if is_alone:
+        found[np.repeat(kinds == 3, SPREAD_COLUMNS, 2)[..., :cols]] = -0.0
         for i, special in enumerate((np.nan, -np.nan, np.inf, -np.inf)):
-            found[0, 1 + i, rng.integers(values.shape[2])] = special
-        return found
-    return np.ldexp(values, np.repeat(exponents, 8, 2)[..., : values.shape[2]]).astype(np.float32)
+            found[0, i % rows, rng.integers(cols)] = special
+    return found
 
 
 def _flat(bits: Bits) -> Bits:

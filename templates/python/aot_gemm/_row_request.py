@@ -39,7 +39,7 @@ def refuse(text: str) -> NoReturn:
     row = find(function, x, y, scale)
     blocks = _SCALES[scale]
     if row is None:
-        known = ", ".join(f"{each.x} to {each.y}{_SCALES[each.scale]}" for each in of_function)
+        known = ", ".join(f"{each.x} to {each.form or each.y + _SCALES[each.scale]}" for each in of_function)
         raise errors.DtypeError(
             f"{function}: there is none of {x} to {y}{blocks}; expected one of {known}; convert x, or ask for "
             "another type"
