@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from aot.kinds.trial import AnyArgument, Sample, Span
     from aot.measure.gpu import Gpu, Handle, Kernels
     from aot.measure.inputs import RandomPools
-    from aot.measure.gpu import download_elements
 from aot.measure.protocol import TimingPlan
 
 

@@ -245,25 +245,31 @@ def of_rows(rng, operation, limits):
     if operation.is_norm:
         problem.eps = rng.random()
         _norm_operands(rng, operation, problem, tensor)
-    if operation.factors is not None:
-        names = list(RowsProblemStruct.__dict__)
-        problem.scale.data = (names.index("scale") << 40) + 16 * rng.randrange(2**24)
-        if operation.has_tensor_scale:
-            problem.tensor_scale.data = (names.index("tensor_scale") << 40) + 4 * rng.randrange(2**24)
-    elif operation.is_quantized:
-        blocks = ceil(cols / BLOCK) if operation.scale is RowScale.BLOCK else 1
-        scale = (list(RowsProblemStruct.__dict__).index("scale") << 40) + 4 * rng.randrange(2**24)
-        problem.scale = RowsTensorStruct(scale, (*_strides(rng, (rows, blocks), 1, has_last=True), 0))
-        if operation.scale is RowScale.ROW and rng.randrange(2):
-            problem.flags |= SCALE_GIVEN
-            problem.scale.strides[0] *= rng.randrange(2)
+    if operation.is_quantized:
+        _scales_of_y(rng, operation, problem)
     if (is_rotary or operation.is_pair) and rng.randrange(2):
         problem.flags |= INTERLEAVED
     return problem
 
 
+def _scales_of_y(rng, operation, problem):
+    """Give a problem the scales of its Y."""
+    names = list(RowsProblemStruct.__dict__)
+    if operation.factors is not None:
+        problem.scale.data = (names.index("scale") << 40) + 16 * rng.randrange(2**24)
+        if operation.has_tensor_scale:
+            problem.tensor_scale.data = (names.index("tensor_scale") << 40) + 4 * rng.randrange(2**24)
+        return
+    blocks = ceil(problem.cols / BLOCK) if operation.scale is RowScale.BLOCK else 1
+    scale = (names.index("scale") << 40) + 4 * rng.randrange(2**24)
+    problem.scale = RowsTensorStruct(scale, (*_strides(rng, (problem.rows, blocks), 1, has_last=True), 0))
+    if operation.scale is RowScale.ROW and rng.randrange(2):
+        problem.flags |= SCALE_GIVEN
+        problem.scale.strides[0] *= rng.randrange(2)
+
+
 def _bytes_of_y(rng, operation, problem, step):
-    """Give a problem a Y of elements that share bytes: at any byte, its rows at any number of them, by whole vectors."""
+    """Give a problem a Y of elements that share bytes: at any byte, with rows of whole vectors."""
     step = max(step, operation.multiple)
     address = (list(RowsProblemStruct.__dict__).index("y") << 40) + operation.y.size_of(step) * rng.randrange(2**24)
     problem.y = RowsTensorStruct(address, (_leading(rng, problem.cols, step), 1, 0))

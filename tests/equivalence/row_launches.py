@@ -11,7 +11,6 @@ from aot.measure.call_structs import INTERLEAVED, SCALE_GIVEN
 from tests.equivalence.operand_cases import BLOCK
 from tests.equivalence.operand_launches import Plain, integer, tensor
 
-
 COLUMNS_OF_FACTOR = {RowScale.NVFP4: 16, RowScale.MX: 32}
 """Of scales in atoms, of 128 rows by 4 factors and 512 bytes each, which lie behind one another."""
 

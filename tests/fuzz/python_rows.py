@@ -11,8 +11,13 @@ EXTENTS = (0, 1, 2, 3, 8, 16, 64, 72, 100, 4096)
 ODD_OBJECTS = (1, 0.5, "text", [1], {}, object(), b"", True, -1)
 BFLOAT16, FLOAT16, FLOAT32 = (4, 16), (2, 16), (2, 32)
 DTYPES = {
-    **{"bfloat16": BFLOAT16, "float16": FLOAT16, "float32": FLOAT32},
-    **{"float8_e4m3fn": (10, 8), "float8_e5m2": (12, 8), "float8_e8m0fnu": (14, 8), "int8": (0, 8)},
+    "bfloat16": BFLOAT16,
+    "float16": FLOAT16,
+    "float32": FLOAT32,
+    "float8_e4m3fn": (10, 8),
+    "float8_e5m2": (12, 8),
+    "float8_e8m0fnu": (14, 8),
+    "int8": (0, 8),
     "float4_e2m1fn": (1, 8),
 }
 """By torch's name; elements that share bytes are held in those."""

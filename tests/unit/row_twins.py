@@ -82,6 +82,14 @@ def compute_rows(call):
         rows_of(call, RowArgument.RESIDUAL_OUT)[0][:] = encode(op.x, expected.residual_out.astype(np.float32))
 
 
+def spoil_factors(scale, fault):
+    """Let right factors in atoms be a faulty kernel's: the first, the last byte behind a row's, or the last of all."""
+    from tests.unit.twins import memory
+
+    places = {"scales": [0], "filled": scale.matrix.filled.ravel()[-1:], "fills rows": [-1]}
+    memory(scale.address, scale.matrix.num_elements, ElementType.UINT8)[places.get(fault, [])] ^= 1
+
+
 def spoil(call, fault, num_launches):
     """Let a right result be a faulty kernel's."""
     from tests.unit.twins import memory
@@ -96,19 +104,13 @@ def spoil(call, fault, num_launches):
         out[0, 0] = 0xFFFF if op.y.bits == 16 else 0xFF
     if fault == "guards":
         memory(y.address - op.y.num_bytes, 1, op.y)[:] = 7
-    if fault == "filled":
-        scale = call.tensors[RowArgument.SCALE]
-        memory(scale.address, scale.matrix.num_elements, ElementType.UINT8)[scale.matrix.filled.ravel()[-1:]] = 1
-    if fault == "fills rows":
-        scale = call.tensors[RowArgument.SCALE]
-        memory(scale.address, scale.matrix.num_elements, ElementType.UINT8)[-1] = 0
     if fault == "padding" and y.matrix.num_rows > 1:
         memory(y.address + op.y.size_of(y.matrix.num_columns), 1, op.y)[:] = 7
     if fault == "reads x":
         memory(call.tensors[RowArgument.X].address, 1, op.x)[:] ^= 1
     if fault == "residual" and RowArgument.RESIDUAL_OUT in call.tensors:
         rows_of(call, RowArgument.RESIDUAL_OUT)[0, 0, 0] ^= 1
-    if fault == "scales" and op.factors is not None:
-        memory(call.tensors[RowArgument.SCALE].address, 1, ElementType.UINT8)[:] ^= 1
+    if op.factors is not None:
+        spoil_factors(call.tensors[RowArgument.SCALE], fault)
     elif fault == "scales" and not call.scale_is_given:
         rows_of(call, RowArgument.SCALE)[0, :1, :1].view(np.float32)[:] *= np.float32(1.01)

@@ -61,7 +61,9 @@ def fake_arguments(operation: RowOperation, elements: int) -> dict[RowArgument, 
         RowArgument.SIN: lambda: _tensor(operation.x, 2, elements),
         RowArgument.Y: lambda: _written(operation, rank, elements),
         RowArgument.RESIDUAL_OUT: lambda: _tensor(operation.x, 2, elements),
-        RowArgument.SCALE: lambda: _tensor(ElementType.FLOAT32 if operation.factors is None else ElementType.UINT8, 2, 1),
+        RowArgument.SCALE: lambda: _tensor(
+            ElementType.FLOAT32 if operation.factors is None else ElementType.UINT8, 2, 1
+        ),
         RowArgument.TENSOR_SCALE: lambda: _vector(ElementType.FLOAT32, 1),
         RowArgument.EPS: lambda: Float32(0.0),
         RowArgument.WEIGHT_OFFSET: lambda: Float32(0.0),
@@ -119,7 +121,9 @@ def _factor_entry(operation: RowOperation, row_kernel: FactorKernel) -> Entry:
         stream: cuda.CUstream,
     ) -> None:
         numbers = eps, weight_offset, flags
-        row_kernel.launch(FactorOperands(x, residual, weight, bias, y, residual_out, scale, *numbers, tensor_scale), stream)
+        row_kernel.launch(
+            FactorOperands(x, residual, weight, bias, y, residual_out, scale, *numbers, tensor_scale), stream
+        )
 
     made = fake_arguments(operation, row_kernel.knobs.vector_elements)
     return _entry_of(entry, made, (RowArgument.COS, RowArgument.SIN))

@@ -20,8 +20,8 @@ from aot.families.rows._quotient import in_float32
 
 STORED_BITS = 23
 """Bits of a float32's significand that are stored. Source: IEEE 754-2019, section 3.4."""
-MAGNITUDE, NAN = 0x7FFFFFFF, 0x7FC00000
-"""Bits of a float32 but its sign, and a NaN."""
+MAGNITUDE, NAN, INFINITY = 0x7FFFFFFF, 0x7FC00000, 0x7F800000
+"""Bits of a float32 but its sign, a NaN, and infinity, behind which all are NaNs."""
 E2M1_FORM, E4M3_FORM = (1, 0), (3, -6)
 """Stored bits of the significand, and the exponent of the least normal number. Source: as of `aot.core.numerics`."""
 E4M3_NAN, E8M0_NAN, E8M0_MOST = 0x7F, 255, 254
@@ -53,6 +53,11 @@ def rounded(size: Any, form: tuple[int, int]) -> tuple[Any, Any]:
     return steps + ((exponent - lowest) << stored), in_float32("sub.rn.f32 {$w0}, {$r0}, {$r1};", total, large)
 
 
+def _is_nan(value: Any) -> Any:
+    """Say whether a float32 is a NaN, by its bits."""
+    return (Float32(value).bitcast(Int32) & MAGNITUDE) > INFINITY
+
+
 def e2m1_code(value: Any) -> Any:
     """Return the code of e2m1, Int32, that a float32 is rounded to: 6 of what is more, and of NaN."""
     value = Float32(value)
@@ -60,7 +65,7 @@ def e2m1_code(value: Any) -> Any:
     most = Float32(max_finite(ElementType.E2M1))
     size = in_float32("min.f32 {$w0}, {$r0}, {$r1};", Int32(bits & MAGNITUDE).bitcast(Float32), most)  # of a NaN `most`
     code, _ = rounded(size, E2M1_FORM)
-    return code | cutlass.select_(value == value, (bits >> SIGN_SHIFT) & SIGN, 0)
+    return code | cutlass.select_(_is_nan(value), 0, (bits >> SIGN_SHIFT) & SIGN)
 
 
 def nvfp4_factor(magnitude: Any, own: Any) -> Factor:
@@ -70,7 +75,7 @@ def nvfp4_factor(magnitude: Any, own: Any) -> Factor:
     ratio = in_float32("min.NaN.f32 {$w0}, {$r0}, {$r1};", ratio, max_finite(ElementType.E4M3))
     code, value = rounded(ratio, E4M3_FORM)
     divisor = in_float32("mul.rn.f32 {$w0}, {$r0}, {$r1};", value, own)
-    return Factor(cutlass.select_(ratio == ratio, code, E4M3_NAN), divisor)
+    return Factor(cutlass.select_(_is_nan(ratio), E4M3_NAN, code), divisor)
 
 
 def mx_factor(magnitude: Any, element: ElementType) -> Factor:

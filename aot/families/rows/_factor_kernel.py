@@ -15,7 +15,7 @@ from cutlass import Constexpr, Float32, Int32, Int64, Uint8, const_expr, cute, r
 
 from aot.core.element import ElementType
 from aot.core.factor_atoms import ATOM_BYTES, LANES
-from aot.core.formats import ATOM_COLUMNS, ATOM_ROWS, ScaleFormat
+from aot.core.formats import ATOM_COLUMNS, ATOM_ROWS
 from aot.families.rows._factor_codes import e2m1_code, mx_factor, nvfp4_factor
 from aot.families.rows._memory import maximum
 from aot.families.rows._quotient import divide, in_float32
@@ -48,8 +48,8 @@ class FactorKernel(RowKernel):
     """The kernel of one candidate."""
 
     @property
-    def form(self) -> ScaleFormat:
-        """Return the format of the factors."""
+    def form(self) -> Any:
+        """Return the ScaleFormat of the factors."""
         return self.operation.factors
 
     @property
@@ -92,6 +92,7 @@ class FactorKernel(RowKernel):
     @cute.jit
     def _quantize(self, values: Any, operands: Any, place: Any, shared: Any, piece: Any) -> None:
         """Divide values by the factors of their blocks, in place, and write those."""
+        del shared, piece
         own = Float32(1.0) if const_expr(operands.tensor_scale is None) else operands.tensor_scale[0]
         for i in range_constexpr(self.knobs.vectors_per_thread):
             magnitude = Float32(0.0)
@@ -121,22 +122,26 @@ class FactorKernel(RowKernel):
             target = cute.make_tensor(operands.scale.iterator + offset, cute.make_layout(1))
             target[0] = Uint8(Int32(cutlass.select_(column < cols, code, 0)))
 
-    @cute.jit
     def _write(self, values: Any, operands: Any, place: Any) -> None:
         """Round values to Y's type and store them."""
-        if const_expr(self.operation.y is not ElementType.E2M1):
-            RowKernel._write(self, values, operands, place)
-        elif const_expr(self.knobs.vector_elements == 1):
+        if self.operation.y is not ElementType.E2M1:
+            super()._write(values, operands, place)
+        elif self.knobs.vector_elements == 1:
             self._write_pairs(values, operands, place)
         else:
-            for i in range_constexpr(self.knobs.vectors_per_thread):
-                word = Int32(0)
-                for e in range_constexpr(self.knobs.vector_elements):
-                    word |= e2m1_code(values[e, i]) << (CODE_BITS * e)
-                if place.column(i) < place.limit:
-                    num_bytes = const_expr(self.knobs.vector_elements // CODES_OF_BYTE)
-                    start = operands.y.iterator + cute.assume(_byte_of(operands.y, place, i), divby=num_bytes)
-                    cute.make_tensor(cute.recast_ptr(start, dtype=Int32), cute.make_layout(1))[0] = word
+            self._write_words(values, operands, place)
+
+    @cute.jit
+    def _write_words(self, values: Any, operands: Any, place: Any) -> None:
+        """Store the eight elements of each vector as a word."""
+        for i in range_constexpr(self.knobs.vectors_per_thread):
+            word = Int32(0)
+            for e in range_constexpr(self.knobs.vector_elements):
+                word |= e2m1_code(values[e, i]) << (CODE_BITS * e)
+            if place.column(i) < place.limit:
+                num_bytes = const_expr(self.knobs.vector_elements // CODES_OF_BYTE)
+                start = operands.y.iterator + cute.assume(_byte_of(operands.y, place, i), divby=num_bytes)
+                cute.make_tensor(cute.recast_ptr(start, dtype=Int32), cute.make_layout(1))[0] = word
 
     @cute.jit
     def _write_pairs(self, values: Any, operands: Any, place: Any) -> None:

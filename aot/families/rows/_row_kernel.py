@@ -81,7 +81,7 @@ class RowKernel:
         """Return what the candidate sets."""
         return RowKnobs.of(self.candidate)
 
-    def launch(self, operands: Operands, stream: cuda.CUstream) -> None:
+    def launch(self, operands: Any, stream: cuda.CUstream) -> None:
         """Launch a CTA for each few rows, or pieces of them; to be called while tracing."""
         rows, cols = operands.y.shape
         groups = cutlass.max(cute.ceil_div(rows, self.knobs.rows_per_cta), 1)

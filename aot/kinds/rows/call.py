@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aot.core.block_quantization import own_factor
 from aot.core.element import ElementType
 from aot.core.numerics import decode, encode
 from aot.core.operands import AtomMatrix, Matrix, Tensor
-from aot.core.block_quantization import own_factor
 from aot.kinds.rows.comparison import Written, compare_rows
 from aot.kinds.rows.factor_comparison import WrittenFactors, compare_factors
 from aot.kinds.rows.operation import RowFunction, RowOperation, RowProblem, RowScale

@@ -10,7 +10,14 @@ from ._catalogue import ROW_CATALOGUE, RowRow
 PREFIX = "rows "
 """How the binding begins a request of a row operation. Function, element types of x and y, and scales follow."""
 
-_SCALES = {"none": "", "row": "", "block": " with scales of blocks", "tensor": " with one scale", "nvfp4": " as nvfp4", "mx": " with powers of two in atoms"}
+_SCALES = {
+    "none": "",
+    "row": "",
+    "block": " with scales of blocks",
+    "tensor": " with one scale",
+    "nvfp4": " as nvfp4",
+    "mx": " with powers of two in atoms",
+}
 
 
 def find(function: str, x: str, y: str, scale: str) -> RowRow | None:

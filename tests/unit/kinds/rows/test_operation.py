@@ -27,7 +27,12 @@ def test_factors_are_those_of_block_scaled_products():
     assert (mxfp8.form, mxfp8.factors, mxfp8.has_tensor_scale, mxfp8.multiple) == ("mxfp8", MX, False, 1)
     assert (nvfp4.scale_element, mxfp8.scale_element) == (ElementType.E4M3, ElementType.E8M0)
     plain = RowOperation.BF16_E4M3_BLOCK_QUANTIZE
-    assert (plain.form, plain.factors, plain.has_tensor_scale, plain.scale_element) == ("", None, False, ElementType.FLOAT32)
+    assert (plain.form, plain.factors, plain.has_tensor_scale, plain.scale_element) == (
+        "",
+        None,
+        False,
+        ElementType.FLOAT32,
+    )
 
 
 def test_an_unknown_tag_is_refused_at_once():
