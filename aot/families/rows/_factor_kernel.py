@@ -55,7 +55,7 @@ class FactorKernel(RowKernel):
     @property
     def block_threads(self) -> int:
         """Return the threads that have a block's columns."""
-        return self.form.block_k // self.knobs.vector_elements
+        return int(self.form.block_k // self.knobs.vector_elements)
 
     @cute.kernel
     def kernel(
