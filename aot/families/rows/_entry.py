@@ -121,9 +121,8 @@ def _factor_entry(operation: RowOperation, row_kernel: FactorKernel) -> Entry:
         stream: cuda.CUstream,
     ) -> None:
         numbers = eps, weight_offset, flags
-        row_kernel.launch(
-            FactorOperands(x, residual, weight, bias, y, residual_out, scale, *numbers, tensor_scale), stream
-        )
+        operands = FactorOperands(x, residual, weight, bias, y, residual_out, scale, tensor_scale, *numbers)
+        row_kernel.launch(operands, stream)
 
     made = fake_arguments(operation, row_kernel.knobs.vector_elements)
     return _entry_of(entry, made, (RowArgument.COS, RowArgument.SIN))

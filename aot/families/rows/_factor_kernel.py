@@ -37,10 +37,10 @@ class FactorOperands(NamedTuple):
     residual_out: Any
     scale: Any
     """Bytes: a row of atoms for each 128 rows of Y."""
+    tensor_scale: Any
     eps: Any
     weight_offset: Any
     flags: Any
-    tensor_scale: Any
 
 
 @dataclass(frozen=True, repr=False)
@@ -67,16 +67,16 @@ class FactorKernel(RowKernel):
         y: cute.Tensor,
         residual_out: cute.Tensor | None,
         scale: cute.Tensor,
+        tensor_scale: cute.Tensor | None,
         eps: Float32 | None,
         weight_offset: Float32 | None,
         flags: Int32,
-        tensor_scale: cute.Tensor | None,
     ) -> None:
         """Compute the rows of a CTA, or a piece of them."""
         cute.arch.griddepcontrol_wait()
         cute.arch.griddepcontrol_launch_dependents()
-        operands = (x, residual, weight, bias, y, residual_out, scale, eps, weight_offset, flags, tensor_scale)
-        self._compute(FactorOperands(*operands))
+        numbers = eps, weight_offset, flags
+        self._compute(FactorOperands(x, residual, weight, bias, y, residual_out, scale, tensor_scale, *numbers))
 
     @cute.jit
     def _loop(self, operands: Any, place: Any, shared: Any) -> None:
