@@ -57,7 +57,7 @@ OF_MORE += $(addprefix tests/unit/,test_fuzz_command_line.py space/test_smem.py 
 
 walk: $(READY) ## Take the long ways: images, the tutorial, a wheel without a network, every candidate of Thor's wheel
 	AOT_EVERY_CANDIDATE=1 $(BIN)/python -m pytest tests/walks tests/equivalence $(OF_MORE) \
-	  --numprocesses auto --dist loadfile
+	  --numprocesses auto --dist loadfile --timeout 0
 
 images: $(READY) ## Execute the layers of both images in unpacked root file systems, for arm64 under emulation
 	$(BIN)/python -m pytest tests/walks/test_images.py

@@ -51,7 +51,10 @@ def locked(path):
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # closing leaves it locked while a child that was forked meanwhile lives
 
 
 def once(suffix, parts, make):

@@ -25,8 +25,11 @@ class Provenance(Word):
 PROVENANCE_MEASURED = Provenance.MEASURED
 PROVENANCE_PREDICTED = Provenance.PREDICTED
 
-Times = Mapping[Problem, Mapping[Candidate, float]]
-"""Microseconds of one operation by problem and candidate, measured or predicted."""
+TimesOf: TypeAlias = Mapping[P, Mapping[Candidate, float]]
+"""Microseconds of one operation by problem and candidate, measured or predicted; of problems of any kind."""
+
+Times: TypeAlias = TimesOf[Problem]
+"""The same of products."""
 
 OperationTimes = Mapping[Operation, Times]
 """The same of several operations; empty where there is no record."""

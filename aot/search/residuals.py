@@ -157,6 +157,32 @@ def nearest(place: Array, memory: Sequence[Observed], max_points: int = MAX_POIN
     return chosen
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """What was measured of several problems, in a row: one entry for each measurement."""
+
+    errors: Array
+    places: Array
+    points: Points
+    among: Array
+    """The covariance of the errors with each other, the noise of measuring among them."""
+
+    @staticmethod
+    def of(prior: Prior, known: Sequence[Observed]) -> _Seen:
+        errors = np.concatenate([x.errors for x in known])
+        places = np.concatenate([np.repeat(x.place[None], len(x.errors), axis=0) for x in known])
+        number = np.repeat(np.arange(len(known)), [len(x.errors) for x in known])
+        numbers, kinds = (np.concatenate([getattr(x.points, name) for x in known]) for name in ("numbers", "kinds"))
+        points = Points(numbers, kinds)
+        among = _covariance(prior, _problem_distance(places[:, None], places[None]), squared_distances(points, points))
+        among += prior.level**2 * (number[:, None] == number) + prior.noise**2 * np.eye(len(errors))
+        return _Seen(errors, places, points, among)
+
+    def cross(self, prior: Prior, place: Array, candidates: Array) -> Array:
+        """Return the covariance of candidates' errors on a problem with those seen, by squared distances of both."""
+        return _covariance(prior, _problem_distance(place, self.places)[None], candidates)
+
+
 def posterior(prior: Prior, place: Array, points: Points, memory: Sequence[Observed]) -> Posterior:
     """Return the errors of candidates on a problem, from what was measured on others.
 
@@ -171,12 +197,24 @@ def posterior(prior: Prior, place: Array, points: Points, memory: Sequence[Obser
     known = [x for x in memory if len(x.errors)]
     if not known:
         return Posterior(np.zeros(count), own, prior.noise)
-    errors = np.concatenate([x.errors for x in known])
-    places = np.concatenate([np.repeat(x.place[None], len(x.errors), axis=0) for x in known])
-    number = np.repeat(np.arange(len(known)), [len(x.errors) for x in known])
-    seen = Points(np.concatenate([x.points.numbers for x in known]), np.concatenate([x.points.kinds for x in known]))
-    among = _covariance(prior, _problem_distance(places[:, None], places[None]), squared_distances(seen, seen))
-    among += prior.level**2 * (number[:, None] == number) + prior.noise**2 * np.eye(len(errors))
-    cross = _covariance(prior, _problem_distance(place, places)[None], squared_distances(points, seen))
-    solved = np.linalg.solve(among, np.column_stack([errors, cross.T]))
+    seen = _Seen.of(prior, known)
+    cross = seen.cross(prior, place, squared_distances(points, seen.points))
+    solved = np.linalg.solve(seen.among, np.column_stack([seen.errors, cross.T]))
     return Posterior(cross @ solved[:, 0], own - cross @ solved[:, 1:], prior.noise)
+
+
+def expected_errors(prior: Prior, places: Sequence[Array], points: Points, memory: Sequence[Observed]) -> Array:
+    """Return the mean of `posterior` for candidates on several problems, (problem, candidate), by one memory.
+
+    Args:
+        prior: how errors vary.
+        places: the problems'.
+        points: the candidates'.
+        memory: measurements of other problems, or of these; the time grows with the cube of their number, once.
+    """
+    known = [x for x in memory if len(x.errors)]
+    if not known:
+        return np.zeros((len(places), len(points.numbers)))
+    seen = _Seen.of(prior, known)
+    solved, distances = np.linalg.solve(seen.among, seen.errors), squared_distances(points, seen.points)
+    return np.array([seen.cross(prior, place, distances) @ solved for place in places])

@@ -10,8 +10,9 @@ from aot.core.measurement import PROVENANCE_MEASURED
 from aot.select.selection import BY_COST_MODEL, BY_IMPUTED_TIMES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
+    from aot.core.candidate import KernelKey
     from aot.core.operation import Operation
     from aot.select.selection import Regret, Selection
 
@@ -36,6 +37,13 @@ def named_kernels(section: Section) -> set[int]:
     rows = (row for ladder in section.ladders for row in ladder.rows)
     named = {x for row in rows for x in (row.kernel, row.general, row.runner_up)}
     return named | {x for column in section.grid.columns for x in column.kernels} | {section.fallback}
+
+
+def only_named(kernels: Sequence[KernelKey], table: DispatchTable) -> tuple[tuple[KernelKey, ...], DispatchTable]:
+    """Leave out the kernels that a table does not name, and number the others anew."""
+    used = sorted(set().union(*map(named_kernels, table.sections)))
+    numbers = {old: new for new, old in enumerate(used)}
+    return tuple(kernels[x] for x in used), renumbered(table, numbers.__getitem__)
 
 
 def operations_of(selection: Selection) -> tuple[Operation, ...]:

@@ -127,7 +127,7 @@ def _object_of(candidate: Candidate, operation: Operation, target: Target) -> Ca
     return candidate if found is None else found[0]
 
 
-def _judged(portfolio: Portfolio, times: Times) -> Portfolio:
+def _judged(portfolio: Portfolio[Problem], times: Times) -> Portfolio[Problem]:
     """Return a portfolio whose regrets are over the best of all times, also of kernels that it could not choose.
 
     They are no lower than over what it was chosen among, where a kernel that was not timed has a learned time.

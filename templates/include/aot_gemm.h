@@ -129,7 +129,7 @@ typedef struct {
  *   scale_b   likewise of B: (n, 1), or (ceil(n / 128), ceil(k / 128)).
  *   residual  (m, n), of D's element type, added behind the activation.
  *   scale_d   one float32, that D is multiplied by before it is rounded to 8 bits; of nvfp4 the product of the factors of
- *             all of A and of all of B.
+ *             all of A and of all of B, that the sum is multiplied by before a bias is added.
  *   gate      B is (2 n, k), a bias (1, 2 n) and the factors of B (2 n, 1): see AOT_GEMM_GATE_INTERLEAVED and
  *             AOT_GEMM_GATE_PARTS.
  *

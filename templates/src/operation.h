@@ -83,7 +83,7 @@ struct Operation {
   uint32_t arguments;  // bits of those that every kernel of it takes
 
   bool takes(Argument argument) const { return (arguments & bit_of(argument)) != 0; }
-  // Says whether D is of 8 bits, and multiplied by one factor before it is rounded.
+  // Says whether there is one factor more: of a D of 8 bits before it is rounded, or of all of A and B for the sum.
   bool scales_d() const { return takes(Argument::kScaleD); }
   bool has_residual() const { return epilogue == Epilogue::kResidual; }
   // With a gate B has 2 n rows: the gate's and the linear ones.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from aot.core.candidate import Accepted, Candidate
 from aot.core.measurement import Times
 from aot.core.operation import Operation
+from aot.core.problem import Problem
 from aot.families import family_of
 from aot.select.portfolio.choose import Portfolio
 from aot.select.portfolio.objective import Basis, KnownTimes, Objective
@@ -24,7 +25,7 @@ class Chosen:
 
     operation: Operation
     basis: Basis
-    portfolio: Portfolio
+    portfolio: Portfolio[Problem]
     times: Times
     beside: Times
     like: Operation | None

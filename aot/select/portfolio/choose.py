@@ -5,12 +5,13 @@ Works on the times of one operation. Regret is the time of the kernel picked ove
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Generic
 
 import numpy as np
 
 from aot.core.errors import SelectionError
+from aot.core.work import P, in_order
 from aot.select.portfolio import exact, exchange
 from aot.select.portfolio.exchange import MISSING_RATIO, WORST_WEIGHT, Instance
 from aot.select.portfolio.objects import Objects, each_its_own
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from aot.core.candidate import Candidate
-    from aot.core.measurement import Times
-    from aot.core.problem import Problem
+    from aot.core.measurement import TimesOf
 
 SLOWER_WEIGHT = 3.0
 """Weight of what a kernel is slower than the reference library, as a fraction, beside its regret: that no problem be
@@ -60,15 +60,15 @@ MAX_EXACT_RATIO = 1.5
 
 
 @dataclass(frozen=True)
-class Matrix:
+class Matrix(Generic[P]):
     """Times as an array: a row a problem, a column a candidate, each over the row's best."""
 
-    problems: tuple[Problem, ...]
+    problems: tuple[P, ...]
     candidates: tuple[Candidate, ...]
     ratios: NDArray[np.float64]
     best_us: NDArray[np.float64]
 
-    def penalised(self, references: Mapping[Problem, float]) -> NDArray[np.float64]:
+    def penalised(self, references: Mapping[P, float]) -> NDArray[np.float64]:
         """Return the ratios, with a penalty on what is slower than the reference library where its time is known."""
         known = np.array([references.get(problem, np.inf) for problem in self.problems])
         slower = self.ratios * (self.best_us / known)[:, None] - 1
@@ -76,13 +76,13 @@ class Matrix:
         return found
 
     @staticmethod
-    def of(times: Times) -> Matrix:
+    def of(times: TimesOf[P]) -> Matrix[P]:
         """Make the array; problems and candidates ascend, so that equal inputs give equal results.
 
         Raises:
             SelectionError: there are no times, or a problem has none.
         """
-        problems = tuple(sorted(times))
+        problems = tuple(sorted(times, key=in_order))
         candidates = tuple(sorted({candidate for row in times.values() for candidate in row}))
         empty = [problem.name for problem in problems if not times[problem]]
         if not problems or empty:
@@ -104,6 +104,8 @@ class Budget:
     max_mean: float | None = None
     """Regrets are fractions; with either, the portfolio is the smallest that reaches it, up to `max_kernels`."""
     max_worst: float | None = None
+    kernel_cost: float = 0.0
+    """What a kernel more must lower the mean regret by, and a share of the worst, to be chosen."""
 
     @property
     def is_fewest(self) -> bool:
@@ -117,19 +119,19 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Incumbent:
+class Incumbent(Generic[P]):
     """What an earlier selection ships, and so what a tie goes to."""
 
     candidates: frozenset[Candidate] = frozenset()
-    solutions: Mapping[Problem, Candidate] = field(default_factory=dict)
+    solutions: Mapping[P, Candidate] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Portfolio:
+class Portfolio(Generic[P]):
     """The kernels kept for one operation, by name, and each problem's kernel; regrets are fractions."""
 
     candidates: tuple[Candidate, ...]
-    solutions: Mapping[Problem, Candidate]
+    solutions: Mapping[P, Candidate]
     mean_regret: float
     worst_regret: float
     method: str
@@ -152,7 +154,7 @@ def _best(search: Instance, limit: int) -> tuple[list[int], str]:
 
 
 def _assign(
-    matrix: Matrix, chosen: list[int], ties: NDArray[np.float64], tie: float, solutions: Mapping[Problem, Candidate]
+    matrix: Matrix[P], chosen: list[int], ties: NDArray[np.float64], tie: float, solutions: Mapping[P, Candidate]
 ) -> list[int]:
     """Pick each problem's kernel among those in a tie with the best: the incumbent, or the one best most often."""
     kept = matrix.ratios[:, chosen]
@@ -170,12 +172,12 @@ def _assign(
     return picked
 
 
-def _regrets(matrix: Matrix, picked: list[int]) -> NDArray[np.float64]:
+def _regrets(matrix: Matrix[P], picked: list[int]) -> NDArray[np.float64]:
     regrets: NDArray[np.float64] = matrix.ratios[np.arange(len(picked)), picked] - 1
     return regrets
 
 
-def _spread_matrix(matrix: Matrix, spreads: Times) -> NDArray[np.float64]:
+def _spread_matrix(matrix: Matrix[P], spreads: TimesOf[P]) -> NDArray[np.float64]:
     columns = {candidate: j for j, candidate in enumerate(matrix.candidates)}
     found = np.zeros(matrix.ratios.shape)
     for i, problem in enumerate(matrix.problems):
@@ -206,14 +208,14 @@ def _fewest(search: Instance, ratios: NDArray[np.float64], budget: Budget) -> tu
 
 
 def _instance(
-    times: Times,
-    beside: Times,
-    weights: Mapping[Problem, float],
-    references: Mapping[Problem, float],
-    incumbent: Incumbent,
+    times: TimesOf[P],
+    beside: TimesOf[P],
+    weights: Mapping[P, float],
+    references: Mapping[P, float],
+    incumbent: Incumbent[P],
     is_general: Callable[[Candidate], bool],
     object_of: Callable[[Candidate], Candidate],
-) -> tuple[Matrix, Matrix, Objects, Instance]:
+) -> tuple[Matrix[P], Matrix[P], Objects, Instance]:
     """Return the matrix of `times`, that of all problems, the objects, and the search for objects over all problems.
 
     Raises:
@@ -224,7 +226,9 @@ def _instance(
         raise SelectionError("the problems beside name kernels that were never timed; predict those of the record only")
     general = np.array([is_general(candidate) for candidate in matrix.candidates])
     if not general.any():
-        raise SelectionError("no kernel that was timed takes every shape; time one with a TMA store and no split-K")
+        raise SelectionError(
+            "no kernel that was timed takes every shape; time one that takes any size with no workspace"
+        )
     credit = np.array([INCUMBENT_CREDIT if x in incumbent.candidates else 0.0 for x in matrix.candidates])
     weight = np.array([weights.get(problem, 1.0) for problem in both.problems])
     objects = Objects.of(matrix.candidates, object_of)
@@ -234,8 +238,8 @@ def _instance(
 
 
 def _used(
-    matrix: Matrix,
-    both: Matrix,
+    matrix: Matrix[P],
+    both: Matrix[P],
     search: Instance,
     chosen: list[int],
     picked: list[int],
@@ -254,12 +258,12 @@ def _used(
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Generic[P]):
     """What kernels are chosen from, arranged once for portfolios of several sizes."""
 
-    matrix: Matrix
+    matrix: Matrix[P]
     """Of the problems that get a kernel."""
-    both: Matrix
+    both: Matrix[P]
     """Of these and of those beside."""
     objects: Objects
     search: Instance
@@ -268,21 +272,21 @@ class Choice:
     ties: NDArray[np.float64]
     """(problem, kernel): the relative half-distance of the quartiles."""
     tie: float
-    incumbent: Incumbent
+    incumbent: Incumbent[P]
 
     @staticmethod
     def of(
-        times: Times,
+        times: TimesOf[P],
         *,
-        beside: Times | None = None,
-        weights: Mapping[Problem, float] | None = None,
-        references: Mapping[Problem, float] | None = None,
-        spreads: Times | None = None,
+        beside: TimesOf[P] | None = None,
+        weights: Mapping[P, float] | None = None,
+        references: Mapping[P, float] | None = None,
+        spreads: TimesOf[P] | None = None,
         tie: float = TIE,
-        incumbent: Incumbent | None = None,
+        incumbent: Incumbent[P] | None = None,
         is_general: Callable[[Candidate], bool] = lambda _: True,
         object_of: Callable[[Candidate], Candidate] = each_its_own,
-    ) -> Choice:
+    ) -> Choice[P]:
         """Arrange times and what `choose` takes beside them.
 
         Raises:
@@ -294,13 +298,13 @@ class Choice:
         ties = _spread_matrix(matrix, spreads or {})
         return Choice(matrix, both, objects, search, is_general, ties, tie, incumbent)
 
-    def portfolio(self, budget: Budget) -> Portfolio:
+    def portfolio(self, budget: Budget) -> Portfolio[P]:
         """Choose the kernels of a budget, and each problem's kernel; see `choose`.
 
         Raises:
             SelectionError: no portfolio is good enough.
         """
-        matrix, search = self.matrix, self.search
+        matrix, search = self.matrix, replace(self.search, credit=self.search.credit - budget.kernel_cost)
         ratios = self.objects.best(matrix.ratios)
         found, method = _fewest(search, ratios, budget) if budget.is_fewest else _best(search, budget.max_kernels)
         chosen = self.objects.kernels(found)
@@ -324,18 +328,18 @@ class Choice:
 
 
 def choose(
-    times: Times,
+    times: TimesOf[P],
     budget: Budget,
     *,
-    beside: Times | None = None,
-    weights: Mapping[Problem, float] | None = None,
-    references: Mapping[Problem, float] | None = None,
-    spreads: Times | None = None,
+    beside: TimesOf[P] | None = None,
+    weights: Mapping[P, float] | None = None,
+    references: Mapping[P, float] | None = None,
+    spreads: TimesOf[P] | None = None,
     tie: float = TIE,
-    incumbent: Incumbent | None = None,
+    incumbent: Incumbent[P] | None = None,
     is_general: Callable[[Candidate], bool] = lambda _: True,
     object_of: Callable[[Candidate], Candidate] = each_its_own,
-) -> Portfolio:
+) -> Portfolio[P]:
     """Choose the kernels for the problems of `times`, and each problem's kernel.
 
     Exactly, by mixed-integer programming, where the instance is small; else by greedy choice, exchange and restarts, on

@@ -46,6 +46,7 @@ class Instance:
     """(problem, kernel): times over the best."""
     general: NDArray[np.bool_]
     credit: Array
+    """Of each kernel that is kept; what is below 0 is a cost."""
     share: Array
     """Of each problem in the mean; they add up to 1."""
 
@@ -148,6 +149,12 @@ class _Kept:
         self._rank()
 
 
+def _is_worth(instance: Instance, kept: _Kept, kernel: int) -> bool:
+    """Say whether another kernel lowers the loss, by more than it costs where its credit is negative."""
+    after = instance.loss(np.minimum(kept.best, instance.ratios[:, kernel]))
+    return bool(instance.loss(kept.best) - after > max(0.0, -instance.credit[kernel]))
+
+
 def greedy(instance: Instance, limit: int) -> list[int]:
     """Take the best general kernel first, then whichever lowers the loss most."""
     start = np.where(instance.general, instance.loss(instance.ratios) - instance.credit, np.inf)
@@ -156,19 +163,22 @@ def greedy(instance: Instance, limit: int) -> list[int]:
         losses = kept.losses() - instance.credit
         losses[kept.chosen] = np.inf
         j = int(losses.argmin())
-        if instance.loss(np.minimum(kept.best, instance.ratios[:, j])) >= instance.loss(kept.best):
+        if not _is_worth(instance, kept, j):
             break
         kept.add(j)
     return kept.chosen
 
 
 def filled(instance: Instance, start: list[int], limit: int) -> list[int]:
-    """Add to kernels that are kept, greedily."""
+    """Add to kernels that are kept, greedily; those that cost something while they are worth it."""
     kept = _Kept(instance, start)
     while len(kept.chosen) < min(limit, instance.num_kernels):
         losses = kept.losses()
         losses[kept.chosen] = np.inf
-        kept.add(int(losses.argmin()))
+        j = int(losses.argmin())
+        if instance.credit[j] < 0 and not _is_worth(instance, kept, j):
+            break
+        kept.add(j)
     return kept.chosen
 
 

@@ -7,11 +7,9 @@ model has problems. Pure.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from aot.core.dispatch import LOADS, Column, DispatchTable, look_up
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
@@ -20,18 +18,14 @@ from aot.core.table_check import takes_aligned
 from aot.core.tile_order import HEURISTIC
 from aot.families import family_of
 from aot.select.coverage import coverage
-from aot.select.join import named_kernels, operations_of, renumbered
-from aot.select.reuse.refill import Refill
+from aot.select.join import only_named, operations_of
+from aot.select.reuse.refill import refill_among
 from aot.select.selection import FamilyKernel
 from aot.select.times.inputs import is_general
-from aot.select.times.model import Prior
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator
 
-    from numpy.typing import NDArray
-
-    from aot.core.candidate import Candidate
     from aot.core.dispatch import Ladder, Row, Section
     from aot.core.problem import Problem
     from aot.core.target import Target
@@ -44,21 +38,6 @@ assumption: beside the kernels of a model's own problems few are needed, and eac
 NUM_COMMON_UNALIGNED = 2
 """The same of the table for operands of any alignment. Those for operands that are aligned to 4 bytes or more are left
 out where nothing is asked of them: that one answers."""
-
-LEFT_OUT = 1e3
-"""What is added to the logarithm of the time of a kernel that is left out: more than any sum of times."""
-
-
-@dataclass(frozen=True)
-class _Kept:
-    """The rule that only some kernels may answer."""
-
-    candidates: frozenset[Candidate]
-
-    def penalty(self, candidates: Sequence[Candidate], problems: Sequence[Problem]) -> NDArray[np.float64]:
-        """Return (problem, kernel) 0 of kernels that are kept, else `LEFT_OUT`."""
-        added = np.array([0.0 if x in self.candidates else LEFT_OUT for x in candidates])
-        return np.broadcast_to(added, (len(problems), len(candidates)))
 
 
 def _common(section: Section, selection: Selection) -> Iterator[int]:
@@ -105,7 +84,7 @@ def _narrowed(section: Section, asked: Collection[Problem], selection: Selection
 
     among = frozenset(selection.kernels[x].candidate for x in kept)
     smaller = replace(section, ladders=tuple(map(of_asked, ladders)))
-    refill = Refill(selection.kernels, _Kept(among), Prior(target), target, among=among)
+    refill = refill_among(selection.kernels, among, target)
     filled, _ = refill.section(smaller)
     return replace(filled, grid=replace(filled.grid, columns=tuple(map(_merged, filled.grid.columns))))
 
@@ -142,10 +121,7 @@ def narrowed(selection: Selection, problems: Collection[Problem], target: Target
             ]
         if own or section.loads in (0, LOADS[0]):
             sections.append(_narrowed(section, own, selection, target))
-    used = sorted(set().union(*map(named_kernels, sections)))
-    numbers = {old: new for new, old in enumerate(used)}
-    kernels = tuple(selection.kernels[x] for x in used)
-    smaller = renumbered(DispatchTable(tuple(sections)), numbers.__getitem__)
+    kernels, smaller = only_named(selection.kernels, DispatchTable(tuple(sections)))
     rows = (row for section in smaller.sections for ladder in section.ladders for row in ladder.rows)
     is_measured = any(row.provenance == PROVENANCE_MEASURED for row in rows)
     return replace(

@@ -18,10 +18,11 @@ from aot.core.tile_order import HEURISTIC
 from aot.families import family_of
 from aot.select.selection import FamilyKernel
 from aot.select.times.inputs import is_general
+from aot.select.times.model import Prior
 from aot.space.roofline import roofline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -40,6 +41,22 @@ class Rule(Protocol):
 
     def penalty(self, candidates: Sequence[Candidate], problems: Sequence[Problem]) -> Array:
         """Return (problem, kernel) what is added to the logarithm of a predicted time; 0 where it may answer."""
+
+
+LEFT_OUT = 1e3
+"""What is added to the logarithm of the time of a kernel that is left out: more than any sum of times."""
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """The rule that only some kernels may answer."""
+
+    candidates: frozenset[Candidate]
+
+    def penalty(self, candidates: Sequence[Candidate], problems: Sequence[Problem]) -> Array:
+        """Return (problem, kernel) 0 of kernels that are kept, else `LEFT_OUT`."""
+        added = np.array([0.0 if x in self.candidates else LEFT_OUT for x in candidates])
+        return np.broadcast_to(added, (len(problems), len(candidates)))
 
 
 @dataclass(frozen=True)
@@ -235,3 +252,15 @@ def _ordered(column: Column, orders: Mapping[int, TileOrder]) -> Column:
     for step, order in orders.items():
         every[step] = order
     return replace(column, tile_orders=tuple(every) if any(every) else None)
+
+
+def refill_among(kernels: tuple[KernelKey, ...], among: Collection[Candidate], target: Target) -> Refill:
+    """Return what fills the places of kernels that are left out, by the cost model alone.
+
+    Args:
+        kernels: by the index that the table uses.
+        among: the kernels that may answer.
+        target: the device.
+    """
+    kept = frozenset(among)
+    return Refill(kernels, _Kept(kept), Prior(target), target, among=kept)

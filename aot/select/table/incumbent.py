@@ -58,7 +58,7 @@ def incumbent_kernel(selection: Selection | None, operation: Operation) -> Calla
     return no_incumbent if selection is None or section is None else Dispatched.of(selection, section)
 
 
-def incumbent_of(selection: Selection | None, operation: Operation, times: Times) -> Incumbent:
+def incumbent_of(selection: Selection | None, operation: Operation, times: Times) -> Incumbent[Problem]:
     """Return what ties of an operation's portfolio go to: the kernels of an earlier selection, and its solutions."""
     if selection is None:
         return Incumbent()

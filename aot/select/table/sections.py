@@ -101,7 +101,7 @@ class _Steps:
         return _Steps(measured, incumbent, fine, tuple(known.problem(operation, m, n, k) for m in every))
 
 
-def _ladder(known: SectionKernels, portfolio: Portfolio, steps: _Steps, times: Array) -> Ladder:
+def _ladder(known: SectionKernels, portfolio: Portfolio[Problem], steps: _Steps, times: Array) -> Ladder:
     """Build the ladder of one (n, k): an edge at every m that was tuned, and between and past them where that pays.
 
     Args:
@@ -154,7 +154,7 @@ def _ladder(known: SectionKernels, portfolio: Portfolio, steps: _Steps, times: A
     return Ladder(corners[0].n, corners[0].k, edges, tuple(rows))
 
 
-def _ladders_of(of: tuple[SectionKernels, Portfolio], tuned: Sequence[Sequence[Problem]]) -> list[Ladder]:
+def _ladders_of(of: tuple[SectionKernels, Portfolio[Problem]], tuned: Sequence[Sequence[Problem]]) -> list[Ladder]:
     """Build the ladders of a few (n, k), whose times are predicted together."""
     known, portfolio = of
     steps = [_Steps.of(known, problems) for problems in tuned]
@@ -164,7 +164,7 @@ def _ladders_of(of: tuple[SectionKernels, Portfolio], tuned: Sequence[Sequence[P
 
 
 def _ladders(
-    known: SectionKernels, portfolio: Portfolio, tuned: Sequence[Sequence[Problem]], at: Callable[[str], None]
+    known: SectionKernels, portfolio: Portfolio[Problem], tuned: Sequence[Sequence[Problem]], at: Callable[[str], None]
 ) -> tuple[Ladder, ...]:
     """Build the ladders of what was tuned, each (n, k) apart."""
     parts = [tuned[first : first + TOGETHER] for first in range(0, len(tuned), TOGETHER)]
@@ -301,7 +301,7 @@ def renamed(grid: Grid, kernels: Sequence[KernelKey], indices: Mapping[Candidate
 
 def build_section(
     operation: Operation,
-    portfolio: Portfolio,
+    portfolio: Portfolio[Problem],
     timed: Timed,
     indices: Mapping[Candidate, int],
     fallback: int,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, product
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -21,6 +21,9 @@ from aot.core.work import AnyKey, AnyOperation, AnyProblem
 from aot.kinds.kind import Use
 from aot.kinds.registry import kind_of
 from aot.kinds.rows.dispatch import RowColumn, RowSection, RowStep, RowTable
+from aot.select.portfolio.choose import MODELLED_TIE, Budget, choose
+from aot.select.portfolio.objective import NAMED_WEIGHT
+from aot.select.times.nearby import NearbyTimes
 from aot.select.times.record import read_record, recorded_kernels
 from aot.space.enumeration import fallback, legal
 from aot.space.kinds import space_of
@@ -57,12 +60,10 @@ def times_of(operations: Sequence[AnyOperation], records: Sequence[Path]) -> dic
     return {x: found[x] for x in operations if x in found}
 
 
-MAX_KERNELS = 8
+MAX_KERNELS = 12
 """Most kernels of an operation beside its fallback."""
 MIN_GAIN = 0.005
-"""Least gain of mean time, as a fraction, that another kernel is shipped for."""
-TIE = 0.01
-"""Within which of the best a kernel that its neighbour in the table has is as good."""
+"""Least gain of mean regret, and of a share of the worst, that another kernel is shipped for."""
 
 
 @dataclass(frozen=True)
@@ -132,85 +133,56 @@ class _Grid:
     is_measured: NDArray[np.bool_]
 
 
-def _corrected(
-    axes: _Axes, candidate: Candidate, size: tuple[int, int], target: Target, measured: Mapping[tuple[int, int], Any]
-) -> float:
-    """Predict a time, times measured over predicted at the nearest size where the candidate was timed."""
-    space = space_of(axes.operation)
-
-    def predicted(at: tuple[int, int]) -> float:
-        return space.times_us([candidate], axes.problem(at), target)[0]
-
-    def distance(at: tuple[int, int]) -> float:
-        return sum(abs(math.log(x / y)) for x, y in zip(at, size, strict=True))
-
-    there = [at for at, times in measured.items() if candidate in times]
-    if not there:
-        return predicted(size)
-    nearest = min(there, key=lambda at: (distance(at), at))
-    return predicted(size) * float(measured[nearest][candidate]) / predicted(nearest)
-
-
 def _grid_of(operation: AnyOperation, target: Target, known: Times) -> _Grid:
     axes = _Axes.of(operation)
     measured = {axes.size(problem): times for problem, times in known.items()}
     step_edges, key_edges = axes.edges(list(measured))
     timed = {candidate for times in measured.values() for candidate in times}
     candidates = tuple(x for x in legal(operation, target) if not timed or x in timed)
-    most = [space_of(operation).most(x, operation) for x in candidates]
-    times = np.full((len(key_edges), len(step_edges), len(candidates)), np.inf)
+    most = np.array([space_of(operation).most(x, operation) for x in candidates])
+    nearby = NearbyTimes.of(operation, {axes.problem(size): times for size, times in measured.items()}, target)
+    # What takes the last column takes any size: its times are those of twice the largest that is named.
+    shown = [*key_edges[:-1], min(key_edges[-1], 2 * key_edges[-2])] if len(key_edges) > 1 else key_edges
+    corners = [axes.problem((step, key)) for key in shown for step in step_edges]
+    times = nearby.times_us(candidates, corners).reshape(len(key_edges), len(step_edges), len(candidates))
     is_measured = np.zeros(times.shape, np.bool_)
-    for j, key in enumerate(key_edges):
-        # What takes the last column takes any size: its times are those of twice the largest that is named.
-        shown = min(key, 2 * key_edges[-2]) if len(key_edges) > 1 else key
-        for k, candidate in enumerate(candidates):
-            if most[k] < key:
-                continue
-            for i, step in enumerate(step_edges):
-                there = measured.get((step, key), {})
-                found = there.get(candidate)
-                if found is None and not there:
-                    found = _corrected(axes, candidate, (step, shown), target, measured)
-                times[j, i, k] = np.inf if found is None else found
-                is_measured[j, i, k] = candidate in there
+    for j, i in product(range(len(key_edges)), range(len(step_edges))):
+        row = measured.get((step_edges[i], key_edges[j]))
+        if row is not None:
+            times[j, i] = [row.get(x, math.inf) for x in candidates]
+            is_measured[j, i] = [x in row for x in candidates]
+    times[np.broadcast_to((most < np.array(key_edges)[:, None])[:, None], times.shape)] = math.inf
     return _Grid(operation, step_edges, key_edges, candidates, times, is_measured)
 
 
-def _portfolio(grid: _Grid) -> list[int]:
-    """Choose candidates: the best one that takes every size, then each that gains most, up to MAX_KERNELS.
+def _portfolio(axes: _Axes, grid: _Grid) -> tuple[tuple[int, ...], NDArray[np.int64]]:
+    """Choose candidates over all corners; return their places, and of these the one that each corner gets.
 
     Raises:
-        SelectionError: no candidate takes every size, or none some measured size.
+        SelectionError: no candidate takes every size, or none some size.
     """
-    cells = grid.times.reshape(-1, len(grid.candidates))
-    best = cells.min(axis=1, initial=np.inf)
-    if not np.isfinite(best).all():
-        raise SelectionError(
-            f"{grid.operation.tag}: no kernel is left for some sizes; expected one of any size; measure more candidates"
-        )
-    chosen: list[int] = []
-    have = np.full(len(cells), np.inf)
-    while len(chosen) < MAX_KERNELS:
-        # Where nothing answers yet, a time counts as ten times the best.
-        regrets = np.minimum(np.minimum(have[:, None], cells), 10 * best[:, None]) / best[:, None]
-        means = regrets.mean(axis=0)
-        pick = int(means.argmin())
-        before = np.minimum(have, 10 * best) / best
-        if chosen and before.mean() - means[pick] < MIN_GAIN and np.isfinite(have).all():
-            break
-        chosen.append(pick)
-        have = np.minimum(have, cells[:, pick])
-    return sorted(chosen)
+    corners = list(product(grid.key_edges, grid.step_edges))
+    problems = [axes.problem((step, key)) for key, step in corners]
+    rows = grid.times.reshape(len(corners), -1).tolist()
+    times = {
+        problem: {x: us for x, us in zip(grid.candidates, row, strict=True) if us < math.inf}
+        for problem, row in zip(problems, rows, strict=True)
+    }
+    takes_all = {x for x in grid.candidates if space_of(grid.operation).most(x, grid.operation) >= grid.key_edges[-1]}
+    named = grid.is_measured.any(axis=2).reshape(-1)
+    weights = {problem: NAMED_WEIGHT for problem, is_named in zip(problems, named, strict=True) if is_named}
+    budget = Budget(MAX_KERNELS, kernel_cost=MIN_GAIN)
+    try:
+        found = choose(times, budget, weights=weights, tie=MODELLED_TIE, is_general=takes_all.__contains__)
+    except SelectionError as error:
+        raise SelectionError(f"{grid.operation.tag}: {error}") from error
+    places = {x: k for k, x in enumerate(grid.candidates)}
+    picks = np.array([places[found.solutions[x]] for x in problems])
+    return tuple(sorted(places[x] for x in found.candidates)), picks.reshape(grid.times.shape[:2])
 
 
-def _steps(grid: _Grid, column: int, chosen: Sequence[int], number: Callable[[int], int]) -> tuple[RowStep, ...]:
-    """Return the steps of a column; neighbours that one kernel serves as well are one, unless measured."""
-    picks: list[int] = []
-    for i in range(len(grid.step_edges)):
-        times = {k: float(grid.times[column, i, k]) for k in chosen}
-        least = min(times.values())
-        same = picks and times[picks[-1]] <= least * (1 + TIE)
-        picks.append(picks[-1] if same else min(times, key=times.__getitem__))
+def _steps(grid: _Grid, column: int, picks: Sequence[int], number: Callable[[int], int]) -> tuple[RowStep, ...]:
+    """Return the steps of a column; neighbours of one kernel are one, unless measured."""
     steps = []
 
     def bucket(i: int) -> tuple[int, int]:
@@ -223,10 +195,6 @@ def _steps(grid: _Grid, column: int, chosen: Sequence[int], number: Callable[[in
         time_us = round(float(grid.times[column, last, pick]), 3) if is_named else 0.0
         steps.append(RowStep(grid.step_edges[last], number(pick), time_us, provenance))
     return tuple(steps)
-
-
-def _columns(grid: _Grid, chosen: Sequence[int], number: Callable[[int], int]) -> tuple[RowColumn, ...]:
-    return tuple(RowColumn(cols, _steps(grid, j, chosen, number)) for j, cols in enumerate(grid.key_edges))
 
 
 def select_stepped(
@@ -248,13 +216,17 @@ def select_stepped(
     for operation in operations:
         make: Any = kind_of(operation).key_type
         grid = _grid_of(operation, target, (times or {}).get(operation, {}))
-        chosen = _portfolio(grid)
+        chosen, picks = _portfolio(_Axes.of(operation), grid)
         first = len(kernels)
         kernels.append(make(operation, fallback(operation, target)))
         kernels += [make(operation, grid.candidates[k]) for k in chosen]
         places = {k: first + 1 + i for i, k in enumerate(chosen)}
         of_table: Any = operation
-        sections.append(RowSection(of_table, _columns(grid, chosen, places.__getitem__), first))
+        columns = (
+            RowColumn(key, _steps(grid, j, picks[j].tolist(), places.__getitem__))
+            for j, key in enumerate(grid.key_edges)
+        )
+        sections.append(RowSection(of_table, tuple(columns), first))
     return SteppedSelection(target.name, tuple(kernels), RowTable(tuple(sections)))
 
 

@@ -46,6 +46,20 @@ _is_deterministic = torch.are_deterministic_algorithms_enabled
 _tracing_state = torch._C._get_tracing_state  # noqa: SLF001 - what torch.jit.is_tracing asks
 
 
+def multiply(x: Any, weight: Any, bias: Any) -> Any:
+    """Compute x @ weight^T + bias of an input (..., k) by this package, or by torch where it would refuse or differ."""
+    if is_served(x, weight.dtype, bias):
+        if _is_compiling():
+            if _is_traced(weight) and weight.ndim == 2 and weight.device == x.device:
+                return linear(x, weight, bias)
+        elif is_plain(weight):
+            try:
+                return linear(x, promised(weight), bias)
+            except REFUSALS:  # torch takes it, or has an error of its own for it
+                pass
+    return nn.functional.linear(x, weight, bias)
+
+
 class Linear(nn.Linear):
     """An nn.Linear whose product is this package's, and torch's own wherever that would refuse or differ.
 
@@ -59,17 +73,7 @@ class Linear(nn.Linear):
         """Compute input @ weight^T + bias for an input (..., in_features)."""
         if isinstance(input, Proxy):
             return traced_call(self, input)
-        weight, bias = self.weight, self.bias
-        if is_served(input, weight.dtype, bias):
-            if _is_compiling():
-                if _is_traced(weight) and weight.ndim == 2 and weight.device == input.device:
-                    return linear(input, weight, bias)
-            elif is_plain(weight):
-                try:
-                    return linear(input, promised(weight), bias)
-                except REFUSALS:  # torch takes it, or has an error of its own for it
-                    pass
-        return nn.functional.linear(input, weight, bias)
+        return multiply(input, self.weight, self.bias)
 
     def __prepare_scriptable__(self) -> nn.Linear:
         """Return the plain nn.Linear that torch.jit.script compiles, of the same parameters."""

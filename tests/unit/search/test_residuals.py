@@ -6,7 +6,7 @@ from aot.core.element import ElementType
 from aot.core.knobs import PlainKnobs
 from aot.core.operation import Operation
 from aot.kinds.gemm.kind import GEMM
-from aot.search.residuals import Coordinates, Observed, Prior, nearest, posterior
+from aot.search.residuals import Coordinates, Observed, Points, Prior, expected_errors, nearest, posterior
 from tests.unit.twins import BF16, problem_of
 
 PRIOR = Prior()
@@ -102,3 +102,13 @@ def test_no_candidates_have_no_errors(coordinates):
     memory = [observed(coordinates, PROBLEM, [0.1, 0.2])]
     found = posterior(PRIOR, coordinates.place(PROBLEM), coordinates.points([]), memory)
     assert found.mean.tolist() == found.deviation.tolist() == []
+
+
+def test_means_on_several_problems_are_those_of_each():
+    prior, rng = Prior(), np.random.default_rng(5)
+    places = [np.array([x, 1.0, 0.0]) for x in (0.0, 0.7, 2.0)]
+    points = Points(rng.normal(size=(4, 2)), np.array([[0], [0], [1], [1]]))
+    memory = [Observed(place, points.take([0, 1, 3]), rng.normal(size=3)) for place in places[:2]]
+    found = expected_errors(prior, places, points, [*memory, Observed(places[2], points.take([]), np.empty(0))])
+    assert found == pytest.approx(np.array([posterior(prior, x, points, memory).mean for x in places]))
+    assert expected_errors(prior, places, points, []).tolist() == [[0.0] * 4] * 3

@@ -195,7 +195,7 @@ def test_equal_times_give_equal_answers_in_any_order(method):
         (
             {P[0]: {A: 1.0}},
             {"is_general": lambda _: False},
-            "no kernel that was timed takes every shape; time one with a TMA store and no split-K",
+            "no kernel that was timed takes every shape; time one that takes any size with no workspace",
         ),
         (
             {P[0]: {A: 1.0}},
@@ -373,3 +373,18 @@ def test_the_fewest_kernels_are_the_fewest_objects():
     rows = times((10, 20, 30), (20, 10, 30), (30, 30, 10))
     found = choose(rows, Budget(3, max_mean=0.001), object_of=lambda x: D if x in {A, B} else x)
     assert len(found.objects) == 2
+
+
+def test_a_kernel_that_costs_more_than_it_gains_is_left_out(method):
+    """C is 20% slower than the best everywhere; A and B together lose nothing."""
+    rows = times((10, 30, 12), (20, 10, 12), (10, 30, 12))
+    gain = 0.2 * (1 + WORST_WEIGHT)
+    assert choose(rows, Budget(3, kernel_cost=1.01 * gain)).candidates == (C,)
+    assert choose(rows, Budget(3, kernel_cost=0.5 * gain)).candidates == (A, B)
+    assert choose(rows, Budget(3)).candidates == (A, B)
+
+
+def test_what_is_kept_already_is_added_to_while_it_pays(method):
+    shipped = Incumbent(frozenset({C}))
+    rows = times((10, 30, 10.01), (30, 10, 10.01), (10, 30, 10.01))
+    assert choose(rows, Budget(3, kernel_cost=0.01), incumbent=shipped).candidates == (C,)

@@ -2,14 +2,16 @@ from dataclasses import replace
 
 import pytest
 
-from aot.core.candidate import KernelKey
+from aot.core.candidate import Candidate, KernelKey, Rejected
 from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Row, Section
+from aot.core.knobs import PlainKnobs
 from aot.core.operation import Operation
 from aot.core.table_check import table_fault
 from aot.core.target import load_target
 from aot.select.reuse.siblings import as_sibling, sibling_in
 from aot.select.selection import FamilyKernel, Regret
 from aot.select.selector import fallback_key
+from aot.space.legality import check
 from tests.unit.accepted import named
 from tests.unit.selections import PLAIN, SELECTION
 
@@ -76,3 +78,25 @@ def test_a_sibling_of_whose_kernels_one_cannot_be_built_for_the_operation_is_non
     assert sibling_in(selection, Operation.E4M3_FP16_KK, H200) is FP8
     assert sibling_in(selection, Operation.E5M2E4M3_BF16_KK, H200) is None  # cluster_split_k takes e4m3 alone
     assert sibling_in(selection, Operation.INT8_BF16_KK, H200) is None
+
+
+def few_rows(tiles, warps):
+    """Give a kernel of few rows of packed weights."""
+    knobs = {"blocks": 1, "columns": 8, "stages": 2, "tiles": tiles, "warps": warps}
+    return Candidate("weight_only", PlainKnobs(tuple(knobs.items())))
+
+
+def test_where_a_siblings_kernel_lacks_shared_memory_another_of_its_kernels_answers():
+    packed, other = Operation.BF16_INT4_G128_KK, Operation.BF16_INT4_G32_KK
+    wide, narrow = few_rows(7, 12), few_rows(4, 16)
+    selection = whole(packed, narrow, wide)
+    assert isinstance(check(wide, other, H200), Rejected)
+    assert sibling_in(selection, other, H200) is packed
+    found = as_sibling(selection, packed, other, H200)
+    assert set(found.kernels) == {KernelKey(other, narrow), fallback_key(other, H200)}
+    (section,) = found.table.sections
+    ((row,),) = [x.rows for x in section.ladders]
+    named_kernels = [found.kernels[x] for x in (row.kernel, row.runner_up, *section.grid.columns[0].kernels)]
+    assert named_kernels == [KernelKey(other, narrow)] * 3
+    assert (row.provenance, row.runner_up_us) == ("predicted", row.time_us)
+    assert not table_fault(found.table, [FamilyKernel.of(key) for key in found.kernels])

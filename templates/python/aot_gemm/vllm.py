@@ -1,0 +1,206 @@
+"""A plug-in of vLLM: its linear layers by this package's kernels. vLLM finds it where the wheel is installed.
+
+    vllm serve MODEL --quantization aot_gemm        # products of the weights as they are stored, bfloat16 or float16
+    vllm serve MODEL --quantization aot_gemm_fp8    # weights rounded to a format as they are loaded
+
+A name is that of this package, and for rounded weights a format of `aot_gemm.torch.quantize`: fp8, int8, fp8_block,
+int4g128, nvfp4 and the others. Each is registered with vLLM as a quantization method, by `vllm.general_plugins`; a
+model that is served without `--quantization` is vLLM's alone. A checkpoint that is quantized already keeps its own
+method. What the wheel has no tuned kernels for stays vLLM's, and its log says why, layer by layer.
+
+Each rank of a tensor-parallel model has its part of a weight, for which the table is asked. Mixtures of experts and
+embeddings stay vLLM's; the head of a model whose weights are as stored is this package's. Importing this imports vLLM.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from vllm import envs
+from vllm.logger import init_logger
+from vllm.model_executor.kernels.linear import register_linear_kernel
+from vllm.model_executor.layers.linear import LinearBase, RowParallelLinear, UnquantizedLinearMethod
+from vllm.model_executor.layers.quantization import register_quantization_config
+from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, UnquantizedEmbeddingMethod
+from vllm.platforms import PlatformEnum
+
+from . import errors
+from ._torch_formats import FORMATS, format_of
+from ._torch_modules import DTYPES, multiply, why_left
+from ._torch_patch import quantize_model
+from ._vllm_kernels import MIN_CAPABILITY, AotGemmInt4LinearKernel, preload
+
+NAME = __name__.partition(".")[0]
+"""Of the method for weights as stored, and how those of the formats begin."""
+_logger = init_logger(f"vllm.{NAME}")
+
+
+def register() -> None:
+    """Register the methods with vLLM: what its entry point `vllm.general_plugins` calls in every process."""
+    for name in (None, *FORMATS):
+        _config_of(name)
+    _register_kernels()
+
+
+@cache
+def _register_kernels() -> None:
+    register_linear_kernel(AotGemmInt4LinearKernel, PlatformEnum.CUDA, "mp")
+
+
+@cache
+def _config_of(name: str | None) -> type[QuantizationConfig]:
+    """Make and register the configuration of weights as stored, or of a format."""
+    method = NAME if name is None else f"{NAME}_{name}"
+    kind = type(f"AotGemmConfig_{name}", (AotGemmConfig,), {"method": method, "format": name})
+    registered: type[QuantizationConfig] = register_quantization_config(method)(kind)
+    return registered
+
+
+class AotGemmConfig(QuantizationConfig):
+    """What vLLM asks of a quantization method; each registered name has a class of its own."""
+
+    method: ClassVar[str]
+    format: ClassVar[str | None]
+
+    def get_name(self) -> Any:
+        """Return the name of `--quantization`."""
+        return self.method
+
+    def get_supported_act_dtypes(self) -> list[torch.dtype]:
+        """Return the element types of inputs."""
+        return list(DTYPES)
+
+    @classmethod
+    def get_min_capability(cls) -> int:
+        """Return `MIN_CAPABILITY`."""
+        return MIN_CAPABILITY
+
+    @staticmethod
+    def get_config_filenames() -> list[str]:
+        """Return no names: a checkpoint says nothing of this."""
+        return []
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> AotGemmConfig:
+        """Make one; what a checkpoint says is not looked at."""
+        del config
+        return cls()
+
+    def get_quant_method(self, layer: nn.Module, prefix: str) -> Any:
+        """Return how a layer is computed; None of one that stays vLLM's.
+
+        Args:
+            layer: as vLLM is making it.
+            prefix: its name in the model.
+        """
+        if isinstance(layer, LinearBase):
+            return Stored(prefix) if self.format is None else Rounded(prefix, self.format)
+        return Head(prefix) if isinstance(layer, ParallelLMHead) and self.format is None else None
+
+
+def _plain_linear(layer: Any, bias: Any) -> nn.Linear:
+    """Return an nn.Linear of a layer's weight, in the same memory."""
+    n, k = layer.weight.shape
+    made = nn.Linear(k, n, bias=bias is not None, device="meta")
+    made.weight = nn.Parameter(layer.weight.data, requires_grad=False)
+    if bias is not None:
+        made.bias = nn.Parameter(bias.data, requires_grad=False)
+    return made
+
+
+def _bias_of(layer: Any) -> Any:
+    """Return the bias that vLLM adds on this rank; None where it adds none."""
+    is_elsewhere = isinstance(layer, RowParallelLinear) and layer.tp_rank > 0
+    return None if layer.skip_bias_add or is_elsewhere else layer.bias
+
+
+class _AsStored:
+    """The products of a weight as it is stored, beside vLLM's own method of the layer."""
+
+    def __init__(self, prefix: str) -> None:
+        """Take the name of the layer.
+
+        Args:
+            prefix: its name in the model.
+        """
+        super().__init__()
+        self.prefix = prefix
+        self.is_served = False
+
+    def process_weights_after_loading(self, layer: Any) -> None:
+        """Ask the table whether it has kernels for the weight."""
+        super().process_weights_after_loading(layer)  # type: ignore[misc]
+        reason = _why_vllms() or why_left(_plain_linear(layer, None))
+        self.is_served = reason is None
+        if reason is not None:
+            _logger.info("%s stays vLLM's: %s", self.prefix, reason)
+        else:
+            preload(layer.weight)
+
+    def apply(self, layer: Any, x: Any, bias: Any = None) -> Any:
+        """Compute x @ weight^T + bias of an input (..., k)."""
+        if self.is_served:
+            return multiply(x, layer.weight.data, bias)
+        return super().apply(layer, x, bias)  # type: ignore[misc]
+
+
+class Stored(_AsStored, UnquantizedLinearMethod):
+    """A linear layer whose weight is as it is stored."""
+
+
+class Head(_AsStored, UnquantizedEmbeddingMethod):
+    """The head of a language model, whose weight an embedding may share."""
+
+
+class Rounded(UnquantizedLinearMethod):
+    """A linear layer whose weight is rounded to a narrow format when it has been loaded; the wide one is freed."""
+
+    supports_pre_processed_weights = False
+
+    def __init__(self, prefix: str, name: str) -> None:
+        """Take the name of the layer and of the format.
+
+        Args:
+            prefix: its name in the model.
+            name: of the format, as `aot_gemm.torch.quantize` has it.
+
+        Raises:
+            UnsupportedError: there is no such format, or vLLM is to give results that do not depend on the batch.
+        """
+        super().__init__()
+        self.prefix, self.format = prefix, format_of(name).name
+        reason = _why_vllms()
+        if reason is not None:
+            raise errors.UnsupportedError(
+                f"--quantization {NAME}_{name}: {reason}; unset that, or serve the weights as stored"
+            )
+
+    def process_weights_after_loading(self, layer: Any) -> None:
+        """Round the weight, where the table has kernels for it."""
+        super().process_weights_after_loading(layer)
+        inner = _plain_linear(layer, _bias_of(layer))
+        report = quantize_model(inner, self.format)
+        if report.left:
+            _logger.warning("%s stays vLLM's, in 16 bits: %s", self.prefix, *report.left.values())
+            return
+        preload(inner.qweight)
+        del layer.weight
+        layer.rounded = inner
+
+    def apply(self, layer: Any, x: Any, bias: Any = None) -> Any:
+        """Compute x @ weight^T + bias of an input (..., k)."""
+        inner = getattr(layer, "rounded", None)
+        if inner is None:
+            return super().apply(layer, x, bias)
+        return inner(x)
+
+
+def _why_vllms() -> str | None:
+    """Say why no layer is this package's; None where they may be."""
+    if envs.VLLM_BATCH_INVARIANT:
+        return "VLLM_BATCH_INVARIANT is set, for which vLLM has kernels of its own"
+    return None
