@@ -234,7 +234,7 @@ def full_call(package, rng, kinds):
 
 def packed_call(package, rng, kinds):
     """Draw a call with elements of 4 bits, two in a byte, or of 8, whose factors are mostly in atoms."""
-    operation, oddness = rng.choice(IN_ATOMS), rng.choice((0.1, 1.0))
+    operation, oddness = rng.choice(IN_ATOMS), rng.choice((0.02, 0.1, 1.0))
     first, scale = rng.choice(kinds), operation.a.scale
 
     def kind(*arguments):
