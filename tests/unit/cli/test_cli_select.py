@@ -9,7 +9,7 @@ import pytest
 
 from aot.cli import options as cli_options
 from aot.cli.build import said
-from aot.cli.selection import Request, select
+from aot.cli.request import Request, select
 from aot.core.epilogue import Epilogue
 from aot.core.errors import SelectionError
 from aot.core.execution import KernelState
