@@ -118,7 +118,6 @@ AXES = (
     Axis((MEASURED, PREDICTED), _source),
     Axis((CHOSEN, TAKEN), _choice),
     Axis((TIES, NO_INCUMBENT), _ties),
-    ANY_OPERATIONS_TYPE,
     OPERATIONS_AXIS,
 )
 

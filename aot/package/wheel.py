@@ -84,8 +84,8 @@ def _wheel_table(
     is_predicted = selection.provenance == PROVENANCE_PREDICTED
     table = renumbered(selection.table, lambda index: numbers[selection.kernels[index]])
     calls = {key.operation.call: key.operation for key in numbers}
-    kernels = selection.stepped.kernels
-    stepped = renumbered_steps(selection.stepped.table, lambda index: other_numbers[kernels[index]])
+    kernels = selection.others.kernels
+    stepped = renumbered_steps(selection.others.table, lambda index: other_numbers[kernels[index]])
     return WheelTable(
         **vars(device_table(target, table, stepped)),
         provenance=selection.provenance,
@@ -105,7 +105,7 @@ def _measured(sources: Sequence[TableSource]) -> set[AnyKey]:
     found: set[AnyKey] = set()
     for x in sources:
         found |= measured_kernels(x.selection.table, x.selection.kernels, x.timed or {})
-        found |= measured_steps(x.selection.stepped.table, x.selection.stepped.kernels)
+        found |= measured_steps(x.selection.others.table, x.selection.others.kernels)
     return found
 
 
@@ -200,7 +200,7 @@ def _compiled(sources: Sequence[TableSource], workplace: Workplace) -> list[Arti
     for target in dict.fromkeys(kernels.values()):
         keys = [key for key, built_for in kernels.items() if built_for == target]
         found |= {x.kernel.key: x for x in _whole(*compile_shipped(keys, target, workplace))}
-    others: list[AnyKey] = list(dict.fromkeys(key for source in sources for key in source.selection.stepped.kernels))
+    others: list[AnyKey] = list(dict.fromkeys(key for source in sources for key in source.selection.others.kernels))
     found |= {x.kernel.key: x for x in _whole(*compile_all(others, sources[0].target, workplace))} if others else {}
     return [found[key] for key in (*kernels, *others)]
 

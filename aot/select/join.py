@@ -69,15 +69,15 @@ def products_of(selection: Selection) -> tuple[Operation, ...]:
 
 def operations_of(selection: Selection) -> tuple[AnyOperation, ...]:
     """List the operations that a selection has a table of: products, then those of the other kinds."""
-    return (*products_of(selection), *(section.operation for section in selection.stepped.table.sections))
+    return (*products_of(selection), *(section.operation for section in selection.others.table.sections))
 
 
-def _restricted_steps(stepped: Stepped, operations: Collection[AnyOperation]) -> Stepped:
+def _restricted_steps(stepped: Stepped, operations: Collection[AnyOperation]) -> Stepped | None:
     sections = tuple(x for x in stepped.table.sections if x.operation in operations)
     kept = [i for i, key in enumerate(stepped.kernels) if key.operation in operations]
     numbers = {old: new for new, old in enumerate(kept)}
     table = renumbered_steps(RowTable(sections), numbers.__getitem__)
-    return Stepped(tuple(stepped.kernels[i] for i in kept), table)
+    return Stepped(tuple(stepped.kernels[i] for i in kept), table) if kept else None
 
 
 def restricted(selection: Selection, operations: Collection[AnyOperation]) -> Selection:
@@ -96,7 +96,7 @@ def restricted(selection: Selection, operations: Collection[AnyOperation]) -> Se
         table=renumbered(DispatchTable(sections), lambda index: numbers[index]),
         coverage=None,
         prices=tuple(x for x in selection.prices or () if x.operation in operations) or None,
-        stepped=_restricted_steps(selection.stepped, operations),
+        stepped=_restricted_steps(selection.others, operations),
     )
 
 
@@ -110,10 +110,11 @@ def _regrets(selection: Selection) -> tuple[Regret, ...]:
     )
 
 
-def _joined_steps(first: Stepped, second: Stepped) -> Stepped:
+def _joined_steps(first: Stepped, second: Stepped) -> Stepped | None:
     moved = renumbered_steps(second.table, lambda index: index + len(first.kernels))
     sections = sorted((*first.table.sections, *moved.sections), key=lambda x: x.operation.position)
-    return Stepped((*first.kernels, *second.kernels), RowTable(tuple(sections)))
+    kernels = (*first.kernels, *second.kernels)
+    return Stepped(kernels, RowTable(tuple(sections))) if kernels else None
 
 
 def joined(first: Selection, second: Selection) -> Selection:
@@ -143,5 +144,5 @@ def joined(first: Selection, second: Selection) -> Selection:
         coverage=None,
         like=first.like if first.like == second.like else None,
         prices=(*(first.prices or ()), *(second.prices or ())) or None,
-        stepped=_joined_steps(first.stepped, second.stepped),
+        stepped=_joined_steps(first.others, second.others),
     )

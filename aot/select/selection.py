@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -152,9 +152,13 @@ class Price:
 class Stepped:
     """What is decided of the kinds whose tables have one key axis and steps: of operations on rows."""
 
-    kernels: tuple[RowKernelKey, ...] = ()
+    kernels: tuple[RowKernelKey, ...]
     """By the index that the table uses."""
-    table: RowTable = field(default_factory=RowTable)
+    table: RowTable
+
+
+NO_STEPS = Stepped((), RowTable())
+"""Of a selection of products alone."""
 
 
 @dataclass(frozen=True)
@@ -183,17 +187,22 @@ class Selection:
     """Of the operations that have a batch-invariant table; None in selections that do not say it."""
     like: TargetName | None = None
     """The target by whose times kernels and table were chosen, where it is another one."""
-    stepped: Stepped = field(default_factory=Stepped)
-    """What operations of other kinds have; those of a selection with none are left out of its file."""
+    stepped: Stepped | None = None
+    """What operations of other kinds have; None where there are none, of which its file says nothing."""
+
+    @property
+    def others(self) -> Stepped:
+        """Return what operations of other kinds have, if it is nothing."""
+        return self.stepped or NO_STEPS
 
     @property
     def all_kernels(self) -> tuple[KernelKey | RowKernelKey, ...]:
         """Return the kernels of products, then those of the other kinds."""
-        return (*self.kernels, *self.stepped.kernels)
+        return (*self.kernels, *self.others.kernels)
 
     def as_json(self) -> dict[str, Any]:
         """Return what its file has of it, which was the same before there were other kinds than products."""
-        names = sorted(x.name for x in fields(self) if x.name != "stepped" or self.stepped.kernels)
+        names = sorted(x.name for x in fields(self) if x.name != "stepped" or self.stepped)
         return {name: getattr(self, name) for name in names}
 
 
@@ -245,12 +254,12 @@ def _check(selection: Selection) -> None:
         raise DecodeError(f"two kernels have the name {max(names, key=names.count)}")
     try:
         kernels = [FamilyKernel.of(key) for key in selection.kernels]
-        of_rows = [FamilyRowKernel.of(key) for key in selection.stepped.kernels]
+        of_rows = [FamilyRowKernel.of(key) for key in selection.others.kernels]
     except CandidateError as error:
         raise DecodeError(str(error)) from error
     has_products = bool(selection.kernels or selection.table.sections or not of_rows)
     fault = table_fault(selection.table, kernels) if has_products else ""
-    fault = fault or row_table_fault(selection.stepped.table, of_rows)
+    fault = fault or row_table_fault(selection.others.table, of_rows)
     if fault:
         raise DecodeError(fault)
 
