@@ -1,8 +1,5 @@
 """quack's Hopper GEMM over groups of rows, of FP8 operands with a factor for each block of 128 of k. Imports CUTLASS.
 
-A stage holds 128 of k, so that it is one block of A's factors and of B's. Its product is multiplied into registers of
-its own, and added to the tile's sums in float32, times the factors, which are read from global memory.
-
 quack tells the method that multiplies a tile neither which tile it is nor what the epilogue has: the first is seen when
 a warp reads its work, the second when it looks for its shared memory.
 
@@ -12,15 +9,14 @@ No `from __future__ import annotations` here: CuTe DSL reads the annotations of 
 from typing import Any, NamedTuple
 
 import cutlass
-from cutlass import Boolean, Float32, Int32, const_expr, cute
-from cutlass.cute.nvgpu import warpgroup
+from cutlass import Float32, Int32, const_expr, cute
 from quack.cute_dsl_utils import mlir_namedtuple
 from quack.epilogue.ops import TileStore
 from quack.rounding import RoundingMode
 from quack.tile_scheduler import WorkTileInfo
 
 from aot.core.formats import SCALE_BLOCK
-from aot.families._block_scale_kernel import ATOM_COLUMNS, ATOM_ROWS, COLUMNS_OF_AN_ATOM, num_blocks
+from aot.families._block_sums import ATOM_COLUMNS, ATOM_ROWS, BlockSums, Factors, num_blocks
 from aot.families._group_rows import RowScheduler
 from aot.families._grouped_kernel import GemmGroupedSm90, GroupColumns, behind_proxy_fence
 
@@ -52,22 +48,7 @@ class SeenTile(WorkTileInfo):
         return SeenTile(*made, self.gemm)
 
 
-class Factors(NamedTuple):
-    """What the sums of a tile are multiplied by, and which of it a thread reads."""
-
-    of_a: Any
-    """(rows, blocks of k): the factors of A."""
-    of_b: Any
-    """(blocks of rows, blocks of k): the factors of the group's B."""
-    rows: Any
-    """Registers: A's rows of a thread's sums, -1 where there is none."""
-    blocks: Any
-    """B's blocks that the tile's columns lie in: with a gate the gate's and the linear half's, else one or two."""
-    boundary: Any
-    """Int32: columns of the tile that lie in the first of two blocks, without a gate."""
-
-
-class GemmGroupedBlockSm90(GemmGroupedSm90):
+class GemmGroupedBlockSm90(BlockSums, GemmGroupedSm90):
     """`GemmGroupedSm90` whose stages are multiplied by factors of A and of B."""
 
     _epi_ops = (GroupColumns("column_bias"), TileStore("product", gated=True))
@@ -84,6 +65,11 @@ class GemmGroupedBlockSm90(GemmGroupedSm90):
         column_bias: Any = None
         product: Any = None
         places: Any = None
+
+    @property
+    def has_gate(self) -> bool:  # type: ignore[override]
+        """Say whether the columns of a thread's sums are the gate's and the linear half's in turn."""
+        return self.operation.gate is not None
 
     def arguments(self, *, starts: Any, index: Any, **operands: Any) -> Any:  # type: ignore[override]
         """Name an operation's operands as the kernel does; each None where there is none."""
@@ -133,22 +119,7 @@ class GemmGroupedBlockSm90(GemmGroupedSm90):
         factors = self._factors_of_tile(mma_fn.args[0])
         multiply = behind_proxy_fence(mma_fn) if const_expr(self.gather_A) else mma_fn
         acc_slow.fill(0.0)
-        scales = self._read(factors, Int32(0))
-        is_full = Boolean(True)
-        if k_tile_cnt > 0:
-            is_full = ab_pipeline.consumer_try_wait(ab_read_state)
-        for k_tile in cutlass.range(k_tile_cnt, unroll=1):
-            ab_pipeline.consumer_wait(ab_read_state, is_full)
-            multiply(A_idx=ab_read_state.index, B_idx=ab_read_state.index, zero_init=Boolean(True))
-            following = self._read(factors, cutlass.min(k_tile + 1, k_tile_cnt - 1))
-            warpgroup.wait_group(0)
-            ab_pipeline.consumer_release(ab_read_state)
-            self._add(acc_slow, acc, scales, factors.boundary)
-            scales.store(following.load())
-            ab_read_state.advance()
-            is_full = Boolean(True)
-            if k_tile + 1 < k_tile_cnt:
-                is_full = ab_pipeline.consumer_try_wait(ab_read_state)
+        ab_read_state = self.add_stages(ab_pipeline, ab_read_state, multiply, k_tile_cnt, factors, acc_slow, acc)
         if const_expr(self.pingpong):
             self.pingpong_barrier_arrive(1 - warp_group_idx, stage="mma")
         acc.store(acc_slow.load())
@@ -185,7 +156,7 @@ class GemmGroupedBlockSm90(GemmGroupedSm90):
         return Factors(parameters.scale_a, of_b, rows, blocks, SCALE_BLOCK - first % SCALE_BLOCK)
 
     @cute.jit
-    def _read(self, factors: Factors, block: Int32) -> Any:
+    def read_factors(self, factors: Factors, block: Int32) -> Any:
         """Read the products of a thread's factors for a block of k: (blocks of B, rows of A)."""
         rows = factors.rows
         scales = cute.make_rmem_tensor((len(factors.blocks), cute.size(rows)), Float32)
@@ -195,23 +166,6 @@ class GemmGroupedBlockSm90(GemmGroupedSm90):
                 read = factors.of_a[cutlass.max(rows[i], 0), block] * of_b
                 scales[b, i] = cutlass.select_(rows[i] >= 0, read, Float32(0.0))
         return scales
-
-    @cute.jit
-    def _add(self, total: Any, sums: Any, scales: Any, boundary: Int32) -> None:
-        """Add a stage's sums, (of an atom, column by column; atoms of rows; 1), times their factors."""
-        size = const_expr(ATOM_ROWS * ATOM_COLUMNS)
-        has_gate = const_expr(self.operation.gate is not None)
-        for i in cutlass.range_constexpr(cute.size(sums, mode=[1])):
-            for atom in cutlass.range_constexpr(cute.size(sums, mode=[0]) // size):
-                for r in cutlass.range_constexpr(ATOM_ROWS):
-                    scale = scales[0, r + ATOM_ROWS * i]
-                    if const_expr(not has_gate and cute.size(scales, mode=[0]) > 1):
-                        second = scales[1, r + ATOM_ROWS * i]
-                        scale = second if atom * COLUMNS_OF_AN_ATOM >= boundary else scale
-                    for c in cutlass.range_constexpr(ATOM_COLUMNS):
-                        factor = scales[c, r + ATOM_ROWS * i] if const_expr(has_gate) else scale
-                        e = const_expr(c + ATOM_COLUMNS * r + size * atom)
-                        total[e, i, 0] = total[e, i, 0] + sums[e, i, 0] * factor
 
 
 def _seen(tile: Any, gemm: Any) -> SeenTile:

@@ -5,6 +5,7 @@ They need vLLM, which is no dependency of the tests: a gigabyte, and a torch of 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from types import SimpleNamespace
 
@@ -18,10 +19,15 @@ pytest.importorskip("vllm", reason="NOT TESTED WITH vLLM: it is not installed")
 
 from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
 from vllm.distributed import init_distributed_environment, initialize_model_parallel
+from vllm.model_executor.kernels import linear as linear_kernels
+from vllm.model_executor.kernels.linear.mixed_precision.MPLinearKernel import MPLinearLayerConfig
 from vllm.model_executor.layers import linear as layers
 from vllm.model_executor.layers.quantization import get_quantization_config
+from vllm.model_executor.layers.quantization.compressed_tensors.schemes import CompressedTensorsWNA16
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.utils import process_weights_after_loading
+from vllm.platforms import PlatformEnum, current_platform
+from vllm.scalar_type import scalar_types
 
 BF16 = torch.bfloat16
 
@@ -37,11 +43,10 @@ def served(tmp_path_factory):
 
 
 @pytest.fixture
-def plug_in(module, every_package, calls, monkeypatch):
+def plug_in(module, every_package, calls):
     found = import_module(f"{every_package.__name__}.vllm")
     found.register()
     found.register()  # vLLM loads plug-ins in each process, and may again
-    monkeypatch.setattr(found, "_preload", lambda device: None)
     return found
 
 
@@ -186,3 +191,76 @@ def test_a_weight_is_packed(packed_package, monkeypatch, name):
     assert ((layer(x)[0] - expected).abs().max() / expected.abs().max()).item() < 0.01  # factors are rounded there
     assert calls == ["packed_linear"]
     assert layer.rounded.format == name
+
+
+@pytest.fixture
+def int4(packed_package, monkeypatch):
+    """Give the kernel class for checkpoints of int4, and what is called of the package."""
+    calls = stand_in(packed_package, monkeypatch)
+    return import_module(f"{packed_package.__name__}._vllm_kernels").AotGemmInt4LinearKernel, calls
+
+
+def words_of(numbers):
+    """Pack numbers (n, k) of 4 bits into words of 32 along k, the first in the lowest bits."""
+    n, k = numbers.shape
+    shifts = 4 * torch.arange(8)
+    return (numbers.reshape(n, k // 8, 8).long() << shifts).sum(-1).to(torch.uint32).view(torch.int32)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("group", [32, 128])
+def test_a_checkpoint_of_compressed_tensors_in_int4_is_served_behind_vllms_kernels(int4, monkeypatch, symmetric, group):
+    kernel, calls = int4
+    monkeypatch.setattr(kernel, "can_implement", classmethod(lambda cls, c: (True, None)))
+    monkeypatch.setitem(linear_kernels._POSSIBLE_KERNELS, current_platform._enum, [])
+    linear_kernels.register_linear_kernel(kernel, current_platform._enum, "mp")
+    scheme = CompressedTensorsWNA16("group", 4, group, symmetric)
+    layer, (n, k) = nn.Module(), (24, 256)
+    scheme.create_weights(layer, n, k, [n], k, BF16, lambda *_: None)
+    generator = torch.Generator().manual_seed(group)
+    codes = torch.randint(16, (n, k), generator=generator)
+    zeros = torch.full((n, k // group), 8) if symmetric else torch.randint(16, (n, k // group), generator=generator)
+    factors = random_tensor(n, k // group)
+    layer.weight_packed.data.copy_(words_of(codes))
+    layer.weight_scale.data.copy_(factors)
+    if not symmetric:
+        layer.weight_zero_point.data.copy_(words_of(zeros.t().contiguous()).t())
+    scheme.process_weights_after_loading(layer)
+    each = [x.repeat_interleave(group, 1) for x in (zeros, factors)]
+    weight, x, bias = (codes - each[0]).to(BF16) * each[1], random_tensor(3, k), random_tensor(n)
+    assert torch.equal(layer.packed.dequantize(), weight)
+    assert {name for name, _ in layer.named_parameters()} == {"weight_shape"}
+    del calls[:]
+    for added in (None, bias):
+        found = scheme.apply_weights(layer, x, added)
+        expected = nn.functional.linear(x, weight, added)
+        assert ((found - expected).abs().max() / expected.abs().max()).item() < 0.01
+    assert calls == ["packed_linear"] * 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"weight_type": scalar_types.uint8b128}, "weights are uint8b128"),
+        ({"zero_points": True}, "zero points True"),
+        ({"group_size": 16}, "groups are of 16; expected 32, 64 or 128"),
+        ({"group_size": -1}, "groups are of -1"),
+        ({"act_type": torch.float32}, "inputs are torch.float32"),
+        ({"out_type": torch.float16}, "results torch.float16"),
+        ({"partition_weight_shape": (250, 24)}, "250"),
+        ({"act_type": torch.float16}, "no kernels for"),
+    ],
+)
+def test_a_checkpoint_that_the_kernel_does_not_serve_is_told_why(int4, changed, reason):
+    config = MPLinearLayerConfig((256, 24), (256, 24), scalar_types.uint4b8, BF16, 128, zero_points=False)
+    assert int4[0].can_implement(config) == (True, None)
+    is_served, why = int4[0].can_implement(replace(config, **changed))
+    assert not is_served
+    assert reason in why
+
+
+def test_the_kernel_is_registered_once_and_last(plug_in):
+    found = linear_kernels._POSSIBLE_KERNELS[PlatformEnum.CUDA]
+    kernel = import_module(f"{plug_in.__package__}._vllm_kernels").AotGemmInt4LinearKernel
+    assert found.count(kernel) == 1
+    assert found.index(kernel) >= found.index(linear_kernels.MarlinLinearKernel)

@@ -21,22 +21,21 @@ import torch
 from torch import nn
 from vllm import envs
 from vllm.logger import init_logger
+from vllm.model_executor.kernels.linear import register_linear_kernel
 from vllm.model_executor.layers.linear import LinearBase, RowParallelLinear, UnquantizedLinearMethod
 from vllm.model_executor.layers.quantization import register_quantization_config
 from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, UnquantizedEmbeddingMethod
+from vllm.platforms import PlatformEnum
 
-from . import _operations, errors
+from . import errors
 from ._torch_formats import FORMATS, format_of
 from ._torch_modules import DTYPES, multiply, why_left
 from ._torch_patch import quantize_model
+from ._vllm_kernels import MIN_CAPABILITY, AotGemmInt4LinearKernel, preload
 
 NAME = __name__.partition(".")[0]
 """Of the method for weights as stored, and how those of the formats begin."""
-MIN_CAPABILITY = 80
-"""Ten times the compute capability that vLLM asks for at least. An assumption: no wheel is for older devices, and which
-device this one is for, `why_left` says of each layer."""
-
 _logger = init_logger(f"vllm.{NAME}")
 
 
@@ -44,6 +43,12 @@ def register() -> None:
     """Register the methods with vLLM: what its entry point `vllm.general_plugins` calls in every process."""
     for name in (None, *FORMATS):
         _config_of(name)
+    _register_kernels()
+
+
+@cache
+def _register_kernels() -> None:
+    register_linear_kernel(AotGemmInt4LinearKernel, PlatformEnum.CUDA, "mp")
 
 
 @cache
@@ -113,12 +118,6 @@ def _bias_of(layer: Any) -> Any:
     return None if layer.skip_bias_add or is_elsewhere else layer.bias
 
 
-@cache
-def _preload(device: int) -> None:
-    """Load all kernels once, before vLLM captures graphs."""
-    _operations.preload(device)
-
-
 class _AsStored:
     """The products of a weight as it is stored, beside vLLM's own method of the layer."""
 
@@ -140,7 +139,7 @@ class _AsStored:
         if reason is not None:
             _logger.info("%s stays vLLM's: %s", self.prefix, reason)
         else:
-            _preload(layer.weight.device.index or 0)
+            preload(layer.weight)
 
     def apply(self, layer: Any, x: Any, bias: Any = None) -> Any:
         """Compute x @ weight^T + bias of an input (..., k)."""
@@ -188,8 +187,7 @@ class Rounded(UnquantizedLinearMethod):
         if report.left:
             _logger.warning("%s stays vLLM's, in 16 bits: %s", self.prefix, *report.left.values())
             return
-        if inner.qweight.is_cuda:
-            _preload(inner.qweight.device.index or 0)
+        preload(inner.qweight)
         del layer.weight
         layer.rounded = inner
 
