@@ -37,6 +37,7 @@ from aot.cli.selection import (
     NAMED,
     PREDICTED,
     UNSELECTED,
+    check_products,
     last_selection,
     selection_for,
     selection_with,
@@ -142,6 +143,7 @@ def _source(context: click.Context, wanted: _Wanted) -> tuple[TableSource, Cover
         why = "--predicted" if values["predicted"] else "--operations"
         click.echo(f"{left}, made here last, is left aside, since {why} was given", err=True)
     chosen = _selection(context, wanted)
+    check_products(chosen)
     shapes = {COMMITTED: pipeline.COMMITTED_SHAPES, EXTENDED: values["shapes"]}.get(mode)
     asked = values["operations"].products if values["operations"] else None
     found = gate.covered(chosen, load_shape_set(shapes) if shapes else None, asked)

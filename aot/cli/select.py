@@ -239,9 +239,11 @@ def select_command(context: click.Context, /, **values: Any) -> None:
     selection = select(request)
     write_selection(path, selection)
     show(lambda: {"path": path, **selection_facts(selection)}, lambda: selection_tables.selection_summary(selection))
-    tell(f"wrote {path}; next: aot build --target {selection.target} --selection {path}")
     if selection.table.sections:
+        tell(f"wrote {path}; next: aot build --target {selection.target} --selection {path}")
         tell(gate.coverage_text(selection.coverage))
+    else:
+        tell(f"wrote {path}; --keep joins what it has with the products of a selection, of which every wheel has some")
 
 
 def _other_records(values: Mapping[str, Any], device: Target) -> tuple[Path, ...]:

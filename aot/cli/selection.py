@@ -212,6 +212,20 @@ def told_mode(values: Mapping[str, Any]) -> str:
     return shipped_mode(load_target(values["target"]), is_predicted=values["predicted"])
 
 
+def check_products(selection: Selection) -> None:
+    """Refuse a selection without products, of which every wheel has some.
+
+    Raises:
+        SelectionError: it has none.
+    """
+    if not selection.table.sections:
+        tags = ", ".join(x.tag for x in operations_of(selection))
+        raise SelectionError(
+            f"the selection is of {tags} alone; expected products too; join them: aot select --target "
+            f"{selection.target} --operations {tags.replace(' ', '')} --keep a selection of products"
+        )
+
+
 def selection_of(context: click.Context, mode: str) -> Selection:
     """Return the selection of a mode, and say on standard error which one it is.
 

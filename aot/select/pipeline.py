@@ -25,6 +25,7 @@ from aot.core.measurement import (
     reference_times,
 )
 from aot.core.operands import misalignment
+from aot.core.problem import Problem
 from aot.core.progress import quietly
 from aot.core.target import Target, load_target
 from aot.kinds.registry import kind_of
@@ -169,7 +170,7 @@ def compare_selections(
     if before.target != after.target:
         raise SelectionError(f"{old} is for {before.target}, {new} for {after.target}; compare two of one target")
     told = compare(before, after, {}, at)
-    if not told.changes:
+    if not any(isinstance(x.corner, Problem) for x in told.changes):
         return told  # no change has a cost that would have to be learned
     target = load_target(before.target)
     default = default_record(target, committed)
