@@ -98,9 +98,11 @@ def select(request: Request) -> Selection:
     chosen = reduce(joined, parts)
     if kept is not None:
         rest = [x for x in operations_of(kept) if x not in operations_of(chosen)]
-        chosen = joined(chosen, restricted(kept, rest)) if rest else chosen
-        objective = replace(objective, operations=())
-    if chosen is parts[0] or not chosen.table.sections:
+        whole = joined(chosen, restricted(kept, rest)) if rest else chosen
+        if not chosen.table.sections:
+            return replace(whole, coverage=kept.coverage)
+        chosen, objective = whole, replace(objective, operations=())
+    if kept is None and chosen is parts[0]:
         return chosen
     return replace(chosen, coverage=objective.covered(chosen.table, chosen.kernels))
 

@@ -91,8 +91,6 @@ def test_measured_steps_of_operations_on_rows_are_the_records_and_its_operations
     times = {
         x: {replace(p, rows=min(p.rows, MAX_STEP_M)): row for p, row in rows.items()} for x, rows in record.items()
     }
-        x: {replace(p, rows=min(p.rows, MAX_STEP_M)): row for p, row in rows.items()} for x, rows in record.items()
-    }
     sections, kernels = selection.others.table.sections, selection.others.kernels
     steps = [
         (RowProblem(section.operation, step.rows, column.cols), kernels[step.kernel].candidate, step)
