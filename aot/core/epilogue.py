@@ -10,8 +10,9 @@ from aot.core.constraints import Word
 class Step(Enum):
     """One step of an epilogue, in float32, between the accumulator and the rounding of D.
 
-    The order is fixed: D = cast(activation(accumulator * scale_a * scale_b + bias) + residual). A gate takes two such
-    sums, of the gate's and of the linear half of B's rows, and multiplies the activation of the first by the second.
+    The order is fixed: D = cast(activation(accumulator * scale_a * scale_b + bias) + residual); a factor of whole
+    tensors is one of the scales. A gate takes two such sums, of the gate's and of the linear half of B's rows, and
+    multiplies the activation of the first by the second.
     """
 
     SCALE = "scale"

@@ -154,6 +154,20 @@ class Operation(Word):
     NVFP4_BF16_KK = "nvfp4_bf16_kk", t.NVFP4_BF16, Layout.KK
     MXFP4_BF16_KK = "mxfp4_bf16_kk", t.MXFP4_BF16, Layout.KK
     MXFP8_BF16_KK = "mxfp8_bf16_kk", t.MXFP8_BF16, Layout.KK
+    NVFP4_FP16_KK = "nvfp4_fp16_kk", t.NVFP4_FP16, Layout.KK
+    MXFP8_FP16_KK = "mxfp8_fp16_kk", t.MXFP8_FP16, Layout.KK
+    NVFP4_BF16_KK_BIAS = "nvfp4_bf16_kk_bias", t.NVFP4_BF16, Layout.KK, Epilogue.BIAS
+    NVFP4_BF16_KK_RELU = "nvfp4_bf16_kk_relu", t.NVFP4_BF16, Layout.KK, Epilogue.RELU
+    NVFP4_BF16_KK_GELU = "nvfp4_bf16_kk_gelu", t.NVFP4_BF16, Layout.KK, Epilogue.GELU
+    NVFP4_BF16_KK_GELU_TANH = "nvfp4_bf16_kk_gelu_tanh", t.NVFP4_BF16, Layout.KK, Epilogue.GELU_TANH
+    NVFP4_BF16_KK_SILU = "nvfp4_bf16_kk_silu", t.NVFP4_BF16, Layout.KK, Epilogue.SILU
+    NVFP4_BF16_KK_RESIDUAL = "nvfp4_bf16_kk_residual", t.NVFP4_BF16, Layout.KK, Epilogue.RESIDUAL
+    MXFP8_BF16_KK_BIAS = "mxfp8_bf16_kk_bias", t.MXFP8_BF16, Layout.KK, Epilogue.BIAS
+    MXFP8_BF16_KK_RELU = "mxfp8_bf16_kk_relu", t.MXFP8_BF16, Layout.KK, Epilogue.RELU
+    MXFP8_BF16_KK_GELU = "mxfp8_bf16_kk_gelu", t.MXFP8_BF16, Layout.KK, Epilogue.GELU
+    MXFP8_BF16_KK_GELU_TANH = "mxfp8_bf16_kk_gelu_tanh", t.MXFP8_BF16, Layout.KK, Epilogue.GELU_TANH
+    MXFP8_BF16_KK_SILU = "mxfp8_bf16_kk_silu", t.MXFP8_BF16, Layout.KK, Epilogue.SILU
+    MXFP8_BF16_KK_RESIDUAL = "mxfp8_bf16_kk_residual", t.MXFP8_BF16, Layout.KK, Epilogue.RESIDUAL
 
     BF16_INT4_G128_KK = "bf16xint4g128_bf16_kk", t.BF16_INT4_G128, Layout.KK
     BF16_INT4_G128_ZEROS_KK = "bf16xint4g128z_bf16_kk", t.BF16_INT4_G128_ZEROS, Layout.KK

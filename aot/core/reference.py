@@ -302,6 +302,8 @@ def _scaled(operation: Operation, values: Values) -> Expected:
     if operation.types.factors is FactorLayout.VECTOR:
         of_b = values[Argument.SCALE_B].T
         found *= rounded(values[Argument.SCALE_A] * of_b) if Argument.SCALE_A in values else exact(of_b)
+    if operation.types.scales_sum:
+        found *= exact(values[Argument.SCALE_D])
     if Argument.BIAS in values:
         found += exact(values[Argument.BIAS])
     return found
@@ -324,6 +326,6 @@ def reference(operation: Operation, values: Values) -> Expected:
             found = _ACTIVATIONS[operation.activation](found)
         if Argument.RESIDUAL in values:
             found += exact(values[Argument.RESIDUAL])
-        if Argument.SCALE_D in values:
+        if Argument.SCALE_D in values and not operation.types.scales_sum:
             found *= exact(values[Argument.SCALE_D])
     return found

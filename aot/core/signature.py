@@ -34,7 +34,8 @@ class Argument(Word):
     RESIDUAL = "residual"
     """Tensor (m, n) of D's type, row-major."""
     SCALE_D = "scale_d"
-    """Float32 vector of one element, by which a D of 8 bits is multiplied before it is rounded."""
+    """Float32 vector of one element, by which a D of 8 bits is multiplied before it is rounded, or the sum before a
+    bias: the factor of all of A times that of all of B."""
     OFFSETS = "offsets"
     """int32 vector (num_groups): where each group ends, in rows or in k, ascending, as torch._grouped_mm has them."""
     INDEX = "index"

@@ -98,13 +98,14 @@ class Types:
         return self.a.bits == 8 and self.accumulator is ElementType.FLOAT32 and not self.is_fast
 
     @property
-    def scales_d(self) -> bool:
-        """Say whether D is multiplied by one factor before it is rounded.
+    def scales_sum(self) -> bool:
+        """Say whether A and B have factors of their whole tensors, by whose product the sum is multiplied first."""
+        return any(x is not None and x.has_tensor_factor for x in (self.scale_a, self.scale_b))
 
-        It is where D is of 8 bits, and where A and B have factors of their whole tensors: by the product of the two.
-        """
-        has_whole = any(x is not None and x.has_tensor_factor for x in (self.scale_a, self.scale_b))
-        return has_whole or (self.is_scaled and self.d.bits == 8)
+    @property
+    def scales_d(self) -> bool:
+        """Say whether there is one factor more: of a D of 8 bits, before it is rounded, or that of `scales_sum`."""
+        return self.scales_sum or (self.is_scaled and self.d.bits == 8)
 
     def alike(self, others: Sequence[Types]) -> tuple[Types, ...]:
         """Return those of others that have the same sizes, accumulation and scale factors."""
@@ -163,6 +164,7 @@ INT8_FP16 = Types(ElementType.INT8, ElementType.INT8, ElementType.FLOAT16, Eleme
 NVFP4_BF16 = Types(ElementType.E2M1, ElementType.E2M1, ElementType.BFLOAT16, scale_a=NVFP4, scale_b=NVFP4)
 MXFP4_BF16 = Types(ElementType.E2M1, ElementType.E2M1, ElementType.BFLOAT16, scale_a=MX, scale_b=MX)
 MXFP8_BF16 = Types(ElementType.E4M3, ElementType.E4M3, ElementType.BFLOAT16, scale_a=MX, scale_b=MX)
+NVFP4_FP16, MXFP8_FP16 = (replace(x, d=ElementType.FLOAT16) for x in (NVFP4_BF16, MXFP8_BF16))
 BF16_INT4_G128, FP16_INT4_G128 = (_packed(x.a, INT4_G128) for x in (BF16, FP16))
 BF16_INT4_G128_ZEROS, FP16_INT4_G128_ZEROS = (_packed(x.a, INT4_G128_ZEROS) for x in (BF16, FP16))
 BF16_NVFP4, FP16_NVFP4 = (_packed(x.a, NVFP4_WEIGHT) for x in (BF16, FP16))

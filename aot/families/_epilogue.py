@@ -74,6 +74,8 @@ class Terms:
     scale_a: Any = None
     scale_b: Any = None
     bias: Any = None
+    whole: Any = None
+    """The factor of all of A times that of all of B."""
 
 
 def has_own_epilogue(operation: Operation) -> bool:
@@ -122,9 +124,9 @@ _FUNCTIONS = {
 
 
 def finish_sum(accumulator: Any, terms: Terms) -> Any:
-    """Return accumulator * scale_a * scale_b + bias."""
+    """Return accumulator * scale_a * scale_b * whole + bias."""
     x = accumulator
-    for factor in (terms.scale_a, terms.scale_b):
+    for factor in (terms.scale_a, terms.scale_b, terms.whole):
         x = x if factor is None else x * factor
     return x if terms.bias is None else x + terms.bias
 

@@ -216,33 +216,38 @@ class EpilogueMixin(ComposableEpiMixin):
         if const_expr(self.operation.gate is not None):
             is_in_order = self.operation.grouping.groups_rows
             return self._visit_gate(loaded, sums, None if const_expr(is_in_order) else params.linear_first)
-        scales, bias = self._terms(loaded)
+        pieces, scale_d = self._terms(loaded), self._scale_of_result(loaded)
         for i in cutlass.range_constexpr(cute.size(sums)):
-            total = finish_sum(sums[i], self._terms_at(scales, bias, i))
+            total = finish_sum(sums[i], self._terms_at(pieces, i))
             added = residual[i].to(Float32) if const_expr(residual is not None) else None
-            sums[i] = finish(self.operation, total, Registers(), added, loaded.get("scale_d"))
+            sums[i] = finish(self.operation, total, Registers(), added, scale_d)
         return ()
 
     def _visit_gate(self, loaded: Any, sums: Any, linear_first: Any) -> Any:
         """Return the elements of a gate's D: even columns of the kernel are the half in front, odd ones the other."""
-        scales, bias = self._terms(loaded)
+        pieces = self._terms(loaded)
         product = cute.make_rmem_tensor(cute.recast_layout(2, 1, sums.layout).shape, self.acc_dtype)
         for i in range(cute.size(product)):
-            pair = tuple(finish_sum(sums[x], self._terms_at(scales, bias, x)) for x in (2 * i, 2 * i + 1))
+            pair = tuple(finish_sum(sums[x], self._terms_at(pieces, x)) for x in (2 * i, 2 * i + 1))
             gate, linear = halves(pair, linear_first)
             product[i] = finish_gate(self.operation.gate, gate, linear, Registers())
         return (product,)
 
-    def _terms(self, loaded: Any) -> tuple[Any, Any]:
-        """Return (scale_a, scale_b) and the bias of a piece, None where there is none."""
+    def _terms(self, loaded: Any) -> Terms:
+        """Return the factors and the bias of a piece, each None where there is none."""
         scales = loaded.get("row_scale"), loaded.get("column_scale")
         bias = loaded.get("row_bias") if self.swap_ab else loaded.get("column_bias")
-        return scales[::-1] if self.swap_ab else scales, bias
+        whole = loaded.get("scale_d") if self.operation.types.scales_sum else None
+        return Terms(*(scales[::-1] if self.swap_ab else scales), bias, whole)
 
-    def _terms_at(self, scales: Any, bias: Any, i: int) -> Terms:
+    def _scale_of_result(self, loaded: Any) -> Any:
+        """Return the factor that D is multiplied by before it is rounded, None where there is none."""
+        return None if self.operation.types.scales_sum else loaded.get("scale_d")
+
+    def _terms_at(self, pieces: Terms, i: int) -> Terms:
         """Return the terms of one element of a piece."""
-        scale_a, scale_b = (None if x is None else x[i] for x in scales)
-        return Terms(scale_a, scale_b, None if bias is None else bias[i])
+        scale_a, scale_b, bias = (None if x is None else x[i] for x in (pieces.scale_a, pieces.scale_b, pieces.bias))
+        return Terms(scale_a, scale_b, bias, pieces.whole)
 
 
 class GemmEpilogueSm90(EpilogueMixin, GemmSplitSm90):

@@ -100,6 +100,8 @@ def _scaled(
     value = total.to(Float32)
     if operation.types.factors is FactorLayout.VECTOR:
         value = value * operands.scale_a[row] * half_of(operands.scale_b, half)[column]
+    if operation.types.scales_sum:
+        value = value * operands.scale_d[0]
     if operation.epilogue is Epilogue.BIAS:
         return value + operands.bias[column].to(Float32)
     if operation.has_bias:
@@ -131,4 +133,5 @@ def finish(sums: tuple[Any, ...], row: Int32, column: Int32, operands: EpilogueO
             value = FUNCTIONS[operation.activation](value)
         if operation.has_residual:
             value = value + operands.residual[row, column].to(Float32)
-    return value * operands.scale_d[0] if operation.types.scales_d else value
+    scales_result = operation.types.scales_d and not operation.types.scales_sum
+    return value * operands.scale_d[0] if scales_result else value

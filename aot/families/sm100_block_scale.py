@@ -10,30 +10,22 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from aot.core.candidate import Candidate, Reason, Rejected, Resources
-from aot.core.epilogue import Epilogue
+from aot.core.candidate import Candidate, Reason, Rejected
+from aot.core.epilogue import GATES, OF_ONE_WEIGHT, Epilogue
 from aot.core.factor_atoms import ATOM_BYTES, num_atoms
 from aot.core.feature import Feature
 from aot.core.grouping import Grouping
 from aot.core.knobs import SplitK
-from aot.core.types import MXFP4_BF16, MXFP8_BF16, NVFP4_BF16, Types
-from aot.families._quack_smem import vector_bytes
-from aot.families._tcgen05 import (
-    ALIGNMENT_BYTES,
-    BARRIER_BYTES,
-    CLC,
-    TILE_K_BYTES,
-    Shape,
-    shape_of,
-    stages_that_fit,
-)
-from aot.families.sm100_quack import NUM_THREADS, Sm100Quack
+from aot.core.types import MXFP4_BF16, MXFP8_BF16, MXFP8_FP16, NVFP4_BF16, NVFP4_FP16, Types
+from aot.families._tcgen05 import CLC, TILE_K_BYTES
+from aot.families.sm100_quack import Sm100Quack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from aot.core.operation import Operation
     from aot.core.target import Target
+    from aot.families._tcgen05 import Shape
 
 TILE_M = {False: 128, True: 256}
 """tile_m without and with two CTAs. Source: PTX ISA, tcgen05.mma, shapes of .block_scale; quack gemm_sm100.py."""
@@ -59,8 +51,8 @@ class Sm100BlockScale(Sm100Quack):
 
     name = "sm100_block_scale"
     needs: tuple[Feature, ...] = (*Sm100Quack.needs, Feature.BLOCK_SCALE)
-    types: tuple[Types, ...] = (NVFP4_BF16, MXFP4_BF16, MXFP8_BF16)
-    epilogues: tuple[Epilogue, ...] = (Epilogue.NONE,)
+    types: tuple[Types, ...] = (NVFP4_BF16, NVFP4_FP16, MXFP4_BF16, MXFP8_BF16, MXFP8_FP16)
+    epilogues: tuple[Epilogue, ...] = tuple(x for x in OF_ONE_WEIGHT if not set(GATES) & set(x.steps))
     groupings: tuple[Grouping, ...] = (Grouping.DENSE,)
 
     split_modes = (SplitK.SERIAL,)
@@ -94,25 +86,19 @@ class Sm100BlockScale(Sm100Quack):
             )
         return super().check(candidate, operation, target)
 
-    def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
-        """Count as `GemmSm100._compute_stages` does: of a stage, the factors of its rows and columns too."""
-        shape = shape_of(candidate)
-        epilogue_bytes = shape.epilogue_elements(operation.d.num_bytes) * operation.d.num_bytes
-        vectors = vector_bytes(candidate, operation, shape.cta_m)
-        fixed = BARRIER_BYTES + 2 * epilogue_bytes + vectors + -vectors % ALIGNMENT_BYTES
-        factors = factor_bytes(shape, operation)
-        stage_bytes = shape.stage_bytes + sum(factors)
-        limit = target.smem_bytes_per_block
-        num_stages = candidate.gemm.num_stages or stages_that_fit(limit, fixed, stage_bytes)
-        spare = max(limit - fixed - num_stages * stage_bytes, 0) // epilogue_bytes
-        padding = sum(-num_stages * x % ALIGNMENT_BYTES for x in factors)  # which quack does not count
-        return Resources(
-            smem_bytes=fixed + num_stages * stage_bytes + padding + spare * epilogue_bytes,
-            stage_bytes=stage_bytes,
-            num_threads=NUM_THREADS,
-            num_stages=num_stages,
-            tmem_columns=TMEM_COLUMNS,
-        )
+    def factor_bytes(self, shape: Shape, operation: Operation) -> tuple[int, ...]:
+        """Count the bytes of the factors in one stage of one CTA: of its rows, and of all columns of the tile."""
+        scale = operation.a.scale
+        if scale is None:
+            return ()
+        blocks = operation.a.element.num_in(TILE_K_BYTES) // scale.block_k
+        atoms = (num_atoms(rows, blocks) for rows in (shape.cta_m, shape.tile_n))
+        return tuple(down * along * ATOM_BYTES for down, along in atoms)
+
+    def tmem_columns(self, shape: Shape) -> int:
+        """Count the columns of tensor memory, all of which the kernel takes."""
+        del shape
+        return TMEM_COLUMNS
 
     def configure(self, candidate: Candidate, operation: Operation, target: Target) -> Any:
         """Make the GEMM that a candidate describes."""
@@ -160,16 +146,6 @@ def _tile_fault(candidate: Candidate) -> str | None:
     if knobs.tile_n not in TILE_N:
         return f"factors lie in atoms of 128 columns, which a tile may halve: tile_n {widths}; got {knobs.tile_n}"
     return None
-
-
-def factor_bytes(shape: Shape, operation: Operation) -> list[int]:
-    """Count the bytes of the factors in one stage of one CTA: of its rows, and of all columns of the tile."""
-    scale = operation.a.scale
-    if scale is None:
-        return []
-    blocks = operation.a.element.num_in(TILE_K_BYTES) // scale.block_k
-    atoms = (num_atoms(rows, blocks) for rows in (shape.cta_m, shape.tile_n))
-    return [down * along * ATOM_BYTES for down, along in atoms]
 
 
 FAMILY = Sm100BlockScale()

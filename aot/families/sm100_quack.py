@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from aot.core.operation import Operation
     from aot.core.target import Target
     from aot.families import Entry
+    from aot.families._tcgen05 import Shape
 
 SPLITS = (2, 4, 8)
 
@@ -117,16 +118,27 @@ class Sm100Quack(Defaults):
         if has_own_epilogue(operation):  # counted before quack fills the rest (`GemmEpilogueSm100.epi_smem_bytes`)
             vectors, padding = vectors + padding, 0
         fixed = self.barrier_bytes(candidate, operation) + 2 * (epilogue_bytes + elements * c_bytes) + vectors
-        limit = target.smem_bytes_per_block
-        num_stages = candidate.gemm.num_stages or stages_that_fit(limit, fixed, shape.stage_bytes)
-        spare = max(limit - fixed - num_stages * shape.stage_bytes, 0) // epilogue_bytes
+        limit, factors = target.smem_bytes_per_block, self.factor_bytes(shape, operation)
+        stage_bytes = shape.stage_bytes + sum(factors)
+        num_stages = candidate.gemm.num_stages or stages_that_fit(limit, fixed, stage_bytes)
+        spare = max(limit - fixed - num_stages * stage_bytes, 0) // epilogue_bytes
+        padding += sum(-num_stages * x % ALIGNMENT_BYTES for x in factors)  # which quack does not count
         return Resources(
-            smem_bytes=fixed + padding + num_stages * shape.stage_bytes + spare * epilogue_bytes,
-            stage_bytes=shape.stage_bytes,
+            smem_bytes=fixed + padding + num_stages * stage_bytes + spare * epilogue_bytes,
+            stage_bytes=stage_bytes,
             num_threads=NUM_THREADS,
             num_stages=num_stages,
-            tmem_columns=shape.tmem_columns(num_accumulators=2),
+            tmem_columns=self.tmem_columns(shape),
         )
+
+    def factor_bytes(self, shape: Shape, operation: Operation) -> tuple[int, ...]:
+        """Count the bytes of factors of A and of B in a stage of one CTA: none are loaded with the operands."""
+        del shape, operation
+        return ()
+
+    def tmem_columns(self, shape: Shape) -> int:
+        """Count the columns of tensor memory: two accumulators, one of which is stored while the other is summed."""
+        return shape.tmem_columns(num_accumulators=2)
 
     def barrier_bytes(self, candidate: Candidate, operation: Operation) -> int:
         """Count what is set aside beside the stages of all operands."""

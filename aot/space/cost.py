@@ -278,12 +278,16 @@ def estimate(
     return Estimate(total_us, compute_us, memory_us, overhead_us, waves)
 
 
+LOAD_BYTES = 16
+"""What a thread of a kernel without stages has under way: the widest load of a thread. Source: PTX ISA, ld, .v4."""
+
+
 def _depth(candidates: Sequence[Candidate], operation: Operation, target: Target, constants: Constants) -> Column:
     """Return the share of an SM's bandwidth that a pipeline's bytes in flight sustain, over that of a full block's."""
     latency_bytes = target.bandwidth_bytes_per_s / target.num_sms * constants.memory_latency_us / 1e6
     full = target.smem_bytes_per_block / (target.smem_bytes_per_block + latency_bytes)
     used = [family_of(candidate).resources(candidate, operation, target) for candidate in candidates]
-    flight = np.array([float(x.num_stages * x.stage_bytes) for x in used])
+    flight = np.array([float(x.num_stages * x.stage_bytes or LOAD_BYTES * x.num_threads) for x in used])
     depth: Column = np.minimum(flight / (flight + latency_bytes) / full, 1.0)
     return depth
 

@@ -6,11 +6,12 @@ namespace aot {
 
 namespace {
 
-// The epilogue that an operation without factors, and without a packed weight, needs for what a request adds.
+// The epilogue that an operation needs for what a request adds: vectors of factors, and packed weights, have a bias beside
+// them in any case.
 Epilogue epilogue_of(const Request& request) {
   if (request.epilogue != Epilogue::kNone) return request.epilogue;
   if (request.has_residual) return Epilogue::kResidual;
-  const bool has_own_bias = request.scale != Scale::kNone || request.weight != WeightFormat::kNone;
+  const bool has_own_bias = request.scale == Scale::kVector || request.weight != WeightFormat::kNone;
   return request.has_bias && !has_own_bias ? Epilogue::kBias : Epilogue::kNone;
 }
 

@@ -56,6 +56,8 @@ KERNELS = {
         (Op.BF16_MN_KGROUPED, groups.sm100(128, 64, "static")),
         (Op.E4M3_BF16_KK, SKINNY),
         (Op.NVFP4_BF16_KK, in_atoms(128, 64, "static", cluster_m=2, swap_ab=True)),
+        (Op.NVFP4_BF16_KK_RESIDUAL, in_atoms(256, 128, swap_ab=True, **PAIR)),
+        (Op.MXFP8_BF16_KK_GELU_TANH, in_atoms(128, 64, swap_ab=True)),
     ],
     "h200": [
         (Op.E4M3_BF16_KK, operands.sm90(64, 16, swap_ab=True)),
@@ -97,6 +99,12 @@ MORE = {
         (Op.NVFP4_BF16_KK, in_atoms(128, 192)),
         (Op.MXFP4_BF16_KK, in_atoms(128, 128, cluster_n=2, swap_ab=True)),
         (Op.MXFP8_BF16_KK, in_atoms(256, 64, "static", swap_ab=True, **PAIR)),
+        (Op.NVFP4_FP16_KK, in_atoms(128, 192, "static")),
+        (Op.MXFP8_FP16_KK, in_atoms(128, 128, cluster_n=2)),
+        (Op.NVFP4_BF16_KK_BIAS, in_atoms(128, 128)),
+        (Op.NVFP4_BF16_KK_SILU, in_atoms(256, 192, "static", swap_ab=True, **PAIR)),
+        (Op.MXFP8_BF16_KK_BIAS, in_atoms(128, 192, swap_ab=True)),
+        (Op.MXFP8_BF16_KK_RESIDUAL, in_atoms(256, 64, **PAIR)),
     ],
     "h200": [
         (Op.BF16_KK_RESIDUAL, gemm_candidate("sm90_cluster_split_k", 64, 96, split_k=2, **SHARED_K)),
@@ -123,6 +131,8 @@ ROWS = {
     Row.BF16_SILU_MUL: ("row_registers_128x1_v8x2",),
     Row.FP16_ROTARY: ("row_rotary_8x16_v8x1",),
     Row.BF16_E4M3_BLOCK_QUANTIZE: ("row_registers_16x8_v8x1",),
+    Row.BF16_NVFP4_QUANTIZE: ("row_registers_128x1_v8x2",),
+    Row.BF16_MXFP8_QUANTIZE: ("row_registers_256x1_v8x1",),
 }
 """Candidates of operations on rows, beside the fallback of each."""
 

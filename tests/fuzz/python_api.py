@@ -251,11 +251,17 @@ def packed_call(package, rng, kinds):
         return kind(rng, shape, held if rng.random() < 0.97 else rng.choice((E8M0, E4M3, FLOAT32)))
 
     operands = kind(rng, (m, k // per_byte), element), kind(rng, (n, k // per_byte), element)
-    named = {"scale_x": factors(m), "scale_w": factors(n)}
+    named = {"scale_x": factors(m), "scale_w": factors(n), "out_dtype": operation.d.value}
     if operation.types.scales_d or rng.random() < 0.02:
         named["scale_out"] = draw_scale(rng, kind, ((), (1,)))
     if rng.random() < 0.7:
-        named["out"] = kind(rng, (m, n), BFLOAT16)
+        named["out"] = kind(rng, (m, n), DTYPE_OF[operation.d.value])
+    if operation.has_bias or rng.random() < 0.02:
+        named["bias"] = kind(rng, (n,), DTYPE_OF[operation.bias.value])
+    if operation.has_residual or rng.random() < 0.02:
+        named["residual"] = kind(rng, (m, n), DTYPE_OF[operation.d.value])
+    if operation.activation is not None:
+        named["activation"] = operation.activation.value
     return package.linear, operands, named
 
 

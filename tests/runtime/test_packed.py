@@ -43,8 +43,12 @@ def test_factors_arrive_as_bytes_of_whole_atoms(manifest, library, operation, mo
     for name, rows in (("a", M), ("b", N)):
         found = getattr(launch, f"scale_{name}").vector
         assert (found.data, found.shape[0]) == (ADDRESSES[f"scale_{name}"], atom_bytes(rows, K, block))
-    whole = ADDRESSES["scale_d"] if operation is NVFP4 else 0
+    whole = ADDRESSES["scale_d"] if operation.types.scales_sum else 0
     assert (launch.scale_d.data or 0) == whole
+    bias = (ADDRESSES["bias"], N) if operation.has_bias else (None, 0)
+    assert (launch.bias.data, launch.bias.vector.shape[0]) == bias
+    residual = (ADDRESSES["residual"], [M, N], [N]) if operation.has_residual else (0, [0, 0], [0])
+    assert read(launch.residual, 1) == residual
 
 
 def test_the_toolchain_says_as_the_library_which_problems_the_fallback_takes(library):

@@ -21,16 +21,18 @@ from tests.runtime.tensors import (
     E4M3,
     E5M2,
     E8M0,
+    FLOAT16,
     FLOAT32,
     INT8,
     UINT8,
     FakeTensor,
     install_cupy,
 )
-from tests.runtime.test_python_operations import call_of
+from tests.runtime.test_python_operations import DTYPES, call_of
 from tests.runtime.test_torch_operands import gpu_tensor
 
 NVFP4, MXFP4, MXFP8 = Operation.NVFP4_BF16_KK, Operation.MXFP4_BF16_KK, Operation.MXFP8_BF16_KK
+PLAIN = (NVFP4, MXFP4, MXFP8)
 M, N, K = 130, 72, 160
 TYPES = {ElementType.E4M3: E4M3, ElementType.E8M0: E8M0}
 
@@ -55,7 +57,19 @@ def atoms(operation, tensor, rows, kind=None):
 
 def whole(operation, tensor):
     """Make the product of the tensors' own factors, where there is one."""
-    return {"scale_out": tensor((1,), FLOAT32)} if operation is NVFP4 else {}
+    return {"scale_out": tensor((1,), FLOAT32)} if operation.types.scales_sum else {}
+
+
+def steps(operation, tensor, m=M, n=N):
+    """Make what an operation takes beside operands and factors, and say which type D is of."""
+    named = {"out_dtype": operation.d.value}
+    if operation.has_bias:
+        named["bias"] = tensor((n,), DTYPES[operation.bias])
+    if operation.activation is not None:
+        named["activation"] = operation.activation.value
+    if operation.has_residual:
+        named["residual"] = tensor((m, n), DTYPES[operation.d])
+    return named
 
 
 @pytest.fixture(params=["exchange", "capsules"])
@@ -64,7 +78,8 @@ def tensor(request, framework, monkeypatch):
     if request.param == "exchange":
         return framework.Tensor
     cupy = install_cupy(monkeypatch, 0x8880)
-    cupy.empty = lambda shape, dtype: cupy.ndarray(shape, {"bfloat16": BFLOAT16, "uint8": UINT8}[dtype])
+    types = {"bfloat16": BFLOAT16, "float16": FLOAT16, "uint8": UINT8}
+    cupy.empty = lambda shape, dtype: cupy.ndarray(shape, types[dtype])
     return cupy.ndarray
 
 
@@ -74,9 +89,9 @@ def tensor(request, framework, monkeypatch):
 def test_packed_operands_arrive_in_elements(atoms_package, packed, atoms_manifest, tensor, operation, kind, codes):
     x, weight = (elements(operation, tensor, rows, kind) for rows in (M, N))
     scale_x, scale_w = (atoms(operation, tensor, rows, UINT8 if codes else None) for rows in (M, N))
-    given = whole(operation, tensor)
-    out = atoms_package.linear(x, weight, scale_x=scale_x, scale_w=scale_w, **given)
-    assert (tuple(out.shape), out.dtype) == ((M, N), BFLOAT16)
+    given, more = whole(operation, tensor), steps(operation, tensor)
+    out = atoms_package.linear(x, weight, scale_x=scale_x, scale_w=scale_w, **given, **more)
+    assert (tuple(out.shape), out.dtype) == ((M, N), DTYPES[operation.d])
     (launch,) = packed.fake_launches()
     assert call_of(atoms_manifest, launch) == operation.call
     a, b = launch.a.matrix, launch.b.matrix
@@ -87,9 +102,11 @@ def test_packed_operands_arrive_in_elements(atoms_package, packed, atoms_manifes
     found = [(y.vector.data, y.vector.shape[0]) for y in (launch.scale_a, launch.scale_b)]
     assert found == [(y.address, y.shape[0]) for y in (scale_x, scale_w)]
     assert launch.scale_d.data == (given["scale_out"].address if given else None)
+    added = launch.bias.data, launch.residual.data
+    assert added == tuple(more[x].address if x in more else None for x in ("bias", "residual"))
 
 
-@pytest.mark.parametrize("operation", IN_ATOMS, ids=lambda x: x.tag)
+@pytest.mark.parametrize("operation", PLAIN, ids=lambda x: x.tag)
 def test_factors_in_rows_of_blocks_are_put_into_atoms(atoms_package, packed, tensor, monkeypatch, operation):
     made = []
 
@@ -163,7 +180,8 @@ def launch_of(library, call):
     matrices = [(y.data, tuple(y.shape), y.shape[0] > 1 and y.strides[0]) for y in of_rows]
     vectors = [(y.vector.data, y.vector.shape[0]) for y in (launch.scale_a, launch.scale_b)]
     counts = launch.num_arguments, launch.workspace_floats, launch.reads_early
-    return launch.kernel, counts, matrices, vectors, launch.scale_d.data
+    added = launch.bias.data, launch.residual.data, launch.residual.shape[0] > 1 and launch.residual.strides[0]
+    return launch.kernel, counts, matrices, vectors, launch.scale_d.data, added
 
 
 @pytest.mark.parametrize("operation", IN_ATOMS, ids=lambda x: x.tag)
@@ -179,18 +197,20 @@ def test_python_launches_what_the_c_api_launches(atoms_package, packed, tensor, 
             for rows, padding in zip((m, n), paddings, strict=True)
         )
         scales = [tensor((operation.a.scale.size_of(rows, k),), UINT8) for rows in (m, n)]
-        given, out = whole(operation, tensor), tensor((m, n), BFLOAT16)
+        given, out = whole(operation, tensor), tensor((m, n), DTYPES[operation.d])
+        more = {name: y for name, y in steps(operation, tensor, m, n).items() if name != "out_dtype"}
         stated = {name: (y.address, (per_byte * y.strides[0], 1)) for name, y in (("a", x), ("b", weight))}
         stated |= {name: (y.address, (0, 0)) for name, y in zip(("scale_a", "scale_b"), scales, strict=True)}
         stated |= {"scale_d": (given["scale_out"].address, (0, 0))} if given else {}
+        stated |= {name: (more[name].address, (n, 1)) for name in ("bias", "residual") if name in more}
         stated |= {"d": (out.address, (n, 1))}
         problem = state(packed, operation, m, n, k, **stated)
         workspace = {"workspace": 1 << 50, "num_bytes": packed.workspace_bytes(problem)}
-        call = partial(atoms_package.linear, x, weight, scale_x=scales[0], scale_w=scales[1], out=out, **given)
+        call = partial(atoms_package.linear, x, weight, scale_x=scales[0], scale_w=scales[1], out=out, **given, **more)
         from_python = launch_of(packed, call)
         assert from_python == launch_of(packed, lambda p=problem, w=workspace: packed.launch(p, **w)), (m, n, k)
         kernels.add(from_python[0])
-    assert len(kernels) == 2  # of the table, and the fallback
+    assert len(kernels) > 1  # of the table, and the fallback
 
 
 def replaced(**changes):
@@ -301,6 +321,16 @@ REFUSED = {
         "UnsupportedError",
         "no wheel has float4_e2m1fn by float4_e2m1fn into bfloat16 with bias, factors of mxfp4",
     ),
+    "an activation and a residual": (
+        replaced(of=MXFP8, activation="silu", residual=((M, N),)),
+        "UnsupportedError",
+        "no wheel has float8_e4m3fn by float8_e4m3fn into bfloat16 with silu, residual, factors of mxfp8",
+    ),
+    "a bias of another type": (
+        replaced(of=MXFP8, bias=((N,), FLOAT32)),
+        "DtypeError",
+        "linear: bias is float32; expected bfloat16",
+    ),
     "e4m3 by e4m3 factors": (
         replaced(of=MXFP8, scale_x=((2048,), E4M3), scale_w=((1024,), E4M3)),
         "UnsupportedError",
@@ -350,15 +380,19 @@ def test_a_wheel_without_such_kernels_says_what_else_there_is(every_package, eve
 
 @pytest.mark.parametrize("operation", IN_ATOMS, ids=lambda x: x.tag)
 def test_the_plan_is_asked_by_the_formats_name(atoms_package, packed, atoms_manifest, framework, operation):
-    name = operation.types.tag.removesuffix("_bf16")
-    plan = atoms_package.plan(M, N, K, name)
+    name, more = operation.a.tag, steps(operation, framework.Tensor)
+    told = {x: True if x in ("bias", "residual") else y for x, y in more.items()}
+    plan = atoms_package.plan(M, N, K, name, **told)
     x, weight = (elements(operation, framework.Tensor, rows) for rows in (M, N))
     scales = {y: atoms(operation, framework.Tensor, rows) for y, rows in (("scale_x", M), ("scale_w", N))}
-    atoms_package.linear(x, weight, **scales, **whole(operation, framework.Tensor))
+    atoms_package.linear(x, weight, **scales, **whole(operation, framework.Tensor), **more)
     (launch,) = packed.fake_launches()
     assert (plan.operation, plan.kernel) == (operation.call, atoms_manifest.kernels[launch.kernel].name)
-    with pytest.raises(atoms_package.UnsupportedError, match="with bias, factors of"):
-        atoms_package.plan(M, N, K, name, bias=True)
+
+
+def test_a_plan_of_what_no_operation_computes_is_refused(atoms_package):
+    with pytest.raises(atoms_package.UnsupportedError, match=r"with bias, factors of mxfp4; .* add the bias to"):
+        atoms_package.plan(M, N, K, "mxfp4", bias=True)
 
 
 def bytes_of(tensor):

@@ -81,7 +81,7 @@ def _unpacked(operation, bits):
     return torch.from_numpy(weight_values(form, parts, operation.a.element)[: min(known, default=None)]).float()
 
 
-def compute(  # noqa: C901 - a case for each thing that an operation may have
+def compute(  # noqa: C901, PLR0912 - a case for each thing that an operation may have
     operation, bits, *, is_interleaved=False, activation=None
 ):
     """Return D's bits (m, n).
@@ -109,6 +109,8 @@ def compute(  # noqa: C901 - a case for each thing that an operation may have
         total = a.float() @ b.float().T
     if operation.types.scaling == "vector":
         total = total * tensors.get(Argument.SCALE_A, 1.0) * tensors[Argument.SCALE_B].T
+    if operation.types.scales_sum:
+        total = total * tensors[Argument.SCALE_D]
     if Argument.BIAS in tensors:
         total = total + tensors[Argument.BIAS].float()
     own = operation.activation or operation.gate
@@ -120,6 +122,6 @@ def compute(  # noqa: C901 - a case for each thing that an operation may have
         total = ACTIVATIONS[step](total)
     if Argument.RESIDUAL in tensors:
         total = total + tensors[Argument.RESIDUAL].float()
-    if Argument.SCALE_D in tensors:
+    if Argument.SCALE_D in tensors and not operation.types.scales_sum:
         total = total * tensors[Argument.SCALE_D]
     return bits_of(_cast(total, operation.d))

@@ -15,7 +15,7 @@ from aot.core.operands import AtomMatrix, element_of
 from aot.core.signature import Argument
 from aot.kinds.gemm.edge_shapes import Content
 from aot.kinds.gemm.group_inputs import POSITIONS, as_bits, draw_ends, draw_index
-from aot.kinds.gemm.inputs import SCALE_D, SCALED, draw_scales, scaled_by
+from aot.kinds.gemm.inputs import MEAN_SQUARE, SCALE_D, SCALED, draw_scales, scaled_by
 from aot.kinds.gemm.packed_inputs import draw_packed
 from aot.kinds.inputs import deviation, draw
 
@@ -36,6 +36,11 @@ def _factor(shape: EdgeShape, argument: Argument) -> float:
     is_first = argument is Argument.SCALE_A or operation.a.scale is None
     wanted = TYPICAL_SUM / math.sqrt(shape.problem.k) if is_first else 1.0
     return wanted / deviation(scaled_by(operation, argument))
+
+
+def _factor_of_sums(shape: EdgeShape) -> float:
+    """Return what sums of products that have other factors in each block are multiplied by, to be of TYPICAL_SUM."""
+    return TYPICAL_SUM / (math.sqrt(shape.problem.k) * MEAN_SQUARE)
 
 
 def _spread(shape: EdgeShape, argument: Argument) -> float:
@@ -62,10 +67,12 @@ def _random_matrix(shape: EdgeShape, argument: Argument, matrix: Matrix, rng: np
         # With a stride of 0 all rows are the same element, and so must their factors be.
         rows = extents[0] if matrix.row_stride else 1
         if isinstance(matrix, AtomMatrix):
-            return draw_scales(rng, extents, 1.0, dtype)
+            is_first = argument is Argument.SCALE_A
+            return draw_scales(rng, extents, _factor_of_sums(shape) if is_first else 1.0, dtype)
         return np.broadcast_to(draw_scales(rng, (rows, extents[1]), _factor(shape, argument)), extents)
     if argument is Argument.SCALE_D:
-        return encode(dtype, np.full(extents, SCALE_D, np.float32))
+        value = _factor_of_sums(shape) if operation.types.scales_sum else SCALE_D
+        return encode(dtype, np.full(extents, value, np.float32))
     if shape.content is Content.ALL_BITS:
         dtype = ElementType.FLOAT32
     return draw(dtype, rng, extents, _spread(shape, argument))

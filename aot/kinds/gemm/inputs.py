@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,9 @@ SCALE_ELEMENTS = 1 << 16
 SCALE_EXPONENT = 4.0
 """Scale factors lie between 2^-4 and 2^4, so that one of another row changes an element by half of it in the mean."""
 
+MEAN_SQUARE: float = (4.0**SCALE_EXPONENT - 4.0**-SCALE_EXPONENT) / (4.0 * SCALE_EXPONENT * math.log(2.0))
+"""Mean square of such factors, whose logarithms are uniform: what the products of two are in the root mean square."""
+
 TIMED_SCALE = 2.0**-4
 """What the factors of an operand are multiplied by where kernels are timed: sums of k = 2^16 still fit float16."""
 
@@ -46,12 +50,12 @@ def draw_scales(
     factor: float,
     element: ElementType = ElementType.FLOAT32,
 ) -> Bits:
-    """Draw scale factors, each another, within SCALE_EXPONENT; all times a factor, but those of narrow types.
+    """Draw scale factors, each another, within SCALE_EXPONENT; all times a factor, but those of e4m3.
 
-    These have too few numbers for more.
+    Of that there are too few numbers for more.
     """
     exponents = rng.uniform(-SCALE_EXPONENT, SCALE_EXPONENT, shape)
-    factor = factor if element is ElementType.FLOAT32 else 1.0
+    factor = 1.0 if element is ElementType.E4M3 else factor
     return encode(element, (factor * np.exp2(exponents)).astype(np.float32))
 
 

@@ -65,7 +65,7 @@ class Request(NamedTuple):
             return self.epilogue
         if self.residual:
             return "residual"
-        has_own_bias = self.scale != "none" or _is_packed(self.a, self.b)
+        has_own_bias = self.scale == "vector" or _is_packed(self.a, self.b)
         return "bias" if self.bias and not has_own_bias else "none"
 
     @property

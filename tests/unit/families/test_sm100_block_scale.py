@@ -46,7 +46,10 @@ def test_a_chip_without_block_scales_is_refused_by_name():
     assert message.endswith("sm100_block_scale needs tcgen05, block_scale, which h200 (sm_90a) has not")
 
 
-@pytest.mark.parametrize(("operation", "num_split"), [(NVFP4, 0), (MXFP4, 0), (MXFP8, 144)])
+@pytest.mark.parametrize(
+    ("operation", "num_split"),
+    [(NVFP4, 0), (MXFP4, 0), (MXFP8, 144), (Operation.NVFP4_BF16_KK_RESIDUAL, 0), (Operation.MXFP8_BF16_KK_BIAS, 144)],
+)
 def test_half_of_the_candidates_are_legal_and_fit_a_block(operation, num_split):
     verdicts = [check(x, operation, THOR) for x in FAMILY.candidates(operation, THOR)]
     accepted = [x.resources for x in verdicts if isinstance(x, Accepted)]
@@ -75,10 +78,17 @@ def test_more_stages_than_fit_are_explained_in_bytes():
         (MXFP4, "128x128_c1x1_clc_swap", 225280, 6),
         (MXFP8, "128x64_c2x1_static", 229376, 8),
         (MXFP8, "256x192_c2x1_clc_2cta", 228352, 7),
+        (Operation.NVFP4_FP16_KK, "128x192_c1x2_clc", 229376, 4),
+        (Operation.MXFP8_FP16_KK, "128x64_c1x1_static", 229376, 8),
+        (Operation.NVFP4_BF16_KK_BIAS, "128x128_c1x2_static_serial4", 226304, 5),
+        (Operation.NVFP4_BF16_KK_SILU, "128x192_c1x2_clc", 230400, 4),
+        (Operation.NVFP4_BF16_KK_RESIDUAL, "128x192_c2x1_clc_serial2", 224256, 3),
+        (Operation.MXFP8_BF16_KK_GELU, "256x64_c2x1_clc_2cta", 228352, 9),
+        (Operation.MXFP8_BF16_KK_RESIDUAL, "256x128_c2x1_static_2cta_swap", 230400, 7),
     ],
 )
 def test_resources_are_those_of_the_compiled_kernels(operation, name, smem_bytes, stages):
-    # Source: what quack 0.6.5 and nvidia-cutlass-dsl 4.8.1 gave, 2026-11-27.
+    # Source: what quack 0.6.5 and nvidia-cutlass-dsl 4.8.1 gave, 2026-11-27; the last seven 2026-11-28.
     assert resources(f"sm100_block_scale_{name}", "thor", operation) == (smem_bytes, stages, 256, 512)
 
 

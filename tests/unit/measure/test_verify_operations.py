@@ -77,6 +77,12 @@ def unscaled(operation, operands):
     return operands | {SCALE_D: np.full_like(operands[SCALE_D], one)}
 
 
+def factor_behind_bias(operation, operands):
+    """Have the tensors' own factor multiply the bias too."""
+    bias, factor = decode(operation.bias, operands[BIAS]), decode(ElementType.FLOAT32, operands[SCALE_D])
+    return operands | {BIAS: encode(operation.bias, (bias * factor).astype(np.float32))}
+
+
 def without_last_k(operation, operands):
     operands[A][:, -1] = 0
     return operands
@@ -140,6 +146,10 @@ WRONG = {
     "narrow factors of A shifted along k": (Operation.NVFP4_BF16_KK, shifted(SCALE_A, 1)),
     "narrow factors of B shifted": (Operation.MXFP4_BF16_KK, shifted(SCALE_B)),
     "no factor of the tensors": (Operation.NVFP4_BF16_KK, wrong(unscaled)),
+    "the tensors' factor behind the bias": (Operation.NVFP4_BF16_KK_BIAS, wrong(factor_behind_bias)),
+    "no residual beside narrow factors": (Operation.MXFP8_BF16_KK_RESIDUAL, without(RESIDUAL)),
+    "gelu by tanh for gelu beside narrow factors": (Operation.NVFP4_BF16_KK_GELU, wrong(activation="gelu_tanh")),
+    "relu for silu beside narrow factors": (Operation.MXFP8_BF16_KK_SILU, wrong(activation="relu")),
     "halves of a byte exchanged": (Operation.MXFP4_BF16_KK, wrong(bytes_turned)),
     "no bias": (Operation.E4M3_BF16_KK, without(BIAS)),
     "no bias beside a packed weight": (Operation.BF16_INT4_G128_KK, without(BIAS)),
