@@ -121,11 +121,11 @@ def joined(first: Selection, second: Selection) -> Selection:
     """Join two selections of one target that have no operation in common.
 
     It is measured where one of them is, and rests on that one's record and conditions; rows keep what they say of
-    themselves. Where one alone has products, it is that one. It says no coverage, and that it is as chosen for another
-    target only where both are.
+    themselves. Where both are, or none, and one alone has products, it rests on that one's. It says no coverage, and
+    that it is as chosen for another target only where both are.
     """
-    with_products = [x for x in (first, second) if x.table.sections] or [first, second]
-    base = next((x for x in with_products if x.provenance == PROVENANCE_MEASURED), with_products[-1])
+    alike = [x for x in (first, second) if x.provenance == PROVENANCE_MEASURED] or [second, first]
+    base = next((x for x in alike if x.table.sections), alike[0])
     kernels = tuple(dict.fromkeys([*first.kernels, *second.kernels]))
     numbers = {key: number for number, key in enumerate(kernels)}
     moved = [

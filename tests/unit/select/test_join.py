@@ -7,14 +7,15 @@ from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Row, Section
 from aot.core.operation import Operation
 from aot.core.table_check import table_fault
 from aot.core.target import load_target
-from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.operation import RowOperation, RowProblem
 from aot.select.join import joined, operations_of, restricted
 from aot.select.selection import FamilyKernel, Regret
 from aot.select.selector import fallback_key
-from aot.select.table.stepped import select_stepped
+from aot.select.table.stepped import SteppedTimes, select_stepped
+from aot.space.enumeration import legal
 from tests.unit.accepted import named
 from tests.unit.selections import PLAIN, SELECTION
-from tests.unit.twins import BF16
+from tests.unit.twins import BF16, CONDITIONS
 
 FP16, BIAS = Operation.FP16_KK, Operation.BF16_KK_BIAS
 SILU, GELU = RowOperation.BF16_SILU_MUL, RowOperation.FP16_GELU_TANH_MUL
@@ -125,3 +126,16 @@ def test_operations_on_rows_are_joined_to_products_and_taken_from_them():
     assert rows_dispatched(one) == {GELU: rows_dispatched(rows)[GELU]}
     assert rows_dispatched(joined(one, restricted(found, (SILU,)))) == rows_dispatched(rows)
     assert joined(one, restricted(rows, (SILU,))).others.table.sections[0].operation is SILU
+
+
+def test_measured_rows_beside_predicted_products_stay_measured():
+    times = {SILU: {RowProblem(SILU, 64, 4096): {x: 5.0 + i for i, x in enumerate(legal(SILU, H200))}}}
+    known = SteppedTimes(times, name="own")
+    rows = replace(select_stepped((SILU,), H200, known, with_heldout=False), conditions=(CONDITIONS,))
+    predicted = replace(whole(), provenance="predicted", record="cost-model-v1", conditions=())
+    for found in (joined(rows, predicted), joined(predicted, rows)):
+        again = joined(found, select_stepped((GELU,), H200, with_heldout=False))
+        for each in (found, again):
+            assert (each.provenance, each.record, each.conditions) == ("measured", "own", (CONDITIONS,))
+            methods = {x.operation: x.method for x in each.regrets}
+            assert (methods[SILU], methods[BF16]) == ("exact", "exact, by the cost model")
