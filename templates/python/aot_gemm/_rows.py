@@ -275,11 +275,13 @@ def quantize(
     """Compute x / scale, clamped to the range of a type of 8 or 4 bits and rounded to it, as a product takes it.
 
     float8_e4m3fn saturates at 448 and float8_e5m2 at 57344, infinities too, and NaN stays NaN; int8 is rounded half to
-    even. "nvfp4", "mxfp4" and "mxfp8" have a factor for each 16 or 32 columns, in atoms, by the rule of `torch.quantize`.
+    even. "nvfp4", "mxfp4" and "mxfp8" have a factor for each 16 or 32 columns, in atoms, by the rule of
+    `torch.quantize`.
 
     Args:
         x: (..., cols), as `rms_norm` has it.
-        dtype: float8_e4m3fn, float8_e5m2 or int8, as torch, NumPy or JAX have it or by name; or "nvfp4", "mxfp4" or "mxfp8".
+        dtype: float8_e4m3fn, float8_e5m2 or int8, as torch, NumPy or JAX have it or by name; or "nvfp4", "mxfp4" or
+            "mxfp8".
         granularity: "row" for a scale of each row, "block" for one of each 128 columns of a row, "tensor" for one of
             all; a format of blocks has its own, whatever this is.
         scale: the scales where they are given, float32: of rows as `rms_norm` has it; not of blocks. Of "nvfp4" one
@@ -293,9 +295,9 @@ def quantize(
             float8_e4m3fn or float8_e8m0fnu.
 
     Returns:
-        The result and the scales: those that were given, or (..., 1), of blocks (..., ceil(cols / 128)), or of the
-        tensor one element, of as many dimensions as x; of "mxfp4" and "mxfp8" the atoms, and of "nvfp4" a pair of them and `scale`.
-        As scale_x, `linear` takes them as they are.
+        The result and the scales: those that were given, or (..., 1), of blocks (..., ceil(cols / 128)), or of
+        the tensor one element, of as many dimensions as x; of "mxfp4" and "mxfp8" the atoms, and of "nvfp4" a
+        pair of them and `scale`. As scale_x, `linear` takes them as they are.
 
     Raises:
         AotGemmError: one of the classes that `rms_norm` lists.
