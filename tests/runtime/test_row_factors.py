@@ -285,3 +285,13 @@ def test_a_gpu_that_the_wheel_is_not_for_has_torch_round(package, called):
     values, _ = blocks.quantize(x.as_subclass(OnGpu), "mxfp8")
     assert torch.equal(values.view(torch.uint8), blocks.quantize(x, "mxfp8")[0].view(torch.uint8))
     assert len(calls) == 2
+
+
+@pytest.mark.parametrize("function", ["rms_norm", "silu_mul"])
+def test_formats_of_blocks_are_refused_where_torch_records(called, package, function):
+    blocks, _ = called
+    x = torch.randn(4, 128, dtype=torch.bfloat16, requires_grad=True)
+    with pytest.raises(
+        package.UnsupportedError, match=f"{function}: out_dtype is 'mxfp8' where torch traces or records"
+    ):
+        getattr(blocks, function)(x, out_dtype="mxfp8")
