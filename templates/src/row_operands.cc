@@ -245,7 +245,8 @@ int state_scale(Product product, const DLTensor& scale, aot_rows_tensor_t* state
 
 // States factors in atoms and the tensor's scale, and has the strides of elements that share bytes count them.
 void state_factors(const Operands& operands, const RowOperation& operation, aot_rows_problem_t* problem) {
-  if (is_packed(operation.y)) problem->y.strides[0] *= kElementsInByte;
+  int64_t& stride = problem->y.strides[0];
+  if (is_packed(operation.y) && __builtin_mul_overflow(stride, kElementsInByte, &stride)) stride = INT64_MAX - 1;  // even, too
   if (operands[kScaleOut] != nullptr) problem->scale = {data_of(*operands[kScaleOut]), {}};
   if (operands[kScale] != nullptr) problem->tensor_scale = {data_of(*operands[kScale]), {}};
 }

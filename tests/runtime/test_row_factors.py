@@ -166,6 +166,11 @@ def test_nothing_is_launched_without_rows(package, rows, tensor):
             "whose factors take more than 2147483647 bytes",
         ),
         (lambda p, t: p.quantize(t((1 << 24, 8192)), "mxfp8"), "ShapeError", "whose factors take more than 2147483647"),
+        (
+            lambda p, t: p.quantize(t((4, 64)), "mxfp4", out=t((4, 32), UINT8, strides=(2**63 - 1, 1))),
+            "StrideError",
+            "reaches past the end of the address space",
+        ),
         (lambda p, t: p.rms_norm(t((4, 64)), out_dtype="nvfp4"), "OperandError", "rms_norm: scale is missing"),
         (
             lambda p, t: p.silu_mul(t((4, 126)), out_dtype="nvfp4", scale=t((1,), FLOAT32)),
