@@ -194,4 +194,9 @@ ROW_CATALOGUE = (
     RowRow("bf16_int8_tensor_quantize", "quantize", "bfloat16", "int8", "tensor", ""),
     RowRow("bf16_nvfp4_quantize", "quantize", "bfloat16", "float4_e2m1fn", "nvfp4", "nvfp4"),
     RowRow("bf16_mxfp8_quantize", "quantize", "bfloat16", "float8_e4m3fn", "mx", "mxfp8"),
+    RowRow("bf16_mxfp4_quantize", "quantize", "bfloat16", "float4_e2m1fn", "mx", "mxfp4"),
+    RowRow("bf16_nvfp4_rms_norm", "rms_norm", "bfloat16", "float4_e2m1fn", "nvfp4", "nvfp4"),
+    RowRow("bf16_mxfp8_rms_norm", "rms_norm", "bfloat16", "float8_e4m3fn", "mx", "mxfp8"),
+    RowRow("bf16_nvfp4_silu_mul", "silu_mul", "bfloat16", "float4_e2m1fn", "nvfp4", "nvfp4"),
+    RowRow("bf16_mxfp8_silu_mul", "silu_mul", "bfloat16", "float8_e4m3fn", "mx", "mxfp8"),
 )
