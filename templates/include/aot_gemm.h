@@ -130,8 +130,8 @@ typedef struct {
  *   residual  (m, n), of D's element type, added behind the activation.
  *   scale_d   one float32, that D is multiplied by before it is rounded to 8 bits; of nvfp4 the product of the factors of
  *             all of A and of all of B, that the sum is multiplied by before a bias is added.
- *   gate      B is (2 n, k), a bias (1, 2 n) and the factors of B (2 n, 1): see AOT_GEMM_GATE_INTERLEAVED and
- *             AOT_GEMM_GATE_PARTS.
+ *   gate      B is (2 n, k), a bias (1, 2 n) and the factors of B (2 n, 1): see AOT_GEMM_GATE_INTERLEAVED, which nvfp4
+ *             and mxfp8 need, and AOT_GEMM_GATE_PARTS.
  *
  * nvfp4, mxfp4, mxfp8: the factor of row i of A, or of B, and of block j along k (16, 32 and 32 elements) is byte
  * (i / 128 * ceil(blocks / 4) + j / 4) * 512 + i % 32 * 16 + i % 128 / 32 * 4 + j % 4. Strides of factors are not looked at,
