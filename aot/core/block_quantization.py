@@ -65,21 +65,38 @@ def quantize(x: NDArray[np.float32], name: str, own: np.float32 | None = None) -
     rows, k = x.shape
     blocks = np.pad(x, ((0, 0), (0, -k % scale.block_k))).reshape(rows, -(-k // scale.block_k), scale.block_k)
     most = np.abs(blocks).max(2, initial=0).astype(np.float32)
-    largest = np.float32(max_finite(element))
-    with np.errstate(invalid="ignore", over="ignore"):
-        if scale.has_tensor_factor:
-            own = _own_factor(most, largest) if own is None else own
-            ratio = most / (largest * own)
-            factors = encode(
-                scale.element, np.clip(ratio, np.float32(LEAST_E4M3), np.float32(max_finite(scale.element)))
-            )
-            each = decode(scale.element, factors).astype(np.float32) * own
-        else:
-            own = None
-            factors = _powers(most, largest)
-            each = decode(scale.element, factors).astype(np.float32)
-        scaled = (blocks / each[..., None]).reshape(rows, blocks.shape[1] * scale.block_k)[:, :k]
+    if not scale.has_tensor_factor:
+        own = None
+    elif own is None:
+        own = _own_factor(most, np.float32(max_finite(element)))
+    factors = block_factors(most, name, own)
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        divisors = block_divisors(factors, name, own)
+        scaled = (blocks / divisors[..., None]).reshape(rows, blocks.shape[1] * scale.block_k)[:, :k]
     return Quantized(encode(element, scaled), factors, own, (element, scale))
+
+
+def block_factors(most: NDArray[np.float32], name: str, own: np.float32 | None) -> Bits:
+    """Return the codes of the factors of blocks whose largest magnitudes are `most`.
+
+    Args:
+        most: float32, of any shape.
+        name: of the format.
+        own: the whole tensor's factor, of `nvfp4` alone.
+    """
+    element, scale = BLOCK_FORMATS[name]
+    largest = np.float32(max_finite(element))
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        if own is None:
+            return _powers(most, largest)
+        ratio = most / (largest * own)
+        return encode(scale.element, np.clip(ratio, np.float32(LEAST_E4M3), np.float32(max_finite(scale.element))))
+
+
+def block_divisors(factors: Bits, name: str, own: np.float32 | None) -> NDArray[np.float32]:
+    """Return what the elements of blocks are divided by, in float32: their factors, times that of the tensor."""
+    each = decode(BLOCK_FORMATS[name][1].element, factors).astype(np.float32)
+    return each if own is None else each * own
 
 
 def own_factor(most: np.float32) -> np.float32:

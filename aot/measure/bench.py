@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aot.core.errors import VerificationError
-from aot.core.numerics import bits_type, poison_byte
+from aot.core.numerics import poison_byte
 from aot.kinds.inputs import Tiling
 from aot.kinds.trial import Agreement
 from aot.kinds.trials import trial_of
+from aot.measure.gpu import download_elements
 from aot.measure.protocol import middle_mean, num_launches, num_sets, operand_set, quartiles
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from aot.kinds.trial import AnyArgument, Sample, Span
     from aot.measure.gpu import Gpu, Handle, Kernels
     from aot.measure.inputs import RandomPools
-    from aot.measure.protocol import TimingPlan
+from aot.measure.protocol import TimingPlan
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,8 @@ class Operands:
 
     def _read(self, span: Span) -> Bits:
         element = self._layout.placed[span.argument].element
-        bits: Bits = np.empty(span.count, bits_type(element))
-        self._gpu.download(self._sets[0][span.argument] + element.size_of(span.start), bits)
-        return bits
+        address = self._sets[0][span.argument] + element.size_of(span.start)
+        return download_elements(self._gpu, address, element, span.count)
 
     def check(self, launch: Callable[[], None], agreement: Agreement = Agreement.EXACT) -> float:
         """Let something compute the first results over poison; give the relative error of the sample.

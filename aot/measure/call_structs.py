@@ -124,6 +124,7 @@ class RowsProblemStruct(ctypes.Structure):
         ("heads", ctypes.c_int64),
         ("positions", ctypes.c_int64),
         ("rotary_dim", ctypes.c_int64),
+        ("tensor_scale", RowsTensorStruct),
     )
 
 

@@ -11,6 +11,7 @@ from aot.core.errors import VerificationError
 from aot.core.numerics import POISON_BYTE, bits_type, pack, poison, poison_byte
 from aot.core.operands import AtomMatrix, Matrix, Tensor
 from aot.kinds.trials import trial_of
+from aot.measure.gpu import download_elements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -84,10 +85,14 @@ class _Operand:
 
     def read(self) -> tuple[Bits, int]:
         """Return the elements that a kernel wrote, and how many around them are no longer poison."""
-        self._gpu.download(self.region_address, self.region)
+        self.region[:] = download_elements(self._gpu, self.region_address, self.dtype, self.region.size)
         result, unwritten = self.bits.copy(), poison(self.dtype)
+        filled = self._elements[self.placed.matrix.filled]
         num_poisoned = int((self.region == unwritten).sum()) - int((result == unwritten).sum())
-        return result, self.region.size - result.size - num_poisoned
+        if filled.any():
+            text = f"{int((filled != 0).sum())} of {filled.size} bytes behind the factors of rows are not 0"
+            raise VerificationError(f"{text}, by which products multiply the zeros behind k")
+        return result, self.region.size - result.size - filled.size - num_poisoned
 
     def is_changed(self) -> bool:
         """Say whether anything differs from what was put there."""

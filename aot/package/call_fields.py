@@ -63,3 +63,7 @@ class CallFlag(IntFlag):
     ONE_SCALE = 64
     """Of `quantize`: one for all, which is computed."""
     ROUNDS_NORM = 128
+    NVFP4 = 256
+    """Of `quantize`: factors of 16 columns in atoms, over the tensor's own, which is `scale`."""
+    MX = 512
+    """Of `quantize`: powers of two of 32 columns, in atoms."""

@@ -90,6 +90,16 @@ class RowCall:
         """Return the bits of what its kernels take."""
         return argument_bits(row_signature_of(self.own))
 
+    @property
+    def factor(self) -> ElementType:
+        """Return the element type of the scales."""
+        return self.own.scale_element
+
+    @property
+    def factor_block(self) -> int:
+        """Return the columns that one factor in atoms serves; 0 where scales are no such factors."""
+        return 0 if self.own.factors is None else self.own.factors.block_k
+
 
 @dataclass(frozen=True)
 class Operations:

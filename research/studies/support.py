@@ -185,6 +185,8 @@ _SCALES = {
     RowScale.ROW: "of rows, or given",
     RowScale.BLOCK: "of 128 columns",
     RowScale.TENSOR: "one of all",
+    RowScale.NVFP4: "of 16 columns, in atoms; one of all is given",
+    RowScale.MX: "of 32 columns, in atoms",
 }
 
 
@@ -204,7 +206,7 @@ def _of_rows(targets: Sequence[str]) -> list[list[str]]:
     return [
         [
             f"`{x.tag}`",
-            x.x.tag if x.x is x.y else f"{x.x.tag} to {x.y.tag}",
+            x.x.tag if x.x is x.y else f"{x.x.tag} to {x.form or x.y.tag}",
             _SCALES[x.scale],
             *(row_support(x, target).status for target in targets),
         ]

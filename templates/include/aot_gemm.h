@@ -270,7 +270,8 @@ AOT_GEMM_API aot_gemm_status_t aot_gemm_launch_allocating(const aot_gemm_problem
  *   quantize       x itself, in fewer bits
  *
  * A Y of 8 bits is of float8_e4m3fn, or float8_e5m2 or int8 where the tag says so. It is x / scale, clamped: int8 rounded
- * half to even. */
+ * half to even. Of nvfp4 Y is e2m1 and of mxfp8 e4m3, and the scales are the factors that block-scaled products take: those of
+ * docs/formats.md, which states their rule. */
 typedef struct {
   void* data;         /* device address; null in queries, and of an operand that there is not */
   int64_t strides[3]; /* in elements, none below 0: from row to row, then from column to column; of a rotary embedding's x and
@@ -296,10 +297,17 @@ typedef struct {
  *   scale         float32, of a Y of 8 bits: (rows, 1), of a block_quantize (rows, ceil(cols / 128)), or of a tensor_quantize
  *                 one for all, (1, 1). It is computed and written: the largest |y| of the row, block or tensor over the largest
  *                 value of Y's type, but at least 2^-126, and 1 where all are 0. With
- *                 AOT_ROWS_SCALE_GIVEN it is read; a stride of 0 has one scale serve all rows.
+ *                 AOT_ROWS_SCALE_GIVEN it is read; a stride of 0 has one scale serve all rows. Of nvfp4 and mxfp8 it is the
+ *                 factors in atoms, a byte each, as scale_a of a product has them, at a multiple of 16 bytes; strides are not
+ *                 looked at. Behind the last block of a row the last atom is filled up with 0; rows that fill atoms up are not
+ *                 written.
+ *   tensor_scale  (1, 1) float32, of nvfp4: the scale of all of Y, which is read, and must be above 0.
+ *
+ * An e2m1 takes half a byte, the first of two the lower half; extents and strides count elements, so that cols is even, and
+ * so is the stride from row to row; elements of a row are adjacent.
  *
  * The fast kernels need last strides of 1, and addresses and other strides that are multiples of 16 bytes (of a y of 8 bits,
- * of 8); anything else is computed by the fallback kernel, slower. Rows or cols of 0 are no work: nothing is written.
+ * of 8, and of 4 bits of 4); anything else is computed by the fallback kernel, slower. Rows or cols of 0 are no work: nothing is written.
  *
  * y may be x itself, of the same address and strides, unless X has 2 cols columns; residual_out may be the residual or x
  * itself. What is written shares no element with itself or anything else. The struct's size is heeded as that of
@@ -323,6 +331,7 @@ typedef struct {
   int64_t heads;      /* of a rotary embedding, and 0 of all others, as the two below */
   int64_t positions;  /* at least 1 */
   int64_t rotary_dim; /* how many elements of a head are turned, an even number; those behind them are copied */
+  aot_rows_tensor_t tensor_scale;
 } aot_rows_problem_t;
 
 /* Return the number of a row operation by its tag, such as "bf16_rms_norm" or "bf16_e4m3_quantize"; otherwise as

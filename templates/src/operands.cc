@@ -178,7 +178,8 @@ int find_element_of_out(Product product, const Operands& operands, Element other
     *element = options.gives_element ? options.element : otherwise;
     return 0;
   }
-  if (check_tensor(product, "out", *operands[kOut], *operands[kLeft], element) != 0) return -1;
+  const auto check = options.gives_element && is_packed(options.element) ? &check_packable : &check_tensor;
+  if (check(product, "out", *operands[kOut], *operands[kLeft], element) != 0) return -1;
   if (!options.gives_element || options.element == *element) return 0;
   const char* asked = product == Product::kQuantize ? "dtype" : "out_dtype";
   return refuse("DtypeError", "%s: out is %s and %s %s; expected one type; leave %s away", product_name(product),
@@ -206,9 +207,9 @@ bool find_written(Product product, const Operands& operands, const Result& resul
   }
   const RowOperation& operation = result.computed_on_rows();
   const DLTensor& x = *operands[kLeft];
-  if (field == kOut) *written = {operation.y, result.extents, result.num_dims};
+  if (field == kOut) *written = {is_packed(operation.y) ? Element::kUint8 : operation.y, result.extents, result.num_dims};
   if (field == kResidualOut) *written = {operation.x, x.shape, x.ndim};
-  if (field == kScaleOut) *written = {Element::kFloat32, result.scale_extents, result.num_dims};
+  if (field == kScaleOut) *written = {element_of_scales(operation), result.scale_extents, result.num_scale_dims};
   return field == kOut || (field == kResidualOut ? result.writes_residual : field == kScaleOut && result.writes_scale);
 }
 

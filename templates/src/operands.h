@@ -32,11 +32,13 @@ struct Result {
   int64_t extents[kMaxDims];
   int32_t num_dims;
   int32_t operation;  // index into kOperations, or on rows into kRowOperations
-  // The rest is written of operations on rows alone, whose scales have as many dimensions.
+  // The rest is written of operations on rows alone.
+  int64_t cols;  // of elements, which are as many as those of a row of `out`, or twice as many where two are a byte
   bool writes_residual;
   bool writes_scale;
   int64_t rotary_dim;
   int64_t scale_extents[kMaxDims];
+  int32_t num_scale_dims;  // as many as `out` has; of atoms one
 
   const Operation& computed_by() const { return kOperations[operation]; }
   const RowOperation& computed_on_rows() const { return kRowOperations[operation]; }

@@ -27,6 +27,10 @@ constexpr int64_t kPackedRunBytes = 16;
 // Elements of 4 bits in a byte: what a tensor of Python, whose elements are bytes, holds in each.
 constexpr int64_t kElementsInByte = 2;
 
+// Rows whose factors share atoms.
+constexpr int64_t kAtomRows = 128;
+constexpr int64_t num_atom_rows(int64_t rows) { return (rows + kAtomRows - 1) / kAtomRows; }
+
 // The scale factors of operands in atoms (Scale::kAtoms): what one serves, and of which type it is.
 struct AtomFormat {
   Element element;
@@ -34,7 +38,7 @@ struct AtomFormat {
 
   constexpr int64_t num_blocks(int64_t k) const { return k / block_k + (k % block_k != 0); }
   // The bytes that the factors of some rows take, in whole atoms of 128 rows by 4 blocks along k.
-  constexpr int64_t num_bytes(int64_t rows, int64_t k) const { return (rows + 127) / 128 * ((num_blocks(k) + 3) / 4) * 512; }
+  constexpr int64_t num_bytes(int64_t rows, int64_t k) const { return num_atom_rows(rows) * ((num_blocks(k) + 3) / 4) * 512; }
 };
 
 // What the bytes of a packed weight are: rows for 16 rows of the weight each, of blocks for 128 elements along k.

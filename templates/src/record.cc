@@ -113,6 +113,8 @@ int read_options(const State& state, Product product, const Record& record, Opti
   options->is_batch_invariant = has(CallFlag::kBatchInvariant);
   options->has_blocks = has(CallFlag::kBlocks);
   options->has_one_scale = has(CallFlag::kOneScale);
+  options->has_nvfp4 = has(CallFlag::kNvfp4);
+  options->has_mx = has(CallFlag::kMx);
   options->rounds_norm = has(CallFlag::kRoundsNorm);
   options->rotary_dim = rotary_dim;
   options->weight_format = static_cast<WeightFormat>(weight_format);

@@ -31,6 +31,8 @@ struct Options {
   bool is_batch_invariant = false;
   bool has_blocks = false;     // of quantize: a scale for each kScaleBlock columns
   bool has_one_scale = false;  // of quantize: one for all, which is computed
+  bool has_nvfp4 = false;      // of quantize: factors of 16 columns in atoms, over one of the tensor that is given
+  bool has_mx = false;         // of quantize: powers of two of 32 columns, in atoms
   bool rounds_norm = false;
   WeightFormat weight_format = WeightFormat::kNone;  // of a packed weight
   int64_t columns = 0;                               // of the result, where the weight's bytes do not tell

@@ -2,6 +2,7 @@
 #include <cinttypes>
 #include <cstring>
 
+#include "checks.h"
 #include "error.h"
 #include "lattice.h"
 #include "row_problem.h"
@@ -133,7 +134,9 @@ aot_gemm_status_t check_distinct(const Place& written) {
               written.axes[0].stride, written.axes[1].stride, written.axes[2].stride);
 }
 
-enum Which { kPlaceX, kPlaceResidual, kPlaceWeight, kPlaceBias, kPlaceCos, kPlaceSin, kPlaceScale, kPlaceY, kPlaceOut, kNum };
+enum Which {
+  kPlaceX, kPlaceResidual, kPlaceWeight, kPlaceBias, kPlaceCos, kPlaceSin, kPlaceTensorScale, kPlaceScale, kPlaceY, kPlaceOut, kNum
+};
 
 // The places of all operands, by Which.
 struct Places {
@@ -150,9 +153,17 @@ struct Places {
   }
 };
 
-Places places_of(const aot_rows_problem_t& problem, const RowOperation& operation) {
+// Gives the place of Y. Of elements that share bytes it is that of the bytes.
+Place place_of_y(const aot_rows_problem_t& problem, const RowOperation& operation) {
+  const int64_t bytes = bytes_of(operation.y);
+  if (operation.is_rotary()) return of_heads("y", problem.y, problem, bytes);
+  if (!is_packed(operation.y)) return of_matrix("y", problem.y, problem.rows, problem.cols, bytes);
+  return make_place("y", problem.y, {problem.rows, problem.y.strides[0] / kElementsInByte},
+                    {problem.cols / kElementsInByte, problem.y.strides[1]}, {1, 0}, 1);
+}
+
+Places places_of(const aot_rows_problem_t& problem, const RowOperation& operation, const aot_rows_tensor_t& scales) {
   const int64_t x = bytes_of(operation.x);
-  const int64_t y = bytes_of(operation.y);
   const int64_t rows = problem.rows;
   const int64_t cols = problem.cols;
   Places places = {};
@@ -164,7 +175,7 @@ Places places_of(const aot_rows_problem_t& problem, const RowOperation& operatio
   const bool is_rotary = operation.is_rotary();
   places.all[kPlaceX] = is_rotary ? of_heads("x", problem.x, problem, x)
                                   : of_matrix("x", problem.x, rows, columns_of_x(problem, operation), x);
-  places.all[kPlaceY] = is_rotary ? of_heads("y", problem.y, problem, y) : of_matrix("y", problem.y, rows, cols, y);
+  places.all[kPlaceY] = place_of_y(problem, operation);
   if (problem.residual.data != nullptr) places.all[kPlaceResidual] = of_matrix("the residual", problem.residual, rows, cols, x);
   if (problem.residual_out.data != nullptr) {
     places.all[kPlaceOut] = of_matrix("residual_out", problem.residual_out, rows, cols, x);
@@ -176,8 +187,11 @@ Places places_of(const aot_rows_problem_t& problem, const RowOperation& operatio
     places.all[kPlaceSin] = of_matrix("sin", problem.sin, problem.positions, problem.rotary_dim / 2, x);
   }
   if (operation.has_scale()) {
-    places.all[kPlaceScale] = of_matrix("the scale", problem.scale, rows_of_scales(problem, operation),
-                                        scales_of_row(problem, operation), kFactorBytes);
+    places.all[kPlaceScale] = of_matrix("the scale", scales, rows_of_scales(problem, operation),
+                                        scales_of_row(problem, operation), operation.has_factors() ? 1 : kFactorBytes);
+  }
+  if (operation.has_tensor_scale()) {
+    places.all[kPlaceTensorScale] = of_vector("the tensor's scale", problem.tensor_scale, 1, kFactorBytes);
   }
   return places;
 }
@@ -187,6 +201,27 @@ aot_gemm_status_t check_adjacent(const char* name, const aot_rows_tensor_t& tens
   if (tensor.data == nullptr || cols <= 1 || tensor.strides[1] == 1) return AOT_GEMM_OK;
   return fail(AOT_GEMM_ERROR_STRIDE, "%s of %" PRId64 " elements has the stride %" PRId64
               "; expected 1, elements that are adjacent; copy it", name, cols, tensor.strides[1]);
+}
+
+// Checks that rows of elements that share bytes begin with one, and that their elements are adjacent.
+aot_gemm_status_t check_bytes_of_y(const aot_rows_problem_t& problem) {
+  const int64_t* const strides = problem.y.strides;
+  const bool has_bytes = problem.rows <= 1 || strides[0] % kElementsInByte == 0;
+  if (has_bytes && (problem.cols <= 1 || strides[1] == 1)) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_STRIDE, "y of elements of 4 bits has the strides (%" PRId64 ", %" PRId64 "); expected an even one, "
+              "then 1, in elements, two of which are a byte; give it storage of its own", strides[0], strides[1]);
+}
+
+// Checks the address and the size of factors in atoms, as products do.
+aot_gemm_status_t check_atoms(const aot_rows_problem_t& problem, const AtomFormat& format) {
+  const int64_t num_bytes = format.num_bytes(problem.rows, problem.cols);
+  if (num_bytes > kMaxExtent) {
+    return fail(AOT_GEMM_ERROR_SHAPE, "the scale of (%" PRId64 ", %" PRId64 ") takes %" PRId64 " bytes; expected at most %" PRId64
+                "; split the problem", problem.rows, problem.cols, num_bytes, kMaxExtent);
+  }
+  if (reinterpret_cast<uintptr_t>(problem.scale.data) % kPackedRunBytes == 0) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_STRIDE, "the scale is at address %p; expected a multiple of %" PRId64 " bytes, as products take "
+              "factors in atoms; copy it", problem.scale.data, kPackedRunBytes);
 }
 
 aot_gemm_status_t check_address(const char* name, const aot_rows_tensor_t& tensor) {
@@ -199,7 +234,10 @@ aot_gemm_status_t check_address(const char* name, const aot_rows_tensor_t& tenso
 aot_gemm_status_t check_memory_of_rows(const aot_rows_problem_t& problem, const RowOperation& operation) {
   aot_gemm_status_t status = check_adjacent("the weight", problem.weight, problem.cols);
   if (status == AOT_GEMM_OK) status = check_adjacent("the bias", problem.bias, problem.cols);
-  Places places = places_of(problem, operation);
+  if (status == AOT_GEMM_OK && is_packed(operation.y)) status = check_bytes_of_y(problem);
+  if (status == AOT_GEMM_OK && operation.has_factors()) status = check_atoms(problem, operation.factors);
+  const aot_rows_tensor_t scales = scales_of(problem, operation);
+  Places places = places_of(problem, operation, scales);
   for (Place& place : places.all) {
     if (status == AOT_GEMM_OK && place.tensor != nullptr) status = locate(&place);
   }
@@ -217,6 +255,7 @@ aot_gemm_status_t check_addresses_of_rows(const aot_rows_problem_t& problem, con
   const bool reads_angles = operation.is_rotary() && problem.rotary_dim > 0;
   if (status == AOT_GEMM_OK && reads_angles) status = check_address("cos", problem.cos);
   if (status == AOT_GEMM_OK && reads_angles) status = check_address("sin", problem.sin);
+  if (status == AOT_GEMM_OK && operation.has_tensor_scale()) status = check_address("tensor_scale", problem.tensor_scale);
   return status == AOT_GEMM_OK && operation.has_scale() ? check_address("scale", problem.scale) : status;
 }
 

@@ -25,17 +25,26 @@ int find_shape(Product product, const DLTensor& x, Result* result) {
   }
   result->num_dims = x.ndim;
   std::memcpy(result->extents, x.shape, static_cast<size_t>(x.ndim) * sizeof(int64_t));
-  if (!is_pair(product)) return 0;
   int64_t& cols = result->extents[x.ndim - 1];
-  if (cols % 2 != 0) {
-    return refuse("ShapeError", "%s: x has shape %s; expected an even last extent: the gate's elements and as many linear ones",
-                  product_name(product), shape_text(x).characters);
+  if (is_pair(product)) {
+    if (cols % 2 != 0) {
+      return refuse("ShapeError", "%s: x has shape %s; expected an even last extent: the gate's elements and as many linear ones",
+                    product_name(product), shape_text(x).characters);
+    }
+    cols /= 2;
   }
-  cols /= 2;
+  result->cols = cols;
+  if (!is_packed(result->computed_on_rows().y)) return 0;
+  if (cols % kElementsInByte != 0) {
+    return refuse("ShapeError", "%s: x has shape %s, for rows of %lld elements of 4 bits; expected an even number, two of which "
+                  "are a byte; pad x with zeros", product_name(product), shape_text(x).characters, static_cast<long long>(cols));
+  }
+  cols /= kElementsInByte;
   return 0;
 }
 
 RowScale scale_of(const Options& options, Element y) {
+  if (options.has_nvfp4 || options.has_mx) return options.has_mx ? RowScale::kMx : RowScale::kNvfp4;
   if (bytes_of(y) != 1) return RowScale::kNone;
   return options.has_blocks ? RowScale::kBlock : options.has_one_scale ? RowScale::kTensor : RowScale::kRow;
 }
@@ -59,10 +68,39 @@ bool is_empty(const DLTensor& tensor) {
   return false;
 }
 
+// Checks the scale of all of Y, and the tensor that factors in atoms are to be written to, and works out their number.
+int check_factors(Product product, const Operands& operands, Result* result) {
+  const RowOperation& operation = result->computed_on_rows();
+  const DLTensor* given = operands[kScale];
+  result->writes_scale = true;
+  if (given == nullptr && operation.has_tensor_scale()) {
+    return refuse("OperandError", "%s: scale is missing; expected the tensor's own factor of nvfp4, a float32 tensor of one "
+                  "element; aot_gemm.torch.quantize finds it", product_name(product));
+  }
+  if (given != nullptr && !operation.has_tensor_scale()) {
+    return refuse("OperandError", "%s: got scale, which goes with nvfp4; %s has factors of blocks alone; leave it away",
+                  product_name(product), operation.tag);
+  }
+  if (given != nullptr) {
+    if (check_tensor_of(product, "scale", *given, *operands[kLeft], Element::kFloat32) != 0) return -1;
+    if (!is_one_element(*given)) {
+      return refuse("ShapeError", "%s: scale has shape %s; expected one element, the tensor's own factor", product_name(product),
+                    shape_text(*given).characters);
+    }
+  }
+  Mode rows;
+  join(*operands[kLeft], 0, operands[kLeft]->ndim - 1, &rows);
+  result->scale_extents[0] = operation.factors.num_bytes(rows.extent, result->cols);
+  result->num_scale_dims = 1;
+  return check_of(product, operands, kScaleOut, operation.factors.element, result->scale_extents, 1,
+                  ", the bytes of the factors' atoms");
+}
+
 // Checks the scale that is given, or the tensor that scales are to be written to, and works out their shape.
 int check_scales(Product product, const Operands& operands, Result* result) {
   const RowOperation& operation = result->computed_on_rows();
-  const int64_t cols = result->extents[result->num_dims - 1];
+  if (operation.has_factors()) return check_factors(product, operands, result);
+  const int64_t cols = result->cols;
   const DLTensor* given = operands[kScale];
   result->writes_scale = operation.has_scale() && given == nullptr;
   for (const Field which : {kScale, kScaleOut}) {
@@ -73,6 +111,7 @@ int check_scales(Product product, const Operands& operands, Result* result) {
                   which == kScaleOut ? " whose scales are computed" : " that has no blocks", type_of(operation.y).name);
   }
   const bool has_one = operation.scale == RowScale::kTensor;
+  result->num_scale_dims = result->num_dims;
   for (int32_t i = 0; i < result->num_dims; ++i) result->scale_extents[i] = has_one ? 1 : result->extents[i];
   result->scale_extents[result->num_dims - 1] = operation.scale == RowScale::kBlock ? num_blocks(cols) : 1;
   if (result->writes_scale && has_one && is_empty(*operands[kLeft])) {
@@ -198,7 +237,14 @@ int state_scale(Product product, const DLTensor& scale, aot_rows_tensor_t* state
   return 0;
 }
 
-int state_matrices(Product product, const Operands& operands, aot_rows_problem_t* problem) {
+// States factors in atoms and the tensor's scale, and has the strides of elements that share bytes count them.
+void state_factors(const Operands& operands, const RowOperation& operation, aot_rows_problem_t* problem) {
+  if (is_packed(operation.y)) problem->y.strides[0] *= kElementsInByte;
+  if (operands[kScaleOut] != nullptr) problem->scale = {data_of(*operands[kScaleOut]), {}};
+  if (operands[kScale] != nullptr) problem->tensor_scale = {data_of(*operands[kScale]), {}};
+}
+
+int state_matrices(Product product, const Operands& operands, const RowOperation& operation, aot_rows_problem_t* problem) {
   Matrix x;
   if (read_matrix(product, "x", *operands[kLeft], operands[kLeft]->ndim - 1, &x) != 0) return -1;
   problem->x = {x.data, {x.strides[0], x.strides[1], 0}};
@@ -210,6 +256,10 @@ int state_matrices(Product product, const Operands& operands, aot_rows_problem_t
   if (residual_out != nullptr && state_matrix(product, kResidualOut, *residual_out, &problem->residual_out) != 0) return -1;
   problem->weight = vector_of(operands[kRight]);
   problem->bias = vector_of(operands[kBias]);
+  if (operation.has_factors()) {
+    state_factors(operands, operation, problem);
+    return 0;
+  }
   const DLTensor* written = operands[kScaleOut];
   const DLTensor* given = operands[kScale];
   if (written != nullptr && is_one_element(*written)) return state_scale(product, *written, &problem->scale);
@@ -229,7 +279,7 @@ bool is_heads(const DLTensor& x) {
 int check_row_operands(Product product, const Operands& operands, Result* result) {
   if (find_operation_of(product, operands, result) != 0 || find_shape(product, *operands[kLeft], result) != 0) return -1;
   const RowOperation& operation = result->computed_on_rows();
-  const int64_t cols = result->extents[result->num_dims - 1];
+  const int64_t cols = result->cols;
   const DLTensor& x = *operands[kLeft];
   result->writes_residual = operands[kResidual] != nullptr;
   if (operands[kResidualOut] != nullptr && !result->writes_residual) {
@@ -252,14 +302,15 @@ int state_rows(Product product, const Operands& operands, const Result& result, 
   problem->struct_bytes = sizeof(*problem);
   problem->operation = row_id_of(result.operation);
   problem->device = operands[kLeft]->device.device_id;
-  problem->cols = result.extents[result.num_dims - 1];
-  problem->flags = (operands[kScale] != nullptr ? AOT_ROWS_SCALE_GIVEN : 0) |
+  problem->cols = result.cols;
+  const bool gives_scale = operands[kScale] != nullptr && !result.computed_on_rows().has_factors();
+  problem->flags = (gives_scale ? AOT_ROWS_SCALE_GIVEN : 0) |
                    (options.is_interleaved ? AOT_ROWS_INTERLEAVED : 0) |
                    (options.rounds_norm ? AOT_ROWS_ROUND_NORM : 0);
   problem->eps = options.eps;
   problem->weight_offset = options.weight_offset;
   if (result.computed_on_rows().is_rotary()) return state_rotary(product, operands, result, problem);
-  return state_matrices(product, operands, problem);
+  return state_matrices(product, operands, result.computed_on_rows(), problem);
 }
 
 }  // namespace aot

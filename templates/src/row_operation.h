@@ -15,8 +15,9 @@ struct RowOperation {
   Element x;  // and of all operands but Y and the scales
   Element y;
   // What Y is divided by before it is rounded: nothing, a scale for each row, one for each kScaleBlock columns of a row, or one
-  // for all.
+  // for all; or factors in atoms.
   RowScale scale;
+  AtomFormat factors;  // of scales in atoms; of no block elsewhere
   uint32_t arguments;  // bits of those that its kernels take
 
   bool takes(Argument argument) const { return (arguments & bit_of(argument)) != 0; }
@@ -25,7 +26,16 @@ struct RowOperation {
   bool is_pair() const { return function == RowFunction::kSiluMul || function == RowFunction::kGeluTanhMul; }
   bool is_rotary() const { return function == RowFunction::kRotary; }
   bool has_scale() const { return takes(Argument::kScale); }
+  // Says whether scales are narrow factors in atoms.
+  bool has_factors() const { return factors.block_k > 0; }
+  // Says whether a scale of all of Y is given beside the factors.
+  bool has_tensor_scale() const { return takes(Argument::kTensorScale); }
 };
+
+// Gives the element type of an operation's scales.
+inline Element element_of_scales(const RowOperation& operation) {
+  return operation.has_factors() ? operation.factors.element : Element::kFloat32;
+}
 
 // Written by table.cc, in the order of the catalogue; there may be none.
 extern const RowOperation kRowOperations[];

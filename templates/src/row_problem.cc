@@ -42,6 +42,10 @@ aot_gemm_status_t check_heads(const aot_rows_problem_t& problem) {
 aot_gemm_status_t check_extents(const aot_rows_problem_t& problem, const RowOperation& operation) {
   aot_gemm_status_t status = check_extent("rows", problem.rows);
   if (status == AOT_GEMM_OK) status = check_extent("cols", problem.cols, operation.is_pair() ? kMaxExtent / 2 : kMaxCols);
+  if (status == AOT_GEMM_OK && is_packed(operation.y) && problem.cols % kElementsInByte != 0) {
+    return fail(AOT_GEMM_ERROR_SHAPE, "cols is %" PRId64 "; expected an even number of elements of 4 bits, two of which are a "
+                "byte; pad x with zeros", problem.cols);
+  }
   if (status != AOT_GEMM_OK) return status;
   if (operation.is_rotary()) return check_heads(problem);
   if (problem.heads == 0 && problem.positions == 0 && problem.rotary_dim == 0) return AOT_GEMM_OK;
@@ -55,7 +59,7 @@ aot_gemm_status_t check_which(const aot_rows_problem_t& problem, const RowOperat
       bit_if_given(Argument::kResidual, problem.residual.data) | bit_if_given(Argument::kWeight, problem.weight.data) |
       bit_if_given(Argument::kResidualOut, problem.residual_out.data) | bit_if_given(Argument::kBias, problem.bias.data) |
       bit_if_given(Argument::kCos, problem.cos.data) | bit_if_given(Argument::kSin, problem.sin.data) |
-      bit_if_given(Argument::kScale, problem.scale.data);
+      bit_if_given(Argument::kScale, problem.scale.data) | bit_if_given(Argument::kTensorScale, problem.tensor_scale.data);
   const aot_gemm_status_t status = check_absent(given, operation.arguments, operation.tag);
   if (status != AOT_GEMM_OK) return status;
   if (problem.residual_out.data != nullptr && problem.residual.data == nullptr) {
@@ -67,11 +71,11 @@ aot_gemm_status_t check_which(const aot_rows_problem_t& problem, const RowOperat
 // The alignment and last stride of one operand, as `takes` asks for them.
 struct Alignment {
   int64_t bytes;
-  int64_t element_bytes;
+  int64_t elements;  // that they are
 
   bool holds(const void* data) const { return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0; }
   // Any stride may come here, of a problem without elements: it is divided, since a product could overflow.
-  bool holds_stride(int64_t extent, int64_t stride) const { return extent <= 1 || stride % (bytes / element_bytes) == 0; }
+  bool holds_stride(int64_t extent, int64_t stride) const { return extent <= 1 || stride % elements == 0; }
 
   // Says so of an operand of two dimensions, that there may not be.
   bool holds(const aot_rows_tensor_t& tensor, int64_t rows, int64_t columns) const {
@@ -137,10 +141,10 @@ bool takes(int32_t index, const aot_rows_problem_t& problem, const RowOperation&
   if (problem.cols > kernel.max_columns || problem.cols % multiple != 0) return false;
   if (kernel.num_strides == 2) return true;
   const int64_t x_bytes = bytes_of(operation.x);
-  const int64_t y_bytes = bytes_of(operation.y);
-  const Alignment alignment = {kernel.load_alignment, x_bytes};
+  const int64_t elements = kernel.load_alignment / x_bytes;  // of X in a vector, and so of Y
+  const Alignment alignment = {kernel.load_alignment, elements};
   if (operation.is_rotary()) return takes_rotary(multiple, problem, alignment);
-  const Alignment of_y = {kernel.load_alignment / x_bytes * y_bytes, y_bytes};
+  const Alignment of_y = {size_of(operation.y, elements), elements};
   return alignment.holds(problem.x, problem.rows, columns_of_x(problem, operation)) &&
          of_y.holds(problem.y, problem.rows, problem.cols) &&
          (problem.residual.data == nullptr || alignment.holds(problem.residual, problem.rows, problem.cols)) &&
@@ -158,7 +162,7 @@ aot_rows_problem_t packed_rows(int32_t id, int64_t rows, int64_t cols) {
   int32_t index = 0;
   if (find_row_operation(id, &index) != AOT_GEMM_OK) return problem;
   const RowOperation& operation = kRowOperations[index];
-  problem.scale = {nullptr, {scales_of_row(problem, operation), 1, 0}};
+  if (!operation.has_factors()) problem.scale = {nullptr, {scales_of_row(problem, operation), 1, 0}};
   problem.x = {nullptr, {columns_of_x(problem, operation), 1, 0}};
   problem.y = {nullptr, {cols, 1, 0}};
   if (!operation.is_rotary()) return problem;
@@ -184,7 +188,9 @@ RowOperands write_rows(const aot_rows_problem_t& problem, const RowOperation& op
     operands.residual_out = operand_of(problem.residual_out, problem.rows, problem.cols);
     operands.weight = {problem.weight.data, {cols}};
     operands.bias = {problem.bias.data, {cols}};
-    operands.scale = matrix_of(problem.scale, rows_of_scales(problem, operation), scales_of_row(problem, operation));
+    operands.scale = matrix_of(scales_of(problem, operation), rows_of_scales(problem, operation),
+                               scales_of_row(problem, operation));
+    operands.tensor_scale = {problem.tensor_scale.data, {1}};
   }
   operands.eps = problem.eps;
   operands.weight_offset = problem.weight_offset;

@@ -35,7 +35,8 @@ struct RowOperands {
   Tensor sin;
   RowOperand y;
   RowOperand residual_out;
-  Tensor scale;
+  Tensor scale;  // of factors in atoms bytes: a row of atoms for each 128 rows
+  Vector tensor_scale;
   float eps;
   float weight_offset;
   int32_t flags;  // of RowFlag
@@ -54,14 +55,22 @@ inline int64_t columns_of_x(const aot_rows_problem_t& problem, const RowOperatio
   return operation.is_pair() ? 2 * problem.cols : problem.cols;
 }
 
-// Scales of a row.
+// Scales of a row, or the bytes of a row of atoms.
 inline int64_t scales_of_row(const aot_rows_problem_t& problem, const RowOperation& operation) {
+  if (operation.has_factors()) return operation.factors.num_bytes(1, problem.cols);
   return operation.scale == RowScale::kBlock ? num_blocks(problem.cols) : 1;
 }
 
-// Rows of scales.
+// Rows of scales, or of atoms.
 inline int64_t rows_of_scales(const aot_rows_problem_t& problem, const RowOperation& operation) {
+  if (operation.has_factors()) return num_atom_rows(problem.rows);
   return operation.scale == RowScale::kTensor ? 1 : problem.rows;
+}
+
+// Gives the scales as a matrix: of atoms their bytes, which follow one another.
+inline aot_rows_tensor_t scales_of(const aot_rows_problem_t& problem, const RowOperation& operation) {
+  return operation.has_factors() ? aot_rows_tensor_t{problem.scale.data, {scales_of_row(problem, operation), 1, 0}}
+                                 : problem.scale;
 }
 
 // Checks operation, flags, extents, strides, which operands there are, and what shares memory with what. Finds the index of

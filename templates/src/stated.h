@@ -22,7 +22,7 @@ struct Form<aot_gemm_problem_t> {
 template <>
 struct Form<aot_rows_problem_t> {
   static constexpr const char* kName = "aot_rows_problem_t";
-  static constexpr uint64_t kLeastBytes = sizeof(aot_rows_problem_t);
+  static constexpr uint64_t kLeastBytes = offsetof(aot_rows_problem_t, tensor_scale);
 };
 template <>
 struct Form<aot_gemm_selection_t> {

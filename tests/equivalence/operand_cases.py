@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import random
 import zlib
-from math import ceil
+from math import ceil, lcm
 
 from aot.core.element import ElementType
 from aot.core.formats import FactorLayout
@@ -220,7 +220,7 @@ def _strides(rng, extents, step, *, has_last):
 def of_rows(rng, operation, limits):
     """State one problem of an operation on rows, of what a kernel with these limits takes."""
     is_rotary, has_last = operation.function is RowFunction.ROTARY, limits.has_last_stride
-    multiple = limits.cols_multiple
+    multiple = lcm(limits.cols_multiple, operation.multiple)
     cols = min(_extent(rng, max(multiple, 2) * (2 if is_rotary else 1)), limits.max_cols // multiple * multiple)
     rows = _extent(rng)
     problem = RowsProblemStruct(ctypes.sizeof(RowsProblemStruct), 0, CURRENT_DEVICE, rows, cols)
@@ -238,20 +238,41 @@ def of_rows(rng, operation, limits):
             tensor(name, (problem.positions, cols // 2), operation.x.num_bytes)
     middle = (problem.heads,) if is_rotary else ()
     tensor("x", (rows, *middle, operation.num_columns_of_x(cols)), operation.x.num_bytes)
-    tensor("y", (rows, *middle, cols), operation.y.num_bytes)
+    if operation.multiple == 1:
+        tensor("y", (rows, *middle, cols), operation.y.num_bytes)
+    else:
+        _bytes_of_y(rng, operation, problem, step)
     if operation.is_norm:
         problem.eps = rng.random()
         _norm_operands(rng, operation, problem, tensor)
     if operation.is_quantized:
-        blocks = ceil(cols / BLOCK) if operation.scale is RowScale.BLOCK else 1
-        scale = (list(RowsProblemStruct.__dict__).index("scale") << 40) + 4 * rng.randrange(2**24)
-        problem.scale = RowsTensorStruct(scale, (*_strides(rng, (rows, blocks), 1, has_last=True), 0))
-        if operation.scale is RowScale.ROW and rng.randrange(2):
-            problem.flags |= SCALE_GIVEN
-            problem.scale.strides[0] *= rng.randrange(2)
+        _scales_of_y(rng, operation, problem)
     if (is_rotary or operation.is_pair) and rng.randrange(2):
         problem.flags |= INTERLEAVED
     return problem
+
+
+def _scales_of_y(rng, operation, problem):
+    """Give a problem the scales of its Y."""
+    names = list(RowsProblemStruct.__dict__)
+    if operation.factors is not None:
+        problem.scale.data = (names.index("scale") << 40) + 16 * rng.randrange(2**24)
+        if operation.has_tensor_scale:
+            problem.tensor_scale.data = (names.index("tensor_scale") << 40) + 4 * rng.randrange(2**24)
+        return
+    blocks = ceil(problem.cols / BLOCK) if operation.scale is RowScale.BLOCK else 1
+    scale = (names.index("scale") << 40) + 4 * rng.randrange(2**24)
+    problem.scale = RowsTensorStruct(scale, (*_strides(rng, (problem.rows, blocks), 1, has_last=True), 0))
+    if operation.scale is RowScale.ROW and rng.randrange(2):
+        problem.flags |= SCALE_GIVEN
+        problem.scale.strides[0] *= rng.randrange(2)
+
+
+def _bytes_of_y(rng, operation, problem, step):
+    """Give a problem a Y of elements that share bytes: at any byte, with rows of whole vectors."""
+    step = max(step, operation.multiple)
+    address = (list(RowsProblemStruct.__dict__).index("y") << 40) + operation.y.size_of(step) * rng.randrange(2**24)
+    problem.y = RowsTensorStruct(address, (_leading(rng, problem.cols, step), 1, 0))
 
 
 def _norm_operands(rng, operation, problem, tensor):

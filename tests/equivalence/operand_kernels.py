@@ -131,6 +131,8 @@ ROWS = {
     Row.BF16_SILU_MUL: ("row_registers_128x1_v8x2",),
     Row.FP16_ROTARY: ("row_rotary_8x16_v8x1",),
     Row.BF16_E4M3_BLOCK_QUANTIZE: ("row_registers_16x8_v8x1",),
+    Row.BF16_NVFP4_QUANTIZE: ("row_registers_128x1_v8x2",),
+    Row.BF16_MXFP8_QUANTIZE: ("row_registers_256x1_v8x1",),
 }
 """Candidates of operations on rows, beside the fallback of each."""
 

@@ -11,19 +11,25 @@ from aot.measure.call_structs import INTERLEAVED, SCALE_GIVEN
 from tests.equivalence.operand_cases import BLOCK
 from tests.equivalence.operand_launches import Plain, integer, tensor
 
+COLUMNS_OF_FACTOR = {RowScale.NVFP4: 16, RowScale.MX: 32}
+"""Of scales in atoms, of 128 rows by 4 factors and 512 bytes each, which lie behind one another."""
+
 
 def _extents(operation, problem, argument):
     """Give the extents of a tensor."""
     rows, cols, heads = problem.rows, problem.cols, problem.heads
     middle = (heads,) if operation.function is RowFunction.ROTARY else ()
-    blocks = ceil(cols / BLOCK) if operation.scale is RowScale.BLOCK else 1
+    scales = (rows, ceil(cols / BLOCK) if operation.scale is RowScale.BLOCK else 1)
+    if operation.scale in COLUMNS_OF_FACTOR:
+        scales = (ceil(rows / 128), ceil(ceil(cols / COLUMNS_OF_FACTOR[operation.scale]) / 4) * 512)
     angles = problem.positions, problem.rotary_dim // 2
     known = {
         RowArgument.X: (rows, *middle, 2 * cols if operation.is_pair else cols),
         RowArgument.Y: (rows, *middle, cols),
         RowArgument.COS: angles,
         RowArgument.SIN: angles,
-        RowArgument.SCALE: (rows, blocks),
+        RowArgument.SCALE: scales,
+        RowArgument.TENSOR_SCALE: (1,),
         RowArgument.WEIGHT: (cols,),
         RowArgument.BIAS: (cols,),
     }
@@ -42,12 +48,14 @@ def flags(problem):
     )
 
 
-def _strides(kernel, given, argument, count):
+def _strides(kernel, given, argument, extents):
     """Give the strides that a tensor is passed with: a vector none, a fast kernel's matrix all but the last."""
-    if argument in (RowArgument.WEIGHT, RowArgument.BIAS):
+    if argument in (RowArgument.WEIGHT, RowArgument.BIAS, RowArgument.TENSOR_SCALE):
         return []
+    if argument is RowArgument.SCALE and kernel.operation.scale in COLUMNS_OF_FACTOR:
+        return [extents[1], 1]
     has_last = kernel.limits.has_last_stride or argument is RowArgument.SCALE
-    return given.strides[: count if has_last else count - 1]
+    return given.strides[: len(extents) if has_last else len(extents) - 1]
 
 
 def parameters(kernel, problem):
@@ -63,7 +71,7 @@ def parameters(kernel, problem):
                 found.append(integer(flags(problem)))
             case _:
                 given, extents = getattr(problem, argument.value), _extents(kernel.operation, problem, argument)
-                found.append(tensor(given.data, extents, _strides(kernel, given, argument, len(extents))))
+                found.append(tensor(given.data, extents, _strides(kernel, given, argument, extents)))
     return found
 
 

@@ -10,7 +10,24 @@ from tests.runtime.rows import RowLaunch
 EXTENTS = (0, 1, 2, 3, 8, 16, 64, 72, 100, 4096)
 ODD_OBJECTS = (1, 0.5, "text", [1], {}, object(), b"", True, -1)
 BFLOAT16, FLOAT16, FLOAT32 = (4, 16), (2, 16), (2, 32)
-DTYPES = {"bfloat16": BFLOAT16, "float16": FLOAT16, "float8_e4m3fn": (10, 8), "float8_e5m2": (12, 8), "int8": (0, 8)}
+DTYPES = {
+    "bfloat16": BFLOAT16,
+    "float16": FLOAT16,
+    "float32": FLOAT32,
+    "float8_e4m3fn": (10, 8),
+    "float8_e5m2": (12, 8),
+    "float8_e8m0fnu": (14, 8),
+    "int8": (0, 8),
+    "float4_e2m1fn": (1, 8),
+}
+"""By torch's name; elements that share bytes are held in those."""
+
+
+def _shape_of_scales(operation, rows, cols):
+    """Return the shape of the scales: of factors in atoms their bytes."""
+    if operation.factors is None:
+        return operation.shape_of_scales(rows, cols)
+    return (operation.factors.size_of(rows, cols),)
 
 
 def _maybe(rng, chance, make):
@@ -45,14 +62,15 @@ def row_call(package, rng, kinds):
         return package.rotary, (x, *angles), named
     wide = 2 * cols if operation.is_pair else cols
     x = kind(rng, (rows, wide), x_type)
-    shapes = {"out": ((rows, cols), y_type)}
+    shapes = {"out": ((rows, cols // operation.multiple), y_type)}
     if operation.is_quantized:
-        shapes["scale_out"] = (operation.shape_of_scales(rows, cols), FLOAT32)
+        shapes["scale_out"] = (_shape_of_scales(operation, rows, cols), DTYPES[operation.scale_element.value])
     named, operands = {}, (x,)
-    if operation.is_quantized and rng.random() < 0.2:
+    if operation.is_quantized and rng.random() < (0.9 if operation.has_tensor_scale else 0.2):
         named["scale"] = _maybe(rng, 0.9, lambda: kind(rng, rng.choice(((), (1,), (rows,), (rows, 1))), FLOAT32))
     if function == "quantize":
-        named |= {"dtype": operation.y.value, "granularity": operation.scale.value}
+        granularity = "row" if operation.form else operation.scale.value
+        named |= {"dtype": operation.form or operation.y.value, "granularity": granularity}
     elif y_type != x_type or rng.random() < 0.1:
         named["out_dtype"] = operation.y.value if rng.random() < 0.95 else rng.choice((*ODD_OBJECTS, "float32"))
     if operation.is_norm:

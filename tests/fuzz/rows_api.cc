@@ -56,6 +56,7 @@ void draw_operands(const aot::RowOperation& operation, aot_rows_problem_t* probl
   if (operation.is_rotary() || one_in(200)) problem->sin = draw_matrix(64);
   if (operation.has_scale() || one_in(200)) {
     problem->scale = {draw_address(), {static_cast<int64_t>(draw(4)), 1, 0}};
+    if (operation.has_tensor_scale() || one_in(50)) problem->tensor_scale = draw_vector();
     if (operation.scale == aot::RowScale::kBlock) problem->scale = draw_matrix(problem->cols / 128 + 1);
   }
 }

@@ -14,7 +14,7 @@ from tests.runtime import host, torch_reference
 from tests.runtime.exchange import Framework
 from tests.runtime.rows import with_rows
 from tests.runtime.stating import DENSE, IN_ATOMS, MANY, PACKED
-from tests.runtime.tensors import BFLOAT16, E4M3, FLOAT16, FLOAT32, INT32, UINT8, install_cupy
+from tests.runtime.tensors import BFLOAT16, E4M3, E8M0, FLOAT16, FLOAT32, INT32, UINT8, install_cupy
 
 __all__ = ["readings"]
 
@@ -134,6 +134,7 @@ def tensor(request, framework, monkeypatch):
         return framework.Tensor
     cupy = install_cupy(monkeypatch, 0x8880)
     names = {"bfloat16": BFLOAT16, "float16": FLOAT16, "float32": FLOAT32, "float8_e4m3fn": E4M3, "int32": INT32}
+    names["float8_e8m0fnu"] = E8M0
     cupy.empty = lambda shape, dtype: cupy.ndarray(shape, {**names, "uint8": UINT8}.get(dtype, dtype))
     return cupy.ndarray
 

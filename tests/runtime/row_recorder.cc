@@ -29,6 +29,7 @@ struct RowLaunch {
   aot::RowOperand y;
   aot::RowOperand residual_out;
   aot::Tensor scale;
+  aot::Vector tensor_scale;
   void* stream;
 };
 
@@ -64,6 +65,7 @@ int32_t record_rows(int32_t kernel, const char* signature, void** arguments, int
     keep(is("y"), value, &launch.y);
     keep(is("residual_out"), value, &launch.residual_out);
     keep(is("scale"), value, &launch.scale);
+    keep(is("tensor_scale"), value, &launch.tensor_scale);
     keep(is("eps"), value, &launch.eps);
     keep(is("weight_offset"), value, &launch.weight_offset);
     keep(is("flags"), value, &launch.flags);

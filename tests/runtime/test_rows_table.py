@@ -25,8 +25,8 @@ def package(manifest, tmp_path_factory):
 
 def asked(operation):
     """Return what `plan_rows` is asked for an operation by."""
-    granularity = operation.scale.value if operation.is_quantized else "row"
-    out = {"out_dtype": operation.y.value, "granularity": granularity}
+    granularity = operation.scale.value if operation.is_quantized and not operation.form else "row"
+    out = {"out_dtype": operation.form or operation.y.value, "granularity": granularity}
     return operation.function.value, operation.x.value, out
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from aot.core.block_quantization import quantize
 from aot.core.element import ElementType
-from aot.core.numerics import decode, encode
+from aot.core.numerics import decode, encode, pack
 from aot.kinds.rows.candidate import RowKernelKey, RowLimits, row_candidate
 from aot.kinds.rows.operation import RowFunction, RowOperation
 from aot.kinds.rows.reference import expected_scales, row_reference, scaled
@@ -22,26 +23,44 @@ def row_kernel_of(operation=NORM, threads=1, sha="ab", *, limits=VECTORS, is_fal
 
 
 def element_of(operation, argument):
-    return {RowArgument.Y: operation.y, RowArgument.SCALE: ElementType.FLOAT32}.get(argument, operation.x)
+    scales = {RowArgument.SCALE: operation.scale_element, RowArgument.TENSOR_SCALE: ElementType.FLOAT32}
+    return scales.get(argument, operation.y if argument is RowArgument.Y else operation.x)
 
 
 def rows_of(call, argument):
-    """Return an operand in memory as rows, of a rotary embedding one for each head of each token."""
+    """Return an operand in memory as rows, of a rotary embedding one for each head of each token.
+
+    Of elements that share bytes it is the bytes.
+    """
     from tests.unit.twins import memory
 
     tensor, element = call.tensors[argument], element_of(call.problem.operation, argument)
-    matrix, size = tensor.matrix, element.num_bytes
-    flat = memory(tensor.address, matrix.num_elements, element)
-    shape = (matrix.num_groups, matrix.num_rows, matrix.num_columns)
-    strides = tuple(size * x for x in (matrix.group_stride, matrix.row_stride, matrix.column_stride))
-    return np.lib.stride_tricks.as_strided(flat, shape, strides)
+    matrix, sharing = tensor.matrix, element.num_sharing
+    element = ElementType.UINT8 if sharing > 1 else element
+    flat = memory(tensor.address, -(-matrix.num_elements // sharing), element)
+    shape = (matrix.num_groups, matrix.num_rows, matrix.num_columns // sharing)
+    strides = matrix.group_stride // sharing, matrix.row_stride // sharing, matrix.column_stride
+    return np.lib.stride_tricks.as_strided(flat, shape, tuple(element.num_bytes * x for x in strides))
+
+
+def write_factors(call, values):
+    """Write elements and factors of values (rows, cols), by the rules of the toolchain's own rounding."""
+    from tests.unit.twins import memory
+
+    op, scale = call.problem.operation, call.tensors[RowArgument.SCALE]
+    own = rows_of(call, RowArgument.TENSOR_SCALE).view(np.float32).item() if op.has_tensor_scale else None
+    found = quantize(values.astype(np.float32), op.form, None if own is None else np.float32(own))
+    rows_of(call, RowArgument.Y)[0] = pack(found.codes) if op.multiple > 1 else found.codes
+    held = memory(scale.address, scale.matrix.num_elements, ElementType.UINT8)
+    held[scale.matrix.positions(*map(np.arange, found.factors.shape))] = found.factors
+    held[scale.matrix.filled] = 0
 
 
 def compute_rows(call):
     """Compute a call of a right kernel."""
     op, read = call.problem.operation, {}
     for argument in call.tensors:
-        if argument not in (RowArgument.Y, RowArgument.SCALE, RowArgument.RESIDUAL_OUT):
+        if argument not in (RowArgument.Y, RowArgument.SCALE, RowArgument.TENSOR_SCALE, RowArgument.RESIDUAL_OUT):
             bits = rows_of(call, argument)
             read[argument] = decode(op.x, bits.reshape(-1, bits.shape[-1]))
     if op.function is RowFunction.ROTARY:
@@ -49,6 +68,9 @@ def compute_rows(call):
         read |= {x: np.repeat(read[x], heads, 0) for x in (RowArgument.COS, RowArgument.SIN)}
     expected = row_reference(op, read, call.parameters)
     y = expected.values
+    if op.factors is not None:
+        write_factors(call, y.values)
+        return
     if op.is_quantized:
         scales = rows_of(call, RowArgument.SCALE)[0].view(np.float32)
         if not call.scale_is_given:
@@ -58,6 +80,14 @@ def compute_rows(call):
     out[:] = encode(op.y, y.values.astype(np.float32)).reshape(out.shape)
     if RowArgument.RESIDUAL_OUT in call.tensors:
         rows_of(call, RowArgument.RESIDUAL_OUT)[0][:] = encode(op.x, expected.residual_out.astype(np.float32))
+
+
+def spoil_factors(scale, fault):
+    """Let right factors in atoms be a faulty kernel's: the first, the last byte behind a row's, or the last of all."""
+    from tests.unit.twins import memory
+
+    places = {"scales": [0], "filled": scale.matrix.filled.ravel()[-1:], "fills rows": [-1]}
+    memory(scale.address, scale.matrix.num_elements, ElementType.UINT8)[places.get(fault, [])] ^= 1
 
 
 def spoil(call, fault, num_launches):
@@ -80,5 +110,7 @@ def spoil(call, fault, num_launches):
         memory(call.tensors[RowArgument.X].address, 1, op.x)[:] ^= 1
     if fault == "residual" and RowArgument.RESIDUAL_OUT in call.tensors:
         rows_of(call, RowArgument.RESIDUAL_OUT)[0, 0, 0] ^= 1
-    if fault == "scales" and not call.scale_is_given:
+    if op.factors is not None:
+        spoil_factors(call.tensors[RowArgument.SCALE], fault)
+    elif fault == "scales" and not call.scale_is_given:
         rows_of(call, RowArgument.SCALE)[0, :1, :1].view(np.float32)[:] *= np.float32(1.01)

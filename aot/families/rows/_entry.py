@@ -7,6 +7,7 @@ are.
 from collections.abc import Callable
 from typing import Any
 
+import cutlass
 from cuda.bindings import driver as cuda
 from cutlass import Float32, Int32, cute
 
@@ -14,6 +15,7 @@ from aot.core.candidate import Candidate
 from aot.core.element import ElementType
 from aot.families import Entry
 from aot.families._arguments import cutlass_type
+from aot.families.rows._factor_kernel import FactorKernel, FactorOperands
 from aot.families.rows._rotary_kernel import RotaryKernel
 from aot.families.rows._row_kernel import Operands, RowKernel
 from aot.families.rows._tensor_scale_kernel import TensorScaleKernel
@@ -36,6 +38,17 @@ def _vector(element: ElementType, elements: int) -> Any:
     return cute.runtime.make_fake_tensor(cutlass_type(element), (cute.sym_int(),), stride=(1,), assumed_align=alignment)
 
 
+def _written(operation: RowOperation, rank: int, elements: int) -> Any:
+    """Make Y; of elements that share bytes a tensor of bytes, whose extents and strides count the elements."""
+    if operation.multiple == 1:
+        return _tensor(operation.y, rank, elements)
+    shape = tuple(cute.sym_int() for _ in range(rank))
+    last = (cute.sym_int64(),) if elements == 1 else (1,)
+    strides = (*(cute.sym_int64(divisibility=max(elements, operation.multiple)) for _ in range(rank - 1)), *last)
+    alignment = max(elements // operation.multiple, 1)
+    return cute.runtime.make_fake_tensor(cutlass.Uint8, shape, stride=strides, assumed_align=alignment)
+
+
 def fake_arguments(operation: RowOperation, elements: int) -> dict[RowArgument, Any]:
     """Make an argument for each one that an operation has; tensors lie on multiples of some elements."""
     rank = 3 if RowArgument.COS in row_signature_of(operation) else 2
@@ -46,9 +59,12 @@ def fake_arguments(operation: RowOperation, elements: int) -> dict[RowArgument, 
         RowArgument.BIAS: lambda: _vector(operation.x, elements),
         RowArgument.COS: lambda: _tensor(operation.x, 2, elements),
         RowArgument.SIN: lambda: _tensor(operation.x, 2, elements),
-        RowArgument.Y: lambda: _tensor(operation.y, rank, elements),
+        RowArgument.Y: lambda: _written(operation, rank, elements),
         RowArgument.RESIDUAL_OUT: lambda: _tensor(operation.x, 2, elements),
-        RowArgument.SCALE: lambda: _tensor(ElementType.FLOAT32, 2, 1),
+        RowArgument.SCALE: lambda: _tensor(
+            ElementType.FLOAT32 if operation.factors is None else ElementType.UINT8, 2, 1
+        ),
+        RowArgument.TENSOR_SCALE: lambda: _vector(ElementType.FLOAT32, 1),
         RowArgument.EPS: lambda: Float32(0.0),
         RowArgument.WEIGHT_OFFSET: lambda: Float32(0.0),
         RowArgument.FLAGS: lambda: Int32(0),
@@ -62,6 +78,8 @@ def row_entry(operation: RowOperation, candidate: Candidate, registers: int, *, 
 
     What the operation does not have is None, and no parameter.
     """
+    if operation.factors is not None:
+        return _factor_entry(operation, FactorKernel(operation, candidate, registers, is_looped))
     kind = TensorScaleKernel if operation.scale is RowScale.TENSOR else RowKernel
     row_kernel = kind(operation, candidate, registers, is_looped)
 
@@ -82,7 +100,37 @@ def row_entry(operation: RowOperation, candidate: Candidate, registers: int, *, 
         row_kernel.launch(operands, stream)
 
     made = fake_arguments(operation, RowKnobs.of(candidate).vector_elements)
-    arguments = [x for x in RowArgument if x not in (RowArgument.COS, RowArgument.SIN)]
+    return _entry_of(entry, made, (RowArgument.COS, RowArgument.SIN, RowArgument.TENSOR_SCALE))
+
+
+def _factor_entry(operation: RowOperation, row_kernel: FactorKernel) -> Entry:
+    """Make the entry of a kernel of `_factor_kernel`."""
+
+    def entry(
+        x: cute.Tensor,
+        residual: cute.Tensor | None,
+        weight: cute.Tensor | None,
+        bias: cute.Tensor | None,
+        y: cute.Tensor,
+        residual_out: cute.Tensor | None,
+        scale: cute.Tensor,
+        tensor_scale: cute.Tensor | None,
+        eps: Float32,
+        weight_offset: Float32,
+        flags: Int32,
+        stream: cuda.CUstream,
+    ) -> None:
+        numbers = eps, weight_offset, flags
+        operands = FactorOperands(x, residual, weight, bias, y, residual_out, scale, tensor_scale, *numbers)
+        row_kernel.launch(operands, stream)
+
+    made = fake_arguments(operation, row_kernel.knobs.vector_elements)
+    return _entry_of(entry, made, (RowArgument.COS, RowArgument.SIN))
+
+
+def _entry_of(entry: Any, made: dict[RowArgument, Any], left_out: tuple[RowArgument, ...]) -> Entry:
+    """Make an entry of a function of all arguments but those that it leaves out; others that are not made are None."""
+    arguments = [x for x in RowArgument if x not in left_out]
     # A scalar that is None must be said to be: CuTe DSL would convert it.
     entry.__annotations__ |= {x.value: None for x in arguments if x not in made}
     return Entry(cute.jit(entry), tuple(made.get(x) for x in arguments))

@@ -33,23 +33,23 @@ def divide(values: Any, scale: Float32, magnitude: Float32) -> None:
         magnitude: the largest of the row's values, or of the block's; NaN where there is one.
     """
     if is_corrected(scale, magnitude):
-        minus_inverse = -_ptx("rcp.rn.f32 {$w0}, {$r0};", scale)
+        minus_inverse = -in_float32("rcp.rn.f32 {$w0}, {$r0};", scale)
         for i in range_constexpr(cute.size(values)):
             x = Float32(values[i])
-            found = _ptx("mul.rn.f32 {$w0}, {$r0}, {$r1};", x, -minus_inverse)
+            found = in_float32("mul.rn.f32 {$w0}, {$r0}, {$r1};", x, -minus_inverse)
             for _ in range_constexpr(2):
                 found = _fma(_fma(found, scale, -x), minus_inverse, found)
             values[i] = found
     else:
         for i in range_constexpr(cute.size(values)):
-            values[i] = _ptx("div.rn.f32 {$w0}, {$r0}, {$r1};", values[i], scale)
+            values[i] = in_float32("div.rn.f32 {$w0}, {$r0}, {$r1};", values[i], scale)
 
 
 def _fma(a: Any, b: Any, c: Any) -> Any:
-    return _ptx("fma.rn.f32 {$w0}, {$r0}, {$r1}, {$r2};", a, b, c)
+    return in_float32("fma.rn.f32 {$w0}, {$r0}, {$r1}, {$r2};", a, b, c)
 
 
-def _ptx(code: str, *arguments: Any) -> Any:
+def in_float32(code: str, *arguments: Any) -> Any:
     """Execute an instruction of float32, which keeps subnormal numbers."""
     return cute.arch.inline_ptx(
         code, write_only_types=[Float32], read_only_args=[Float32(argument) for argument in arguments]

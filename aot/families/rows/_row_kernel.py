@@ -81,7 +81,7 @@ class RowKernel:
         """Return what the candidate sets."""
         return RowKnobs.of(self.candidate)
 
-    def launch(self, operands: Operands, stream: cuda.CUstream) -> None:
+    def launch(self, operands: Any, stream: cuda.CUstream) -> None:
         """Launch a CTA for each few rows, or pieces of them; to be called while tracing."""
         rows, cols = operands.y.shape
         groups = cutlass.max(cute.ceil_div(rows, self.knobs.rows_per_cta), 1)
@@ -115,10 +115,13 @@ class RowKernel:
         """Compute the rows of a CTA: see the module."""
         cute.arch.griddepcontrol_wait()
         cute.arch.griddepcontrol_launch_dependents()
-        operands = Operands(x, residual, weight, bias, y, residual_out, scale, eps, weight_offset, flags)
+        self._compute(Operands(x, residual, weight, bias, y, residual_out, scale, eps, weight_offset, flags))
+
+    def _compute(self, operands: Any) -> None:
+        """Compute the rows of a CTA, or a piece of them."""
         knobs = self.knobs
         thread, block = cute.arch.thread_idx()[0], cute.arch.block_idx()[0]
-        rows, cols = y.shape
+        rows, cols = operands.y.shape
         group, piece = block, Int32(0)
         if const_expr(not self.operation.reduces_rows):
             pieces = self._num_pieces(cols)
@@ -146,10 +149,13 @@ class RowKernel:
             squares = self._reduce(self._squares(values, mean, place), plus, shared, SQUARES)
             self._normalise(values, mean, self._deviation(squares, cols, operands), affine, operands)
         if const_expr(self.operation.is_quantized):
-            magnitude = self._reduce(self._magnitude(values, place), maximum, shared, MAGNITUDE)
-            scale = self._scale(magnitude, operands, place, piece)
-            divide(values, scale, magnitude)
+            self._quantize(values, operands, place, shared, piece)
         self._write(values, operands, place)
+
+    def _quantize(self, values: Any, operands: Any, place: Any, shared: Any, piece: Any) -> None:
+        """Divide values by their scale, in place, and write it."""
+        magnitude = self._reduce(self._magnitude(values, place), maximum, shared, MAGNITUDE)
+        divide(values, self._scale(magnitude, operands, place, piece), magnitude)
 
     @cute.jit
     def _loop(self, operands: Any, place: Any, shared: Any) -> None:

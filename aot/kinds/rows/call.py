@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import lcm
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aot.core.block_quantization import own_factor
 from aot.core.element import ElementType
 from aot.core.numerics import decode, encode
-from aot.core.operands import Matrix, Tensor
+from aot.core.operands import AtomMatrix, Matrix, Tensor
 from aot.kinds.rows.comparison import Written, compare_rows
+from aot.kinds.rows.factor_comparison import WrittenFactors, compare_factors
 from aot.kinds.rows.operation import RowFunction, RowOperation, RowProblem, RowScale
 from aot.kinds.rows.reference import RowParameters, row_reference
 from aot.kinds.rows.signature import RowArgument
@@ -32,6 +35,8 @@ HEADS = 3
 """Of a token, in cases of a rotary embedding."""
 TIMED_HEADS = (32, 8, 1)
 """Of a token, where rotary embeddings are timed: the first that divides the rows. Source: an assumption."""
+ATOM_CASE_ROWS = 133
+"""Rows of the case of factors that fill one atom, and begin another."""
 WRITTEN = (RowArgument.Y, RowArgument.RESIDUAL_OUT)
 """The arguments that a kernel always writes; a scale it writes unless one is given."""
 
@@ -90,7 +95,7 @@ class RowCase:
 
 def row_cases(operation: RowOperation, limits: RowLimits) -> Iterator[RowCase]:
     """List the cases of a kernel: few and many rows, narrow, odd and wide ones, as far as it takes them."""
-    step = limits.cols_multiple
+    step = lcm(limits.cols_multiple, operation.multiple)
     widths = {
         step,
         3 * step,
@@ -104,6 +109,8 @@ def row_cases(operation: RowOperation, limits: RowLimits) -> Iterator[RowCase]:
                 case = RowCase(operation, rows, cols, is_full, 8 * (rows > 1))
                 if takes_case(limits, case):
                     yield case
+    if operation.factors is not None:
+        yield RowCase(operation, ATOM_CASE_ROWS, min(limits.max_cols, 17 * step), is_full=True, padding=8)
 
 
 def takes_case(limits: RowLimits, case: RowCase) -> bool:
@@ -142,10 +149,19 @@ def row_operands(case: RowCase) -> dict[RowArgument, Placed]:
         argument: Placed(y if argument is RowArgument.Y else x, matrix, 0, argument in WRITTEN)
         for argument, matrix in found.items()
     }
+    return placed | _scales(case.problem, is_written=not case.gives_scale)
+
+
+def _scales(problem: RowProblem, *, is_written: bool) -> dict[RowArgument, Placed]:
+    """Return the scales of Y, and that of a whole tensor."""
+    operation, found = problem.operation, {}
     if operation.is_quantized:
-        scales = _rows(*operation.shape_of_scales(rows, cols))
-        placed[RowArgument.SCALE] = Placed(ElementType.FLOAT32, scales, 0, not case.gives_scale)
-    return placed
+        extents = operation.shape_of_scales(problem.rows, problem.cols)
+        matrix = _rows(*extents) if operation.factors is None else AtomMatrix(*extents, 0, 0)
+        found[RowArgument.SCALE] = Placed(operation.scale_element, matrix, 0, is_written)
+    if operation.has_tensor_scale:
+        found[RowArgument.TENSOR_SCALE] = Placed(ElementType.FLOAT32, _rows(1, 1))
+    return found
 
 
 def timed_heads(problem: RowProblem) -> int:
@@ -174,25 +190,48 @@ def timed_operands(problem: RowProblem) -> dict[RowArgument, Placed]:
         placed[RowArgument.WEIGHT] = Placed(x, _rows(1, cols))
     if operation.has_bias:
         placed[RowArgument.BIAS] = Placed(x, _rows(1, cols))
-    if operation.is_quantized:
-        scales = _rows(*operation.shape_of_scales(rows, cols))
-        placed[RowArgument.SCALE] = Placed(ElementType.FLOAT32, scales, 0, is_written=True)
-    return placed
+    return placed | _scales(problem, is_written=True)
 
 
 def draw_rows(case: RowCase, rng: np.random.Generator) -> dict[RowArgument, Bits]:
     """Draw the operands of a case that are read, each (group, row, column), in the arguments' order of `row_operands`.
 
-    Scales that are given lie above 0.1.
+    Scales that are given lie above 0.1; that of a tensor is by turns its values' own, as far as X tells. Rows that get
+    factors have blocks of many magnitudes, and what is not finite.
     """
     found: dict[RowArgument, Bits] = {}
     for argument, placed in row_operands(case).items():
         if not placed.is_written:
             matrix = placed.matrix
             values = rng.standard_normal((matrix.num_groups, matrix.num_rows, matrix.num_columns), np.float32)
-            if argument is RowArgument.SCALE:
+            if argument in (RowArgument.SCALE, RowArgument.TENSOR_SCALE):
                 values = (np.abs(values) + 0.1).astype(np.float32)
+            if argument is RowArgument.X and case.operation.factors is not None:
+                values = _spread(case, values, rng)
+            if argument is RowArgument.TENSOR_SCALE and not case.is_full:
+                x = decode(case.operation.x, found[RowArgument.X])
+                values[:] = own_factor(np.float32(np.abs(x[np.isfinite(x)]).max()))
             found[argument] = encode(placed.element, values)
+    return found
+
+
+SPREAD, FAR, SPREAD_COLUMNS = 6, 100, 8
+"""Exponents of the magnitudes of neighbouring values, and of a few that are far out; and how many columns have one."""
+
+
+def _spread(case: RowCase, values: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
+    """Give each few columns a power of two of their own; in quantisation alone also zeros, and what is not finite."""
+    rows, cols = values.shape[1:]
+    extents = values.shape[0], rows, -(-cols // SPREAD_COLUMNS)
+    exponents, kinds = rng.integers(-SPREAD, SPREAD + 1, extents), rng.integers(0, 16, extents)
+    is_alone = case.operation.function is RowFunction.QUANTIZE and case.is_full
+    if is_alone:
+        exponents = np.where(kinds == 1, -FAR, np.where(kinds == 2, FAR, exponents))
+    found = np.ldexp(values, np.repeat(exponents, SPREAD_COLUMNS, 2)[..., :cols]).astype(np.float32)
+    if is_alone:
+        found[np.repeat(kinds == 3, SPREAD_COLUMNS, 2)[..., :cols]] = -0.0
+        for i, special in enumerate((np.nan, -np.nan, np.inf, -np.inf)):
+            found[0, i % rows, rng.integers(cols)] = special
     return found
 
 
@@ -208,13 +247,20 @@ class RowReference:
         operation: what is computed.
         values: rows of the operands that are read, as `row_reference` takes them.
         parameters: the numbers of the call.
+        own: the scale of all of Y, of an operation that is given one beside factors.
     """
 
-    def __init__(self, operation: RowOperation, values: Rows, parameters: RowParameters) -> None:
+    def __init__(
+        self, operation: RowOperation, values: Rows, parameters: RowParameters, own: np.float32 | None = None
+    ) -> None:
         self._operation, self._expected = operation, row_reference(operation, values, parameters)
+        self._own = own
 
     def compare(self, written: Mapping[RowArgument, Bits], given: Bits | None = None) -> Comparison:
         """Hold what a kernel wrote against it; `given` are scales that it did not write, or that are not looked at."""
+        if self._operation.factors is not None:
+            codes = WrittenFactors(_flat(written[RowArgument.Y]), _flat(written[RowArgument.SCALE]), self._own)
+            return compare_factors(self._operation, codes, self._expected.values)
         scales, residual_out = written.get(RowArgument.SCALE, given), written.get(RowArgument.RESIDUAL_OUT)
         found = Written(
             _flat(written[RowArgument.Y]),
@@ -229,9 +275,11 @@ def check_of(case: RowCase, bits: Mapping[RowArgument, Bits]) -> Check:
     placed, given = row_operands(case), bits.get(RowArgument.SCALE)
     values: dict[RowArgument, NDArray[np.float64]] = {}
     for argument, read in bits.items():
-        if argument is not RowArgument.SCALE:
+        if argument not in (RowArgument.SCALE, RowArgument.TENSOR_SCALE):
             rows = decode(placed[argument].element, _flat(read))
             is_shared = argument in (RowArgument.COS, RowArgument.SIN)  # by the heads of a token
             values[argument] = np.repeat(rows, HEADS, 0) if is_shared else rows
-    reference = RowReference(case.operation, values, case.parameters)
+    own = bits.get(RowArgument.TENSOR_SCALE)
+    given_to_all = None if own is None else np.float32(decode(ElementType.FLOAT32, own).item())
+    reference = RowReference(case.operation, values, case.parameters, given_to_all)
     return lambda written: reference.compare(written, given)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 from aot.core.constraints import Extent, Range, Word
 from aot.core.element import ElementType
 from aot.core.feature import Feature
-from aot.core.formats import SCALE_BLOCK
+from aot.core.formats import MX, NVFP4, SCALE_BLOCK, ScaleFormat, tag_of
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.10 has none of its own
@@ -50,6 +50,14 @@ class RowScale(Enum):
     """One scale for each 128 columns of a row, which the kernel computes; the last block may be narrower."""
     TENSOR = "tensor"
     """One scale for all of Y, which the kernel computes; one that is given goes with `ROW`."""
+    NVFP4 = "nvfp4"
+    """An e4m3 factor for each 16 columns of a row, in atoms, over the tensor's own float32 factor, which is given."""
+    MX = "mx"
+    """A power of two for each 32 columns of a row, in atoms."""
+
+
+FACTORS = {RowScale.NVFP4: NVFP4, RowScale.MX: MX}
+"""The formats of scales that are no float32 numbers: those that block-scaled products read."""
 
 
 NORMS = (RowFunction.RMS_NORM, RowFunction.LAYER_NORM)
@@ -60,7 +68,7 @@ KIND = "rows"
 """The kind of work that operations on rows are."""
 
 BF16, FP16, INT8 = ElementType.BFLOAT16, ElementType.FLOAT16, ElementType.INT8
-E4M3, E5M2 = ElementType.E4M3, ElementType.E5M2
+E4M3, E5M2, E2M1 = ElementType.E4M3, ElementType.E5M2, ElementType.E2M1
 
 
 class RowOperation(Word):
@@ -100,6 +108,8 @@ class RowOperation(Word):
     BF16_E5M2_TENSOR_QUANTIZE = "bf16_e5m2_tensor_quantize", BF16, RowFunction.QUANTIZE, E5M2, RowScale.TENSOR
     FP16_E5M2_TENSOR_QUANTIZE = "fp16_e5m2_tensor_quantize", FP16, RowFunction.QUANTIZE, E5M2, RowScale.TENSOR
     BF16_INT8_TENSOR_QUANTIZE = "bf16_int8_tensor_quantize", BF16, RowFunction.QUANTIZE, INT8, RowScale.TENSOR
+    BF16_NVFP4_QUANTIZE = "bf16_nvfp4_quantize", BF16, RowFunction.QUANTIZE, E2M1, RowScale.NVFP4
+    BF16_MXFP8_QUANTIZE = "bf16_mxfp8_quantize", BF16, RowFunction.QUANTIZE, E4M3, RowScale.MX
 
     def __new__(
         cls,
@@ -156,6 +166,31 @@ class RowOperation(Word):
         return self.scale is not RowScale.NONE
 
     @property
+    def factors(self) -> ScaleFormat | None:
+        """Return the format of Y's scales where they are narrow and lie in atoms; None where they are float32."""
+        return FACTORS.get(self.scale)
+
+    @property
+    def form(self) -> str:
+        """Return the name of Y's format of blocks, such as `nvfp4`; empty where Y has none."""
+        return "" if self.factors is None else tag_of(self.y, self.factors)
+
+    @property
+    def scale_element(self) -> ElementType:
+        """Return the element type of the scales."""
+        return ElementType.FLOAT32 if self.factors is None else self.factors.element
+
+    @property
+    def has_tensor_scale(self) -> bool:
+        """Say whether a float32 scale of all of Y is given beside those of blocks."""
+        return self.factors is not None and self.factors.has_tensor_factor
+
+    @property
+    def multiple(self) -> int:
+        """Return what the columns are a multiple of: elements that share a byte fill whole ones."""
+        return self.y.num_sharing
+
+    @property
     def reduces_rows(self) -> bool:
         """Say whether an element of Y depends on all of its row of X, so that one CTA must read the whole row."""
         return self.is_norm or self.scale is RowScale.ROW
@@ -196,7 +231,7 @@ class RowOperation(Word):
         return 2 * cols if self.is_pair else cols
 
     def num_scales(self, rows: int, cols: int) -> int:
-        """Count the scales that go with Y (rows, cols)."""
+        """Count the scales that go with Y (rows, cols), without what fills atoms up."""
         height, width = self.shape_of_scales(rows, cols)
         return height * width if self.is_quantized else 0
 
@@ -204,6 +239,8 @@ class RowOperation(Word):
         """Return the rows and columns of the scales that go with a quantised Y (rows, cols)."""
         if self.scale is RowScale.TENSOR:
             return 1, 1
+        if self.factors is not None:
+            return self.factors.num_factors(rows, cols)
         return rows, -(-cols // SCALE_BLOCK) if self.scale is RowScale.BLOCK else 1
 
     def num_bytes(self, rows: int, cols: int, *, has_residual: bool = False) -> int:
@@ -215,7 +252,7 @@ class RowOperation(Word):
         moved = self.x.size_of(rows * self.num_columns_of_x(cols)) + self.y.size_of(rows * cols)
         moved += 2 * self.x.size_of(rows * cols) if has_residual else 0
         moved += self.x.size_of(cols) * (self.is_norm + self.has_bias)
-        return moved + ElementType.FLOAT32.size_of(self.num_scales(rows, cols))
+        return moved + self.scale_element.size_of(self.num_scales(rows, cols))
 
 
 MAX_COLS = 2**30

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aot.core.factor_atoms import ATOM_BYTES, factor_positions, num_atoms
+from aot.core.formats import ATOM_ROWS
 from aot.kinds.inputs import pick
 from aot.kinds.rows.call import RowReference, timed_heads, timed_operands
 from aot.kinds.rows.operation import RowScale
@@ -46,14 +48,21 @@ class RowSample:
         lines |= {RowArgument.WEIGHT: one, RowArgument.BIAS: one}
         values: dict[RowArgument, NDArray[np.float64]] = {}
         for argument, placed in timed_operands(problem).items():
-            if not placed.is_written:
+            if not placed.is_written and argument is not RowArgument.TENSOR_SCALE:
                 width = placed.matrix.num_columns
                 positions = lines.get(argument, rows)[:, None] * width + np.arange(width, dtype=np.int64)
                 values[argument] = tilings[argument].values(positions)
-        self._reference = RowReference(problem.operation, values, TIMED)
+        own = tilings.get(RowArgument.TENSOR_SCALE)
+        given = None if own is None else np.float32(own.values(one).item())
+        self._reference = RowReference(problem.operation, values, TIMED, given)
         self._num_rows = len(rows)
         self.spans = [Span(RowArgument.Y, row * problem.cols, problem.cols) for row in rows.tolist()]
-        if problem.operation.is_quantized:
+        self._rows, self._blocks = rows, problem.operation.shape_of_scales(problem.rows, problem.cols)[1]
+        if problem.operation.factors is not None:
+            # Of a row the atoms of all 128: its factors lie apart in each.
+            count = num_atoms(1, self._blocks)[1] * ATOM_BYTES
+            self.spans += [Span(RowArgument.SCALE, row // ATOM_ROWS * count, count) for row in rows.tolist()]
+        elif problem.operation.is_quantized:
             width = problem.operation.shape_of_scales(problem.rows, problem.cols)[1]
             places = [0] if problem.operation.scale is RowScale.TENSOR else rows.tolist()
             self.spans += [Span(RowArgument.SCALE, place * width, width) for place in places]
@@ -68,7 +77,10 @@ class RowSample:
         y, scales = np.stack(bits[: self._num_rows]), bits[self._num_rows :]
         written: dict[RowArgument, Bits] = {RowArgument.Y: y}
         given = None
-        if self._operation.scale is RowScale.TENSOR:
+        if self._operation.factors is not None:
+            places = factor_positions(self._rows % ATOM_ROWS, np.arange(self._blocks, dtype=np.int64), self._blocks)
+            written[RowArgument.SCALE] = np.stack([x[at] for x, at in zip(scales, places, strict=True)])
+        elif self._operation.scale is RowScale.TENSOR:
             given = np.stack(scales)
         elif scales:
             written[RowArgument.SCALE] = np.stack(scales)

@@ -41,7 +41,10 @@ class RowArgument(Word):
     """Tensor (rows, cols) of X's type: X + RESIDUAL, rounded. It may be RESIDUAL itself, or X."""
     SCALE = "scale"
     """Float32 tensor (rows, 1), of blocks (rows, blocks), of a tensor (1, 1), always of two strides: written, or read
-    where it is given; then strides of 0 let one scale serve all."""
+    where it is given; then strides of 0 let one scale serve all. Factors in atoms are bytes: a row for each 128 rows of
+    Y, of the bytes of their atoms, which follow one another."""
+    TENSOR_SCALE = "tensor_scale"
+    """Float32 vector (1): the scale of all of Y, which is given beside the factors of NVFP4."""
     EPS = "eps"
     """float32."""
     WEIGHT_OFFSET = "weight_offset"
@@ -82,6 +85,7 @@ def row_signature_of(operation: RowOperation) -> RowSignature:
         RowArgument.SIN: is_rotary,
         RowArgument.RESIDUAL_OUT: operation.is_norm,
         RowArgument.SCALE: operation.is_quantized,
+        RowArgument.TENSOR_SCALE: operation.has_tensor_scale,
         RowArgument.EPS: operation.is_norm,
         RowArgument.WEIGHT_OFFSET: operation.function is RowFunction.RMS_NORM,
     }

@@ -2,25 +2,47 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from aot.core.element import ElementType
+from aot.core.numerics import encode
 from aot.core.operands import Tensor
 from aot.kinds.inputs import Elements
 from aot.kinds.rows.call import RowCall, RowCase, check_of, draw_rows, row_cases, row_operands, timed_operands
 from aot.kinds.rows.sample import TIMED, RowSample
+from aot.kinds.rows.signature import RowArgument
 from aot.kinds.trial import Placed, Trial
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import numpy as np
-
     from aot.core.numerics import Bits
     from aot.kinds.inputs import Content, Tiling
     from aot.kinds.rows.operation import RowOperation, RowProblem
-    from aot.kinds.rows.signature import RowArgument
     from aot.kinds.rows.tuned import TunedRowKernel
     from aot.kinds.trial import Baseline, Check, SampleLimits
+
+
+NUM_EQUAL = 8
+"""Elements of the pool that a tensor's scale comes from, which are all the same."""
+TENSOR_SCALE = 5.0 / (6 * 448)
+"""The scale of a tensor whose largest magnitude is 5, as of some million of normal values. Source: docs/formats.md."""
+
+
+@dataclass(frozen=True)
+class TensorScale:
+    """The scale of a whole tensor where kernels are timed; satisfies `aot.kinds.inputs.Content`."""
+
+    element: ElementType = ElementType.FLOAT32
+    run: int = 1
+
+    def draw(self, rng: np.random.Generator, num_elements: int) -> Bits:
+        """Return it, several times."""
+        del rng, num_elements
+        return encode(self.element, np.full(NUM_EQUAL, TENSOR_SCALE, np.float32))
 
 
 class RowsTrial(Trial):
@@ -51,9 +73,8 @@ class RowsTrial(Trial):
         return timed_operands(problem)
 
     def content(self, operation: RowOperation, argument: RowArgument) -> Content | None:
-        """Return random elements of X's type."""
-        del argument
-        return Elements(operation.x)
+        """Return random elements of X's type; of a tensor's scale one that suits them."""
+        return TensorScale() if argument is RowArgument.TENSOR_SCALE else Elements(operation.x)
 
     def positions(self, problem: RowProblem, number: int, rng: np.random.Generator) -> Mapping[RowArgument, Bits]:
         """Return nothing: all operands are random elements."""

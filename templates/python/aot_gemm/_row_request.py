@@ -10,12 +10,19 @@ from ._catalogue import ROW_CATALOGUE, RowRow
 PREFIX = "rows "
 """How the binding begins a request of a row operation. Function, element types of x and y, and scales follow."""
 
-_SCALES = {"none": "", "row": "", "block": " with scales of blocks", "tensor": " with one scale"}
+_SCALES = {
+    "none": "",
+    "row": "",
+    "block": " with scales of blocks",
+    "tensor": " with one scale",
+    "nvfp4": " as nvfp4",
+    "mx": " with powers of two in atoms",
+}
 
 
 def find(function: str, x: str, y: str, scale: str) -> RowRow | None:
     """Return the operation of a function and types, whether or not this wheel has it."""
-    return next((row for row in ROW_CATALOGUE if row[1:] == (function, x, y, scale)), None)
+    return next((row for row in ROW_CATALOGUE if row[1:5] == (function, x, y, scale)), None)
 
 
 def is_there(row: RowRow) -> bool:
@@ -39,7 +46,7 @@ def refuse(text: str) -> NoReturn:
     row = find(function, x, y, scale)
     blocks = _SCALES[scale]
     if row is None:
-        known = ", ".join(f"{each.x} to {each.y}{_SCALES[each.scale]}" for each in of_function)
+        known = ", ".join(f"{each.x} to {each.form or each.y + _SCALES[each.scale]}" for each in of_function)
         raise errors.DtypeError(
             f"{function}: there is none of {x} to {y}{blocks}; expected one of {known}; convert x, or ask for "
             "another type"

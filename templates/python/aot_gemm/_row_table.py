@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import _library, _row_request, errors
-from ._catalogue import ROW_CATALOGUE, RowRow
+from ._catalogue import BLOCK_FORMATS, ROW_CATALOGUE, RowRow
 from ._dtypes import dtype_name
 from ._enumerations import BITS, PAIRS, SCALE_BLOCK, TIERS
 from ._manifest import library_of_manifest, manifest
-from ._rows import GRANULARITIES
+from ._rows import GRANULARITIES, format_scales
 from ._states import state_text
 from ._table import extent_of, table_of
 
@@ -63,10 +63,18 @@ def _row_of(function: str, dtype: Any, out_dtype: Any, granularity: Any) -> RowR
         known = ", ".join(map(repr, GRANULARITIES))
         raise errors.UnsupportedError(f"granularity is {errors.show(granularity)}; expected one of {known}")
     x = dtype_name("dtype", dtype)
+    form = format_scales(out_dtype)
+    if form:
+        return _there(function, x, BLOCK_FORMATS[out_dtype].element, form)
     default = "float8_e4m3fn" if function == "quantize" else x
     y = default if out_dtype is None else dtype_name("out_dtype", out_dtype)
     is_row = granularity == "tensor" and function != "quantize"  # one scale is given there, as it may be of rows
     scale = "none" if BITS.get(y) != 8 else "row" if is_row else granularity
+    return _there(function, x, y, scale)
+
+
+def _there(function: str, x: str, y: str, scale: str) -> RowRow:
+    """Return an operation that this wheel has kernels for, or refuse it."""
     row = _row_request.find(function, x, y, scale)
     if row is None or not _row_request.is_there(row):
         _row_request.refuse(f"{_row_request.PREFIX}{function} {x} {y} {scale}")
@@ -76,9 +84,12 @@ def _row_of(function: str, dtype: Any, out_dtype: Any, granularity: Any) -> RowR
 def _num_bytes(row: RowRow, rows: int, cols: int) -> int:
     """Count the fewest bytes that memory must move: `RowOperation.num_bytes` of the toolchain."""
     vectors = {"rms_norm": 1, "layer_norm": 2}.get(row.function, 0)
-    scales = {"none": 0, "row": rows, "block": rows * -(-cols // SCALE_BLOCK), "tensor": 1}[row.scale]
+    if row.form:
+        scales = rows * -(-cols // BLOCK_FORMATS[row.form].block)
+    else:
+        scales = 4 * {"none": 0, "row": rows, "block": rows * -(-cols // SCALE_BLOCK), "tensor": 1}[row.scale]
     x = BITS[row.x] * (rows * cols * (2 if row.function in PAIRS else 1) + vectors * cols)
-    return (x + BITS[row.y] * rows * cols) // 8 + 4 * scales
+    return (x + BITS[row.y] * rows * cols) // 8 + scales
 
 
 def _step_of(table: int, section: int, index: int) -> tuple[dict[str, Any], int]:
@@ -122,7 +133,8 @@ def plan_rows(
         rows: of the result; of "rotary" the heads of all tokens.
         cols: of the result; of "rotary" the elements of a head.
         dtype: element type of x, by name or as torch, NumPy or JAX have it.
-        out_dtype: that of the result; by default x's, and float8_e4m3fn of "quantize".
+        out_dtype: that of the result, or of "quantize" a format of blocks, such as "nvfp4"; by default x's, and
+            float8_e4m3fn of "quantize".
         granularity: as `quantize` has it, of scales that are computed.
         target: as `plan` has it.
 

@@ -6,8 +6,9 @@ import operator
 from typing import Any
 
 from . import _products, errors
+from ._catalogue import BLOCK_FORMATS
 from ._dtypes import dtype_number
-from ._enumerations import BLOCKS, INTERLEAVED, ONE_SCALE, ROUNDS_NORM
+from ._enumerations import BLOCKS, ELEMENTS, INTERLEAVED, MX, NVFP4, ONE_SCALE, ROUNDS_NORM
 
 GRANULARITIES = ("row", "tensor", "block")
 
@@ -235,6 +236,14 @@ def check_granularity(granularity: Any) -> None:
         raise errors.UnsupportedError(f"quantize: granularity is {errors.show(granularity)}; expected one of {known}")
 
 
+def format_scales(dtype: Any) -> str:
+    """Return the scales of a format of blocks, in the words of the catalogue; empty where `dtype` names none."""
+    form = BLOCK_FORMATS.get(dtype) if isinstance(dtype, str) else None
+    if form is None:
+        return ""
+    return "nvfp4" if form.has_tensor_factor else "mx"
+
+
 def scales_of(granularity: str, scale: Any) -> str:
     """Return the scales of the operation that `quantize` takes: one that is given serves rows like one of each."""
     return "row" if granularity == "tensor" and scale is not None else granularity
@@ -249,32 +258,41 @@ def quantize(
     out: Any = None,
     scale_out: Any = None,
 ) -> tuple[Any, Any]:
-    """Compute x / scale, clamped to the range of a type of 8 bits and rounded to it, as a product takes it.
+    """Compute x / scale, clamped to the range of a type of 8 or 4 bits and rounded to it, as a product takes it.
 
     float8_e4m3fn saturates at 448 and float8_e5m2 at 57344, infinities too, and NaN stays NaN; int8 is rounded half to
-    even.
+    even. "nvfp4" and "mxfp8" have a factor for each 16 or 32 columns, in atoms, by the rule of `torch.quantize`.
 
     Args:
         x: (..., cols), as `rms_norm` has it.
-        dtype: float8_e4m3fn, float8_e5m2 or int8, as torch, NumPy or JAX have it or by name.
+        dtype: float8_e4m3fn, float8_e5m2 or int8, as torch, NumPy or JAX have it or by name; or "nvfp4" or "mxfp8".
         granularity: "row" for a scale of each row, "block" for one of each 128 columns of a row, "tensor" for one of
-            all.
-        scale: the scales where they are given, float32: of rows as `rms_norm` has it; not of blocks.
-        out: (..., cols), written to; allocated where it is not given.
+            all; a format of blocks has its own, whatever this is.
+        scale: the scales where they are given, float32: of rows as `rms_norm` has it; not of blocks. Of "nvfp4" one
+            element, the tensor's own factor, which has to be given.
+        out: (..., cols), of "nvfp4" (..., cols / 2) bytes of uint8 or float4_e2m1fn_x2, written to; allocated where it
+            is not given.
         scale_out: (..., 1), of blocks (..., ceil(cols / 128)), or of the tensor one element, float32: what the scales
             are written to where they are computed; allocated where it is not given. Each is the largest magnitude over
             448, of float8_e5m2 over 57344, of int8 over 127, but at least 2^-126, and 1 where all are zero. A NaN
-            among the values makes it one.
+            among the values makes it one. Of "nvfp4" and "mxfp8" the bytes of the atoms, of one dimension, of
+            float8_e4m3fn or float8_e8m0fnu.
 
     Returns:
         The result and the scales: those that were given, or (..., 1), of blocks (..., ceil(cols / 128)), or of the
-        tensor one element, of as many dimensions as x. As scale_x, `linear` takes them as they are.
+        tensor one element, of as many dimensions as x; of "mxfp8" the atoms, and of "nvfp4" a pair of them and `scale`.
+        As scale_x, `linear` takes them as they are.
 
     Raises:
         AotGemmError: one of the classes that `rms_norm` lists.
     """
-    element = dtype_number("quantize: dtype", dtype)
     check_granularity(granularity)
+    form = format_scales(dtype)
+    if form:
+        element, flags = ELEMENTS.index(BLOCK_FORMATS[dtype].element), NVFP4 if form == "nvfp4" else MX
+        values, factors = _products.quantize(x, scale, out, scale_out, element, flags)
+        return values, (factors, scale) if form == "nvfp4" else factors
+    element = dtype_number("quantize: dtype", dtype)
     flags = {"row": 0, "block": BLOCKS, "tensor": ONE_SCALE}[scales_of(granularity, scale)]
     result: tuple[Any, Any] = _products.quantize(x, scale, out, scale_out, element, flags)
     return result

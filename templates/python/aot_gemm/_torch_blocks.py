@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from . import _factors, errors
+from . import _factors, _row_request, _rows, errors
 from ._catalogue import BLOCK_FORMATS, BlockFormat
 
 FORMATS = tuple(BLOCK_FORMATS)
@@ -43,6 +43,9 @@ def quantize(x: Any, dtype: str, *, scale: Any = None) -> tuple[Any, Any]:
     if own is None and scale is not None:
         raise errors.OperandError(f"quantize: got scale, which goes with nvfp4; {name} has factors of blocks alone")
     rows, k = held.shape
+    found = _by_kernel(held, name, own)
+    if found is not None:
+        return found[0].reshape(*x.shape[:-1], found[0].shape[1]), found[1]
     is_packed = form.element == "float4_e2m1fn"
     held_in = torch.uint8 if is_packed else torch.float8_e4m3fn
     values = x.new_empty(rows, k // _PER_BYTE if is_packed else k, dtype=held_in)
@@ -53,6 +56,25 @@ def quantize(x: Any, dtype: str, *, scale: Any = None) -> tuple[Any, Any]:
         values[part] = _pairs(elements) if is_packed else elements
     atoms = _factors.atoms_of(torch, factors)
     return values.reshape(*x.shape[:-1], values.shape[1]), atoms if own is None else (atoms, own)
+
+
+def _by_kernel(x: Any, name: str, own: Any) -> tuple[Any, Any] | None:
+    """Round a tensor (rows, k) by the wheel's kernel.
+
+    None where it has none for the type or for this GPU, and where torch traces, which its own functions are for.
+    """
+    from ._torch_products import is_compiling, is_recorded  # here, since products need what this module has
+
+    if not x.is_cuda or is_compiling() or is_recorded(x) or x.numel() == 0:
+        return None
+    scales = _rows.format_scales(name)
+    row = _row_request.find("quantize", str(x.dtype).removeprefix("torch."), BLOCK_FORMATS[name].element, scales)
+    if row is None or not _row_request.is_there(row):
+        return None
+    try:
+        return _rows.quantize(x, name, scale=own)
+    except errors.ArchitectureError:
+        return None
 
 
 def round_blocks(wide: Any, own: Any, form: BlockFormat) -> tuple[Any, Any]:

@@ -90,7 +90,7 @@ def rows(text):
 
 
 def test_row_operations_are_named_beside_products():
-    named = all_named_operations("default,fp16_rms_norm,bf16_*quantize,-*int8*,-*e5m2*,-*tensor*")
+    named = all_named_operations("default,fp16_rms_norm,bf16_*quantize,-*int8*,-*e5m2*,-*tensor*,-*nvfp4*,-*mx*")
     assert named.products == named_operations(DEFAULT_PRESET)
     assert [x.tag for x in named.others] == ["fp16_rms_norm", "bf16_e4m3_quantize", "bf16_e4m3_block_quantize"]
     assert rows(DEFAULT_PRESET) == []

@@ -61,6 +61,23 @@ def test_a_wrong_kernel_is_found_out(fault, text):
         verify(row_kernel_of(), fault, seed=4)
 
 
+@pytest.mark.parametrize("operation", [x for x in RowOperation if x.factors is not None])
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        ("wrong", "wrong result on RowCase.*: y: [12] of"),
+        ("unwritten", "wrong result on RowCase.*: y: "),
+        ("scales", "wrong result on RowCase.*: scales: 1 of"),
+        ("filled", "1 of 3 bytes behind the factors of rows are not 0"),
+        ("fills rows", "wrote 1 elements outside scale"),
+        ("unstable", "two runs differ in 1|wrong result on RowCase.*: y: 1 of"),
+    ],
+)
+def test_a_wrong_code_or_factor_is_found_out(operation, fault, text):
+    with pytest.raises(VerificationError, match=text):
+        verify(row_kernel_of(operation), fault)
+
+
 def test_a_wrong_scale_is_found_out():
     with pytest.raises(VerificationError, match="scales: 1 of"):
         verify(row_kernel_of(QUANTIZE), "scales")

@@ -174,13 +174,17 @@ enum class RowScale : int32_t {
   kRow,
   kBlock,
   kTensor,
+  kNvfp4,
+  kMx,
 };
-constexpr int32_t kNumRowScales = 4;
+constexpr int32_t kNumRowScales = 6;
 constexpr const char* kRowScaleWords[] = {
     "none",
     "row",
     "block",
     "tensor",
+    "nvfp4",
+    "mx",
 };
 
 constexpr const char* word_of(RowScale value) { return kRowScaleWords[static_cast<int32_t>(value)]; }
@@ -226,11 +230,12 @@ enum class Argument : int32_t {
   kY,
   kResidualOut,
   kScale,
+  kTensorScale,
   kEps,
   kWeightOffset,
   kFlags,
 };
-constexpr int32_t kNumArguments = 27;
+constexpr int32_t kNumArguments = 28;
 constexpr const char* kArgumentWords[] = {
     "a",
     "b",
@@ -256,6 +261,7 @@ constexpr const char* kArgumentWords[] = {
     "y",
     "residual_out",
     "scale",
+    "tensor_scale",
     "eps",
     "weight_offset",
     "flags",

@@ -93,8 +93,10 @@ enum class CallFlag : int32_t {
   kBlocks = 32,
   kOneScale = 64,
   kRoundsNorm = 128,
+  kNvfp4 = 256,
+  kMx = 512,
 };
-constexpr int32_t kAllCallFlags = 255;
+constexpr int32_t kAllCallFlags = 1023;
 
 }  // namespace aot
 

@@ -27,6 +27,8 @@ KERNELS = {
     "bf16_rotary": "row_scalar_32x8_v1x1",
     "bf16_int8_quantize": "row_registers_1024x1_v8x2",
     "bf16_e4m3_block_quantize": "row_registers_16x8_v8x1",
+    "bf16_nvfp4_quantize": "row_registers_128x1_v8x2",
+    "bf16_mxfp8_quantize": "row_scalar_256x1_v1x4",
 }
 X, Y, STREAM = 0x7F0000000000, 0x7F1000000000, 0x1234560
 HEADS = 4
@@ -43,6 +45,8 @@ PARAMETERS = {
     "fp16_rotary": [CUBE, MATRIX, MATRIX, CUBE, 4],
     "bf16_rotary": [CUBE_OF_ALL, BOTH, BOTH, CUBE_OF_ALL, 4],
     "bf16_e4m3_block_quantize": [MATRIX, MATRIX, BOTH, 4],
+    "bf16_nvfp4_quantize": [MATRIX, MATRIX, BOTH, VECTOR, 4],
+    "bf16_mxfp8_quantize": [BOTH, BOTH, BOTH, 4],
 }
 
 
@@ -111,6 +115,8 @@ def arguments_of(key, rows, cols):
                 yield ctypes.c_float(0.0)
             case RowArgument.WEIGHT | RowArgument.BIAS:
                 yield tensor(0, (width,), ())
+            case RowArgument.TENSOR_SCALE:
+                yield tensor(0, (1,), ())
             case RowArgument.SCALE:
                 yield tensor(0, (rows, 1), (1, 1))
             case RowArgument.X | RowArgument.Y if is_rotary:

@@ -1,22 +1,38 @@
 import pytest
 
 from aot.core.element import ElementType
+from aot.core.formats import MX, NVFP4
 from aot.kinds.rows.operation import RowFunction, RowOperation, RowProblem, RowScale
 
 
 @pytest.mark.parametrize("operation", RowOperation)
 def test_a_tag_says_types_scales_and_function(operation):
-    types = [operation.x.tag] + ([operation.y.tag] if operation.y is not operation.x else [])
+    y = operation.form or operation.y.tag
+    types = [operation.x.tag] + ([y] if operation.y is not operation.x else [])
     scale = [operation.scale.value] if operation.scale in (RowScale.BLOCK, RowScale.TENSOR) else []
     assert operation.tag == "_".join([*types, *scale, operation.function.value])
     assert RowOperation(operation.tag) is operation
-    assert operation.is_quantized == (operation.y.bits == 8)
+    assert operation.is_quantized == (operation.y.bits <= 8)
 
 
 def test_the_catalogue_is_ordered_and_every_line_is_its_own():
     lines = {(x.x, x.y, x.function, x.scale) for x in RowOperation}
-    assert len(lines) == len(RowOperation) == 25
-    assert [x.position for x in RowOperation] == list(range(25))
+    assert len(lines) == len(RowOperation) == 27
+    assert [x.position for x in RowOperation] == list(range(27))
+
+
+def test_factors_are_those_of_block_scaled_products():
+    nvfp4, mxfp8 = RowOperation.BF16_NVFP4_QUANTIZE, RowOperation.BF16_MXFP8_QUANTIZE
+    assert (nvfp4.form, nvfp4.factors, nvfp4.has_tensor_scale, nvfp4.multiple) == ("nvfp4", NVFP4, True, 2)
+    assert (mxfp8.form, mxfp8.factors, mxfp8.has_tensor_scale, mxfp8.multiple) == ("mxfp8", MX, False, 1)
+    assert (nvfp4.scale_element, mxfp8.scale_element) == (ElementType.E4M3, ElementType.E8M0)
+    plain = RowOperation.BF16_E4M3_BLOCK_QUANTIZE
+    assert (plain.form, plain.factors, plain.has_tensor_scale, plain.scale_element) == (
+        "",
+        None,
+        False,
+        ElementType.FLOAT32,
+    )
 
 
 def test_an_unknown_tag_is_refused_at_once():
@@ -37,6 +53,8 @@ def test_an_unknown_tag_is_refused_at_once():
         ("bf16_e5m2_quantize", ("fp16_e5m2_quantize",), True),
         ("fp16_e4m3_tensor_quantize", ("bf16_e4m3_tensor_quantize",), False),
         ("bf16_int8_tensor_quantize", (), False),
+        ("bf16_nvfp4_quantize", (), False),
+        ("bf16_mxfp8_quantize", (), False),
     ],
 )
 def test_twins_differ_in_the_type_of_x_alone(tag, twins, reduces):
@@ -54,6 +72,8 @@ def test_twins_differ_in_the_type_of_x_alone(tag, twins, reduces):
         ("bf16_e4m3_block_quantize", 12 * 3 + 3 * 4),
         ("fp16_e5m2_tensor_quantize", 12 * 3 + 4),
         ("fp16_rotary", 2 * 12 * 2),
+        ("bf16_nvfp4_quantize", 12 * 2 + 12 // 2 + 3),
+        ("bf16_mxfp8_quantize", 12 * 3 + 3),
     ],
 )
 def test_bytes_are_what_is_read_and_written_once(tag, num_bytes):
@@ -85,6 +105,8 @@ def test_a_pair_reads_twice_as_many_columns():
         ("bf16_e4m3_quantize", (3, 1), 1),
         ("bf16_e4m3_block_quantize", (3, 2), 1),
         ("bf16_e4m3_tensor_quantize", (1, 1), 3),
+        ("bf16_nvfp4_quantize", (3, 9), 1),
+        ("bf16_mxfp8_quantize", (3, 5), 1),
     ],
 )
 def test_scales_are_of_rows_of_blocks_or_one(tag, shape, num_launches):

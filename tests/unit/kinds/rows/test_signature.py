@@ -19,6 +19,8 @@ SIGNATURES = {
     "e4m3_tensor_quantize": "x y scale flags stream",
     "e5m2_tensor_quantize": "x y scale flags stream",
     "int8_tensor_quantize": "x y scale flags stream",
+    "nvfp4_quantize": "x y scale tensor_scale flags stream",
+    "mxfp8_quantize": "x y scale flags stream",
 }
 
 

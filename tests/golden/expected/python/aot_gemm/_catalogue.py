@@ -157,33 +157,37 @@ class RowRow(NamedTuple):
     x: str
     y: str
     scale: str
-    """`none`, `row`, `block` or `tensor`."""
+    """`none`, `row`, `block` or `tensor`, or what factors in atoms are: `nvfp4` or `mx`."""
+    form: str
+    """The name of Y's format of blocks; empty where it has none."""
 
 
 ROW_CATALOGUE = (
-    RowRow("bf16_rms_norm", "rms_norm", "bfloat16", "bfloat16", "none"),
-    RowRow("fp16_rms_norm", "rms_norm", "float16", "float16", "none"),
-    RowRow("bf16_e4m3_rms_norm", "rms_norm", "bfloat16", "float8_e4m3fn", "row"),
-    RowRow("fp16_e4m3_rms_norm", "rms_norm", "float16", "float8_e4m3fn", "row"),
-    RowRow("bf16_layer_norm", "layer_norm", "bfloat16", "bfloat16", "none"),
-    RowRow("fp16_layer_norm", "layer_norm", "float16", "float16", "none"),
-    RowRow("bf16_e4m3_layer_norm", "layer_norm", "bfloat16", "float8_e4m3fn", "row"),
-    RowRow("bf16_silu_mul", "silu_mul", "bfloat16", "bfloat16", "none"),
-    RowRow("fp16_silu_mul", "silu_mul", "float16", "float16", "none"),
-    RowRow("bf16_e4m3_silu_mul", "silu_mul", "bfloat16", "float8_e4m3fn", "row"),
-    RowRow("bf16_gelu_tanh_mul", "gelu_tanh_mul", "bfloat16", "bfloat16", "none"),
-    RowRow("fp16_gelu_tanh_mul", "gelu_tanh_mul", "float16", "float16", "none"),
-    RowRow("bf16_rotary", "rotary", "bfloat16", "bfloat16", "none"),
-    RowRow("fp16_rotary", "rotary", "float16", "float16", "none"),
-    RowRow("bf16_e4m3_quantize", "quantize", "bfloat16", "float8_e4m3fn", "row"),
-    RowRow("fp16_e4m3_quantize", "quantize", "float16", "float8_e4m3fn", "row"),
-    RowRow("bf16_int8_quantize", "quantize", "bfloat16", "int8", "row"),
-    RowRow("bf16_e4m3_block_quantize", "quantize", "bfloat16", "float8_e4m3fn", "block"),
-    RowRow("bf16_e5m2_quantize", "quantize", "bfloat16", "float8_e5m2", "row"),
-    RowRow("fp16_e5m2_quantize", "quantize", "float16", "float8_e5m2", "row"),
-    RowRow("bf16_e4m3_tensor_quantize", "quantize", "bfloat16", "float8_e4m3fn", "tensor"),
-    RowRow("fp16_e4m3_tensor_quantize", "quantize", "float16", "float8_e4m3fn", "tensor"),
-    RowRow("bf16_e5m2_tensor_quantize", "quantize", "bfloat16", "float8_e5m2", "tensor"),
-    RowRow("fp16_e5m2_tensor_quantize", "quantize", "float16", "float8_e5m2", "tensor"),
-    RowRow("bf16_int8_tensor_quantize", "quantize", "bfloat16", "int8", "tensor"),
+    RowRow("bf16_rms_norm", "rms_norm", "bfloat16", "bfloat16", "none", ""),
+    RowRow("fp16_rms_norm", "rms_norm", "float16", "float16", "none", ""),
+    RowRow("bf16_e4m3_rms_norm", "rms_norm", "bfloat16", "float8_e4m3fn", "row", ""),
+    RowRow("fp16_e4m3_rms_norm", "rms_norm", "float16", "float8_e4m3fn", "row", ""),
+    RowRow("bf16_layer_norm", "layer_norm", "bfloat16", "bfloat16", "none", ""),
+    RowRow("fp16_layer_norm", "layer_norm", "float16", "float16", "none", ""),
+    RowRow("bf16_e4m3_layer_norm", "layer_norm", "bfloat16", "float8_e4m3fn", "row", ""),
+    RowRow("bf16_silu_mul", "silu_mul", "bfloat16", "bfloat16", "none", ""),
+    RowRow("fp16_silu_mul", "silu_mul", "float16", "float16", "none", ""),
+    RowRow("bf16_e4m3_silu_mul", "silu_mul", "bfloat16", "float8_e4m3fn", "row", ""),
+    RowRow("bf16_gelu_tanh_mul", "gelu_tanh_mul", "bfloat16", "bfloat16", "none", ""),
+    RowRow("fp16_gelu_tanh_mul", "gelu_tanh_mul", "float16", "float16", "none", ""),
+    RowRow("bf16_rotary", "rotary", "bfloat16", "bfloat16", "none", ""),
+    RowRow("fp16_rotary", "rotary", "float16", "float16", "none", ""),
+    RowRow("bf16_e4m3_quantize", "quantize", "bfloat16", "float8_e4m3fn", "row", ""),
+    RowRow("fp16_e4m3_quantize", "quantize", "float16", "float8_e4m3fn", "row", ""),
+    RowRow("bf16_int8_quantize", "quantize", "bfloat16", "int8", "row", ""),
+    RowRow("bf16_e4m3_block_quantize", "quantize", "bfloat16", "float8_e4m3fn", "block", ""),
+    RowRow("bf16_e5m2_quantize", "quantize", "bfloat16", "float8_e5m2", "row", ""),
+    RowRow("fp16_e5m2_quantize", "quantize", "float16", "float8_e5m2", "row", ""),
+    RowRow("bf16_e4m3_tensor_quantize", "quantize", "bfloat16", "float8_e4m3fn", "tensor", ""),
+    RowRow("fp16_e4m3_tensor_quantize", "quantize", "float16", "float8_e4m3fn", "tensor", ""),
+    RowRow("bf16_e5m2_tensor_quantize", "quantize", "bfloat16", "float8_e5m2", "tensor", ""),
+    RowRow("fp16_e5m2_tensor_quantize", "quantize", "float16", "float8_e5m2", "tensor", ""),
+    RowRow("bf16_int8_tensor_quantize", "quantize", "bfloat16", "int8", "tensor", ""),
+    RowRow("bf16_nvfp4_quantize", "quantize", "bfloat16", "float4_e2m1fn", "nvfp4", "nvfp4"),
+    RowRow("bf16_mxfp8_quantize", "quantize", "bfloat16", "float8_e4m3fn", "mx", "mxfp8"),
 )

@@ -270,4 +270,6 @@ BATCH_INVARIANT = 16
 BLOCKS = 32
 ONE_SCALE = 64
 ROUNDS_NORM = 128
+NVFP4 = 256
+MX = 512
 """Bits of the field `flags`."""
