@@ -58,7 +58,7 @@ def written_kind(kind: Any) -> Any:
     base, constraint = get_args(kind)
     if kind == RowCandidate:
         return candidate.flat(RowKnobs)
-    return constraint.kind if isinstance(constraint, Form) and constraint.kind is not Any else base
+    return written_kind(constraint.kind) if isinstance(constraint, Form) and constraint.kind is not Any else base
 
 
 def alternative(kind: Any, value: Any) -> Any:

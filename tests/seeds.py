@@ -40,6 +40,8 @@ from aot.core.strict_toml import toml_string
 from aot.core.tile_order import TileOrder
 from aot.families import family_of
 from aot.kinds.gemm.tuned import TunedKernel
+from aot.kinds.rows.candidate import RowKernelKey, row_candidate
+from aot.kinds.rows.dispatch import fallback_table
 from aot.kinds.rows.operation import RowOperation
 from aot.kinds.rows.tuned import TunedRowKernel
 from aot.measure import tuning_set
@@ -134,6 +136,13 @@ SELECTION = selection.Selection(
     Coverage(2, 1, "bf16_kk m3 n4096 k4096", {"n 7 is not a multiple of 8": 1}, {"no kernels of fp16": 2}),
     (selection.Price(KK, 3, 1.25, 1.125, 1.5, "bf16_kk m3 n4096 k4096"),),
     "h100",
+    selection.Stepped(
+        (
+            RowKernelKey(RowOperation.BF16_SILU_MUL, row_candidate("row_scalar", 256, 1, 1, 4)),
+            RowKernelKey(RowOperation.BF16_SILU_MUL, row_candidate("row_registers", 128, 1, 8, 1)),
+        ),
+        fallback_table([RowOperation.BF16_SILU_MUL] * 2),
+    ),
 )
 
 

@@ -37,11 +37,11 @@ from aot.cli.selection import (
     NAMED,
     PREDICTED,
     UNSELECTED,
+    check_products,
     last_selection,
     selection_for,
     selection_with,
     shipped_mode,
-    stepped_with,
 )
 from aot.compile.compiler import Processes
 from aot.compile.workplace import Workplace
@@ -69,8 +69,6 @@ if TYPE_CHECKING:
 VARIOUS = "with targets of which some have a selection and others have none"
 EXTENDED = "with --operations and a committed selection"
 MODES = (NAMED, PREDICTED, LAST, COMMITTED, UNSELECTED, EXTENDED, VARIOUS)
-OTHERS = "aot.others"
-"""Where a context keeps the operations of --operations that are no products."""
 
 
 @dataclass(frozen=True)
@@ -145,16 +143,17 @@ def _source(context: click.Context, wanted: _Wanted) -> tuple[TableSource, Cover
         why = "--predicted" if values["predicted"] else "--operations"
         click.echo(f"{left}, made here last, is left aside, since {why} was given", err=True)
     chosen = _selection(context, wanted)
+    check_products(chosen)
     shapes = {COMMITTED: pipeline.COMMITTED_SHAPES, EXTENDED: values["shapes"]}.get(mode)
-    found = gate.covered(chosen, load_shape_set(shapes) if shapes else None, values["operations"])
+    asked = values["operations"].products if values["operations"] else None
+    found = gate.covered(chosen, load_shape_set(shapes) if shapes else None, asked)
     if values["require_measured"]:
         gate.require_measured(found)
     if found and found.num_general:
         click.echo(f"warning: {device.name}: {found.text_of_general}", err=True)
     tell(selection_tables.selection_summary(chosen))
     gate.check_heldout(chosen, *values["max_heldout_regret"])
-    stepped = stepped_with(context.meta[OTHERS], device) if context.meta[OTHERS] else None
-    return TableSource(chosen, device, pipeline.times_behind(chosen, None, RECORDS), found, stepped), found
+    return TableSource(chosen, device, pipeline.times_behind(chosen, None, RECORDS), found), found
 
 
 def said(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> str:
@@ -310,8 +309,6 @@ def build(context: click.Context, /, **values: Any) -> None:
     check_version(number)
     dist = values["dist"] or check_folder(Path("dist"))
     wanted = _wanted(values, is_target_given=is_given(context, "target"))
-    named = values["operations"]
-    context.params["operations"], context.meta[OTHERS] = (named.products, named.others) if named else (None, ())
     found = [_source(context, x) for x in wanted]
     workplace = Workplace(compilers=Processes(values["jobs"]), verbose=values["verbose"])
     built = make_wheel(

@@ -34,7 +34,6 @@ from aot.cli.selection import (
     selection_for,
     selection_with,
     shipped_mode,
-    stepped_with,
 )
 from aot.compile.compiler import Processes
 from aot.compile.legal_keys import legal_keys
@@ -140,13 +139,9 @@ def _keys(context: click.Context, device: Target, emulated: Target) -> list[AnyK
         asked = named or all_named_operations(DEFAULT_PRESET)
         keys += legal_keys(asked.operations, emulated, values["sample"], patterns)
     elif source == WITH_OPERATIONS:
-        if named.products:
-            is_predicted = values["predicted"]
-            keys += selection_with(context, device, named.products, is_predicted=is_predicted).kernels
-        if named.others:
-            keys += stepped_with(named.others, device).kernels
+        keys += selection_with(context, device, named, is_predicted=values["predicted"]).all_kernels
     else:
-        keys += selection_for(context, source, device, values["selection"]).kernels
+        keys += selection_for(context, source, device, values["selection"]).all_kernels
     kept = [x for x in keys if patterns.keep(x.candidate.name)]
     legal = [x for x in kept if isinstance(check(x.candidate, x.operation, emulated), Accepted)]
     if len(legal) < len(kept):

@@ -11,7 +11,7 @@ import click
 from aot.cli.deb import stated_maintainer
 from aot.cli.options import JOBS, OUTPUT_FOLDER, RECORDS, VERBOSE, options
 from aot.cli.output import JSON, show, tell
-from aot.cli.selection import Request, select
+from aot.cli.request import Request, select
 from aot.compile.compiler import Processes
 from aot.compile.workplace import Workplace
 from aot.core.errors import VerificationError

@@ -15,6 +15,7 @@ from aot.cli.selection import (
     MODES,
     NAMED,
     RECORDED,
+    check_products,
     selection_of,
     target_name,
     told_mode,
@@ -63,6 +64,7 @@ def report(context: click.Context, /, **values: Any) -> None:
     """
     output = values["output"] or check_output(REPORTS / f"{load_target(target_name(context)).name}.html")
     chosen = selection_of(context, told_mode(values))
+    check_products(chosen)
     path = values["record"] or RECORDS / f"{chosen.record}.jsonl.gz"
     is_measured = chosen.provenance == PROVENANCE_MEASURED
     with waiting("read the record"):

@@ -10,10 +10,10 @@ import click
 
 from aot.cli import selection_tables
 from aot.cli.options import (
+    ANY_OPERATIONS_TYPE,
     ASKED_OPERATIONS,
     CROSSED_OPERATIONS,
     EPILOGUES,
-    OPERATIONS,
     OPERATIONS_AXIS,
     OUTPUT_FILE,
     RECORDS,
@@ -32,14 +32,16 @@ from aot.cli.options import (
     options,
 )
 from aot.cli.output import JSON, show, tell
-from aot.cli.selection import MODES, PREDICTED, Request, select, selection_of, told_mode, told_options
+from aot.cli.request import Request, select
+from aot.cli.selection import MODES, PREDICTED, selection_of, told_mode, told_options
 from aot.compile.workplace import ARTIFACTS
 from aot.core.constraints import MAX_EXTENT
 from aot.core.epilogue import Epilogue
 from aot.core.problem import Problem
 from aot.core.progress import waiting
-from aot.core.target import load_target
+from aot.core.target import Target, load_target
 from aot.core.whole_file import check_output
+from aot.kinds.named_operations import HELP, NamedOperations
 from aot.package.tried import tried
 from aot.select import pipeline
 from aot.select.coverage import coverage
@@ -121,7 +123,8 @@ AXES = (
 
 
 @click.command(name="select", cls=Command, axes=AXES)
-@options(TARGET, SHAPES, kernels_option(only=[CHOSEN]), OPERATIONS, *LIMITS)
+@options(TARGET, SHAPES, kernels_option(only=[CHOSEN]), *LIMITS)
+@option("--operations", type=ANY_OPERATIONS_TYPE, help=HELP)
 @option(
     "--record",
     only=[MEASURED],
@@ -197,8 +200,12 @@ def select_command(context: click.Context, /, **values: Any) -> None:
     model, a --shapes that is given has kernels of the layouts it asks for; the general kernel answers the others.
 
     An operation of --operations that was not measured gets some of the kernels of an equivalent one, where that was,
-    and else what the cost model selects; its rows say that they are predicted.
+    and else what the cost model selects; its rows say that they are predicted. Operations on rows are selected by all
+    records of the target, unless --record names one, and scored on measured sizes that are left out in turn.
     """
+    named = values["operations"] or NamedOperations(())
+    if named.others and values["like"]:
+        raise click.UsageError("--like is of products: select operations on rows by themselves, without --like")
     mean, worst = values["max_regret"] or (None, None)
     device = load_target(values["target"])
     path = values["output"] or check_output(SELECTIONS / f"{device.name}.json")
@@ -219,7 +226,9 @@ def select_command(context: click.Context, /, **values: Any) -> None:
         heldout=values["heldout"],
         named_weight=values["named_weight"],
         epilogues=tuple(map(Epilogue, values["epilogues"])),
-        operations=values["operations"] or (),
+        operations=named.products,
+        others=named.others,
+        other_records=_other_records(values, device),
         curve=values["curve"],
         batch_invariant=values["batch_invariant"],
         unaligned=values["unaligned"],
@@ -230,8 +239,18 @@ def select_command(context: click.Context, /, **values: Any) -> None:
     selection = select(request)
     write_selection(path, selection)
     show(lambda: {"path": path, **selection_facts(selection)}, lambda: selection_tables.selection_summary(selection))
-    tell(f"wrote {path}; next: aot build --target {selection.target} --selection {path}")
-    tell(gate.coverage_text(selection.coverage))
+    if selection.table.sections:
+        tell(f"wrote {path}; next: aot build --target {selection.target} --selection {path}")
+        tell(gate.coverage_text(selection.coverage))
+    else:
+        tell(f"wrote {path}; --keep joins what it has with the products of a selection, of which every wheel has some")
+
+
+def _other_records(values: Mapping[str, Any], device: Target) -> tuple[Path, ...]:
+    """List the records that operations of other kinds than products are selected by."""
+    if values["record"] or values["predicted"]:
+        return () if values["predicted"] else (values["record"],)
+    return tuple(pipeline.records_of(device, RECORDS))
 
 
 def selection_facts(selection: Selection) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,20 +10,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aot.cli.options import RECORDS, SELECTIONS, Decorator, is_given, option, options, shapes_option
-from aot.core.epilogue import Epilogue
+from aot.cli.request import Request, select, select_others
 from aot.core.errors import SelectionError
 from aot.core.operation import Operation
 from aot.core.progress import waiting
-from aot.core.shape_set import ShapeSet, load_shape_set
+from aot.core.shape_set import load_shape_set
 from aot.core.target import Target, load_target
+from aot.kinds.named_operations import NamedOperations
 from aot.select import pipeline
 from aot.select.join import joined, operations_of, restricted
-from aot.select.portfolio.objective import NAMED_WEIGHT, Objective, SelectionLimits
 from aot.select.reuse.narrow import narrowed
 from aot.select.reuse.siblings import as_sibling, sibling_in
 from aot.select.selection import Selection, read_selection
-from aot.select.table.stepped import SteppedSelection, select_stepped, times_of
-from aot.space.calibration import constants_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,127 +68,6 @@ def check_target(selection: Selection, device: Target, context: click.Context) -
         )
 
 
-@dataclass(frozen=True)
-class Request:
-    """What a new selection is asked to be; the defaults are those of `aot select`, but for the curve."""
-
-    target: Target
-    shapes: str
-    is_default_shapes: bool
-    """Whether the shape set was not asked for: a wheel by the model then has kernels of every layout."""
-    record: Path | None = None
-    """None: by the cost model."""
-    limits: SelectionLimits = field(default_factory=SelectionLimits)
-    kernels: str = ""
-    calibration: Path | None = None
-    heldout: str = "atlas_heldout"
-    incumbent: Path | None = None
-    """The selection that ties go to."""
-    like: Path | None = None
-    """Another target's selection whose kernels and table are taken."""
-    keep: Path | None = None
-    """A selection of the same target whose operations are kept, but for those that are selected."""
-    named_weight: float = NAMED_WEIGHT
-    epilogues: tuple[Epilogue, ...] = ()
-    """Those that kernels are chosen for by imputed times."""
-    operations: tuple[Operation, ...] = ()
-    """The only ones that it is to have; where there are none, those of the record or of the shape set."""
-    curve: bool = False
-    batch_invariant: bool = False
-    unaligned: bool = True
-    """Whether 16-bit products get tables for what is not aligned."""
-    only_unaligned: bool = False
-    """Whether only the tables of `keep` for what is not aligned are chosen anew."""
-
-
-def select(request: Request) -> Selection:
-    """Select, from a record or by the cost model.
-
-    Raises:
-        AotError: see aot.select.pipeline.
-    """
-    shapes = load_shape_set(request.shapes)
-    objective = Objective(
-        request.limits,
-        read_selection(request.incumbent) if request.incumbent else None,
-        shapes,
-        request.named_weight,
-        request.epilogues,
-        shapes.having(request.operations) if request.operations else (),
-        unaligned=request.unaligned,
-        batch_invariant=request.batch_invariant,
-        with_curves=request.curve,
-        like=_like(request),
-    )
-    kept = _kept(request)
-    if request.only_unaligned and kept is not None:
-        heldout = load_shape_set(request.heldout) if request.heldout else None
-        with waiting("select kernels for what is not aligned") as at:
-            told = replace(objective, progress=at, operations=())
-            return pipeline.select_unaligned(kept, request.record, request.target, told, request.kernels, heldout)
-    with waiting("select kernels") as at:
-        chosen = _selected(request, shapes, replace(objective, progress=at))
-    if kept is None:
-        return chosen
-    rest = [x for x in operations_of(kept) if x not in operations_of(chosen)]
-    both = joined(chosen, restricted(kept, rest)) if rest else chosen
-    return replace(both, coverage=replace(objective, operations=()).covered(both.table, both.kernels))
-
-
-def _like(request: Request) -> Selection | None:
-    """Read the other target's selection: of what operations are asked for.
-
-    Raises:
-        SelectionError: it has no table of one.
-    """
-    if request.like is None:
-        return None
-    found = read_selection(request.like)
-    tags = [x.tag for x in operations_of(found)]
-    missing = [x.tag for x in request.operations if x.tag not in tags]
-    if missing:
-        raise SelectionError(
-            f"{request.like} has no table of {', '.join(missing)}; give --operations some of what it has, "
-            f"{', '.join(tags)}"
-        )
-    return restricted(found, request.operations) if request.operations else found
-
-
-def _kept(request: Request) -> Selection | None:
-    """Read the selection whose other operations are kept, before anything is selected.
-
-    Raises:
-        SelectionError: it is of another target.
-    """
-    if request.keep is None:
-        return None
-    kept = read_selection(request.keep)
-    if kept.target != request.target.name:
-        raise SelectionError(
-            f"{request.keep} is of {kept.target}, and {request.target.name} is selected for; give --keep a selection "
-            f"of {request.target.name}, or --target {kept.target}"
-        )
-    return kept
-
-
-def _selected(request: Request, shapes: ShapeSet, objective: Objective) -> Selection:
-    if request.record is None:
-        constants = constants_of(request.calibration, request.target.name)
-        is_default = request.is_default_shapes and not request.operations
-
-        def selected(told: Objective) -> Selection:
-            target, patterns = request.target, request.kernels
-            return pipeline.select_predicted(shapes, target, told, patterns, constants, any_layout=is_default)
-
-        chosen, more = selected(objective), (request.target.default_operations or ()) if is_default else ()
-        if not more:
-            return chosen
-        both = joined(chosen, selected(replace(objective, operations=shapes.having(more))))
-        return replace(both, coverage=objective.covered(both.table, both.kernels))
-    heldout = load_shape_set(request.heldout) if request.heldout else None
-    return pipeline.select_measured(request.record, request.target, objective, request.kernels, heldout)
-
-
 def _select_anew(
     context: click.Context, device: Target, record: Path | None, operations: tuple[Operation, ...] = ()
 ) -> Selection:
@@ -200,13 +77,13 @@ def _select_anew(
 
 
 def selection_with(
-    context: click.Context, device: Target, operations: tuple[Operation, ...], *, is_predicted: bool
+    context: click.Context, device: Target, operations: NamedOperations, *, is_predicted: bool
 ) -> Selection:
     """Make the selection of some operations: what the committed ones have of them, and what is selected for the others.
 
     The others get the kernels and the table of a sibling that a committed selection has, unless they were timed
     themselves or --shapes is given. Where there is none, they get kernels by the target's record where an equivalent
-    operation was measured, else by the cost model.
+    operation was measured, else by the cost model. Operations of other kinds have no siblings.
 
     Args:
         context: of a command with the option --shapes.
@@ -217,12 +94,18 @@ def selection_with(
     Raises:
         AotError: see aot.select.pipeline.
     """
+    products = operations.products
     if is_predicted:
-        return _select_anew(context, device, None, operations)
-    parts, others = _shipped(operations, device, takes_siblings=not is_given(context, "shapes"))
-    for record, asked in pipeline.records_for(others, device, RECORDS).items():
+        parts = [_select_anew(context, device, None, products)] if products else []
+        parts += [select_others(operations.others, device, ())] if operations.others else []
+        return reduce(joined, parts)
+    parts, left = _shipped(operations.operations, device, takes_siblings=not is_given(context, "shapes"))
+    named = NamedOperations(tuple(left))
+    for record, asked in pipeline.records_for(named.products, device, RECORDS).items():
         click.echo(f"{', '.join(asked)}: by {record or 'the cost model'}", err=True)
         parts.append(_select_anew(context, device, record, tuple(asked)))
+    if named.others:
+        parts.append(select_others(named.others, device, pipeline.records_of(device, RECORDS)))
     return reduce(joined, parts)
 
 
@@ -245,7 +128,8 @@ def selection_for_shapes(path: str, device: Target) -> Selection | None:
     if incumbent is None:
         return None
     shapes = load_shape_set(path)
-    parts, others = _shipped(shapes.operations, device, takes_siblings=True)
+    parts, left = _shipped(shapes.operations, device, takes_siblings=True)
+    others = NamedOperations(tuple(left)).products
     for record, asked in pipeline.records_for(others, device, RECORDS).items():
         click.echo(f"{', '.join(asked)}: by {record or 'the cost model'}", err=True)
         request = Request(device, path, is_default_shapes=False, record=record, incumbent=incumbent)
@@ -256,8 +140,8 @@ def selection_for_shapes(path: str, device: Target) -> Selection | None:
 
 
 def _shipped(
-    operations: Sequence[Operation], device: Target, *, takes_siblings: bool
-) -> tuple[list[Selection], list[Operation]]:
+    operations: Sequence[AnyOperation], device: Target, *, takes_siblings: bool
+) -> tuple[list[Selection], list[AnyOperation]]:
     """Take what committed selections have of some operations, or of their siblings; return the other operations too."""
     committed: list[Selection] = []
     parts: list[Selection] = []
@@ -271,18 +155,10 @@ def _shipped(
         others = [x for x in others if x not in known]
         if known:
             parts.append(restricted(selection, known))
-    adopted = _as_siblings(others, committed, device) if takes_siblings else {}
+    products = NamedOperations(tuple(others)).products
+    adopted = _as_siblings(products, committed, device) if takes_siblings else {}
     parts += adopted.values()
     return parts, [x for x in others if x not in adopted]
-
-
-def stepped_with(operations: Sequence[AnyOperation], device: Target) -> SteppedSelection:
-    """Select kernels of operations that are no products by the target's committed records, else by the cost model."""
-    times = times_of(operations, pipeline.records_of(device, RECORDS))
-    predicted = [x.tag for x in operations if x not in times]
-    if predicted:
-        click.echo(f"{', '.join(predicted)}: by the cost model", err=True)
-    return select_stepped(operations, device, times)
 
 
 def _as_siblings(
@@ -334,6 +210,20 @@ def told_mode(values: Mapping[str, Any]) -> str:
     if values["record"] and not values["predicted"]:
         return RECORDED
     return shipped_mode(load_target(values["target"]), is_predicted=values["predicted"])
+
+
+def check_products(selection: Selection) -> None:
+    """Refuse a selection without products, of which every wheel has some.
+
+    Raises:
+        SelectionError: it has none.
+    """
+    if not selection.table.sections:
+        tags = ", ".join(x.tag for x in operations_of(selection))
+        raise SelectionError(
+            f"the selection is of {tags} alone; expected products too; join them: aot select --target "
+            f"{selection.target} --operations {tags.replace(' ', '')} --keep a selection of products"
+        )
 
 
 def selection_of(context: click.Context, mode: str) -> Selection:

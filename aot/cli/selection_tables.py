@@ -6,12 +6,21 @@ from typing import TYPE_CHECKING
 
 from aot.cli.tables import table
 from aot.core.measurement import PROVENANCE_PREDICTED
+from aot.kinds.gemm.kind import GEMM
+from aot.kinds.rows.kind import ROWS
 from aot.select.coverage import called, only_fallback
 from aot.select.selection import BY_IMPUTED_TIMES
 
 if TYPE_CHECKING:
     from aot.select.score.diff import Difference
     from aot.select.selection import Curve, Regret, Selection
+
+_HELD_OUT = {
+    (GEMM.name, 1): "tuned (n, k), other m",
+    (GEMM.name, 2): "other (n, k)",
+    (ROWS.name, 2): "each in turn",
+}
+"""What was held out, by kind and tier."""
 
 BAR = 40
 """Widest bar of a plot, in characters."""
@@ -49,7 +58,7 @@ def _fallback_rows(selection: Selection, num_columns: int) -> list[tuple[object,
 def _selection_head(selection: Selection) -> str:
     like = f", as chosen for {selection.like}" if selection.like else ""
     said = called(selection.provenance, selection.coverage)
-    return f"{selection.target}: {len(selection.kernels)} kernels{like}, {said} ({selection.record})"
+    return f"{selection.target}: {len(selection.all_kernels)} kernels{like}, {said} ({selection.record})"
 
 
 def _predicted_summary(selection: Selection) -> str:
@@ -106,7 +115,7 @@ def heldout_table(selection: Selection) -> str:
     rows = [
         (
             x.operation.tag,
-            "tuned (n, k), other m" if x.tier == 1 else "other (n, k)",
+            _HELD_OUT[x.operation.kind, x.tier],
             x.num_problems,
             x.num_unmeasured,
             *map(_percent, (x.bucketing_loss_mean, x.bucketing_loss_worst, x.mean, x.worst)),

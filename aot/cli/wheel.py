@@ -26,8 +26,9 @@ from aot.cli.options import (
     options,
 )
 from aot.cli.output import JSON, show
+from aot.cli.request import Request, select
 from aot.cli.select import selection_facts
-from aot.cli.selection import Request, select, selection_for_shapes
+from aot.cli.selection import selection_for_shapes
 from aot.cli.shapes import CONFIG_AXIS, CONFIG_OPTIONS, configured_shapes
 from aot.cli.tune import PRUNE
 from aot.compile.compiler import Processes

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from aot.select.coverage import Coverage
     from aot.select.selection import Selection
-    from aot.select.table.stepped import SteppedSelection
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 MAX_NAME = 64
@@ -72,9 +71,9 @@ def check_version(version: str) -> str:
     return version
 
 
-def selection_hash(*selections: Selection, stepped: Sequence[SteppedSelection] = ()) -> str:
+def selection_hash(*selections: Selection) -> str:
     """Return the first digits of the SHA-256 of one selection's canonical JSON, or of those of several."""
-    contents = [json_line(x) for x in (*selections, *stepped)]
+    contents = [json_line(x) for x in selections]
     return hashlib.sha256("\n".join(contents).encode()).hexdigest()[:HASH_DIGITS]
 
 
@@ -92,7 +91,6 @@ def _words(target: str) -> str:
 def wheel_version(
     version: str,
     *selections: Selection,
-    stepped: Sequence[SteppedSelection] = (),
     coverages: Sequence[Coverage | None] = (),
 ) -> str:
     """Return the version of a wheel: the toolchain's, or the user's, and what its tables are.
@@ -107,7 +105,6 @@ def wheel_version(
     Args:
         version: the toolchain's, or the user's.
         selections: one for each table.
-        stepped: those of operations of other kinds.
         coverages: how each table answers what it was made for; where none are given, by the selections' own account.
     """
     known = coverages or [x.coverage for x in selections]
@@ -119,4 +116,4 @@ def wheel_version(
         parts += [_words(x.target) for x in measured] if len(measured) < len(selections) else []
     else:
         parts += [str(PROVENANCE_PREDICTED)]
-    return f"{version}+{'.'.join([*parts, f'h{selection_hash(*selections, stepped=stepped)}'])}"
+    return f"{version}+{'.'.join([*parts, f'h{selection_hash(*selections)}'])}"

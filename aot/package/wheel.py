@@ -28,11 +28,10 @@ from aot.package.manifest import MANIFEST_VERSION, ElementBits, Manifest, WheelT
 from aot.package.pack import lock_text
 from aot.package.states import executions_of, measured_kernels, measured_steps, with_states
 from aot.select.coverage import Coverage
-from aot.select.join import renumbered
+from aot.select.join import renumbered, renumbered_steps
 from aot.select.score.invariance import has_one_order
 from aot.select.score.tiles import tile_notes
 from aot.select.selection import Selection
-from aot.select.table.stepped import SteppedSelection, renumbered_steps
 from aot.space.widths import shared
 
 DEFAULT_PACKAGE = "aot-gemm"
@@ -48,8 +47,6 @@ class TableSource:
     """The measured times behind the selection, by which bigger tiles are compared."""
     coverage: Coverage | None = None
     """How the selection answers what it was made for, where it does not say so itself."""
-    stepped: SteppedSelection | None = None
-    """Operations of the other kinds; None where the wheel is to have none."""
 
 
 def shared_kernels(sources: Sequence[TableSource]) -> dict[KernelKey, Target]:
@@ -87,7 +84,8 @@ def _wheel_table(
     is_predicted = selection.provenance == PROVENANCE_PREDICTED
     table = renumbered(selection.table, lambda index: numbers[selection.kernels[index]])
     calls = {key.operation.call: key.operation for key in numbers}
-    stepped = renumbered_steps(source.stepped, other_numbers) if source.stepped else None
+    kernels = selection.others.kernels
+    stepped = renumbered_steps(selection.others.table, lambda index: other_numbers[kernels[index]])
     return WheelTable(
         **vars(device_table(target, table, stepped)),
         provenance=selection.provenance,
@@ -107,7 +105,7 @@ def _measured(sources: Sequence[TableSource]) -> set[AnyKey]:
     found: set[AnyKey] = set()
     for x in sources:
         found |= measured_kernels(x.selection.table, x.selection.kernels, x.timed or {})
-        found |= measured_steps(x.stepped.table, x.stepped.kernels) if x.stepped else set()
+        found |= measured_steps(x.selection.others.table, x.selection.others.kernels)
     return found
 
 
@@ -143,7 +141,6 @@ def manifest_of(
         version=version_of(
             wheel_version,
             *(source.selection for source in sources),
-            stepped=[x.stepped for x in sources if x.stepped],
             coverages=[x.coverage or x.selection.coverage for x in sources],
         ),
         arch=target.arch,
@@ -203,7 +200,7 @@ def _compiled(sources: Sequence[TableSource], workplace: Workplace) -> list[Arti
     for target in dict.fromkeys(kernels.values()):
         keys = [key for key, built_for in kernels.items() if built_for == target]
         found |= {x.kernel.key: x for x in _whole(*compile_shipped(keys, target, workplace))}
-    others = list(dict.fromkeys(key for source in sources if source.stepped for key in source.stepped.kernels))
+    others: list[AnyKey] = list(dict.fromkeys(key for source in sources for key in source.selection.others.kernels))
     found |= {x.kernel.key: x for x in _whole(*compile_all(others, sources[0].target, workplace))} if others else {}
     return [found[key] for key in (*kernels, *others)]
 

@@ -51,7 +51,7 @@ class Cell:
 class Scored:
     """A look-up of a problem, and whether both of its times were measured in the problem's own element type."""
 
-    found: LookUp
+    found: LookUp[Problem]
     is_own: bool
 
 
@@ -96,7 +96,7 @@ class OperationFacts:
     cells: tuple[Cell, ...]
     inside: tuple[Scored, ...]
     """The problems that were selected on; empty without a record, as the next three."""
-    outside: tuple[LookUp, ...]
+    outside: tuple[LookUp[Problem], ...]
     """The problems that were held out, in both tiers."""
     failures: tuple[Failure, ...]
     unchosen: tuple[Unchosen, ...]
@@ -113,7 +113,7 @@ class OperationFacts:
         """List the rows whose time was measured."""
         return [cell for cell in self.cells if cell.is_measured]
 
-    def outside_of(self, tier: Tier) -> list[LookUp]:
+    def outside_of(self, tier: Tier) -> list[LookUp[Problem]]:
         """List the held-out problems that fell to a tier."""
         return [item for item in self.outside if item.tier is tier]
 
@@ -204,7 +204,7 @@ def _inside(section: Section, selection: Selection, own: Times, filled: Times) -
     return tuple(Scored(x, x.chosen in own[x.problem] and x.best in own[x.problem]) for x in found)
 
 
-def _same_heldout(stated: Sequence[HeldOut], outside: Sequence[LookUp], record: str) -> None:
+def _same_heldout(stated: Sequence[HeldOut], outside: Sequence[LookUp[Problem]], record: str) -> None:
     """Refuse held-out problems that are not those that the selection was scored on.
 
     Raises:

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 from aot.core.dispatch import DispatchTable, Row, Section
 from aot.core.measurement import PROVENANCE_MEASURED
-from aot.select.selection import BY_COST_MODEL, BY_IMPUTED_TIMES
+from aot.kinds.rows.dispatch import RowColumn, RowTable
+from aot.select.selection import BY_COST_MODEL, BY_IMPUTED_TIMES, Stepped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from aot.core.candidate import KernelKey
     from aot.core.operation import Operation
+    from aot.core.work import AnyOperation
     from aot.select.selection import Regret, Selection
 
 
@@ -32,6 +34,20 @@ def renumbered(table: DispatchTable, number: Callable[[int], int]) -> DispatchTa
     return DispatchTable(tuple(map(section_of, table.sections)))
 
 
+def renumbered_steps(table: RowTable, number: Callable[[int], int]) -> RowTable:
+    """Return a table of steps whose kernels have other numbers."""
+
+    def moved(column: RowColumn) -> RowColumn:
+        return replace(column, steps=tuple(replace(x, kernel=number(x.kernel)) for x in column.steps))
+
+    return RowTable(
+        tuple(
+            replace(section, columns=tuple(map(moved, section.columns)), fallback=number(section.fallback))
+            for section in table.sections
+        )
+    )
+
+
 def named_kernels(section: Section) -> set[int]:
     """Return the kernels that a section names, its fallback among them."""
     rows = (row for ladder in section.ladders for row in ladder.rows)
@@ -46,12 +62,25 @@ def only_named(kernels: Sequence[KernelKey], table: DispatchTable) -> tuple[tupl
     return tuple(kernels[x] for x in used), renumbered(table, numbers.__getitem__)
 
 
-def operations_of(selection: Selection) -> tuple[Operation, ...]:
-    """List the operations that a selection has a table of."""
+def products_of(selection: Selection) -> tuple[Operation, ...]:
+    """List the products that a selection has a table of."""
     return tuple(section.operation for section in selection.table.sections)
 
 
-def restricted(selection: Selection, operations: Collection[Operation]) -> Selection:
+def operations_of(selection: Selection) -> tuple[AnyOperation, ...]:
+    """List the operations that a selection has a table of: products, then those of the other kinds."""
+    return (*products_of(selection), *(section.operation for section in selection.others.table.sections))
+
+
+def _restricted_steps(stepped: Stepped, operations: Collection[AnyOperation]) -> Stepped | None:
+    sections = tuple(x for x in stepped.table.sections if x.operation in operations)
+    kept = [i for i, key in enumerate(stepped.kernels) if key.operation in operations]
+    numbers = {old: new for new, old in enumerate(kept)}
+    table = renumbered_steps(RowTable(sections), numbers.__getitem__)
+    return Stepped(tuple(stepped.kernels[i] for i in kept), table) if kept else None
+
+
+def restricted(selection: Selection, operations: Collection[AnyOperation]) -> Selection:
     """Keep some of a selection's operations: their kernels, tables, regrets and scores. It says no coverage."""
     sections = tuple(x for x in selection.table.sections if x.operation in operations)
     fallbacks = {section.fallback for section in sections}
@@ -67,6 +96,7 @@ def restricted(selection: Selection, operations: Collection[Operation]) -> Selec
         table=renumbered(DispatchTable(sections), lambda index: numbers[index]),
         coverage=None,
         prices=tuple(x for x in selection.prices or () if x.operation in operations) or None,
+        stepped=_restricted_steps(selection.others, operations),
     )
 
 
@@ -80,12 +110,22 @@ def _regrets(selection: Selection) -> tuple[Regret, ...]:
     )
 
 
+def _joined_steps(first: Stepped, second: Stepped) -> Stepped | None:
+    moved = renumbered_steps(second.table, lambda index: index + len(first.kernels))
+    sections = sorted((*first.table.sections, *moved.sections), key=lambda x: x.operation.position)
+    kernels = (*first.kernels, *second.kernels)
+    return Stepped(kernels, RowTable(tuple(sections))) if kernels else None
+
+
 def joined(first: Selection, second: Selection) -> Selection:
     """Join two selections of one target that have no operation in common.
 
     It is measured where one of them is, and rests on that one's record and conditions; rows keep what they say of
-    themselves. It says no coverage, and that it is as chosen for another target only where both are.
+    themselves. Where both are, or none, and one alone has products, it rests on that one's. It says no coverage, and
+    that it is as chosen for another target only where both are.
     """
+    alike = [x for x in (first, second) if x.provenance == PROVENANCE_MEASURED] or [second, first]
+    base = next((x for x in alike if x.table.sections), alike[0])
     kernels = tuple(dict.fromkeys([*first.kernels, *second.kernels]))
     numbers = {key: number for number, key in enumerate(kernels)}
     moved = [
@@ -94,7 +134,7 @@ def joined(first: Selection, second: Selection) -> Selection:
     ]
     sections = sorted((s for table in moved for s in table.sections), key=lambda x: x.operation.position)
     return replace(
-        first if first.provenance == PROVENANCE_MEASURED else second,
+        base,
         regrets=(*_regrets(first), *_regrets(second)),
         curves=(*first.curves, *second.curves),
         heldout=(*first.heldout, *second.heldout),
@@ -104,4 +144,5 @@ def joined(first: Selection, second: Selection) -> Selection:
         coverage=None,
         like=first.like if first.like == second.like else None,
         prices=(*(first.prices or ()), *(second.prices or ())) or None,
+        stepped=_joined_steps(first.others, second.others),
     )

@@ -6,7 +6,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, reduce
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,24 +21,28 @@ from aot.core.measurement import (
     PROVENANCE_PREDICTED,
     OperationTimes,
     ProductRecord,
+    Record,
     reference_times,
 )
 from aot.core.operands import misalignment
+from aot.core.problem import Problem
 from aot.core.progress import quietly
 from aot.core.target import Target, load_target
+from aot.kinds.registry import kind_of
 from aot.select.coverage import NUM_REASONS
+from aot.select.join import joined
 from aot.select.portfolio.objective import KnownTimes, Objective
 from aot.select.reuse.adopt import adopt, check_alike
 from aot.select.score.diff import Difference, compare
 from aot.select.selection import Selection, read_selection
 from aot.select.selector import MIN_MEASURED, MIN_SHARED, select_kernels
-from aot.select.table import unaligned
+from aot.select.table import stepped, unaligned
 from aot.select.table.library import with_library_times
 from aot.select.times.inputs import Timed
 from aot.select.times.known import measured_times, predicted_times, split, spreads
 from aot.select.times.model import TimeModel
 from aot.select.times.orders import OrderedTimes
-from aot.select.times.record import read_products, recorded_kernels
+from aot.select.times.record import read_products, read_record, recorded_kernels
 from aot.space import cost
 from aot.space.cost import DEFAULTS, Constants
 from aot.space.enumeration import Patterns, has_tuned_kernels
@@ -48,6 +52,7 @@ if TYPE_CHECKING:
     from aot.core.candidate import Candidate
     from aot.core.operation import Operation
     from aot.core.shape_set import ShapeSet
+    from aot.core.work import AnyOperation, K, P
 
 
 def default_record(target: Target, records: Path) -> Path | None:
@@ -165,7 +170,7 @@ def compare_selections(
     if before.target != after.target:
         raise SelectionError(f"{old} is for {before.target}, {new} for {after.target}; compare two of one target")
     told = compare(before, after, {}, at)
-    if not told.changes:
+    if not any(isinstance(x.corner, Problem) for x in told.changes):
         return told  # no change has a cost that would have to be learned
     target = load_target(before.target)
     default = default_record(target, committed)
@@ -196,9 +201,8 @@ def _parted(objective: Objective, times: OperationTimes, target: Target) -> tupl
     return replace(objective, by_fallback=by_fallback), unknown
 
 
-def _record_of(path: Path, target: Target) -> ProductRecord:
-    """Read a record of a target (StoreError)."""
-    record = read_products(path)
+def _of_target(record: Record[P, K], path: Path, target: Target) -> Record[P, K]:
+    """Refuse a record of another target (StoreError)."""
     if record.target != target.name:
         raise StoreError(f"{path} is a record of {record.target}, not of {target.name}; give --target {record.target}")
     return record
@@ -227,7 +231,7 @@ def select_measured(
         StoreError: the record cannot be read, or is another target's.
         SelectionError: nothing can be selected, or nothing taken from that target.
     """
-    record = _record_of(path, target)
+    record = _of_target(read_products(path), path, target)
     patterns = Patterns.parse(kernels)
     kept = _legal_part(record, patterns, target)
     unseen = frozenset(heldout.sizes if heldout else ())
@@ -296,6 +300,45 @@ def select_predicted(
     return select_kernels(KnownTimes(times, unaligned=more, constants=constants), target, objective, name)
 
 
+def select_stepped(
+    operations: Sequence[AnyOperation],
+    target: Target,
+    records: Sequence[Path],
+    kernels: str = "",
+    at: Callable[[str], None] = quietly,
+) -> Selection:
+    """Select kernels of operations of the other kinds, each by the first record that has times of it.
+
+    For want of that it is the first that has times of an equivalent one, and else the cost model.
+
+    Args:
+        operations: what the selection is to have, each once.
+        target: the device.
+        records: of the target; may be none.
+        kernels: include and exclude patterns on candidate names.
+        at: told what is being done.
+
+    Raises:
+        StoreError: a record cannot be read, or is another target's.
+        SelectionError: the measured candidates do not serve all sizes, or operations are of a kind with several keys.
+        CandidateError: no fallback family compiles for the target.
+    """
+    timed = {path: {key.operation for key in recorded_kernels(path)} for path in records}
+    parts: dict[Path | None, list[AnyOperation]] = {}
+    for operation in operations:
+        asked = product((operation, *kind_of(operation).imputed_from(operation)), timed)
+        parts.setdefault(next((path for x, path in asked if x in timed[path]), None), []).append(operation)
+
+    def known(path: Path | None) -> stepped.SteppedTimes:
+        if path is None:
+            return stepped.SteppedTimes()
+        return stepped.SteppedTimes.of(_of_target(read_record(path), path, target), path.name.removesuffix(".jsonl.gz"))
+
+    patterns = Patterns.parse(kernels)
+    found = (stepped.select_stepped(own, target, known(path), patterns, at=at) for path, own in parts.items())
+    return reduce(joined, found)
+
+
 def select_unaligned(
     selection: Selection,
     path: Path | None,
@@ -319,7 +362,7 @@ def select_unaligned(
     """
     patterns = Patterns.parse(kernels)
     operations = [x.operation for x in selection.table.sections]
-    record = None if path is None else _record_of(path, target)
+    record = None if path is None else _of_target(read_products(path), path, target)
     times: OperationTimes = {}
     if record is not None:
         unseen = frozenset(heldout.sizes if heldout else ())

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gzip
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from aot.core.candidate import KernelKey
 from aot.core.constraints import Count, Excess, Extent, Grammar, Label, Positive, Range, Rate, TargetName, Version
@@ -17,14 +17,21 @@ from aot.core.operation import Operation
 from aot.core.strict_json import DecodeError, decode_version, parse_json, read_content
 from aot.core.table_check import table_fault
 from aot.core.whole_file import write_whole
-from aot.families import check_knobs, family_of
+from aot.families import check_knobs, family_of, rows_family_of
+from aot.kinds.registry import Catalogued
+from aot.kinds.rows.candidate import RowKernelKey, RowLimits
+from aot.kinds.rows.dispatch import RowTable, row_table_fault
+from aot.kinds.rows.operation import RowOperation
 from aot.select.coverage import Coverage
 
 SELECTION_VERSION = 4
 """Raised whenever a field is dropped, changes its meaning, or is added that may not be absent."""
 
 
-ProblemName = Annotated[str, Grammar(r"[a-z0-9_]+( g[0-9]+)?( [mnk][0-9]+){3}|", "the name of a problem, or nothing")]
+ProblemName = Annotated[
+    str,
+    Grammar(r"[a-z0-9_]+(( g[0-9]+)?( [mnk][0-9]+){3}| rows [0-9]+ cols [0-9]+)|", "the name of a problem, or nothing"),
+]
 
 
 BY_IMPUTED_TIMES = ", by imputed times"
@@ -38,7 +45,7 @@ class Regret:
     Regrets are fractions: 0.02 is 2 percent above the best.
     """
 
-    operation: Operation
+    operation: Catalogued
     num_problems: Count
     num_kernels: Count
     """Those that are compiled: one of several widths counts once."""
@@ -84,11 +91,14 @@ class HeldOut:
 
     `rounding_*` is the time of the kernel that the table names over the best shipped kernel's time on the very shape:
     the bucketing loss. `mean` and `worst` are regrets: over the best time known of any kernel.
+
+    Of an operation on rows each measured size inside the others is left out in turn, and scored by the table that is
+    selected without it.
     """
 
-    operation: Operation
+    operation: Catalogued
     tier: Annotated[int, Range(1, 2)]
-    """1: tuned (n, k) at another m; 2: another (n, k)."""
+    """1: tuned (n, k) at another m; 2: another (n, k), or other rows and columns."""
     num_problems: Count
     num_unmeasured: Count
     """Held-out problems besides, whose kernel was not timed on them."""
@@ -139,6 +149,19 @@ class Price:
 
 
 @dataclass(frozen=True)
+class Stepped:
+    """What is decided of the kinds whose tables have one key axis and steps: of operations on rows."""
+
+    kernels: tuple[RowKernelKey, ...]
+    """By the index that the table uses."""
+    table: RowTable
+
+
+NO_STEPS = Stepped((), RowTable())
+"""Of a selection of products alone."""
+
+
+@dataclass(frozen=True)
 class Selection:
     """What `aot select` decides and `aot build` compiles."""
 
@@ -154,7 +177,7 @@ class Selection:
     heldout: tuple[HeldOut, ...]
     """Empty where nothing was held out, as in a predicted selection."""
     kernels: tuple[KernelKey, ...]
-    """By the index that the table uses."""
+    """Those of products, by the index that their table uses."""
     table: DispatchTable
     references: tuple[AgainstReference, ...] = ()
     """Of the operations that a reference library was timed on."""
@@ -164,6 +187,23 @@ class Selection:
     """Of the operations that have a batch-invariant table; None in selections that do not say it."""
     like: TargetName | None = None
     """The target by whose times kernels and table were chosen, where it is another one."""
+    stepped: Stepped | None = None
+    """What operations of other kinds have; None where there are none, of which its file says nothing."""
+
+    @property
+    def others(self) -> Stepped:
+        """Return what operations of other kinds have, if it is nothing."""
+        return self.stepped or NO_STEPS
+
+    @property
+    def all_kernels(self) -> tuple[KernelKey | RowKernelKey, ...]:
+        """Return the kernels of products, then those of the other kinds."""
+        return (*self.kernels, *self.others.kernels)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what its file has of it, which was the same before there were other kinds than products."""
+        names = sorted(x.name for x in fields(self) if x.name != "stepped" or self.stepped)
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -192,16 +232,34 @@ class FamilyKernel:
         return FamilyKernel(key.operation, family.num_strides, *asked, family.orders_tiles)
 
 
+@dataclass(frozen=True)
+class FamilyRowKernel:
+    """The same of a kernel of an operation on rows, for `aot.kinds.rows.dispatch.row_table_fault`."""
+
+    operation: RowOperation
+    limits: RowLimits
+
+    @staticmethod
+    def of(key: RowKernelKey) -> FamilyRowKernel:
+        """Ask a kernel's family; errors as `FamilyKernel.of`."""
+        family = rows_family_of(key.candidate)
+        check_knobs(key.candidate)
+        return FamilyRowKernel(key.operation, family.limits(key.candidate, key.operation))
+
+
 def _check(selection: Selection) -> None:
     """Refuse kernels and tables that no wheel can have (DecodeError)."""
-    names = [key.name for key in selection.kernels]
+    names = [key.name for key in selection.all_kernels]
     if len(set(names)) != len(names):
         raise DecodeError(f"two kernels have the name {max(names, key=names.count)}")
     try:
         kernels = [FamilyKernel.of(key) for key in selection.kernels]
+        of_rows = [FamilyRowKernel.of(key) for key in selection.others.kernels]
     except CandidateError as error:
         raise DecodeError(str(error)) from error
-    fault = table_fault(selection.table, kernels)
+    has_products = bool(selection.kernels or selection.table.sections or not of_rows)
+    fault = table_fault(selection.table, kernels) if has_products else ""
+    fault = fault or row_table_fault(selection.others.table, of_rows)
     if fault:
         raise DecodeError(fault)
 

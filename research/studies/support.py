@@ -21,10 +21,10 @@ from aot.core.whole_file import write_whole
 from aot.families import families, families_for
 from aot.kinds.named_operations import PRESETS, all_named_operations
 from aot.kinds.rows.operation import RowOperation, RowScale
-from aot.select.join import operations_of
+from aot.select.join import products_of
 from aot.select.pipeline import committed_selection, records_of, timed_operations
 from aot.select.selection import read_selection
-from aot.select.table.stepped import times_of
+from aot.select.times.record import recorded_kernels
 from aot.space.enumeration import fallback, legal
 from aot.space.legality import check, unbuilt
 from research.bench.compact import read_result
@@ -74,8 +74,8 @@ def proven_operations(target: str) -> frozenset[Operation]:
 @cache
 def measured_rows(target: str) -> frozenset[RowOperation]:
     """Return the operations on rows of which the committed record of a target has times, if it has one."""
-    found = times_of(tuple(RowOperation), records_of(load_target(target), RECORDS))
-    return frozenset(x for x in RowOperation if x in found)
+    kernels = (key for path in records_of(load_target(target), RECORDS) for key in recorded_kernels(path))
+    return frozenset(key.operation for key in kernels if isinstance(key.operation, RowOperation))
 
 
 @cache
@@ -106,7 +106,7 @@ def executed_operations(target: str) -> frozenset[Operation]:
 def shipped_operations(target: str) -> frozenset[Operation]:
     """Return the operations that the committed selection of a target has, if there is one."""
     path = committed_selection(load_target(target))
-    return frozenset(operations_of(read_selection(path)) if path else ())
+    return frozenset(products_of(read_selection(path)) if path else ())
 
 
 def family_fault(family: Family, operation: Operation, target: Target) -> str:

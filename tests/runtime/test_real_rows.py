@@ -11,7 +11,8 @@ import pytest
 from aot.core.target import load_target
 from aot.kinds.rows.operation import RowOperation
 from aot.package.manifest import from_json, to_json
-from aot.select.table.stepped import renumbered_steps, select_stepped
+from aot.select.join import renumbered_steps
+from aot.select.table.stepped import select_stepped
 from tests.compiling import compile_kernels
 from tests.golden.manifest import as_compiled
 from tests.objects import parameter_sizes, small_manifest
@@ -35,10 +36,11 @@ PROGRAMMATIC = 6
 def built():
     """Give a manifest of the products of the tests and what is selected of OPERATIONS, and its objects by name."""
     manifest, objects = small_manifest("h200")
-    selection = select_stepped(OPERATIONS, load_target("h200"))
+    selection = select_stepped(OPERATIONS, load_target("h200")).others
     artifacts = compile_kernels(selection.kernels, load_target("h200"))
     numbers = {artifact.kernel.key: i for i, artifact in enumerate(artifacts)}
-    table = replace(manifest.tables[0], row_table=renumbered_steps(selection, numbers))
+    steps = renumbered_steps(selection.table, lambda index: numbers[selection.kernels[index]])
+    table = replace(manifest.tables[0], row_table=steps)
     rows = tuple(artifact.kernel for artifact in artifacts)
     whole = replace(manifest, row_kernels=as_compiled(rows), tables=(table,))
     return from_json(to_json(whole)), objects | {x.kernel.name: x.path for x in artifacts}

@@ -18,7 +18,7 @@ from aot.core.table_check import takes_aligned
 from aot.core.tile_order import HEURISTIC
 from aot.families import family_of
 from aot.select.coverage import coverage
-from aot.select.join import only_named, operations_of
+from aot.select.join import only_named, products_of
 from aot.select.reuse.refill import refill_among
 from aot.select.selection import FamilyKernel
 from aot.select.times.inputs import is_general
@@ -100,7 +100,7 @@ def narrowed(selection: Selection, problems: Collection[Problem], target: Target
         problems: packed; of operations that the selection has.
         target: the device.
     """
-    there = operations_of(selection)
+    there = products_of(selection)
     launched = [x for x in (as_launched(problem, there) for problem in problems) if x is not None]
     table = selection.table
     sections = []

@@ -9,16 +9,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aot.core.candidate import Candidate
-from aot.core.dispatch import Tier, look_up
+from aot.core.dispatch import ALIGNMENT_BYTES, Tier, look_up
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.progress import quietly
+from aot.core.work import AnyOperation, AnyProblem, in_order
 from aot.families import family_of
+from aot.kinds.rows.dispatch import look_up_rows
+from aot.kinds.rows.operation import RowProblem
+from aot.select.selection import FamilyRowKernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from aot.core.dispatch import Section
+    from aot.kinds.rows.dispatch import RowSection
     from aot.select.selection import Selection
     from aot.select.times.inputs import Timed
 
@@ -32,7 +37,7 @@ class Change:
     """One bucket that has another kernel."""
 
     tier: Tier
-    corner: Problem
+    corner: AnyProblem
     """The bucket's largest shape."""
     old: Candidate
     new: Candidate
@@ -52,7 +57,7 @@ class Difference:
     added: tuple[str, ...]
     """Names of kernels that only the new selection ships."""
     dropped: tuple[str, ...]
-    operations: tuple[Operation, ...]
+    operations: tuple[AnyOperation, ...]
     """Operations that only one of the two has."""
 
     @property
@@ -103,6 +108,38 @@ def _costs(pairs: Sequence[tuple[Problem, Candidate, Candidate]], times: Sequenc
     return list(zip(found.tolist(), measured.tolist(), strict=True))
 
 
+class _Steps:
+    """The same of an operation on rows."""
+
+    def __init__(self, selection: Selection, section: RowSection) -> None:
+        self._kernels, self.section = selection.others.kernels, section
+        self._limits = [FamilyRowKernel.of(key).limits for key in self._kernels]
+
+    def kernel(self, problem: RowProblem) -> Candidate:
+        choice = look_up_rows(self.section, problem, self._limits, ALIGNMENT_BYTES)
+        return self._kernels[choice.kernel].candidate
+
+
+def _step_corners(old: RowSection, new: RowSection) -> Iterator[RowProblem]:
+    columns = [x for section in (old, new) for x in section.columns]
+    rows = sorted({step.rows for x in columns for step in x.steps})
+    yield from (RowProblem(old.operation, *x) for x in product(rows, sorted({x.cols for x in columns})))
+
+
+def _step_changes(old: Selection, new: Selection) -> tuple[int, list[Change], set[AnyOperation]]:
+    """Compare tables of steps; return the number of entries, the changes, and the operations of one side alone."""
+    before, after = ({section.operation: _Steps(x, section) for section in x.others.table.sections} for x in (old, new))
+    changes, num_entries = list[Change](), 0
+    for operation in before.keys() & after.keys():
+        for corner in _step_corners(before[operation].section, after[operation].section):
+            num_entries += 1
+            kernels = before[operation].kernel(corner), after[operation].kernel(corner)
+            if kernels[0] != kernels[1]:
+                changes.append(Change(Tier.GRID, corner, *kernels, None, is_measured=False))
+    changes.sort(key=lambda x: (x.corner.operation.position, in_order(x.corner)))
+    return num_entries, changes, {*(before.keys() ^ after.keys())}
+
+
 def compare(
     old: Selection,
     new: Selection,
@@ -114,7 +151,7 @@ def compare(
     Args:
         old: the earlier selection.
         new: the later one, of the same target.
-        times: for each operation, the records to judge a change by; without one a change has no cost.
+        times: for each product, the records to judge a change by; without one a change has no cost.
         at: called with how far it is.
     """
     tables = [{section.key: _Table(x, section) for section in x.table.sections} for x in (old, new)]
@@ -134,11 +171,13 @@ def compare(
         if found and times.get(operation):
             costs = list(_costs([(corner, a, b) for _, corner, a, b in found], times[operation]))
         changes += [Change(*row, *cost) for row, cost in zip(found, costs, strict=True)]
-    names = [{key.name for key in x.kernels} for x in (old, new)]
+    num_steps, of_steps, alone = _step_changes(old, new)
+    products = sorted({key[0] for key in tables[0].keys() ^ tables[1].keys()})
+    names = [{key.name for key in x.all_kernels} for x in (old, new)]
     return Difference(
-        num_entries,
-        tuple(changes),
+        num_entries + num_steps,
+        (*changes, *of_steps),
         tuple(sorted(names[1] - names[0])),
         tuple(sorted(names[0] - names[1])),
-        tuple(sorted({key[0] for key in tables[0].keys() ^ tables[1].keys()})),
+        (*products, *sorted(alone, key=lambda x: x.position)),
     )

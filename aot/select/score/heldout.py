@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 
-from aot.core.dispatch import Tier, look_up
+from aot.core.dispatch import ALIGNMENT_BYTES, Tier, look_up
 from aot.core.operands import unaligned_loads
-from aot.families import family_of
+from aot.core.work import P, in_order
+from aot.families import family_of, rows_family_of
+from aot.kinds.rows.dispatch import look_up_rows
 from aot.select.selection import AgainstReference, HeldOut
 from aot.select.times.orders import NONE_ORDERED, OrderedTimes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from aot.core.candidate import Candidate, KernelKey
     from aot.core.dispatch import Section
-    from aot.core.measurement import Times
+    from aot.core.measurement import Times, TimesOf
     from aot.core.problem import Problem
+    from aot.core.work import AnyOperation
+    from aot.kinds.rows.dispatch import RowSection
 
 
 @dataclass(frozen=True)
-class LookUp:
+class LookUp(Generic[P]):
     """What the table gives one problem, beside the best that is known; times in microseconds."""
 
-    problem: Problem
+    problem: P
     tier: Tier
     chosen: Candidate
     time_us: float | None
@@ -35,6 +39,20 @@ class LookUp:
     """Least of the kernels that are shipped; as the next, infinite where none was timed."""
     best: Candidate
     best_us: float
+
+    @staticmethod
+    def of(
+        problem: P,
+        tier: Tier,
+        chosen: Candidate,
+        time_us: float | None,
+        times: Mapping[Candidate, float],
+        shipped: Collection[Candidate],
+    ) -> LookUp[P]:
+        """Stand what a table gives beside the times of a problem and the kernels that are shipped."""
+        best_shipped_us = min((time for other, time in times.items() if other in shipped), default=float("inf"))
+        best_us, best = min((time, other) for other, time in times.items())
+        return LookUp(problem, tier, chosen, time_us, best_shipped_us, best, best_us)
 
     @property
     def rounding(self) -> float | None:
@@ -49,7 +67,7 @@ class LookUp:
 
 def look_ups(
     section: Section, kernels: Sequence[KernelKey], times: Times, ordered: OrderedTimes = NONE_ORDERED
-) -> list[LookUp]:
+) -> list[LookUp[Problem]]:
     """Look every problem up that is as aligned as the section has it.
 
     Args:
@@ -68,12 +86,20 @@ def look_ups(
         row = times[problem]
         choice = look_up(section, problem, multiples)
         chosen = kernels[choice.kernel].candidate
-        best_shipped_us = min((time for other, time in row.items() if other in shipped), default=float("inf"))
-        best_us, best = min((time, other) for other, time in row.items())
-        own_us = row.get(chosen)
-        us = ordered.time_us(problem, chosen, choice.tile_order) or own_us
-        found.append(LookUp(problem, choice.tier, chosen, us, best_shipped_us, best, best_us))
+        us = ordered.time_us(problem, chosen, choice.tile_order) or row.get(chosen)
+        found.append(LookUp.of(problem, choice.tier, chosen, us, row, shipped))
     return found
+
+
+def step_look_ups(section: RowSection, kernels: Sequence[Any], times: TimesOf[P]) -> Iterator[LookUp[P]]:
+    """Look every problem of an operation on rows up, as aligned tensors; see `look_ups`."""
+    limits = [rows_family_of(key.candidate).limits(key.candidate, key.operation) for key in kernels]
+    shipped = {key.candidate for key in kernels if key.operation == section.operation}
+    for problem in sorted(times, key=in_order):
+        asked: Any = problem
+        choice = look_up_rows(section, asked, limits, ALIGNMENT_BYTES)
+        chosen, row = kernels[choice.kernel].candidate, times[problem]
+        yield LookUp.of(problem, choice.tier, chosen, row.get(chosen), row, shipped)
 
 
 def against(
@@ -130,7 +156,11 @@ def score(
         An entry for each tier that some problem fell to. A problem whose kernel was not timed on it is counted in
         `num_unmeasured` and in no regret.
     """
-    found = look_ups(section, kernels, times, ordered)
+    return scores(section.operation, look_ups(section, kernels, times, ordered))
+
+
+def scores(operation: AnyOperation, found: Sequence[LookUp[P]]) -> tuple[HeldOut, ...]:
+    """Score look-ups of an operation's problems, tier 1 and tier 2 apart; see `score`."""
     scored = []
     for tier in (Tier.TUNED, Tier.GRID):
         of_tier = [item for item in found if item.tier is tier]
@@ -141,7 +171,7 @@ def score(
         worst = max(rows, default=None, key=lambda row: row[0])
         scored.append(
             HeldOut(
-                operation=section.operation,
+                operation=operation,
                 tier=tier.value,
                 num_problems=len(rows),
                 num_unmeasured=len(of_tier) - len(rows),

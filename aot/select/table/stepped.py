@@ -1,64 +1,48 @@
-"""Tables of the kinds that have one key axis, such as operations on rows: a column for each size along it, with steps.
+"""Selections of kinds that have one key axis, such as operations on rows: a column for each size along it, with steps.
 
-Kernels are chosen, and steps made, by measured times, or else by the cost model.
+Kernels are chosen, and steps made, by measured times, by those of an equivalent operation, or else by the cost model.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import groupby, product
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from aot.core.candidate import Candidate
-from aot.core.dispatch import MAX_STEP_M
+from aot.core.dispatch import MAX_STEP_M, DispatchTable
 from aot.core.errors import SelectionError
-from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
+from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, AnyRecord
+from aot.core.progress import quietly
 from aot.core.work import AnyKey, AnyOperation, AnyProblem
 from aot.kinds.kind import Use
 from aot.kinds.registry import kind_of
 from aot.kinds.rows.dispatch import RowColumn, RowSection, RowStep, RowTable
-from aot.select.portfolio.choose import MODELLED_TIE, Budget, choose
-from aot.select.portfolio.objective import NAMED_WEIGHT
+from aot.select.join import renumbered_steps
+from aot.select.portfolio.choose import MODELLED_TIE, TIE, Budget, Portfolio, choose
+from aot.select.portfolio.objective import NAMED_WEIGHT, Basis
+from aot.select.score.heldout import LookUp, scores, step_look_ups
+from aot.select.selection import SELECTION_VERSION, HeldOut, Regret, Selection, Stepped
+from aot.select.times.known import measured_times, spreads
 from aot.select.times.nearby import NearbyTimes
-from aot.select.times.record import read_record, recorded_kernels
-from aot.space.enumeration import fallback, legal
+from aot.space import cost
+from aot.space.enumeration import Patterns, fallback, legal
 from aot.space.kinds import space_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from aot.core.target import Target
 
 Times: TypeAlias = Mapping[AnyProblem, Mapping[Candidate, float]]
-"""Measured microseconds by problem and candidate."""
-
-
-def times_of(operations: Sequence[AnyOperation], records: Sequence[Path]) -> dict[AnyOperation, Times]:
-    """Read the measured times of operations: of each from the first record that has some.
-
-    Args:
-        operations: whose.
-        records: of one target.
-
-    Raises:
-        StoreError: a record cannot be read.
-    """
-    found: dict[AnyOperation, dict[AnyProblem, dict[Candidate, float]]] = {}
-    for path in records:
-        asked = {x for x in operations if x not in found} & {key.operation for key in recorded_kernels(path)}
-        for item in read_record(path).measurements if asked else ():
-            if item.ok and item.problem.operation in asked:
-                times = found.setdefault(item.problem.operation, {})
-                times.setdefault(item.problem, {})[item.kernel.candidate] = item.median_us
-    return {x: found[x] for x in operations if x in found}
-
+"""Microseconds by problem and candidate."""
 
 MAX_KERNELS = 12
 """Most kernels of an operation beside its fallback."""
@@ -67,13 +51,31 @@ MIN_GAIN = 0.005
 
 
 @dataclass(frozen=True)
-class SteppedSelection:
-    """Kernels to ship and their table, decided but not compiled."""
+class SteppedTimes:
+    """What a selection is made from."""
 
-    target: str
-    kernels: tuple[AnyKey, ...]
-    """By the index that the table uses."""
-    table: RowTable
+    times: Mapping[AnyOperation, Times] = field(default_factory=dict)
+    """Measured, by operation; those without are by the times of an equivalent operation, or by the cost model."""
+    spreads: Mapping[AnyOperation, Times] = field(default_factory=dict)
+    """Relative half-distance of the quartiles."""
+    record: AnyRecord | None = None
+    name: str = cost.NAME
+    """Of the record, or of the cost model."""
+
+    @staticmethod
+    def of(record: AnyRecord, name: str) -> SteppedTimes:
+        """Take what a record has."""
+        return SteppedTimes(measured_times(record), spreads(record), record, name)
+
+    def of_operation(self, operation: AnyOperation) -> tuple[Basis, Times]:
+        """Return the times that an operation's kernels are chosen by, on problems of its own."""
+        own = self.times.get(operation)
+        if own:
+            return Basis.MEASURED, own
+        others = (self.times.get(x) for x in kind_of(operation).imputed_from(operation))
+        found: Mapping[Any, Mapping[Candidate, float]] = next((x for x in others if x), {})
+        basis = Basis.IMPUTED if found else Basis.PREDICTED
+        return basis, {replace(problem, operation=operation): row for problem, row in found.items()}
 
 
 @dataclass(frozen=True)
@@ -123,125 +125,202 @@ class _Axes:
 class _Grid:
     """The upper corners of an operation's buckets, and the time of each candidate there; infinite where it has none."""
 
-    operation: AnyOperation
+    axes: _Axes
+    basis: Basis
     step_edges: tuple[int, ...]
     key_edges: tuple[int, ...]
     """The last one is the largest size that there is: what takes it takes any."""
     candidates: tuple[Candidate, ...]
     times: NDArray[np.float64]
     """(keys, steps, candidates)."""
-    is_measured: NDArray[np.bool_]
+    is_known: NDArray[np.bool_]
+    """Where a candidate was timed, in the operation or in the equivalent one."""
+
+    @cached_property
+    def problems(self) -> list[list[AnyProblem]]:
+        """Return the problem of each corner, (keys, steps)."""
+        return [[self.axes.problem((step, key)) for step in self.step_edges] for key in self.key_edges]
+
+    @staticmethod
+    def of(operation: AnyOperation, target: Target, patterns: Patterns, basis: Basis, times: Times) -> _Grid:
+        """Take times, and between them those of the cost model, corrected by them."""
+        axes = _Axes.of(operation)
+        known = {axes.size(problem): row for problem, row in times.items()}
+        step_edges, key_edges = axes.edges(list(known))
+        timed = {candidate for row in known.values() for candidate in row}
+        candidates = tuple(x for x in legal(operation, target, patterns) if not timed or x in timed)
+        most = np.array([space_of(operation).most(x, operation) for x in candidates])
+        nearby = NearbyTimes.of(operation, {axes.problem(size): row for size, row in known.items()}, target)
+        # What takes the last column takes any size: its times are those of twice the largest that is named.
+        shown = [*key_edges[:-1], min(key_edges[-1], 2 * key_edges[-2])] if len(key_edges) > 1 else key_edges
+        corners = [axes.problem((step, key)) for key in shown for step in step_edges]
+        found = nearby.times_us(candidates, corners).reshape(len(key_edges), len(step_edges), len(candidates))
+        is_known = np.zeros(found.shape, np.bool_)
+        for j, i in product(range(len(key_edges)), range(len(step_edges))):
+            row = known.get((step_edges[i], key_edges[j]))
+            if row is not None:
+                found[j, i] = [row.get(x, math.inf) for x in candidates]
+                is_known[j, i] = [x in row for x in candidates]
+        found[np.broadcast_to((most < np.array(key_edges)[:, None])[:, None], found.shape)] = math.inf
+        return _Grid(axes, basis, step_edges, key_edges, candidates, found, is_known)
+
+    def portfolio(self, spread: Times) -> Portfolio[AnyProblem]:
+        """Choose candidates over all corners, of which those that were timed count more, and get theirs.
+
+        Raises:
+            SelectionError: no candidate takes every size, or none some size.
+        """
+        times: dict[AnyProblem, dict[Candidate, float]] = {}
+        beside: dict[AnyProblem, dict[Candidate, float]] = {}
+        has_known = self.basis is not Basis.PREDICTED
+        for j, i in product(range(len(self.key_edges)), range(len(self.step_edges))):
+            row = zip(self.candidates, self.times[j, i].tolist(), strict=True)
+            part = times if not has_known or self.is_known[j, i].any() else beside
+            part[self.problems[j][i]] = {x: us for x, us in row if us < math.inf}
+        operation = self.axes.operation
+        takes_all = {x for x in self.candidates if space_of(operation).most(x, operation) >= self.key_edges[-1]}
+        try:
+            return choose(
+                times,
+                Budget(MAX_KERNELS, kernel_cost=MIN_GAIN),
+                beside=beside,
+                weights=dict.fromkeys(times, NAMED_WEIGHT) if has_known else None,
+                spreads=spread,
+                tie=TIE if self.basis is Basis.MEASURED else MODELLED_TIE,
+                is_general=takes_all.__contains__,
+            )
+        except SelectionError as error:
+            raise SelectionError(f"{operation.tag}: {error}") from error
+
+    def column(self, j: int, portfolio: Portfolio[AnyProblem], number: Callable[[int], int]) -> RowColumn:
+        """Return a column; steps of neighbours that one kernel serves as well are one, unless they were timed."""
+        places = {x: k for k, x in enumerate(self.candidates)}
+        chosen = [places[x] for x in portfolio.candidates]
+        picks: list[int] = []
+        for i, problem in enumerate(self.problems[j]):
+            row, own = self.times[j, i], portfolio.solutions.get(problem)
+            is_predicted = own is None or self.basis is Basis.PREDICTED
+            stays = picks and is_predicted and row[picks[-1]] <= row[chosen].min() * (1 + MODELLED_TIE)
+            best = chosen[int(row[chosen].argmin())] if own is None else places[own]
+            picks.append(picks[-1] if stays else best)
+        is_measured = self.is_known[j] & (self.basis is Basis.MEASURED)
+
+        def bucket(i: int) -> tuple[int, int]:
+            return picks[i], i if is_measured[i, picks[i]] else -1
+
+        steps = []
+        for (pick, _), of_bucket in groupby(range(len(picks)), key=bucket):
+            last = list(of_bucket)[-1]
+            provenance = PROVENANCE_MEASURED if is_measured[last, pick] else PROVENANCE_PREDICTED
+            time_us = round(float(self.times[j, last, pick]), 3) if j + 1 < len(self.key_edges) else 0.0
+            steps.append(RowStep(self.step_edges[last], number(pick), time_us, provenance))
+        return RowColumn(self.key_edges[j], tuple(steps))
 
 
-def _grid_of(operation: AnyOperation, target: Target, known: Times) -> _Grid:
-    axes = _Axes.of(operation)
-    measured = {axes.size(problem): times for problem, times in known.items()}
-    step_edges, key_edges = axes.edges(list(measured))
-    timed = {candidate for times in measured.values() for candidate in times}
-    candidates = tuple(x for x in legal(operation, target) if not timed or x in timed)
-    most = np.array([space_of(operation).most(x, operation) for x in candidates])
-    nearby = NearbyTimes.of(operation, {axes.problem(size): times for size, times in measured.items()}, target)
-    # What takes the last column takes any size: its times are those of twice the largest that is named.
-    shown = [*key_edges[:-1], min(key_edges[-1], 2 * key_edges[-2])] if len(key_edges) > 1 else key_edges
-    corners = [axes.problem((step, key)) for key in shown for step in step_edges]
-    times = nearby.times_us(candidates, corners).reshape(len(key_edges), len(step_edges), len(candidates))
-    is_measured = np.zeros(times.shape, np.bool_)
-    for j, i in product(range(len(key_edges)), range(len(step_edges))):
-        row = measured.get((step_edges[i], key_edges[j]))
-        if row is not None:
-            times[j, i] = [row.get(x, math.inf) for x in candidates]
-            is_measured[j, i] = [x in row for x in candidates]
-    times[np.broadcast_to((most < np.array(key_edges)[:, None])[:, None], times.shape)] = math.inf
-    return _Grid(operation, step_edges, key_edges, candidates, times, is_measured)
+@dataclass(frozen=True)
+class _Chosen:
+    """What is chosen of one operation: its kernels, the fallback first, and its section, which numbers them from 0."""
+
+    kernels: tuple[AnyKey, ...]
+    section: RowSection
+    regret: Regret
 
 
-def _portfolio(axes: _Axes, grid: _Grid) -> tuple[tuple[int, ...], NDArray[np.int64]]:
-    """Choose candidates over all corners; return their places, and of these the one that each corner gets.
+@dataclass(frozen=True)
+class _Chooser:
+    """Chooses the kernels and the section of one operation, by all times or by some."""
 
-    Raises:
-        SelectionError: no candidate takes every size, or none some size.
-    """
-    corners = list(product(grid.key_edges, grid.step_edges))
-    problems = [axes.problem((step, key)) for key, step in corners]
-    rows = grid.times.reshape(len(corners), -1).tolist()
-    times = {
-        problem: {x: us for x, us in zip(grid.candidates, row, strict=True) if us < math.inf}
-        for problem, row in zip(problems, rows, strict=True)
-    }
-    takes_all = {x for x in grid.candidates if space_of(grid.operation).most(x, grid.operation) >= grid.key_edges[-1]}
-    named = grid.is_measured.any(axis=2).reshape(-1)
-    weights = {problem: NAMED_WEIGHT for problem, is_named in zip(problems, named, strict=True) if is_named}
-    budget = Budget(MAX_KERNELS, kernel_cost=MIN_GAIN)
-    try:
-        found = choose(times, budget, weights=weights, tie=MODELLED_TIE, is_general=takes_all.__contains__)
-    except SelectionError as error:
-        raise SelectionError(f"{grid.operation.tag}: {error}") from error
-    places = {x: k for k, x in enumerate(grid.candidates)}
-    picks = np.array([places[found.solutions[x]] for x in problems])
-    return tuple(sorted(places[x] for x in found.candidates)), picks.reshape(grid.times.shape[:2])
+    operation: AnyOperation
+    target: Target
+    patterns: Patterns
+    basis: Basis
+    spreads: Times
+
+    def choose(self, times: Times) -> _Chosen:
+        """Choose by times; errors as `select_stepped`."""
+        make: Any = kind_of(self.operation).key_type
+        grid = _Grid.of(self.operation, self.target, self.patterns, self.basis, times)
+        portfolio = grid.portfolio(self.spreads)
+        kept = [k for k, x in enumerate(grid.candidates) if x in set(portfolio.candidates)]
+        places = {k: 1 + i for i, k in enumerate(kept)}
+        candidates = (fallback(self.operation, self.target), *(grid.candidates[k] for k in kept))
+        columns = (grid.column(j, portfolio, places.__getitem__) for j in range(len(grid.key_edges)))
+        of_table: Any = self.operation
+        mean, worst, bound = (round(getattr(portfolio, x), 5) for x in ("mean_regret", "worst_regret", "mean_bound"))
+        method = f"{portfolio.method}{self.basis.value}"
+        return _Chosen(
+            tuple(make(self.operation, x) for x in candidates),
+            RowSection(of_table, tuple(columns), 0),
+            Regret(self.operation, len(portfolio.solutions), len(kept), mean, worst, method, bound),
+        )
+
+    def heldout(self, times: Times) -> tuple[HeldOut, ...]:
+        """Leave each measured size inside the others out in turn, and score it by what is chosen without it."""
+        if self.basis is not Basis.MEASURED:
+            return ()
+        found: list[LookUp[AnyProblem]] = []
+        for problem in _inner(self.operation, times):
+            chosen = self.choose({x: row for x, row in times.items() if x != problem})
+            found += step_look_ups(chosen.section, chosen.kernels, {problem: times[problem]})
+        return scores(self.operation, found)
 
 
-def _steps(grid: _Grid, column: int, picks: Sequence[int], number: Callable[[int], int]) -> tuple[RowStep, ...]:
-    """Return the steps of a column; neighbours of one kernel are one, unless measured."""
-    steps = []
-
-    def bucket(i: int) -> tuple[int, int]:
-        return picks[i], i if grid.is_measured[column, i, picks[i]] else -1
-
-    for (pick, _), places in groupby(range(len(picks)), key=bucket):
-        last = list(places)[-1]
-        is_named = column + 1 < len(grid.key_edges)
-        provenance = PROVENANCE_MEASURED if grid.is_measured[column, last, pick] else PROVENANCE_PREDICTED
-        time_us = round(float(grid.times[column, last, pick]), 3) if is_named else 0.0
-        steps.append(RowStep(grid.step_edges[last], number(pick), time_us, provenance))
-    return tuple(steps)
+def _inner(operation: AnyOperation, times: Times) -> list[AnyProblem]:
+    """List the problems between others along each axis: beyond them a table extrapolates, which none says more of."""
+    kind = kind_of(operation)
+    sizes = [kind.sizes(x) for x in times]
+    ends = {x.name: {f(size[x.name] for size in sizes) for f in (min, max)} for x in kind.axes}
+    many = [name for name, found in ends.items() if len(found) > 1]
+    return [x for x, size in zip(times, sizes, strict=True) if many and not any(size[a] in ends[a] for a in many)]
 
 
 def select_stepped(
-    operations: Sequence[AnyOperation], target: Target, times: Mapping[AnyOperation, Times] | None = None
-) -> SteppedSelection:
+    operations: Sequence[AnyOperation],
+    target: Target,
+    known: SteppedTimes | None = None,
+    patterns: Patterns | None = None,
+    *,
+    with_heldout: bool = True,
+    at: Callable[[str], None] = quietly,
+) -> Selection:
     """Choose the kernels and the table of operations.
 
     Args:
         operations: what the selection is to have, each once.
         target: the device.
-        times: what was measured; operations without are by the cost model, and say so.
+        known: what was measured; by default nothing.
+        patterns: which candidates there are.
+        with_heldout: whether to score the table on sizes that are left out in turn.
+        at: told what is being done.
 
     Raises:
         CandidateError: no fallback family compiles for the target.
         SelectionError: the measured candidates do not serve all sizes, or a kind has several key axes.
     """
-    kernels: list[AnyKey] = []
-    sections = []
+    known, kernels, sections = known or SteppedTimes(), list[Any](), list[RowSection]()
+    regrets, heldout = list[Regret](), list[HeldOut]()
     for operation in operations:
-        make: Any = kind_of(operation).key_type
-        grid = _grid_of(operation, target, (times or {}).get(operation, {}))
-        chosen, picks = _portfolio(_Axes.of(operation), grid)
-        first = len(kernels)
-        kernels.append(make(operation, fallback(operation, target)))
-        kernels += [make(operation, grid.candidates[k]) for k in chosen]
-        places = {k: first + 1 + i for i, k in enumerate(chosen)}
-        of_table: Any = operation
-        columns = (
-            RowColumn(key, _steps(grid, j, picks[j].tolist(), places.__getitem__))
-            for j, key in enumerate(grid.key_edges)
-        )
-        sections.append(RowSection(of_table, tuple(columns), first))
-    return SteppedSelection(target.name, tuple(kernels), RowTable(tuple(sections)))
-
-
-def renumbered_steps(selection: SteppedSelection, numbers: Mapping[AnyKey, int]) -> RowTable:
-    """Return a selection's table over the kernels of a whole wheel."""
-
-    def number(index: int) -> int:
-        return numbers[selection.kernels[index]]
-
-    def column_of(column: RowColumn) -> RowColumn:
-        return replace(column, steps=tuple(replace(step, kernel=number(step.kernel)) for step in column.steps))
-
-    return RowTable(
-        tuple(
-            replace(section, columns=tuple(map(column_of, section.columns)), fallback=number(section.fallback))
-            for section in selection.table.sections
-        )
+        at(f"{operation.tag}: choosing kernels")
+        basis, times = known.of_operation(operation)
+        chooser = _Chooser(operation, target, patterns or Patterns(), basis, known.spreads.get(operation, {}))
+        chosen = chooser.choose(times)
+        sections += renumbered_steps(RowTable((chosen.section,)), len(kernels).__add__).sections
+        kernels += chosen.kernels
+        regrets.append(chosen.regret)
+        if with_heldout:
+            at(f"{operation.tag}: leaving out each size in turn")
+            heldout += chooser.heldout(times)
+    is_measured = any(known.times.get(x) for x in operations)
+    return Selection(
+        SELECTION_VERSION,
+        target.name,
+        PROVENANCE_MEASURED if is_measured else PROVENANCE_PREDICTED,
+        known.name if is_measured or known.record is None else f"{known.name}, imputed",
+        known.record.conditions if is_measured and known.record else (),
+        tuple(regrets),
+        (),
+        tuple(heldout),
+        (),
+        DispatchTable(()),
+        stepped=Stepped(tuple(kernels), RowTable(tuple(sections))),
     )

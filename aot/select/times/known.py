@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,9 +25,10 @@ from aot.space.cost import DEFAULTS, Constants
 from aot.space.shortlist import shortlist
 
 if TYPE_CHECKING:
-    from aot.core.measurement import OperationTimes, ProductRecord, Times
+    from aot.core.measurement import OperationTimes, Record, Times, TimesOf
     from aot.core.shape_set import ShapeSet
     from aot.core.target import Target
+    from aot.core.work import AnyOperation, K, P
     from aot.select.times.model import Model
 
 PREDICTED_CANDIDATES = 240
@@ -37,9 +38,9 @@ _Growing = dict[Operation, dict[Problem, dict[Candidate, float]]]
 """Times while they are filled in."""
 
 
-def measured_times(record: ProductRecord) -> OperationTimes:
+def measured_times(record: Record[P, K]) -> Mapping[Any, TimesOf[P]]:
     """Arrange a record's sound measurements by operation and problem: of kernels in their own order of tiles."""
-    times: _Growing = {}
+    times: dict[AnyOperation, dict[P, dict[Candidate, float]]] = {}
     for item in record.measurements:
         if item.ok and item.tile_order == HEURISTIC:
             rows = times.setdefault(item.problem.operation, {})
@@ -47,9 +48,9 @@ def measured_times(record: ProductRecord) -> OperationTimes:
     return times
 
 
-def spreads(record: ProductRecord) -> OperationTimes:
+def spreads(record: Record[P, K]) -> Mapping[Any, TimesOf[P]]:
     """Return the relative half-distance of the quartiles of a record's sound measurements that had several rounds."""
-    found: _Growing = {}
+    found: dict[AnyOperation, dict[P, dict[Candidate, float]]] = {}
     for item in record.measurements:
         if item.ok and item.num_rounds > 1 and item.tile_order == HEURISTIC:
             rows = found.setdefault(item.problem.operation, {})

@@ -9,7 +9,7 @@ import pytest
 
 from aot.cli import options as cli_options
 from aot.cli.build import said
-from aot.cli.selection import Request, select
+from aot.cli.request import Request, select
 from aot.core.epilogue import Epilogue
 from aot.core.errors import SelectionError
 from aot.core.execution import KernelState
@@ -519,3 +519,27 @@ def test_a_build_says_what_computes_batches_that_it_has_no_kernels_for(tmp_path,
         "--operations default,attention has some"
     )
     assert [x for x in lines if x.startswith("no kernels for matmul")] == [expected] * is_said
+
+
+def test_operations_on_rows_are_selected_scored_and_kept_beside_products(workplace, selection):
+    rows = workplace / "rows.json"
+    text = succeed("select", "--target", "h200", "--operations", "[bf][fp]16_silu_mul", "-o", rows)
+    lines = [" ".join(x.split()) for x in text.splitlines()]
+    assert "fp16_silu_mul 24 2 0.15% 0.13% 0.97% exact, by imputed times" in lines
+    assert [x for x in lines if x.startswith("bf16_silu_mul each in turn 8 0 ")]
+    found = read_selection(rows)
+    assert [x.tag for x in operations_of(found)] == ["bf16_silu_mul", "fp16_silu_mul"]
+    assert (found.provenance, found.record, found.kernels) == ("measured", "h200_rows", ())
+    assert read_selection(pipeline.COMMITTED / "h200.rows.json.gz").regrets[6:8] == found.regrets
+    both = workplace / "both.json"
+    kept = read_selection(selection)
+    words = ("--predicted", "--kernels", "row_registers*", "--keep", selection, "-o", both)
+    succeed("select", "--operations", "fp16_gelu_tanh_mul", *words)
+    found = read_selection(both)
+    assert (found.kernels, found.table, found.record) == (kept.kernels, kept.table, kept.record)
+    assert {x.operation.tag for x in found.others.kernels} == {"fp16_gelu_tanh_mul"}
+    assert found.coverage.num_problems == kept.coverage.num_problems
+    result = aot("report", "--selection", rows)
+    assert (result.exit_code, "alone; expected products too" in result.stderr) == (9, True)
+    result = aot("select", "--target", "h200", "--operations", "bf16_silu_mul", "--like", selection)
+    assert (result.exit_code, "--like is of products" in result.stderr) == (2, True)

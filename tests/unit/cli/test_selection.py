@@ -2,12 +2,18 @@
 
 from pathlib import Path
 
+import click
 import pytest
 
 from aot.cli import selection as module
 from aot.cli.selection import selection_for_shapes
+from aot.core.errors import SelectionError
 from aot.core.target import load_target
+from aot.kinds.named_operations import NamedOperations
+from aot.kinds.rows.operation import RowOperation
+from aot.select.join import operations_of
 from aot.select.selection import write_selection
+from aot.select.table.stepped import select_stepped
 from tests.unit.select.reuse.test_narrow import NAMES, WHOLE
 
 H200 = load_target("h200")
@@ -60,3 +66,27 @@ def test_what_is_not_shipped_is_selected_alone(shipped, tmp_path):
 def test_a_target_without_a_shipped_selection_has_none(shipped, tmp_path):
     assert selection_for_shapes(shapes(tmp_path, "bf16_kk"), load_target("thor")) is None
     assert shipped == []
+
+
+ROWS = (RowOperation.BF16_SILU_MUL, RowOperation.FP16_SILU_MUL, RowOperation.BF16_GELU_TANH_MUL)
+
+
+def test_operations_on_rows_are_what_is_shipped_of_them_and_else_selected(tmp_path, monkeypatch):
+    silu, fp16, _ = ROWS
+    path = tmp_path / "h200.rows.json"
+    write_selection(path, select_stepped((silu,), H200, with_heldout=False))
+    monkeypatch.setattr(module.pipeline, "committed_selections", lambda _: [path])
+    context = click.Context(click.Command("x"), info_name="x")
+    context.params = {"shapes": "representative"}
+    found = module.selection_with(context, H200, NamedOperations(ROWS), is_predicted=False)
+    assert operations_of(found) == ROWS
+    # By the committed record, and by the model; what is shipped is by the model here.
+    assert [x.method for x in sorted(found.regrets, key=lambda x: x.operation.position)] == [
+        "exact, by the cost model",
+        "exact, by imputed times",
+        "exact, by the cost model",
+    ]
+    predicted = module.selection_with(context, H200, NamedOperations((fp16,)), is_predicted=True)
+    assert predicted.regrets[0].method == "exact, by the cost model"
+    with pytest.raises(SelectionError, match="the selection is of fp16_silu_mul alone; expected products too"):
+        module.check_products(predicted)

@@ -6,13 +6,13 @@ import pytest
 
 from aot.core.measurement import Outcome
 from aot.kinds.gemm import edge_shapes
-from aot.kinds.rows.operation import RowOperation, RowProblem
+from aot.kinds.rows.operation import RowProblem
 from aot.measure.protocol import TimingPlan
 from aot.measure.session import Session
 from aot.measure.store import open_store
 from aot.measure.tuning_set import TuningSet, read_tuning_set, write_tuning_set
 from aot.measure.worker import Worker
-from aot.select.table.stepped import times_of
+from aot.select.times.known import measured_times
 from aot.select.times.record import from_store, parse_record, record_text
 from tests.unit.row_twins import NORM, QUANTIZE, ROTARY, row_kernel_of
 from tests.unit.twins import CONDITIONS, TwinGpu, TwinKernels, kernel_of, problem_of
@@ -107,11 +107,9 @@ def test_rows_of_a_store_are_those_of_a_record_that_a_table_is_selected_from(tmp
     text = record_text(record)
     assert record_text(parse_record(text, "r")) == text
     assert sum(x.endswith(",64,128,20.0,20.0,20.0,7,0.0]") for x in text.splitlines()) == 1
-    (tmp_path / "r.jsonl").write_text(text)
-    times = times_of((NORM, QUANTIZE, ROTARY), [tmp_path / "r.jsonl"])
+    times = measured_times(parse_record(text, "r"))
     assert times[NORM] == {RowProblem(NORM, 64, 128): {ROWS[0].key.candidate: 20.0, ROWS[1].key.candidate: 30.0}}
-    assert set(times) == {NORM, QUANTIZE, ROTARY}
-    assert times_of((RowOperation.FP16_RMS_NORM,), [tmp_path / "r.jsonl"]) == {}
+    assert {x for x in times if x.kind == "rows"} == {NORM, QUANTIZE, ROTARY}
 
 
 def test_a_tuning_of_several_kinds_is_carried_in_one_bundle(tmp_path):

@@ -1,18 +1,23 @@
 """The selections that the repository ships, held against what their targets can do."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
-from aot.cli.options import MAX_HELDOUT_REGRET
+from aot.cli.options import MAX_HELDOUT_REGRET, RECORDS
+from aot.core.dispatch import MAX_STEP_M
 from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_MEASURED
 from aot.core.problem import Problem
 from aot.core.target import load_target
+from aot.kinds.rows.operation import RowProblem
 from aot.select.pipeline import COMMITTED
 from aot.select.score.explain import explained
 from aot.select.score.gate import check_heldout
 from aot.select.selection import read_selection
+from aot.select.times.known import measured_times
+from aot.select.times.record import read_record
 from aot.space.roofline import roofline
 
 MEASURED_LEAST = 0.93
@@ -29,7 +34,12 @@ ROUNDING_US = 0.0005
 """A row's times have three decimals."""
 
 
-@pytest.mark.parametrize("path", sorted(COMMITTED.glob("*.json.gz")), ids=lambda path: path.name)
+PATHS = sorted(COMMITTED.glob("*.json.gz"))
+OF_ROWS = [path for path in PATHS if path.name.endswith(".rows.json.gz")]
+OF_PRODUCTS = [path for path in PATHS if path not in OF_ROWS]
+
+
+@pytest.mark.parametrize("path", OF_PRODUCTS, ids=lambda path: path.name)
 def test_no_time_of_a_committed_table_is_below_what_the_target_can_do(path):
     selection = read_selection(path)
     target = load_target(selection.target)
@@ -52,7 +62,7 @@ def test_no_time_of_a_committed_table_is_below_what_the_target_can_do(path):
     assert below == []
 
 
-@pytest.mark.parametrize("path", sorted(COMMITTED.glob("*.json.gz")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", OF_PRODUCTS, ids=lambda path: path.name)
 def test_no_time_that_is_told_of_a_committed_table_is_below_the_roofline(path):
     selection = read_selection(path)
     target = load_target(selection.target)
@@ -69,9 +79,30 @@ def test_no_time_that_is_told_of_a_committed_table_is_below_the_roofline(path):
     assert told
 
 
-@pytest.mark.parametrize("path", sorted(COMMITTED.glob("*.json.gz")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
 def test_a_committed_selection_is_built_without_being_asked_twice(path):
     check_heldout(read_selection(path), *MAX_HELDOUT_REGRET)
+
+
+@pytest.mark.parametrize("path", OF_ROWS, ids=lambda path: path.name)
+def test_measured_steps_of_operations_on_rows_are_the_records_and_its_operations_or_their_twins_are_all_there(path):
+    selection = read_selection(path)
+    record = measured_times(read_record(RECORDS / f"{selection.record}.jsonl.gz"))
+    times = {
+        x: {replace(p, rows=min(p.rows, MAX_STEP_M)): row for p, row in rows.items()} for x, rows in record.items()
+    }
+    sections, kernels = selection.others.table.sections, selection.others.kernels
+    steps = [
+        (RowProblem(section.operation, step.rows, column.cols), kernels[step.kernel].candidate, step)
+        for section in sections
+        for column in section.columns
+        for step in column.steps
+        if step.provenance == PROVENANCE_MEASURED
+    ]
+    assert [x for x, candidate, step in steps if step.time_us != round(times[x.operation][x][candidate], 3)] == []
+    asked = {problem.name for rows in times.values() for problem in rows}
+    assert {x.name for x, _, _ in steps} == asked
+    assert {x.operation for x in sections} == {y for x in times for y in (x, *x.twins)}
 
 
 def test_there_is_a_committed_selection():

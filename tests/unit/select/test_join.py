@@ -7,14 +7,18 @@ from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Row, Section
 from aot.core.operation import Operation
 from aot.core.table_check import table_fault
 from aot.core.target import load_target
+from aot.kinds.rows.operation import RowOperation, RowProblem
 from aot.select.join import joined, operations_of, restricted
 from aot.select.selection import FamilyKernel, Regret
 from aot.select.selector import fallback_key
+from aot.select.table.stepped import SteppedTimes, select_stepped
+from aot.space.enumeration import legal
 from tests.unit.accepted import named
 from tests.unit.selections import PLAIN, SELECTION
-from tests.unit.twins import BF16
+from tests.unit.twins import BF16, CONDITIONS
 
 FP16, BIAS = Operation.FP16_KK, Operation.BF16_KK_BIAS
+SILU, GELU = RowOperation.BF16_SILU_MUL, RowOperation.FP16_GELU_TANH_MUL
 SMALL = named("sm90_quack_64x64_c1x1_pingpong", "h200")
 H200 = load_target("h200")
 
@@ -97,3 +101,41 @@ def test_what_the_cost_model_chose_is_no_regret_beside_what_was_measured():
         BIAS: ("exact, by the cost model", False),
         FP16: ("exact, by imputed times", True),
     }
+
+
+def rows_dispatched(selection):
+    """Return what each operation on rows names, by kernel."""
+    found, kernels = selection.others, selection.others.kernels
+    return {
+        x.operation: [[(step.rows, kernels[step.kernel].name) for step in column.steps] for column in x.columns]
+        for x in found.table.sections
+    }
+
+
+def test_operations_on_rows_are_joined_to_products_and_taken_from_them():
+    rows = select_stepped((SILU, GELU), H200, with_heldout=False)
+    found = joined(rows, whole())
+    assert operations_of(found) == (BF16, FP16, BIAS, SILU, GELU)
+    assert (found.record, found.conditions) == (whole().record, whole().conditions)
+    assert len(found.all_kernels) == len(whole().kernels) + len(rows.others.kernels)
+    assert rows_dispatched(found) == rows_dispatched(rows)
+    assert restricted(found, (BF16, FP16, BIAS)).stepped is None
+    one = restricted(found, (GELU,))
+    assert (one.kernels, operations_of(one)) == ((), (GELU,))
+    assert {x.operation for x in one.others.kernels} == {GELU}
+    assert rows_dispatched(one) == {GELU: rows_dispatched(rows)[GELU]}
+    assert rows_dispatched(joined(one, restricted(found, (SILU,)))) == rows_dispatched(rows)
+    assert joined(one, restricted(rows, (SILU,))).others.table.sections[0].operation is SILU
+
+
+def test_measured_rows_beside_predicted_products_stay_measured():
+    times = {SILU: {RowProblem(SILU, 64, 4096): {x: 5.0 + i for i, x in enumerate(legal(SILU, H200))}}}
+    known = SteppedTimes(times, name="own")
+    rows = replace(select_stepped((SILU,), H200, known, with_heldout=False), conditions=(CONDITIONS,))
+    predicted = replace(whole(), provenance="predicted", record="cost-model-v1", conditions=())
+    for found in (joined(rows, predicted), joined(predicted, rows)):
+        again = joined(found, select_stepped((GELU,), H200, with_heldout=False))
+        for each in (found, again):
+            assert (each.provenance, each.record, each.conditions) == ("measured", "own", (CONDITIONS,))
+            methods = {x.operation: x.method for x in each.regrets}
+            assert (methods[SILU], methods[BF16]) == ("exact", "exact, by the cost model")

@@ -10,7 +10,10 @@ from aot.core.dispatch import Column, DispatchTable, Grid
 from aot.core.errors import SelectionError
 from aot.core.operation import Operation
 from aot.core.problem import Problem
+from aot.core.target import load_target
+from aot.kinds.rows.operation import RowOperation
 from aot.select.coverage import Coverage
+from aot.select.join import joined
 from aot.select.selection import (
     SELECTION_VERSION,
     Curve,
@@ -22,6 +25,7 @@ from aot.select.selection import (
     read_selection,
     write_selection,
 )
+from aot.select.table.stepped import select_stepped
 from tests.golden.manifest import golden_manifest
 from tests.unit.twins import BF16, CONDITIONS
 
@@ -222,3 +226,41 @@ def test_the_name_of_every_problem_may_be_a_worst_one(operation, num_groups):
     (grammar,) = get_args(ProblemName)[1:]
     assert grammar.holds(Problem(operation, 16, 4096, 2048, num_groups).name)
     assert not grammar.holds("bf16_kk_grouped g m16 n4096 k2048")
+
+
+def with_rows():
+    return joined(SELECTION, select_stepped((RowOperation.BF16_SILU_MUL,), load_target("h200"), with_heldout=False))
+
+
+def test_operations_on_rows_are_kept_and_a_selection_without_says_nothing_of_them(tmp_path):
+    path = tmp_path / "s.json"
+    write_selection(path, SELECTION)
+    assert "stepped" not in json.loads(path.read_text())
+    whole = with_rows()
+    write_selection(path, whole)
+    assert read_selection(path) == whole
+    assert [x.name for x in whole.all_kernels[len(SELECTION.kernels) :]] == [x.name for x in whole.others.kernels]
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (("kernels", 0, "operation"), "bf16_kk", ": stepped.kernels[0].operation: expected one of "),
+        (("kernels", 1, "candidate", "family"), "evil", ": no kernel family 'evil'; there are: "),
+        (("table", "sections", 0, "fallback"), 9, ": bf16_silu_mul: its fallback is kernel 9 of 2; run"),
+        (("table", "sections", 0, "columns", 0, "cols"), 4096, ": bf16_silu_mul: its edges in cols must ascend"),
+        (("table", "sections", 0, "columns", 0, "steps", 0, "kernel"), 7, ": bf16_silu_mul: column of 32: it names "),
+    ],
+)
+def test_damage_of_operations_on_rows_is_named_with_its_place(tmp_path, place, value, message):
+    path = tmp_path / "s.json"
+    write_selection(path, with_rows())
+    document = json.loads(path.read_text())
+    part = document["stepped"]
+    for step in place[:-1]:
+        part = part[step]
+    part[place[-1]] = value
+    path.write_text(json.dumps(document))
+    with pytest.raises(SelectionError) as caught:
+        read_selection(path)
+    assert str(caught.value).startswith(f"{path}{message}")

@@ -9,7 +9,7 @@ from aot.core.target import load_target
 from aot.families import all_families_for, row_tiling_of, rows_family_of
 from aot.kinds.rows.candidate import RowKnobs
 from aot.kinds.rows.operation import RowOperation, RowProblem
-from aot.select.table.stepped import select_stepped
+from aot.select.table.stepped import SteppedTimes, select_stepped
 from aot.space.enumeration import Patterns, judge, legal
 from aot.space.kinds import space_of
 from tests.compiling import STORE
@@ -53,7 +53,7 @@ def test_the_model_knows_it_by_the_tiling_that_it_describes():
 def test_the_table_takes_it_where_it_is_fastest():
     candidate, *others = [own()[OWN], *(x for x in legal(GATE, H200) if x.family == "row_registers")]
     times = {GATE: {RowProblem(GATE, 64, 4096): {candidate: 1.0, **dict.fromkeys(others, 2.0)}}}
-    chosen = select_stepped((GATE,), H200, times)
+    chosen = select_stepped((GATE,), H200, SteppedTimes(times)).others
     (column,) = [x for x in chosen.table.sections[0].columns if x.cols == 4096]
     (step,) = [x for x in column.steps if x.provenance == "measured"]
     assert chosen.kernels[step.kernel].candidate == candidate

@@ -7,12 +7,17 @@ from aot.core.candidate import KernelKey
 from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Row, Section, Tier
 from aot.core.element import ElementType
 from aot.core.operation import Operation
+from aot.core.target import load_target
+from aot.kinds.rows.operation import RowOperation, RowProblem
 from aot.select.score.diff import Change, Difference, compare
 from aot.select.selection import SELECTION_VERSION, Selection
+from aot.select.table.stepped import SteppedTimes, select_stepped
 from aot.select.times.inputs import Timed
+from aot.space.enumeration import legal
 from tests.unit.accepted import named
 from tests.unit.twins import BF16, CONDITIONS, problem_of
 
+H200 = load_target("h200")
 FALLBACK = named("simt_64x64_c1x1_direct", "h200")
 A, B, C = (
     named(f"sm90_quack_{name}", "h200")
@@ -149,3 +154,24 @@ def test_kernels_and_operations_of_one_side_are_named():
     assert found.churn == 0
     both = replace(old, table=DispatchTable((*old.table.sections, *other.table.sections)))
     assert compare(both, other, {}).operations == (BF16,)
+
+
+def rows(*candidates, operation=RowOperation.BF16_SILU_MUL):
+    """Select for an operation on rows, by times in which the i-th candidate is the best at the i-th number of rows."""
+    problems = [RowProblem(operation, 16**i, 4096) for i in range(len(candidates))]
+    times = {problem: {x: 5.0 + (i != j) for i, x in enumerate(candidates)} for j, problem in enumerate(problems)}
+    return select_stepped((operation,), H200, SteppedTimes({operation: times}), with_heldout=False)
+
+
+def test_tables_of_operations_on_rows_are_compared_at_the_corners_of_either():
+    one, other = legal(RowOperation.BF16_SILU_MUL, H200)[:2]
+    found = compare(rows(one), rows(one), {})
+    assert (found.changes, found.operations) == ((), ())
+    assert found.num_entries > 20
+    found = compare(rows(one), rows(one, other), {})
+    change = next(x for x in found.changes if x.corner == RowProblem(RowOperation.BF16_SILU_MUL, 16, 4096))
+    assert change == Change(Tier.GRID, change.corner, one, other, None, is_measured=False)
+    assert (found.added, found.dropped) == ((f"bf16_silu_mul_{other.name}",), ())
+    twin = rows(one, operation=RowOperation.FP16_SILU_MUL)
+    found = compare(rows(one), twin, {})
+    assert found.operations == (RowOperation.BF16_SILU_MUL, RowOperation.FP16_SILU_MUL)

@@ -2,21 +2,22 @@ import pytest
 
 from aot.cli.options import RECORDS
 from aot.core.dispatch import MAX_STEP_M, Tier
-from aot.core.errors import SelectionError
+from aot.core.errors import SelectionError, StoreError
 from aot.core.json_text import write_json
 from aot.core.strict_json import decode, parse_json
 from aot.core.target import load_target
 from aot.families import rows_family_of
-from aot.kinds.rows.dispatch import RowTable, look_up_rows, row_table_fault
+from aot.kinds.rows.dispatch import RowTable, look_up_rows
 from aot.kinds.rows.operation import MAX_COLS, RowOperation, RowProblem
 from aot.kinds.rows.sizes import COL_EDGES, ROW_EDGES
-from aot.select.pipeline import records_of
-from aot.select.table.stepped import MAX_KERNELS, renumbered_steps, select_stepped, times_of
-from aot.space.enumeration import fallback, legal
+from aot.select import pipeline
+from aot.select.selection import FamilyRowKernel, read_selection, write_selection
+from aot.select.table.stepped import MAX_KERNELS, SteppedTimes, select_stepped
+from aot.space.enumeration import Patterns, fallback, legal
 from aot.space.kinds import space_of
 
 H200 = load_target("h200")
-NORM = RowOperation.BF16_RMS_NORM
+NORM, TWIN = RowOperation.BF16_RMS_NORM, RowOperation.FP16_RMS_NORM
 
 
 def time_us(candidate, problem):
@@ -24,22 +25,23 @@ def time_us(candidate, problem):
     return found
 
 
-class Kernel:
-    """What a table is held against of a kernel."""
-
-    def __init__(self, key):
-        self.operation, self.limits = key.operation, rows_family_of(key.candidate).limits(key.candidate, key.operation)
+def selected(times=None, operations=(NORM,), target=H200, **options):
+    """Select by times; gives kernels and table."""
+    return select_stepped(operations, target, SteppedTimes(times or {}), with_heldout=False, **options).others
 
 
-def kernels_of(selection):
-    return [Kernel(key) for key in selection.kernels]
+def limits_of(selection):
+    return [FamilyRowKernel.of(key).limits for key in selection.kernels]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["h200", "thor"])
-def test_every_operation_gets_a_sound_table_that_says_predicted(target):
-    selection = select_stepped(tuple(RowOperation), load_target(target))
-    assert row_table_fault(selection.table, kernels_of(selection)) == ""
+def test_every_operation_gets_a_sound_table_that_says_predicted(target, tmp_path):
+    whole = select_stepped(tuple(RowOperation), load_target(target))
+    assert (whole.provenance, whole.heldout) == ("predicted", ())
+    write_selection(tmp_path / "s.json", whole)
+    assert read_selection(tmp_path / "s.json") == whole
+    selection = whole.others
     assert [section.operation for section in selection.table.sections] == list(RowOperation)
     steps = [step for section in selection.table.sections for column in section.columns for step in column.steps]
     assert {step.provenance for step in steps} == {"predicted"}
@@ -50,8 +52,8 @@ def test_every_operation_gets_a_sound_table_that_says_predicted(target):
 
 
 def test_the_table_loses_little_to_the_best_candidate_by_the_models_times():
-    selection = select_stepped((NORM,), H200)
-    limits = [kernel.limits for kernel in kernels_of(selection)]
+    selection = selected()
+    limits = limits_of(selection)
     ratios = []
     for rows in ROW_EDGES:
         for cols in COL_EDGES:
@@ -66,9 +68,9 @@ def test_the_table_loses_little_to_the_best_candidate_by_the_models_times():
 
 
 def test_any_width_is_answered_by_vectors():
-    selection = select_stepped((NORM,), H200)
+    selection = selected()
     assert selection.table.sections[0].columns[-1].cols == MAX_COLS
-    limits = [kernel.limits for kernel in kernels_of(selection)]
+    limits = limits_of(selection)
     found = look_up_rows(selection.table.sections[0], RowProblem(NORM, 5, 1 << 24), limits, 16)
     assert found.tier is Tier.GRID
 
@@ -90,7 +92,7 @@ def two_of_any_width():
 
 def test_measured_times_choose_and_their_rows_say_so():
     one, other = two_of_any_width()
-    selection = select_stepped((NORM,), H200, measured(one, other))
+    selection = selected(measured(one, other))
     assert [key.candidate for key in selection.kernels[1:]] == sorted((one, other), key=legal(NORM, H200).index)
     section = selection.table.sections[0]
     assert {1024, 4096} < set(section.col_edges)
@@ -101,17 +103,10 @@ def test_measured_times_choose_and_their_rows_say_so():
         assert [x.time_us for x in named.values()] == pytest.approx([5.0 + 0.001 * column.cols] * len(named))
 
 
-def test_the_times_that_are_committed_make_a_table_that_a_manifest_holds():
-    times = times_of(tuple(RowOperation), records_of(H200, RECORDS))
-    assert len(times) >= 9
-    table = select_stepped(tuple(times), H200, times).table
-    assert decode(RowTable, parse_json(write_json(table))) == table
-
-
 def test_what_was_measured_past_the_largest_edge_of_a_table_is_its_last_step():
     rows = 2 * MAX_STEP_M
     times = {RowProblem(NORM, rows, 4096): dict.fromkeys(two_of_any_width(), 900.0)}
-    (section,) = select_stepped((NORM,), H200, {NORM: times}).table.sections
+    (section,) = selected({NORM: times}).table.sections
     (column,) = (x for x in section.columns if x.cols == 4096)
     last = column.steps[-1]
     assert (last.rows, last.time_us, last.provenance) == (MAX_STEP_M, 900.0, "measured")
@@ -120,7 +115,7 @@ def test_what_was_measured_past_the_largest_edge_of_a_table_is_its_last_step():
 
 def test_between_what_was_measured_a_prediction_is_corrected_by_the_nearest_time():
     """The model's favourite took ten times as long as predicted at the one size measured: so another is taken."""
-    favourite = select_stepped((NORM,), H200).kernels[1].candidate
+    favourite = selected().kernels[1].candidate
     others = [x for x in legal(NORM, H200) if x != favourite]
 
     def predicted(candidate):
@@ -128,20 +123,74 @@ def test_between_what_was_measured_a_prediction_is_corrected_by_the_nearest_time
 
     fits = [x for x in (favourite, *others) if rows_family_of(x).limits(x, NORM).max_cols >= 4096]
     times = {x: predicted(x) * (10 if x == favourite else 1) for x in fits}
-    selection = select_stepped((NORM,), H200, {NORM: {RowProblem(NORM, 64, 4096): times}})
+    selection = selected({NORM: {RowProblem(NORM, 64, 4096): times}})
     assert favourite not in {key.candidate for key in selection.kernels[1:]}
 
 
 def test_a_record_that_leaves_a_size_without_a_kernel_is_refused():
     narrow = next(x for x in legal(NORM, H200) if rows_family_of(x).limits(x, NORM).max_cols < MAX_COLS)
     with pytest.raises(SelectionError, match="bf16_rms_norm: no kernel was timed on bf16_rms_norm rows 1 cols 512"):
-        select_stepped((NORM,), H200, measured(narrow, cols=(64,)))
+        selected(measured(narrow, cols=(64,)))
 
 
-def test_a_table_is_renumbered_over_the_kernels_of_a_wheel():
-    selection = select_stepped((NORM,), H200)
-    numbers = {key: 100 - i for i, key in enumerate(selection.kernels)}
-    table = renumbered_steps(selection, numbers)
-    for old, new in zip(selection.table.sections[0].columns, table.sections[0].columns, strict=True):
-        assert [100 - step.kernel for step in old.steps] == [step.kernel for step in new.steps]
-    assert table.sections[0].fallback == 100
+def near_the_model(rows=(1, 16, 64), cols=(1024, 2048, 4096), operation=NORM):
+    """Make times of all kernels that are the model's, but for some that take twice as long."""
+    fits = [x for x in legal(operation, H200) if rows_family_of(x).limits(x, operation).max_cols == MAX_COLS][:3]
+    problems = [RowProblem(operation, r, c) for r in rows for c in cols]
+    return {x: {y: (1 + i) * us for i, (y, us) in enumerate(zip(fits, model(fits, x), strict=True))} for x in problems}
+
+
+def model(candidates, problem):
+    return space_of(NORM).times_us(candidates, problem, H200)
+
+
+def test_each_inner_size_is_left_out_in_turn_and_scored():
+    times = near_the_model()
+    held = select_stepped((NORM,), H200, SteppedTimes({NORM: times})).heldout
+    assert [(x.operation, x.tier, x.num_problems, x.num_unmeasured) for x in held] == [(NORM, 2, 1, 0)]
+    assert held[0].worst_problem == "bf16_rms_norm rows 16 cols 2048"
+    middle = RowProblem(NORM, 16, 2048)
+    first, *others = times[middle]
+    # Where it is left out, nothing says that the first kernel takes long there.
+    changed = {**times, middle: {first: 5 * max(times[middle].values()), **{x: times[middle][x] for x in others}}}
+    (held,) = select_stepped((NORM,), H200, SteppedTimes({NORM: changed})).heldout
+    assert held.worst > 1.0
+    assert select_stepped((NORM,), H200, SteppedTimes({NORM: changed})).regrets[0].worst < 0.05
+
+
+def test_sizes_at_the_ends_alone_are_not_left_out():
+    assert select_stepped((NORM,), H200, SteppedTimes({NORM: near_the_model(rows=(1, 64))})).heldout == ()
+    one_width = near_the_model(cols=(4096,))
+    (held,) = select_stepped((NORM,), H200, SteppedTimes({NORM: one_width})).heldout
+    assert held.num_problems == 1
+
+
+def test_an_operation_without_times_has_those_of_the_one_of_another_type_and_says_predicted():
+    one, other = two_of_any_width()
+    found = select_stepped((TWIN,), H200, SteppedTimes(measured(one, other)))
+    assert [key.candidate for key in found.others.kernels[1:]] == sorted((one, other), key=legal(TWIN, H200).index)
+    assert found.regrets[0].method == "exact, by imputed times"
+    assert (found.provenance, found.heldout) == ("predicted", ())
+    steps = [step for column in found.others.table.sections[0].columns for step in column.steps]
+    assert {step.provenance for step in steps} == {"predicted"}
+    for rows, candidate in ((1, one), (64, other)):
+        asked = RowProblem(TWIN, rows, 1024)
+        choice = look_up_rows(found.others.table.sections[0], asked, limits_of(found.others), 16)
+        assert found.others.kernels[choice.kernel].candidate == candidate
+
+
+def test_what_the_committed_records_have_is_measured_and_the_rest_by_them_or_the_model():
+    asked = (NORM, TWIN, RowOperation.FP16_GELU_TANH_MUL)
+    found = pipeline.select_stepped(asked, H200, pipeline.records_of(H200, RECORDS))
+    assert [x.method.partition(", ")[2] for x in found.regrets] == ["", "by imputed times", "by the cost model"]
+    assert [x.operation for x in found.heldout] == [NORM]
+    assert (found.provenance, found.record) == ("measured", "h200_rows")
+    assert found.conditions[0].device == "NVIDIA H200"
+    assert decode(RowTable, parse_json(write_json(found.others.table))) == found.others.table
+    with pytest.raises(StoreError, match="is a record of h200, not of h100"):
+        pipeline.select_stepped((NORM,), load_target("h100"), [RECORDS / "h200_rows.jsonl.gz"])
+
+
+def test_patterns_say_which_kernels_there_are():
+    found = selected(patterns=Patterns.parse("row_looped*"))
+    assert {x.candidate.family for x in found.kernels[1:]} == {"row_looped"}

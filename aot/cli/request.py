@@ -1,0 +1,177 @@
+"""What a new selection is asked to be, by `aot select` and by commands that need one, and how it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import click
+
+from aot.core.errors import SelectionError
+from aot.core.progress import waiting
+from aot.core.shape_set import ShapeSet, load_shape_set
+from aot.select import pipeline
+from aot.select.join import joined, operations_of, restricted
+from aot.select.portfolio.objective import NAMED_WEIGHT, Objective, SelectionLimits
+from aot.select.selection import BY_COST_MODEL, Selection, read_selection
+from aot.space.calibration import constants_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from aot.core.epilogue import Epilogue
+    from aot.core.operation import Operation
+    from aot.core.target import Target
+    from aot.core.work import AnyOperation
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a new selection is asked to be; the defaults are those of `aot select`, but for the curve."""
+
+    target: Target
+    shapes: str
+    is_default_shapes: bool
+    """Whether the shape set was not asked for: a wheel by the model then has kernels of every layout."""
+    record: Path | None = None
+    """None: by the cost model."""
+    limits: SelectionLimits = field(default_factory=SelectionLimits)
+    kernels: str = ""
+    calibration: Path | None = None
+    heldout: str = "atlas_heldout"
+    incumbent: Path | None = None
+    """The selection that ties go to."""
+    like: Path | None = None
+    """Another target's selection whose kernels and table are taken."""
+    keep: Path | None = None
+    """A selection of the same target whose operations are kept, but for those that are selected."""
+    named_weight: float = NAMED_WEIGHT
+    epilogues: tuple[Epilogue, ...] = ()
+    """Those that kernels are chosen for by imputed times."""
+    operations: tuple[Operation, ...] = ()
+    """The only products that it is to have; where there are none, those of the record or of the shape set."""
+    others: tuple[AnyOperation, ...] = ()
+    """Those of other kinds that it is to have; where `operations` is empty, it has no products then."""
+    other_records: tuple[Path, ...] = ()
+    """What those are selected by, each by the first that has times of it; else by the cost model."""
+    curve: bool = False
+    batch_invariant: bool = False
+    unaligned: bool = True
+    """Whether 16-bit products get tables for what is not aligned."""
+    only_unaligned: bool = False
+    """Whether only the tables of `keep` for what is not aligned are chosen anew."""
+
+
+def select(request: Request) -> Selection:
+    """Select, from a record or by the cost model.
+
+    Raises:
+        AotError: see aot.select.pipeline.
+    """
+    shapes = load_shape_set(request.shapes)
+    objective = Objective(
+        request.limits,
+        read_selection(request.incumbent) if request.incumbent else None,
+        shapes,
+        request.named_weight,
+        request.epilogues,
+        shapes.having(request.operations) if request.operations else (),
+        unaligned=request.unaligned,
+        batch_invariant=request.batch_invariant,
+        with_curves=request.curve,
+        like=_like(request),
+    )
+    kept = _kept(request)
+    if request.only_unaligned and kept is not None:
+        heldout = load_shape_set(request.heldout) if request.heldout else None
+        with waiting("select kernels for what is not aligned") as at:
+            told = replace(objective, progress=at, operations=())
+            return pipeline.select_unaligned(kept, request.record, request.target, told, request.kernels, heldout)
+    parts: list[Selection] = []
+    if request.operations or not request.others:
+        with waiting("select kernels") as at:
+            parts.append(_selected(request, shapes, replace(objective, progress=at)))
+    if request.others:
+        parts.append(select_others(request.others, request.target, request.other_records, request.kernels))
+    chosen = reduce(joined, parts)
+    if kept is not None:
+        rest = [x for x in operations_of(kept) if x not in operations_of(chosen)]
+        whole = joined(chosen, restricted(kept, rest)) if rest else chosen
+        if not chosen.table.sections:
+            return replace(whole, coverage=kept.coverage)
+        chosen, objective = whole, replace(objective, operations=())
+    if kept is None and chosen is parts[0]:
+        return chosen
+    return replace(chosen, coverage=objective.covered(chosen.table, chosen.kernels))
+
+
+def _like(request: Request) -> Selection | None:
+    """Read the other target's selection: of what operations are asked for.
+
+    Raises:
+        SelectionError: it has no table of one.
+    """
+    if request.like is None:
+        return None
+    found = read_selection(request.like)
+    tags = [x.tag for x in operations_of(found)]
+    missing = [x.tag for x in request.operations if x.tag not in tags]
+    if missing:
+        raise SelectionError(
+            f"{request.like} has no table of {', '.join(missing)}; give --operations some of what it has, "
+            f"{', '.join(tags)}"
+        )
+    return restricted(found, request.operations) if request.operations else found
+
+
+def _kept(request: Request) -> Selection | None:
+    """Read the selection whose other operations are kept, before anything is selected.
+
+    Raises:
+        SelectionError: it is of another target.
+    """
+    if request.keep is None:
+        return None
+    kept = read_selection(request.keep)
+    if kept.target != request.target.name:
+        raise SelectionError(
+            f"{request.keep} is of {kept.target}, and {request.target.name} is selected for; give --keep a selection "
+            f"of {request.target.name}, or --target {kept.target}"
+        )
+    return kept
+
+
+def _selected(request: Request, shapes: ShapeSet, objective: Objective) -> Selection:
+    if request.record is None:
+        constants = constants_of(request.calibration, request.target.name)
+        is_default = request.is_default_shapes and not request.operations
+
+        def selected(told: Objective) -> Selection:
+            target, patterns = request.target, request.kernels
+            return pipeline.select_predicted(shapes, target, told, patterns, constants, any_layout=is_default)
+
+        chosen, more = selected(objective), (request.target.default_operations or ()) if is_default else ()
+        if not more:
+            return chosen
+        both = joined(chosen, selected(replace(objective, operations=shapes.having(more))))
+        return replace(both, coverage=objective.covered(both.table, both.kernels))
+    heldout = load_shape_set(request.heldout) if request.heldout else None
+    return pipeline.select_measured(request.record, request.target, objective, request.kernels, heldout)
+
+
+def select_others(
+    operations: Sequence[AnyOperation], device: Target, records: Sequence[Path], kernels: str = ""
+) -> Selection:
+    """Select kernels of operations that are no products by records, else by the cost model.
+
+    Raises:
+        AotError: see aot.select.pipeline.
+    """
+    with waiting("select kernels of operations on rows") as at:
+        found = pipeline.select_stepped(operations, device, records, kernels, at)
+    predicted = [x.operation.tag for x in found.regrets if x.method.endswith(BY_COST_MODEL)]
+    if predicted:
+        click.echo(f"{', '.join(predicted)}: by the cost model", err=True)
+    return found
