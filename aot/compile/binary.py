@@ -94,13 +94,13 @@ def _rank(argument: Argument, operation: Operation) -> int:
     """Count the modes of an argument, as `launch` of templates/src/runtime.cc passes it."""
     is_batched, of_groups = operation.grouping is Grouping.BATCHED, operation.grouping.groups_rows
     of_rows = of_groups + (operation.gate is not None)
-    is_block = operation.types.factors is FactorLayout.BLOCK
+    is_block, in_atoms = (operation.types.factors is x for x in (FactorLayout.BLOCK, FactorLayout.ATOMS))
     ranks = {
         Argument.A: 2 + is_batched,
         Argument.B: 2 + is_batched + of_rows,
         Argument.D: 2 + (is_batched or operation.grouping is Grouping.K_GROUPED),
         Argument.SCALE_A: 1 + is_block,
-        Argument.SCALE_B: 2 + of_groups if is_block else 1 + of_rows,
+        Argument.SCALE_B: 2 + of_groups if is_block else 1 if in_atoms else 1 + of_rows,
         Argument.BIAS: 1 + of_rows,
         Argument.RESIDUAL: 2,
     }

@@ -214,6 +214,11 @@ def matrices(problem: Problem, padding: int = 0, stride_multiple: int = 1) -> tu
 PLAIN = Arrangement()
 
 
+def plain_arrangement(operation: Operation) -> Arrangement:
+    """Return what a caller has chosen who chose nothing that an operation leaves open."""
+    return Arrangement(is_interleaved=True) if operation.is_interleaved else PLAIN
+
+
 def operands(
     problem: Problem, padding: int = 0, arrangement: Arrangement = PLAIN, stride_multiple: int = 1
 ) -> dict[Argument, Matrix]:

@@ -162,12 +162,16 @@ class Operation(Word):
     NVFP4_BF16_KK_GELU_TANH = "nvfp4_bf16_kk_gelu_tanh", t.NVFP4_BF16, Layout.KK, Epilogue.GELU_TANH
     NVFP4_BF16_KK_SILU = "nvfp4_bf16_kk_silu", t.NVFP4_BF16, Layout.KK, Epilogue.SILU
     NVFP4_BF16_KK_RESIDUAL = "nvfp4_bf16_kk_residual", t.NVFP4_BF16, Layout.KK, Epilogue.RESIDUAL
+    NVFP4_BF16_KK_SWIGLU = "nvfp4_bf16_kk_swiglu", t.NVFP4_BF16, Layout.KK, Epilogue.SWIGLU
+    NVFP4_BF16_KK_GEGLU = "nvfp4_bf16_kk_geglu", t.NVFP4_BF16, Layout.KK, Epilogue.GEGLU
     MXFP8_BF16_KK_BIAS = "mxfp8_bf16_kk_bias", t.MXFP8_BF16, Layout.KK, Epilogue.BIAS
     MXFP8_BF16_KK_RELU = "mxfp8_bf16_kk_relu", t.MXFP8_BF16, Layout.KK, Epilogue.RELU
     MXFP8_BF16_KK_GELU = "mxfp8_bf16_kk_gelu", t.MXFP8_BF16, Layout.KK, Epilogue.GELU
     MXFP8_BF16_KK_GELU_TANH = "mxfp8_bf16_kk_gelu_tanh", t.MXFP8_BF16, Layout.KK, Epilogue.GELU_TANH
     MXFP8_BF16_KK_SILU = "mxfp8_bf16_kk_silu", t.MXFP8_BF16, Layout.KK, Epilogue.SILU
     MXFP8_BF16_KK_RESIDUAL = "mxfp8_bf16_kk_residual", t.MXFP8_BF16, Layout.KK, Epilogue.RESIDUAL
+    MXFP8_BF16_KK_SWIGLU = "mxfp8_bf16_kk_swiglu", t.MXFP8_BF16, Layout.KK, Epilogue.SWIGLU
+    MXFP8_BF16_KK_GEGLU = "mxfp8_bf16_kk_geglu", t.MXFP8_BF16, Layout.KK, Epilogue.GEGLU
 
     BF16_INT4_G128_KK = "bf16xint4g128_bf16_kk", t.BF16_INT4_G128, Layout.KK
     BF16_INT4_G128_ZEROS_KK = "bf16xint4g128z_bf16_kk", t.BF16_INT4_G128_ZEROS, Layout.KK
@@ -312,6 +316,14 @@ class Operation(Word):
     def gate(self) -> Step | None:
         """Return the gate, or None where there is none. With one, B holds 2 n rows: the gate's, and the linear ones."""
         return next((step for step in self.steps if step in GATES), None)
+
+    @property
+    def is_interleaved(self) -> bool:
+        """Say whether a gate's rows of B alternate with the linear ones in any case, the gate's first.
+
+        Elsewhere a caller may choose. Factors in atoms lie as the rows do, which a view puts in no other order.
+        """
+        return self.gate is not None and self.types.factors is FactorLayout.ATOMS
 
     @cached_property
     def can_exchange(self) -> bool:

@@ -28,7 +28,8 @@ class Argument(Word):
     SCALE_A = "scale_a"
     """Float32 vector (m) of a stride of 1 or 0; of blocks (m, k / 128)."""
     SCALE_B = "scale_b"
-    """Float32 vector (n) of a stride of 1 or 0, with a gate (2, n); of blocks (n / 128, k / 128)."""
+    """Float32 vector (n) of a stride of 1 or 0, with a gate (2, n); of blocks (n / 128, k / 128). In atoms these and
+    those of A are a vector of bytes, with a gate those of its 2 n rows as they alternate."""
     BIAS = "bias"
     """Vector (n), contiguous, with a gate (2, n); of 0 elements where a bias may be left away and is."""
     RESIDUAL = "residual"

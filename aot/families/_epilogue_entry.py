@@ -12,7 +12,7 @@ from aot.core.formats import ATOM_COLUMNS, ATOM_ROWS, FactorLayout
 from aot.core.knobs import SplitK
 from aot.families import Entry, signature
 from aot.families._arguments import epilogue_arguments, transpose
-from aot.families._epilogue_registers import in_order
+from aot.families._epilogue_registers import in_order, in_turns, paired
 from aot.families._quack import flags_and_regions, scheduler_options
 
 if TYPE_CHECKING:
@@ -76,7 +76,9 @@ def epilogue_entry(gemm: Any, key: KernelKey, workspace: Workspace, max_active_c
     ) -> None:
         scheduler = scheduler_options(max_active_clusters, tile_order)
         linear_first = None
-        if const_expr(has_gate):
+        if const_expr(key.operation.is_interleaved):
+            b, bias = in_turns(b), paired(bias)
+        elif const_expr(has_gate):
             b, scale_b, bias, linear_first = in_order(b, scale_b, bias)
         atoms = {}
         if const_expr(in_atoms):

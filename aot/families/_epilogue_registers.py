@@ -52,6 +52,12 @@ def paired(tensor: Any, stacked: int = 0) -> Any:
     return cute.make_tensor(tensor.iterator, cute.make_layout(shape, stride=stride))
 
 
+def in_turns(weight: Any) -> Any:
+    """View (2, n, k) whose rows alternate as the 2 n rows that they are, one behind the other; while tracing."""
+    layout = cute.make_layout((2 * weight.shape[1], weight.shape[2]), stride=(weight.stride[0], weight.stride[2]))
+    return cute.make_tensor(weight.iterator, layout)
+
+
 def in_order(weight: Any, *others: Any) -> tuple[Any, ...]:
     """View what a gate has, as `paired`, with the half in front whose rows of the weight lie in front.
 

@@ -15,6 +15,7 @@ from aot.core.operands import element_of
 from aot.core.operation import Operation
 from aot.core.signature import Argument, Signature
 from aot.families._arguments import cutlass_type
+from aot.families._epilogue_registers import in_turns
 from aot.families._epilogue_steps import EpilogueOperands, finish
 from aot.families._simt_narrow import element_at, factor_at
 from aot.families._simt_tile import NUM_THREADS, PAD, TILE, TILE_K, num_halves
@@ -43,17 +44,22 @@ def _stage(
     thread: Int32,
     scale: cute.Tensor | None,
     form: Constexpr[Operand],
+    turn: Constexpr[int | None] = None,
 ) -> None:
-    """Copy a TILE by TILE_K piece of a (rows, k) operand to shared memory, widened and scaled, zero outside."""
+    """Copy a TILE by TILE_K piece of a (rows, k) operand to shared memory, widened and scaled, zero outside.
+
+    With a turn, 0 or 1, it is a piece of those of each two rows that come first or second.
+    """
     for i in range_constexpr(LOADS):
         element = thread + i * NUM_THREADS
         k = element % TILE_K
         row = element // TILE_K
         value = staged.element_type(0)
-        if first_row + row < source.shape[0] and first_k + k < source.shape[1]:
-            value = element_at(source, first_row + row, first_k + k, form).to(staged.element_type)
+        at = first_row + row if const_expr(turn is None) else 2 * (first_row + row) + turn
+        if at < source.shape[0] and first_k + k < source.shape[1]:
+            value = element_at(source, at, first_k + k, form).to(staged.element_type)
             if const_expr(scale is not None):
-                value = value * factor_at(scale, first_row + row, first_k + k, source.shape[1], form)
+                value = value * factor_at(scale, at, first_k + k, source.shape[1], form)
         staged[k, row] = value
 
 
@@ -105,6 +111,8 @@ def _kernel(
     staged_a = shared.allocate_tensor(accumulator, layout, 16)
     staged_b = [shared.allocate_tensor(accumulator, layout, 16) for _ in range(halves)]
     parts_b = [b] if const_expr(halves == 1) else [b[half, None, None] for half in range(halves)]
+    if const_expr(operation.is_interleaved):
+        parts_b = [in_turns(b)] * halves
     first_m, first_n = block_m * TILE, block_n * TILE
     row, column = thread // THREADS_ACROSS * SIDE, thread % THREADS_ACROSS * SIDE
     sums = [cute.make_rmem_tensor((SIDE, SIDE), accumulator) for _ in range(halves)]
@@ -114,7 +122,8 @@ def _kernel(
         _stage(a, staged_a, first_m, step * TILE_K, thread, scale_a if const_expr(is_blocked) else None, operation.a)
         for half in range_constexpr(halves):
             factors = scale_b if const_expr(is_blocked) else None
-            _stage(parts_b[half], staged_b[half], first_n, step * TILE_K, thread, factors, operation.b)
+            turn = half if const_expr(operation.is_interleaved) else None
+            _stage(parts_b[half], staged_b[half], first_n, step * TILE_K, thread, factors, operation.b, turn)
         cute.arch.sync_threads()
         for half in range_constexpr(halves):
             _multiply(staged_a, staged_b[half], sums[half], row, column)
@@ -186,7 +195,7 @@ def arguments(signature: Signature, operation: Operation) -> tuple[Any, ...]:
         Argument.D: _tensor(operation.d, modes),
         Argument.SCALE_A: _tensor(element_of(operation, Argument.SCALE_A), rank, is_contiguous=in_atoms),
         Argument.SCALE_B: _tensor(
-            element_of(operation, Argument.SCALE_B), 2 if has_gate else rank, is_contiguous=in_atoms
+            element_of(operation, Argument.SCALE_B), 2 if has_gate and not in_atoms else rank, is_contiguous=in_atoms
         ),
         Argument.BIAS: _tensor(operation.bias, 2) if has_gate else _tensor(operation.bias, 1, is_contiguous=True),
         Argument.RESIDUAL: _tensor(operation.d, 2),

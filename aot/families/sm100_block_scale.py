@@ -11,7 +11,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Candidate, Reason, Rejected
-from aot.core.epilogue import GATES, OF_ONE_WEIGHT, Epilogue
+from aot.core.epilogue import OF_ONE_WEIGHT, Epilogue
 from aot.core.factor_atoms import ATOM_BYTES, num_atoms
 from aot.core.feature import Feature
 from aot.core.grouping import Grouping
@@ -52,7 +52,7 @@ class Sm100BlockScale(Sm100Quack):
     name = "sm100_block_scale"
     needs: tuple[Feature, ...] = (*Sm100Quack.needs, Feature.BLOCK_SCALE)
     types: tuple[Types, ...] = (NVFP4_BF16, NVFP4_FP16, MXFP4_BF16, MXFP8_BF16, MXFP8_FP16)
-    epilogues: tuple[Epilogue, ...] = tuple(x for x in OF_ONE_WEIGHT if not set(GATES) & set(x.steps))
+    epilogues: tuple[Epilogue, ...] = OF_ONE_WEIGHT
     groupings: tuple[Grouping, ...] = (Grouping.DENSE,)
 
     split_modes = (SplitK.SERIAL,)

@@ -130,8 +130,8 @@ typedef struct {
  *   residual  (m, n), of D's element type, added behind the activation.
  *   scale_d   one float32, that D is multiplied by before it is rounded to 8 bits; of nvfp4 the product of the factors of
  *             all of A and of all of B, that the sum is multiplied by before a bias is added.
- *   gate      B is (2 n, k), a bias (1, 2 n) and the factors of B (2 n, 1): see AOT_GEMM_GATE_INTERLEAVED and
- *             AOT_GEMM_GATE_PARTS.
+ *   gate      B is (2 n, k), a bias (1, 2 n) and the factors of B (2 n, 1): see AOT_GEMM_GATE_INTERLEAVED, which nvfp4
+ *             and mxfp8 need, and AOT_GEMM_GATE_PARTS.
  *
  * nvfp4, mxfp4, mxfp8: the factor of row i of A, or of B, and of block j along k (16, 32 and 32 elements) is byte
  * (i / 128 * ceil(blocks / 4) + j / 4) * 512 + i % 32 * 16 + i % 128 / 32 * 4 + j % 4. Strides of factors are not looked at,
@@ -270,8 +270,8 @@ AOT_GEMM_API aot_gemm_status_t aot_gemm_launch_allocating(const aot_gemm_problem
  *   quantize       x itself, in fewer bits
  *
  * A Y of 8 bits is of float8_e4m3fn, or float8_e5m2 or int8 where the tag says so. It is x / scale, clamped: int8 rounded
- * half to even. Of nvfp4 Y is e2m1 and of mxfp8 e4m3, and the scales are the factors that block-scaled products take: those of
- * docs/formats.md, which states their rule. */
+ * half to even. Of nvfp4 and mxfp4 Y is e2m1 and of mxfp8 e4m3, and the scales are the factors that block-scaled products
+ * take, by the rule of docs/formats.md. */
 typedef struct {
   void* data;         /* device address; null in queries, and of an operand that there is not */
   int64_t strides[3]; /* in elements, none below 0: from row to row, then from column to column; of a rotary embedding's x and
@@ -297,8 +297,8 @@ typedef struct {
  *   scale         float32, of a Y of 8 bits: (rows, 1), of a block_quantize (rows, ceil(cols / 128)), or of a tensor_quantize
  *                 one for all, (1, 1). It is computed and written: the largest |y| of the row, block or tensor over the largest
  *                 value of Y's type, but at least 2^-126, and 1 where all are 0. With
- *                 AOT_ROWS_SCALE_GIVEN it is read; a stride of 0 has one scale serve all rows. Of nvfp4 and mxfp8 it is the
- *                 factors in atoms, a byte each, as scale_a of a product has them, at a multiple of 16 bytes; strides are not
+ *                 AOT_ROWS_SCALE_GIVEN it is read; a stride of 0 has one scale serve all rows. Of nvfp4, mxfp4 and
+ *                 mxfp8 it is the factors in atoms, a byte each, as scale_a of a product has them, at a multiple of 16 bytes; strides are not
  *                 looked at. Behind the last block of a row the last atom is filled up with 0; rows that fill atoms up are not
  *                 written.
  *   tensor_scale  (1, 1) float32, of nvfp4: the scale of all of Y, which is read, and must be above 0.

@@ -91,6 +91,11 @@ int resolve_atoms(Product product, const Operands& operands, Request* request, i
   request->factor = of_x != kUnsaid ? of_x : is_nvfp4 ? Element::kE4m3 : Element::kE8m0;
   *operation = find_operation(*request);
   if (*operation < 0) return refuse(kNoOperation, "%s", write_request(product, *request).characters);
+  if (kOperations[*operation].is_interleaved() && (operands.weights != nullptr || !operands.options.is_interleaved)) {
+    return refuse("OperandError", "%s: got %s of a gate; expected one weight of both, whose rows and factors are in turns, the gate's "
+                  "first: factors lie in atoms of 128 rows; interleave them once, where the model is loaded, and pass "
+                  "interleaved=True", product_name(product), operands.weights != nullptr ? "two weights" : "halves");
+  }
   const int64_t held = std::min<int64_t>(left.shape[left.ndim - 1], INT32_MAX);  // more is refused below, whatever it holds
   const int64_t k = held * (is_packed(request->a) ? kElementsInByte : 1) + (left.shape[left.ndim - 1] > held ? 1 : 0);
   const AtomFormat& format = kOperations[*operation].atoms;

@@ -228,6 +228,7 @@ PyObject* plan(PyObject* self, PyObject* const* arguments, Py_ssize_t num_argume
   int32_t index = 0;
   const bool is_known = find_operation(problem.operation, &index) == AOT_GEMM_OK;
   if (is_known && kOperations[index].gathers()) problem.rows_of_a = m;
+  if (is_known && kOperations[index].is_interleaved()) problem.flags |= AOT_GEMM_GATE_INTERLEAVED;
   const aot_gemm_part_t whole = {problem.n, problem.b, problem.d, problem.bias};
   if (is_known && kOperations[index].has_parts()) {
     problem.parts = &whole;

@@ -188,7 +188,7 @@ int find_element_of_out(Product product, const Operands& operands, Element other
 
 int check_left(Product product, const DLTensor& left) {
   Element element;
-  const bool may_be_packed = product == Product::kLinear || product == Product::kConstant;
+  const bool may_be_packed = takes_packed(product) || product == Product::kConstant;
   const auto check = may_be_packed ? &check_packable : &check_tensor;
   return check(product, left_name(product), left, left, &element);
 }

@@ -71,7 +71,10 @@ int check_memory(Product product, const char* name, const DLTensor& tensor, cons
 // Checks its element type too.
 int check_tensor(Product product, const char* name, const DLTensor& tensor, const DLTensor& left, Element* element);
 
-// The same of an operand that may be packed: each element of the tensor is then a byte, which holds two.
+// Says whether operands of a function may be packed: each element of a tensor is then a byte, which holds two.
+inline bool takes_packed(Product product) { return product == Product::kLinear || product == Product::kGatedLinear; }
+
+// The same as check_tensor of an operand that may be packed.
 int check_packable(Product product, const char* name, const DLTensor& tensor, const DLTensor& left, Element* element);
 
 // The same of a tensor that is to be of one element type.

@@ -88,6 +88,8 @@ struct Operation {
   bool has_residual() const { return epilogue == Epilogue::kResidual; }
   // With a gate B has 2 n rows: the gate's and the linear ones.
   bool has_gate() const { return epilogue == Epilogue::kSwiglu || epilogue == Epilogue::kGeglu; }
+  // Says whether a gate's rows of B alternate with the linear ones in any case: factors in atoms lie as the rows do.
+  bool is_interleaved() const { return has_gate() && scale == Scale::kAtoms; }
   // Says whether B, D and the bias are those of several weights.
   bool has_parts() const { return epilogue == Epilogue::kMany; }
   // Says whether groups are found by offsets, and may be of any size.

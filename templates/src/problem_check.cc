@@ -15,7 +15,7 @@ aot_gemm_status_t check_flags(uint64_t flags, const Operation& operation) {
   // Rows of a gate that take turns would share blocks of factors.
   const bool may_take_turns = operation.has_gate() && operation.scale != Scale::kBlock;
   const uint64_t any = AOT_GEMM_B_CONSTANT | AOT_GEMM_BATCH_INVARIANT | AOT_GEMM_DETERMINISTIC;
-  const bool may_have_parts = operation.has_gate() && !operation.has_offsets();
+  const bool may_have_parts = operation.has_gate() && !operation.has_offsets() && !operation.is_interleaved();
   const uint64_t known = any | (may_take_turns ? AOT_GEMM_GATE_INTERLEAVED : 0) |
                          (may_have_parts ? AOT_GEMM_GATE_PARTS : 0) |
                          (operation.has_offsets() ? AOT_GEMM_OFFSETS_START : 0);
@@ -23,6 +23,11 @@ aot_gemm_status_t check_flags(uint64_t flags, const Operation& operation) {
   if ((flags & ~known) == 0 && (flags & kBoth) == kBoth) {
     return fail(AOT_GEMM_ERROR_ARGUMENT, "flags are 0x%" PRIx64 "; expected AOT_GEMM_GATE_INTERLEAVED or AOT_GEMM_GATE_PARTS: "
                 "rows in pairs are in one matrix", flags);
+  }
+  if (operation.is_interleaved() && (flags & AOT_GEMM_GATE_INTERLEAVED) == 0) {
+    return fail(AOT_GEMM_ERROR_ARGUMENT, "flags are 0x%" PRIx64 "; expected AOT_GEMM_GATE_INTERLEAVED (0x%" PRIx64 ") of operation "
+                "%s, whose factors lie in atoms of 128 rows; put the rows of the gate and the linear ones in turns, and their "
+                "factors", flags, AOT_GEMM_GATE_INTERLEAVED, operation.tag);
   }
   if ((flags & ~known) == 0) return AOT_GEMM_OK;
   const bool is_turned = (flags & AOT_GEMM_GATE_INTERLEAVED) != 0 && !operation.has_gate();
@@ -259,7 +264,8 @@ aot_gemm_status_t check_further(const aot_gemm_problem_t& problem, const Operati
   }
   if (status == AOT_GEMM_OK && operation.scale == Scale::kAtoms) {
     status = check_atoms("scale_a", problem.scale_a, problem.m, problem.k, operation.atoms, d);
-    if (status == AOT_GEMM_OK) status = check_atoms("scale_b", problem.scale_b, problem.n, problem.k, operation.atoms, d);
+    const int64_t rows = rows_of_b(problem, operation);
+    if (status == AOT_GEMM_OK) status = check_atoms("scale_b", problem.scale_b, rows, problem.k, operation.atoms, d);
   } else if (status == AOT_GEMM_OK && operation.scale != Scale::kNone) {
     const bool is_blocked = operation.scale == Scale::kBlock;
     const int64_t columns = is_blocked ? num_blocks(problem.k) : 1;

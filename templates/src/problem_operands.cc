@@ -44,7 +44,8 @@ void write_factors(const aot_gemm_problem_t& problem, const Operation& operation
   const auto n = static_cast<int32_t>(problem.n);
   if (operation.scale == Scale::kAtoms) {
     canonical->scale_a.atoms = {problem.scale_a.data, {static_cast<int32_t>(operation.atoms.num_bytes(m, problem.k))}};
-    canonical->scale_b.atoms = {problem.scale_b.data, {static_cast<int32_t>(operation.atoms.num_bytes(n, problem.k))}};
+    const int64_t of_b = operation.atoms.num_bytes(rows_of_b(problem, operation), problem.k);
+    canonical->scale_b.atoms = {problem.scale_b.data, {static_cast<int32_t>(of_b)}};
     return;
   }
   if (operation.scale == Scale::kBlock) {

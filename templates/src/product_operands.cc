@@ -195,7 +195,7 @@ int check_product(Product product, const Operands& operands, Result* result) {
   const DLTensor& right = *operands[kRight];
   Element a;
   Element b;
-  const auto check = product == Product::kLinear ? &check_packable : &check_tensor;
+  const auto check = takes_packed(product) ? &check_packable : &check_tensor;
   if (check(product, left_name(product), left, left, &a) != 0) return -1;
   if (check(product, right_name(product), right, left, &b) != 0) return -1;
   if (check_shapes(product, left, right, is_packed(a) == is_packed(b)) != 0) return -1;

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "checks.h"
 #include "operands.h"
 #include "refusal.h"
 
@@ -90,7 +91,12 @@ int check_factors(Product product, const Operands& operands, Result* result) {
   }
   Mode rows;
   join(*operands[kLeft], 0, operands[kLeft]->ndim - 1, &rows);
-  result->scale_extents[0] = operation.factors.num_bytes(rows.extent, result->cols);
+  const bool is_counted = rows.extent <= kMaxExtent && result->cols <= kMaxExtent;  // past them the number could overflow
+  result->scale_extents[0] = is_counted ? operation.factors.num_bytes(rows.extent, result->cols) : 0;
+  if (!is_counted || result->scale_extents[0] > kMaxExtent) {
+    return refuse("ShapeError", "%s: x has shape %s, whose factors take more than %lld bytes; expected at most so many; split x "
+                  "by rows", product_name(product), shape_text(*operands[kLeft]).characters, static_cast<long long>(kMaxExtent));
+  }
   result->num_scale_dims = 1;
   return check_of(product, operands, kScaleOut, operation.factors.element, result->scale_extents, 1,
                   ", the bytes of the factors' atoms");
@@ -239,7 +245,8 @@ int state_scale(Product product, const DLTensor& scale, aot_rows_tensor_t* state
 
 // States factors in atoms and the tensor's scale, and has the strides of elements that share bytes count them.
 void state_factors(const Operands& operands, const RowOperation& operation, aot_rows_problem_t* problem) {
-  if (is_packed(operation.y)) problem->y.strides[0] *= kElementsInByte;
+  int64_t& stride = problem->y.strides[0];
+  if (is_packed(operation.y) && __builtin_mul_overflow(stride, kElementsInByte, &stride)) stride = INT64_MAX - 1;  // even, too
   if (operands[kScaleOut] != nullptr) problem->scale = {data_of(*operands[kScaleOut]), {}};
   if (operands[kScale] != nullptr) problem->tensor_scale = {data_of(*operands[kScale]), {}};
 }

@@ -140,7 +140,9 @@ def _added(make, operation, problem, rows):
 def _flags(rng, operation):
     """Give flags that mean something for an operation, or not."""
     flags = rng.choice((0, B_CONSTANT))
-    if operation.gate is not None and not operation.grouping.has_offsets:
+    if operation.is_interleaved:
+        flags |= GATE_INTERLEAVED
+    elif operation.gate is not None and not operation.grouping.has_offsets:
         flags |= rng.choice((0, GATE_INTERLEAVED))
     return flags | (rng.choice((0, OFFSETS_START)) if operation.grouping.has_offsets else 0)
 
@@ -202,7 +204,7 @@ def products(kernel):
     if operation.grouping.groups_rows:
         for problem, _ in found[::3]:
             separated(of_lists, problem, ALIGNMENT if is_aligned else operation.types.b.num_bytes)
-    elif operation.gate is not None:
+    elif operation.gate is not None and not operation.is_interleaved:
         for problem, _ in found[::3]:
             turned(of_lists, problem, ALIGNMENT // operation.types.b.num_bytes if is_aligned else 1)
     return found

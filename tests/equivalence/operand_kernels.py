@@ -58,6 +58,7 @@ KERNELS = {
         (Op.NVFP4_BF16_KK, in_atoms(128, 64, "static", cluster_m=2, swap_ab=True)),
         (Op.NVFP4_BF16_KK_RESIDUAL, in_atoms(256, 128, swap_ab=True, **PAIR)),
         (Op.MXFP8_BF16_KK_GELU_TANH, in_atoms(128, 64, swap_ab=True)),
+        (Op.NVFP4_BF16_KK_SWIGLU, in_atoms(256, 128, **PAIR)),
     ],
     "h200": [
         (Op.E4M3_BF16_KK, operands.sm90(64, 16, swap_ab=True)),
@@ -105,6 +106,8 @@ MORE = {
         (Op.NVFP4_BF16_KK_SILU, in_atoms(256, 192, "static", swap_ab=True, **PAIR)),
         (Op.MXFP8_BF16_KK_BIAS, in_atoms(128, 192, swap_ab=True)),
         (Op.MXFP8_BF16_KK_RESIDUAL, in_atoms(256, 64, **PAIR)),
+        (Op.NVFP4_BF16_KK_GEGLU, in_atoms(128, 192, "static")),
+        (Op.MXFP8_BF16_KK_SWIGLU, in_atoms(128, 64, cluster_n=2)),
     ],
     "h200": [
         (Op.BF16_KK_RESIDUAL, gemm_candidate("sm90_cluster_split_k", 64, 96, split_k=2, **SHARED_K)),
@@ -133,6 +136,8 @@ ROWS = {
     Row.BF16_E4M3_BLOCK_QUANTIZE: ("row_registers_16x8_v8x1",),
     Row.BF16_NVFP4_QUANTIZE: ("row_registers_128x1_v8x2",),
     Row.BF16_MXFP8_QUANTIZE: ("row_registers_256x1_v8x1",),
+    Row.BF16_NVFP4_RMS_NORM: ("row_registers_256x1_v8x2", "row_looped_512x1_v8x2"),
+    Row.BF16_MXFP8_SILU_MUL: ("row_registers_128x1_v8x2",),
 }
 """Candidates of operations on rows, beside the fallback of each."""
 

@@ -124,6 +124,11 @@ def integer(value):
     return Plain(struct.pack("<I", value & 0xFFFFFFFF))
 
 
+def has_halves(operation):
+    """Say whether fast kernels see B as the rows of a gate and the linear ones, and not as they alternate."""
+    return operation.gate is not None and not operation.is_interleaved
+
+
 class Operands:
     """The operands of a problem as kernels see them."""
 
@@ -195,15 +200,17 @@ class Operands:
 
     def linear_first(self):
         """Give what tells a fast kernel of a gate which half of B is in front."""
-        return [integer(self.is_linear_first)] if self.operation.gate is not None and not self.groups else []
+        return [integer(self.is_linear_first)] if has_halves(self.operation) and not self.groups else []
 
     def descriptor(self, name, box=None):
         """Give an operand's descriptor, and the extents beside it."""
         rows, columns, element, row_major, is_stack = self._matrix(name)
+        if name == "b" and self.operation.is_interleaved:
+            rows = self.operation.num_rows_of_b(rows)
         leading = self._leading(name, rows, columns, element, row_major=row_major)
         inner, outer = (columns, rows) if row_major else (rows, columns)
         extents, strides = [inner, outer], [leading]
-        if name == "b" and self.operation.gate is not None:
+        if name == "b" and has_halves(self.operation):
             leading = self.problem.b.strides[0]
             extents, (part, row) = [inner, 2, outer], self._halves_of_b(leading)
             strides = [abs(part), row]
@@ -266,7 +273,7 @@ class Operands:
         Those of a stage that CTAs of a cluster share are loaded by them in equal parts, one behind the other.
         """
         operand = self.operation.a if name == "scale_a" else self.operation.b
-        rows = self.problem.m if name == "scale_a" else self.problem.n
+        rows = self.problem.m if name == "scale_a" else self.operation.num_rows_of_b(self.problem.n)
         down, along = ceil(rows / ATOM_ROWS), ceil(self.problem.k / operand.scale.block_k / ATOM_BLOCKS)
         of_a_stage = operand.element.num_in(ROW_BYTES) // operand.scale.block_k // ATOM_BLOCKS
         modes = [(along, ATOM_BYTES, of_a_stage), (down, along * ATOM_BYTES, ceil(box_rows / ATOM_ROWS))]
@@ -353,7 +360,7 @@ def _loads(o):
                 yield tensor(o.problem.a.data, [o.height, o.problem.k], [o.leading_of_a])
                 continue
             box = inner, 1
-        if name == "b" and o.operation.gate is not None:
+        if name == "b" and has_halves(o.operation):
             box = inner, 2, outer // 2
         found, shape = o.descriptor(name)
         yield replace(found, box=(*box, *(1,) * (len(found.extents) - len(box))))

@@ -31,10 +31,13 @@ aot_gemm_tensor_t draw_tensor(int64_t rows, int64_t columns) {
   return tensor;
 }
 
-// Factors of the rows of A or B: a vector of them, a matrix of blocks, or anything.
+// Factors of the rows of A or B: a vector of them, a matrix of blocks, atoms, or anything.
 aot_gemm_tensor_t draw_factors(const aot::Operation& operation, int64_t rows, int64_t k) {
   if (operation.scale == aot::Scale::kBlock || one_in(30)) return draw_tensor(rows, k / 128 + 1);
-  const aot_gemm_tensor_t vector = {draw_address(), {static_cast<int64_t>(draw(1)), 0}};
+  aot_gemm_tensor_t vector = {draw_address(), {static_cast<int64_t>(draw(1)), 0}};
+  if (operation.scale == aot::Scale::kAtoms && !one_in(10)) {
+    vector.data = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(vector.data) / 16 * 16);
+  }
   return vector;
 }
 
@@ -101,6 +104,7 @@ class Problem {
     if (operation.has_parts() != one_in(40)) draw_parts(&problem);
     problem.flags = one_in(20) ? draw(UINT64_MAX) : draw(operation.has_gate() ? 3 : 1) | (one_in(8) ? draw(3) << 2 : 0);
     if (operation.has_offsets() && one_in(3)) problem.flags |= AOT_GEMM_OFFSETS_START;
+    if (operation.is_interleaved() && !one_in(10)) problem.flags |= AOT_GEMM_GATE_INTERLEAVED;
     const size_t num_bytes = problem.struct_bytes <= kMostBytes ? std::max<size_t>(problem.struct_bytes, 8) : 8;
     bytes_ = static_cast<unsigned char*>(std::malloc(num_bytes));
     std::memset(bytes_, 0, num_bytes);

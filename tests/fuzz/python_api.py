@@ -233,8 +233,8 @@ def full_call(package, rng, kinds):
 
 
 def packed_call(package, rng, kinds):
-    """Draw a call of `linear` with elements of 4 bits, two in a byte, or of 8, whose factors are mostly in atoms."""
-    operation, oddness = rng.choice(IN_ATOMS), rng.choice((0.1, 1.0))
+    """Draw a call with elements of 4 bits, two in a byte, or of 8, whose factors are mostly in atoms."""
+    operation, oddness = rng.choice(IN_ATOMS), rng.choice((0.02, 0.1, 1.0))
     first, scale = rng.choice(kinds), operation.a.scale
 
     def kind(*arguments):
@@ -250,14 +250,19 @@ def packed_call(package, rng, kinds):
         shape = (scale.size_of(rows, k),) if rng.random() < 0.9 else scale.num_factors(rows, k)
         return kind(rng, shape, held if rng.random() < 0.97 else rng.choice((E8M0, E4M3, FLOAT32)))
 
-    operands = kind(rng, (m, k // per_byte), element), kind(rng, (n, k // per_byte), element)
-    named = {"scale_x": factors(m), "scale_w": factors(n), "out_dtype": operation.d.value}
+    rows = operation.num_rows_of_b(n)
+    operands = kind(rng, (m, k // per_byte), element), kind(rng, (rows, k // per_byte), element)
+    named = {"scale_x": factors(m), "scale_w": factors(rows), "out_dtype": operation.d.value}
     if operation.types.scales_d or rng.random() < 0.02:
         named["scale_out"] = draw_scale(rng, kind, ((), (1,)))
     if rng.random() < 0.7:
         named["out"] = kind(rng, (m, n), DTYPE_OF[operation.d.value])
     if operation.has_bias or rng.random() < 0.02:
-        named["bias"] = kind(rng, (n,), DTYPE_OF[operation.bias.value])
+        named["bias"] = kind(rng, (rows,), DTYPE_OF[operation.bias.value])
+    if operation.gate is not None:
+        activation = "silu" if "swiglu" in operation.tag else "gelu_tanh"
+        named |= {"activation": activation, "interleaved": rng.random() < 0.9}
+        return package.gated_linear, operands, named
     if operation.has_residual or rng.random() < 0.02:
         named["residual"] = kind(rng, (m, n), DTYPE_OF[operation.d.value])
     if operation.activation is not None:
@@ -343,7 +348,7 @@ def plan_call(package, rng, kinds):
 def call(package, rng, kinds):
     """Make one call; gives the name of what it raised, or `ok`."""
     draws = (plain_call, full_call, packed_call, grouped_call, plan_call, row_call)
-    draw = rng.choices(draws, (9, 9, 3, 6, 2, 6))[0]
+    draw = rng.choices(draws, (9, 9, 9, 6, 2, 6))[0]
     function, operands, named = draw(package, rng, kinds)
     if rng.random() < 0.02 and len(operands) > 1:
         operands = (operands[0], rng.choice((None, *ODD_OBJECTS)), *operands[2:])

@@ -72,7 +72,9 @@ def row_call(package, rng, kinds):
         granularity = "row" if operation.form else operation.scale.value
         named |= {"dtype": operation.form or operation.y.value, "granularity": granularity}
     elif y_type != x_type or rng.random() < 0.1:
-        named["out_dtype"] = operation.y.value if rng.random() < 0.95 else rng.choice((*ODD_OBJECTS, "float32"))
+        named["out_dtype"] = (
+            (operation.form or operation.y.value) if rng.random() < 0.95 else rng.choice((*ODD_OBJECTS, "float32"))
+        )
     if operation.is_norm:
         named["residual"] = _maybe(rng, 0.5, lambda: kind(rng, (rows, cols), x_type))
         if named["residual"] is not None:

@@ -8,7 +8,7 @@ from aot.core.formats import SCALE_BLOCK, FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.signature import Argument, signature_of
-from aot.measure.call_structs import ProblemStruct, TensorStruct
+from aot.measure.call_structs import GATE_INTERLEAVED, ProblemStruct, TensorStruct
 
 IN_ATOMS = tuple(x for x in Operation if x.types.factors is FactorLayout.ATOMS)
 """The operations of narrow elements whose factors lie in atoms."""
@@ -69,10 +69,14 @@ def packed(operation, m, n, k):
 
 
 def state(library, operation, m, n, k, *, flags=0, device=-1, num_groups=0, **changes):
-    """State a problem; `changes` gives tensors other (address, strides) by their names, or None for all 0."""
+    """State a problem; `changes` gives tensors other (address, strides) by their names, or None for all 0.
+
+    Rows of a gate are in turns where they have to be.
+    """
     strides = packed(operation, m, n, k)
     given = {name: (ADDRESSES[name], strides[name]) for name in operands_of(operation)} | changes
     number = library.c.aot_gemm_operation(operation.call.encode())
+    flags |= GATE_INTERLEAVED if operation.is_interleaved else 0
     stated = ProblemStruct(ctypes.sizeof(ProblemStruct), number, device, m, n, k, flags=flags)
     stated.num_groups = num_groups
     for name, tensor in given.items():

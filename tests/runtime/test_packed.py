@@ -8,6 +8,7 @@ from aot.core.element import ElementType
 from aot.core.operands import as_launched
 from aot.core.operation import Operation
 from aot.core.problem import Problem
+from aot.measure.call_structs import GATE_INTERLEAVED, GATE_PARTS
 from tests.runtime.stating import ADDRESSES, IN_ATOMS, state
 from tests.runtime.test_arguments import FALLBACK, launched, read, tier_of
 
@@ -40,13 +41,19 @@ def test_factors_arrive_as_bytes_of_whole_atoms(manifest, library, operation, mo
     assert (tier_of(library, stated) == FALLBACK) == moved
     block = {"nvfp4": 16}.get(operation.tag[:5], 32)
     assert read(launch.a, 1) == (ADDRESSES["a"], [M, K], [K + 2 if moved else K])
-    for name, rows in (("a", M), ("b", N)):
+    if operation.gate is not None:
+        assert read(launch.b.parts, 2) == (ADDRESSES["b"], [2, N, K], [K, 2 * K])
+    for name, rows in (("a", M), ("b", operation.num_rows_of_b(N))):
         found = getattr(launch, f"scale_{name}").vector
         assert (found.data, found.shape[0]) == (ADDRESSES[f"scale_{name}"], atom_bytes(rows, K, block))
     whole = ADDRESSES["scale_d"] if operation.types.scales_sum else 0
     assert (launch.scale_d.data or 0) == whole
-    bias = (ADDRESSES["bias"], N) if operation.has_bias else (None, 0)
-    assert (launch.bias.data, launch.bias.vector.shape[0]) == bias
+    address = ADDRESSES["bias"] if operation.has_bias else None
+    assert launch.bias.data == address
+    if operation.gate is not None:
+        assert read(launch.bias.parts) == (address, [2, N], [1, 2])
+    elif operation.has_bias:
+        assert launch.bias.vector.shape[0] == N
     residual = (ADDRESSES["residual"], [M, N], [N]) if operation.has_residual else (0, [0, 0], [0])
     assert read(launch.residual, 1) == residual
 
@@ -90,6 +97,32 @@ def test_what_no_kernel_takes_is_refused(library, changes, message):
     assert message in library.error()
     if message.endswith("is at address"):
         assert library.error().endswith("expected a multiple of 16, which its atoms begin at; copy it")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            0,
+            "flags are 0x0; expected AOT_GEMM_GATE_INTERLEAVED (0x2) of operation nvfp4_bf16_swiglu, whose factors lie",
+        ),
+        (GATE_PARTS, "expected AOT_GEMM_GATE_INTERLEAVED (0x2) of operation nvfp4_bf16_swiglu, whose factors lie in"),
+        (GATE_INTERLEAVED | GATE_PARTS, "expected 0, or of AOT_GEMM_B_CONSTANT"),
+    ],
+)
+def test_rows_of_a_gate_that_are_not_in_turns_are_refused(library, flags, message):
+    stated = state(library, Operation.NVFP4_BF16_KK_SWIGLU, M, N, K)
+    stated.flags = flags
+    assert library.select(stated)[0] != 0
+    assert message in library.error()
+
+
+def test_factors_of_both_rows_of_a_gate_lie_apart_from_a_result(library):
+    address = ADDRESSES["scale_b"] + atom_bytes(N, K, 16)
+    stated = state(library, Operation.NVFP4_BF16_KK_SWIGLU, M, N, K, d=(address, (N, 1)))
+    assert library.select(stated)[0] != 0
+    assert "overlaps scale_b" in library.error()
+    assert library.select(state(library, NVFP4, M, N, K, d=(address, (N, 1))))[0] == 0
 
 
 @pytest.mark.parametrize("behind", [0, -1], ids=["behind the last byte", "on the last byte"])

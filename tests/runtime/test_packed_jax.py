@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from importlib import import_module
 
 import numpy as np
@@ -21,10 +22,11 @@ M, N, K = 5, 72, 160
 
 @pytest.fixture(scope="module")
 def registered(atoms_package, atoms_manifest):
-    """Register the handler of `linear` with XLA's CPU."""
+    """Register the handlers of `linear` and `gated_linear` with XLA's CPU."""
     calls = import_module(f"{atoms_package.__name__}._jax_calls")
     cpu = xla_module.CpuXla(atoms_manifest, Library(atoms_package._library.LIBRARY))
-    cpu.register("linear", calls._target("linear"))
+    for name in ("linear", "gated_linear"):
+        cpu.register(name, calls._target(name))
     return cpu
 
 
@@ -81,6 +83,27 @@ def test_a_program_hands_bytes_and_atoms_to_the_kernel(functions, atoms_package,
     for got, rounded in zip(factors, (x, weight), strict=True):
         assert np.array_equal(got, pack_factors(rounded.factors))
     assert own == (None if x.tensor_factor is None else x.tensor_factor * weight.tensor_factor)
+
+
+@pytest.mark.parametrize("name", ["nvfp4", "mxfp8"])
+def test_a_gate_has_its_rows_in_turns(functions, atoms_package, seen, name):
+    rng = np.random.default_rng(3)
+    x, weight = (block_quantization.quantize(rng.standard_normal((r, K)).astype(np.float32), name) for r in (M, 2 * N))
+    element = jnp.float8_e4m3fn if name == "mxfp8" else jnp.uint8
+    factor = jnp.float8_e4m3fn if name == "nvfp4" else jnp.float8_e8m0fnu
+    scales = [jnp.asarray(y.factors).view(factor) for y in (x, weight)]
+    if name == "nvfp4":
+        scales = [(y, jnp.asarray([z.tensor_factor])) for y, z in zip(scales, (x, weight), strict=True)]
+    held = [jnp.asarray(y.packed).view(element) for y in (x, weight)]
+    call = functools.partial(jax.jit(functions.gated_linear, static_argnames="interleaved"), *held)
+    y = call(scale_x=scales[0], scale_w=scales[1], interleaved=True).block_until_ready()
+    assert (y.shape, y.dtype) == ((M, N), jnp.bfloat16)
+    ((call_name, _, factors, own),) = seen
+    assert call_name == f"{name}_bf16_swiglu"
+    assert np.array_equal(factors[1], pack_factors(weight.factors))
+    assert own == (None if x.tensor_factor is None else x.tensor_factor * weight.tensor_factor)
+    with pytest.raises(atoms_package.OperandError, match="got halves of a gate; expected one weight of both"):
+        call(scale_x=scales[0], scale_w=scales[1])
 
 
 def test_what_is_wrong_is_refused_while_jax_traces(functions, atoms_package, seen):

@@ -28,7 +28,7 @@ from tests.runtime.tensors import (
     FakeTensor,
     install_cupy,
 )
-from tests.runtime.test_python_operations import DTYPES, call_of
+from tests.runtime.test_python_operations import DTYPES, GATES, call_of
 from tests.runtime.test_torch_operands import gpu_tensor
 
 NVFP4, MXFP4, MXFP8 = Operation.NVFP4_BF16_KK, Operation.MXFP4_BF16_KK, Operation.MXFP8_BF16_KK
@@ -64,12 +64,19 @@ def steps(operation, tensor, m=M, n=N):
     """Make what an operation takes beside operands and factors, and say which type D is of."""
     named = {"out_dtype": operation.d.value}
     if operation.has_bias:
-        named["bias"] = tensor((n,), DTYPES[operation.bias])
+        named["bias"] = tensor((operation.num_rows_of_b(n),), DTYPES[operation.bias])
+    if operation.gate is not None:
+        named |= {"activation": GATES[operation.gate], "interleaved": True}
     if operation.activation is not None:
         named["activation"] = operation.activation.value
     if operation.has_residual:
         named["residual"] = tensor((m, n), DTYPES[operation.d])
     return named
+
+
+def product_of(package, operation):
+    """Return the function that computes an operation."""
+    return package.linear if operation.gate is None else package.gated_linear
 
 
 @pytest.fixture(params=["exchange", "capsules"])
@@ -87,18 +94,21 @@ def tensor(request, framework, monkeypatch):
 @pytest.mark.parametrize("codes", [False, True], ids=["factors", "codes"])
 @pytest.mark.parametrize("operation", IN_ATOMS, ids=lambda x: x.tag)
 def test_packed_operands_arrive_in_elements(atoms_package, packed, atoms_manifest, tensor, operation, kind, codes):
-    x, weight = (elements(operation, tensor, rows, kind) for rows in (M, N))
-    scale_x, scale_w = (atoms(operation, tensor, rows, UINT8 if codes else None) for rows in (M, N))
+    num_rows = M, operation.num_rows_of_b(N)
+    x, weight = (elements(operation, tensor, rows, kind) for rows in num_rows)
+    scale_x, scale_w = (atoms(operation, tensor, rows, UINT8 if codes else None) for rows in num_rows)
     given, more = whole(operation, tensor), steps(operation, tensor)
-    out = atoms_package.linear(x, weight, scale_x=scale_x, scale_w=scale_w, **given, **more)
+    out = product_of(atoms_package, operation)(x, weight, scale_x=scale_x, scale_w=scale_w, **given, **more)
     assert (tuple(out.shape), out.dtype) == ((M, N), DTYPES[operation.d])
     (launch,) = packed.fake_launches()
     assert call_of(atoms_manifest, launch) == operation.call
     a, b = launch.a.matrix, launch.b.matrix
-    assert [(y.data, tuple(y.shape), y.strides[0]) for y in (a, b)] == [
-        (x.address, (M, K), K),
-        (weight.address, (N, K), K),
-    ]
+    assert (a.data, tuple(a.shape), a.strides[0]) == (x.address, (M, K), K)
+    assert b.data == weight.address
+    if operation.gate is None:
+        assert (tuple(b.shape), b.strides[0]) == ((N, K), K)
+    else:
+        assert (tuple(launch.b.parts.shape), tuple(launch.b.parts.strides[:2])) == ((2, N, K), (K, 2 * K))
     found = [(y.vector.data, y.vector.shape[0]) for y in (launch.scale_a, launch.scale_b)]
     assert found == [(y.address, y.shape[0]) for y in (scale_x, scale_w)]
     assert launch.scale_d.data == (given["scale_out"].address if given else None)
@@ -171,13 +181,15 @@ def test_a_packed_weight_may_be_promised(atoms_package, packed, framework):
     assert launch.b.data == weight.tensor.address
 
 
-def launch_of(library, call):
+def launch_of(library, call, *, is_gate=False):
     """Return what the kernel of the one launch that a call makes is given; a single row's stride means nothing."""
     library.c.recorder_reset()
     call()
     (launch,) = library.fake_launches()
     of_rows = launch.a.matrix, launch.b.matrix, launch.d.matrix
     matrices = [(y.data, tuple(y.shape), y.shape[0] > 1 and y.strides[0]) for y in of_rows]
+    if is_gate:
+        matrices[1] = launch.b.data, tuple(launch.b.parts.shape), tuple(launch.b.parts.strides[:2])
     vectors = [(y.vector.data, y.vector.shape[0]) for y in (launch.scale_a, launch.scale_b)]
     counts = launch.num_arguments, launch.workspace_floats, launch.reads_early
     added = launch.bias.data, launch.residual.data, launch.residual.shape[0] > 1 and launch.residual.strides[0]
@@ -189,14 +201,15 @@ def test_python_launches_what_the_c_api_launches(atoms_package, packed, tensor, 
     rng, kernels = random.Random(7), set()
     is_packed = operation.a.element is ElementType.E2M1
     kind, per_byte = (UINT8, 2) if is_packed else (E4M3, 1)
+    product, is_gate = product_of(atoms_package, operation), operation.gate is not None
     for _ in range(40):
         m, n, k = rng.choice((1, 5, 130, 257)), rng.choice((8, 72, 200)), rng.choice((16, 32, 96, 160, 1024))
         paddings = [rng.choice((0, 0, 8, 16)) for _ in range(2)]
         x, weight = (
             tensor((rows, k // per_byte), kind, (k // per_byte + padding, 1))
-            for rows, padding in zip((m, n), paddings, strict=True)
+            for rows, padding in zip((m, operation.num_rows_of_b(n)), paddings, strict=True)
         )
-        scales = [tensor((operation.a.scale.size_of(rows, k),), UINT8) for rows in (m, n)]
+        scales = [tensor((operation.a.scale.size_of(y.shape[0], k),), UINT8) for y in (x, weight)]
         given, out = whole(operation, tensor), tensor((m, n), DTYPES[operation.d])
         more = {name: y for name, y in steps(operation, tensor, m, n).items() if name != "out_dtype"}
         stated = {name: (y.address, (per_byte * y.strides[0], 1)) for name, y in (("a", x), ("b", weight))}
@@ -206,9 +219,10 @@ def test_python_launches_what_the_c_api_launches(atoms_package, packed, tensor, 
         stated |= {"d": (out.address, (n, 1))}
         problem = state(packed, operation, m, n, k, **stated)
         workspace = {"workspace": 1 << 50, "num_bytes": packed.workspace_bytes(problem)}
-        call = partial(atoms_package.linear, x, weight, scale_x=scales[0], scale_w=scales[1], out=out, **given, **more)
-        from_python = launch_of(packed, call)
-        assert from_python == launch_of(packed, lambda p=problem, w=workspace: packed.launch(p, **w)), (m, n, k)
+        call = partial(product, x, weight, scale_x=scales[0], scale_w=scales[1], out=out, **given, **more)
+        from_python = launch_of(packed, call, is_gate=is_gate)
+        stating = partial(packed.launch, problem, **workspace)
+        assert from_python == launch_of(packed, stating, is_gate=is_gate), (m, n, k)
         kernels.add(from_python[0])
     assert len(kernels) > 1  # of the table, and the fallback
 
@@ -358,8 +372,37 @@ def test_another_function_takes_no_bytes(atoms_package, packed, tensor):
     x, weight = elements(MXFP4, tensor, M), elements(MXFP4, tensor, N)
     with pytest.raises(atoms_package.DtypeError, match=r"^matmul: a is uint8; expected bfloat16"):
         atoms_package.matmul(x, weight)
-    with pytest.raises(atoms_package.DtypeError, match=r"^gated_linear: x is uint8; expected bfloat16"):
+    with pytest.raises(
+        atoms_package.OperandError, match=r"^gated_linear: bytes that hold two elements .* need factors"
+    ):
         atoms_package.gated_linear(x, weight)
+
+
+@pytest.mark.parametrize("is_pair", [False, True], ids=["halves", "two weights"])
+@pytest.mark.parametrize("operation", [x for x in IN_ATOMS if x.gate is not None], ids=lambda x: x.tag)
+def test_a_gate_whose_rows_are_not_in_turns_is_refused(atoms_package, packed, tensor, operation, is_pair):
+    given = steps(operation, tensor) | {"interleaved": is_pair} | whole(operation, tensor)
+    scale_x, scale_w = atoms(operation, tensor, M), atoms(operation, tensor, 2 * N)
+    weight = elements(operation, tensor, 2 * N)
+    if is_pair:
+        weight = [elements(operation, tensor, N) for _ in range(2)]
+    with pytest.raises(
+        atoms_package.OperandError, match=r"gated_linear: got .* of a gate; expected one weight of both"
+    ):
+        atoms_package.gated_linear(elements(operation, tensor, M), weight, scale_x=scale_x, scale_w=scale_w, **given)
+    assert packed.fake_launches() == []
+
+
+def test_the_own_factors_of_a_gate_are_multiplied(atoms_package, packed, tensor):
+    x, weight = elements(NVFP4, tensor, M), elements(NVFP4, tensor, 2 * N)
+    of_x, of_w = Factor(tensor((1,), FLOAT32)), object()
+    scale_x, scale_w = atoms(NVFP4, tensor, M), atoms(NVFP4, tensor, 2 * N)
+    given = {"scale_x": (scale_x, of_x), "scale_w": (scale_w, of_w)}
+    atoms_package.gated_linear(x, weight, interleaved=True, **given)
+    (launch,) = packed.fake_launches()
+    assert (launch.scale_d.data, of_x.others) == (of_x.tensor.address, [of_w])
+    with pytest.raises(atoms_package.OperandError, match="gated_linear: got scale_out and the tensors' own factors"):
+        atoms_package.gated_linear(x, weight, interleaved=True, scale_out=of_x.tensor, **given)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float4_e2m1fn_x2])
@@ -381,11 +424,13 @@ def test_a_wheel_without_such_kernels_says_what_else_there_is(every_package, eve
 @pytest.mark.parametrize("operation", IN_ATOMS, ids=lambda x: x.tag)
 def test_the_plan_is_asked_by_the_formats_name(atoms_package, packed, atoms_manifest, framework, operation):
     name, more = operation.a.tag, steps(operation, framework.Tensor)
-    told = {x: True if x in ("bias", "residual") else y for x, y in more.items()}
-    plan = atoms_package.plan(M, N, K, name, **told)
-    x, weight = (elements(operation, framework.Tensor, rows) for rows in (M, N))
-    scales = {y: atoms(operation, framework.Tensor, rows) for y, rows in (("scale_x", M), ("scale_w", N))}
-    atoms_package.linear(x, weight, **scales, **whole(operation, framework.Tensor), **more)
+    told = {x: True if x in ("bias", "residual") else y for x, y in more.items() if x != "interleaved"}
+    plan = atoms_package.plan(M, N, K, name, gated=operation.gate is not None, **told)
+    num_rows = M, operation.num_rows_of_b(N)
+    x, weight = (elements(operation, framework.Tensor, rows) for rows in num_rows)
+    scale_x, scale_w = (atoms(operation, framework.Tensor, rows) for rows in num_rows)
+    given = whole(operation, framework.Tensor)
+    product_of(atoms_package, operation)(x, weight, scale_x=scale_x, scale_w=scale_w, **given, **more)
     (launch,) = packed.fake_launches()
     assert (plan.operation, plan.kernel) == (operation.call, atoms_manifest.kernels[launch.kernel].name)
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.signature import RowFlag
 from tests.runtime import host
 from tests.runtime.rows import Rows, row_manifest, row_problem
 from tests.runtime.tensors import CPU, E2M1_PAIR, E4M3, E8M0, FLOAT16, FLOAT32, UINT8
@@ -120,6 +121,37 @@ def test_mxfp8_gives_powers_of_two_in_atoms(package, rows, tensor):
     assert [x.tensor_scale.data for x in rows.launches()] == [None, None]
 
 
+def test_a_norm_gives_factors_behind_the_sum(package, rows, tensor):
+    x, residual, weight, own = tensor((2, 65, 64)), tensor((2, 65, 64)), tensor((64,)), tensor((1,), FLOAT32)
+    y, total, (scale, same) = package.rms_norm(
+        x, weight, residual=residual, out_dtype="nvfp4", scale=own, round_norm=True
+    )
+    assert (y.shape, y.dtype, total.shape, scale.shape, scale.dtype) == ((2, 65, 32), UINT8, x.shape, (1024,), E4M3)
+    assert same is own
+    (got,) = rows.launches()
+    assert (got.y.data, *got.y.shape, got.scale.data) == (y.address, 130, 64, scale.address)
+    assert (got.tensor_scale.data, got.residual_out.data) == (own.address, total.address)
+    wanted = RowFlag.HAS_RESIDUAL | RowFlag.HAS_WEIGHT | RowFlag.HAS_RESIDUAL_OUT | RowFlag.ROUNDS_NORM
+    assert got.flags == wanted
+    y, scale = package.rms_norm(x, out_dtype="mxfp8")
+    assert (y.shape, y.dtype, scale.shape, scale.dtype) == ((2, 65, 64), E4M3, (1024,), E8M0)
+
+
+def test_a_gate_gives_factors_of_half_the_columns(package, rows, tensor):
+    y, (scale, _) = package.silu_mul(tensor((130, 128)), out_dtype="nvfp4", scale=tensor((), FLOAT32), interleaved=True)
+    assert (y.shape, y.dtype, scale.shape) == ((130, 32), UINT8, (1024,))
+    assert package.silu_mul(tensor((130, 128)), out_dtype="mxfp8")[1].dtype == E8M0
+    (nvfp4, mxfp8) = rows.launches()
+    assert (*nvfp4.x.shape, *nvfp4.y.shape, nvfp4.flags) == (130, 128, 130, 64, RowFlag.IS_INTERLEAVED)
+    assert (*mxfp8.x.shape, *mxfp8.y.shape) == (130, 128, 130, 64)
+
+
+def test_mxfp4_gives_bytes_and_powers_of_two(package, rows, tensor):
+    y, scale = package.quantize(tensor((130, 304)), "mxfp4")
+    assert (y.shape, y.dtype, scale.shape, scale.dtype) == ((130, 152), UINT8, (2 * 3 * 512,), E8M0)
+    assert len(rows.launches()) == 1
+
+
 def test_nothing_is_launched_without_rows(package, rows, tensor):
     y, (scale, _) = package.quantize(tensor((0, 64)), "nvfp4", scale=tensor((), FLOAT32))
     assert (y.shape, scale.shape, rows.launches()) == ((0, 32), (0,), [])
@@ -128,6 +160,28 @@ def test_nothing_is_launched_without_rows(package, rows, tensor):
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
+        (
+            lambda p, t: p.quantize(t((1 << 56, 64)), "mxfp8"),
+            "ShapeError",
+            "whose factors take more than 2147483647 bytes",
+        ),
+        (lambda p, t: p.quantize(t((1 << 24, 8192)), "mxfp8"), "ShapeError", "whose factors take more than 2147483647"),
+        (
+            lambda p, t: p.quantize(t((4, 64)), "mxfp4", out=t((4, 32), UINT8, strides=(2**63 - 1, 1))),
+            "StrideError",
+            "reaches past the end of the address space",
+        ),
+        (lambda p, t: p.rms_norm(t((4, 64)), out_dtype="nvfp4"), "OperandError", "rms_norm: scale is missing"),
+        (
+            lambda p, t: p.silu_mul(t((4, 126)), out_dtype="nvfp4", scale=t((1,), FLOAT32)),
+            "ShapeError",
+            r"x has shape \(4, 126\), for rows of 63 elements of 4 bits",
+        ),
+        (
+            lambda p, t: p.layer_norm(t((4, 64)), out_dtype="mxfp8"),
+            "DtypeError",
+            "layer_norm: there is none of bfloat16 to float8_e4m3fn with powers of two in atoms",
+        ),
         (lambda p, t: p.quantize(t((4, 64)), "nvfp4"), "OperandError", "scale is missing; expected the tensor's own"),
         (
             lambda p, t: p.quantize(t((4, 64)), "mxfp8", scale=t((1,), FLOAT32)),
@@ -204,7 +258,7 @@ def called(package, monkeypatch):
     return import_module(f"{package.__name__}.torch"), calls
 
 
-@pytest.mark.parametrize("name", ["nvfp4", "mxfp8"])
+@pytest.mark.parametrize("name", ["nvfp4", "mxfp8", "mxfp4"])
 def test_torch_rounds_by_the_kernel_where_there_is_one(called, name):
     blocks, calls = called
     x = torch.randn(2, 65, 64, dtype=torch.bfloat16)
@@ -242,3 +296,13 @@ def test_a_gpu_that_the_wheel_is_not_for_has_torch_round(package, called):
     values, _ = blocks.quantize(x.as_subclass(OnGpu), "mxfp8")
     assert torch.equal(values.view(torch.uint8), blocks.quantize(x, "mxfp8")[0].view(torch.uint8))
     assert len(calls) == 2
+
+
+@pytest.mark.parametrize("function", ["rms_norm", "silu_mul"])
+def test_formats_of_blocks_are_refused_where_torch_records(called, package, function):
+    blocks, _ = called
+    x = torch.randn(4, 128, dtype=torch.bfloat16, requires_grad=True)
+    with pytest.raises(
+        package.UnsupportedError, match=f"{function}: out_dtype is 'mxfp8' where torch traces or records"
+    ):
+        getattr(blocks, function)(x, out_dtype="mxfp8")

@@ -70,14 +70,14 @@ def compute_rows(call):
     y = expected.values
     if op.factors is not None:
         write_factors(call, y.values)
-        return
-    if op.is_quantized:
+    elif op.is_quantized:
         scales = rows_of(call, RowArgument.SCALE)[0].view(np.float32)
         if not call.scale_is_given:
             scales[:] = expected_scales(op, y).values
         y = scaled(op, y, scales.astype(np.float64))
-    out = rows_of(call, RowArgument.Y)
-    out[:] = encode(op.y, y.values.astype(np.float32)).reshape(out.shape)
+    if op.factors is None:
+        out = rows_of(call, RowArgument.Y)
+        out[:] = encode(op.y, y.values.astype(np.float32)).reshape(out.shape)
     if RowArgument.RESIDUAL_OUT in call.tensors:
         rows_of(call, RowArgument.RESIDUAL_OUT)[0][:] = encode(op.x, expected.residual_out.astype(np.float32))
 

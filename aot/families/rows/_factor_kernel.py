@@ -98,6 +98,7 @@ class FactorKernel(RowKernel):
             magnitude = Float32(0.0)
             for e in range_constexpr(self.knobs.vector_elements):
                 magnitude = maximum(magnitude, cute.math.absf(values[e, i]))
+            magnitude = cutlass.select_(place.column(i) < place.limit, magnitude, Float32(0.0))
             magnitude = cute.arch.warp_reduction(magnitude, maximum, threads_in_group=self.block_threads)
             if const_expr(self.form.has_tensor_factor):
                 factor = nvfp4_factor(magnitude, own)

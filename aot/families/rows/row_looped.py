@@ -23,7 +23,7 @@ VECTORS = (1, 2)
 def num_reads(operation: RowOperation) -> int:
     """Count how often a row is read: for its mean, its variance, its largest magnitude and its result."""
     means = {RowFunction.RMS_NORM: 1, RowFunction.LAYER_NORM: 2}.get(operation.function, 0)
-    return means + operation.is_quantized + 1
+    return means + operation.reads_for_scales + 1
 
 
 class RowLooped(_space.RowKernels):

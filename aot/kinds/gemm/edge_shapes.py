@@ -12,7 +12,7 @@ from aot.core.element import BYTE_BITS, ElementType
 from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.knobs import GemmKnobs, SplitK
-from aot.core.operands import PLAIN, Arrangement, Matrix, column_step, operands
+from aot.core.operands import PLAIN, Arrangement, Matrix, column_step, operands, plain_arrangement
 from aot.core.problem import Problem
 from aot.core.reference import is_16_bit_product
 from aot.core.signature import Argument
@@ -227,6 +227,8 @@ def arrangements_of(operation: Operation) -> tuple[Arrangement, ...]:
     if operation.gate is not None and operation.types.factors is FactorLayout.BLOCK:
         # Interleaved rows of a gate would share factors: the library refuses them (templates/src/problem_check.cc).
         return tuple(x for x in ARRANGEMENTS if not x.is_interleaved)
+    if operation.is_interleaved:
+        return tuple(x for x in ARRANGEMENTS if x.is_interleaved)
     has_parts = operation.gate is not None and operation.grouping is Grouping.DENSE
     return GATE_ARRANGEMENTS if has_parts else ARRANGEMENTS
 
@@ -284,7 +286,7 @@ def _whole_k(operation: Operation, k: int) -> int:
 def shape_of(
     kernel: TunedKernel,
     extents: tuple[int, int, int],
-    arrangement: Arrangement = PLAIN,
+    arrangement: Arrangement | None = None,
     sizes: GroupSizes = GroupSizes.RANDOM,
 ) -> EdgeShape:
     """Return the case of a kernel with any extents, whose leading strides are rounded up to what the kernel needs.
@@ -292,10 +294,11 @@ def shape_of(
     Args:
         kernel: the kernel.
         extents: (m, n, k); of groups those of one. m and n are rounded up to what the kernel and D's stores need.
-        arrangement: what the caller chooses.
+        arrangement: what the caller chooses; nothing by default.
         sizes: how groups share what is grouped.
     """
     operation, (m, n, k) = kernel.key.operation, extents
+    arrangement = arrangement or plain_arrangement(operation)
     groups = _num_groups(operation)
     if kernel.is_fallback:
         offset, k = operation.a.element.num_sharing, _whole_k(operation, k)
@@ -346,7 +349,8 @@ def _fallback_shapes(operation: Operation) -> list[EdgeShape]:
             sizes, problem = SIZES[i % len(SIZES)], Problem(layout, m, n, _whole_k(layout, k), groups)
             found.append(EdgeShape(problem, padding, offset, arrangement=arrangement, sizes=sizes))
         special = Problem(layout, *SPECIAL_SHAPE[:3])
-        found += [EdgeShape(special, 1, offset, content=content) for content in _contents(operation)]
+        plain = plain_arrangement(layout)
+        found += [EdgeShape(special, 1, offset, arrangement=plain, content=x) for x in _contents(operation)]
     return found
 
 
@@ -362,14 +366,14 @@ def edge_shapes(kernel: TunedKernel) -> list[EdgeShape]:
         problem = rounded(Problem(operation, m, n, k, _num_groups(operation)), kernel.m_multiple, kernel.n_multiple)
         return EdgeShape(problem, _round_up(padding, step), 0, arrangement=arrangement, content=content)
 
-    arrangements = arrangements_of(operation)
+    arrangements, plain = arrangements_of(operation), plain_arrangement(operation)
     aligned = [
         replace(shape(extents, arrangements[i % len(arrangements)], Content.RANDOM), sizes=SIZES[i % len(SIZES)])
         for i, extents in enumerate(ALIGNED_SHAPES)
     ]
     if _has_long_rings(kernel.key):
-        aligned.insert(-1, shape(LONG_SHAPE, PLAIN, Content.RANDOM))
+        aligned.insert(-1, shape(LONG_SHAPE, plain, Content.RANDOM))
     # In front of the last, whose packed operands any kernel takes.
     aligned[-1:-1] = [*_ragged_shapes(kernel), *_unaligned_shapes(kernel)]
-    special = [shape(SPECIAL_SHAPE, PLAIN, content) for content in _contents(operation)]
+    special = [shape(SPECIAL_SHAPE, plain, content) for content in _contents(operation)]
     return aligned + special + _tail_shapes(kernel)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +11,7 @@ from aot.core.comparison import Check, Comparison
 from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
 from aot.core.numerics import is_bad, unit_roundoff
-from aot.core.operands import Arrangement, operands
+from aot.core.operands import Arrangement, operands, plain_arrangement
 from aot.core.reference import needed, reference, values_of
 from aot.core.signature import Argument
 from aot.kinds.gemm.group_inputs import POSITIONS, TIMED_SIZES, as_bits, draw_ends, draw_index
@@ -41,7 +42,8 @@ def timed_arrangement(operation: Operation) -> Arrangement:
     Several weights are three, as query, key and value.
     """
     has_bias = operation.epilogue is Epilogue.BIAS or operation.activation is not None
-    return Arrangement(has_bias=has_bias, num_parts=3 if operation.has_parts else 1)
+    num_parts = 3 if operation.has_parts else 1
+    return replace(plain_arrangement(operation), has_bias=has_bias, num_parts=num_parts)
 
 
 def timed_positions(problem: Problem, number: int, rng: np.random.Generator) -> dict[Argument, Bits]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aot.core.comparison import Check as ProductCheck
-from aot.core.operands import PLAIN, Arrangement, GemmCall, Tensor, element_of, operands
+from aot.core.operands import PLAIN, Arrangement, GemmCall, Tensor, element_of, operands, plain_arrangement
 from aot.core.reference import needed, reference, values_of
 from aot.core.signature import Argument
 from aot.kinds.gemm.baselines import baseline_of
@@ -136,7 +136,8 @@ class GemmTrial(Trial):
         """Return the call of a timed problem."""
         placed = operands(problem, 0, arrangement)
         tensors = {x: Tensor(addresses[x], matrix) for x, matrix in placed.items()}
-        return GemmCall(problem, tensors, part_extents=_part_extents(problem, arrangement))
+        extents = _part_extents(problem, arrangement)
+        return GemmCall(problem, tensors, arrangement.is_interleaved, part_extents=extents)
 
     def sample(
         self,
@@ -152,7 +153,8 @@ class GemmTrial(Trial):
     def cluster_call(self, kernel: TunedKernel) -> GemmCall | None:
         """Return the call of a packed problem with operands at aligned addresses, far apart."""
         *_, shared = (x for x in edge_shapes(kernel) if not x.is_own)
-        return GemmCall(shared.problem, made_up(shared.problem))
+        problem = shared.problem
+        return GemmCall(problem, made_up(problem), plain_arrangement(problem.operation).is_interleaved)
 
     def baseline(self, operation: Operation) -> Baseline | None:
         """Return torch's product, with a call for each step behind it."""

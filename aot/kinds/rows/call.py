@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aot.core.block_quantization import own_factor
+from aot.core.comparison import Comparison
 from aot.core.element import ElementType
 from aot.core.numerics import decode, encode
 from aot.core.operands import AtomMatrix, Matrix, Tensor
-from aot.kinds.rows.comparison import Written, compare_rows
+from aot.kinds.rows.comparison import Written, compare_rows, fault_of_residual
 from aot.kinds.rows.factor_comparison import WrittenFactors, compare_factors
 from aot.kinds.rows.operation import RowFunction, RowOperation, RowProblem, RowScale
 from aot.kinds.rows.reference import RowParameters, row_reference
@@ -23,7 +24,6 @@ from aot.kinds.trial import Placed
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from aot.core.comparison import Comparison
     from aot.core.numerics import Bits
     from aot.kinds.rows.candidate import RowLimits
     from aot.kinds.rows.reference import Rows
@@ -259,8 +259,7 @@ class RowReference:
     def compare(self, written: Mapping[RowArgument, Bits], given: Bits | None = None) -> Comparison:
         """Hold what a kernel wrote against it; `given` are scales that it did not write, or that are not looked at."""
         if self._operation.factors is not None:
-            codes = WrittenFactors(_flat(written[RowArgument.Y]), _flat(written[RowArgument.SCALE]), self._own)
-            return compare_factors(self._operation, codes, self._expected.values)
+            return self._compare_factors(written)
         scales, residual_out = written.get(RowArgument.SCALE, given), written.get(RowArgument.RESIDUAL_OUT)
         found = Written(
             _flat(written[RowArgument.Y]),
@@ -268,6 +267,14 @@ class RowReference:
             None if residual_out is None else _flat(residual_out),
         )
         return compare_rows(self._operation, found, self._expected, scales_are_given=given is not None)
+
+    def _compare_factors(self, written: Mapping[RowArgument, Bits]) -> Comparison:
+        codes = WrittenFactors(_flat(written[RowArgument.Y]), _flat(written[RowArgument.SCALE]), self._own)
+        outcome = compare_factors(self._operation, codes, self._expected.values)
+        residual_out = written.get(RowArgument.RESIDUAL_OUT)
+        bits = None if residual_out is None else _flat(residual_out)
+        fault = outcome.fault or fault_of_residual(self._operation, bits, self._expected)
+        return Comparison(np.inf, fault, np.inf) if fault else outcome
 
 
 def check_of(case: RowCase, bits: Mapping[RowArgument, Bits]) -> Check:

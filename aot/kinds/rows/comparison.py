@@ -84,9 +84,14 @@ def compare_rows(
         if wrong.any():
             return _wrong(_first("y", wrong, got, low, high))
         share = max(share, largest_share(got, np.clip(round_to(operation.y, values.values), low, high), low, high))
-        if written.residual_out is not None and expected.residual_out is not None:
-            got, want = decode(operation.x, written.residual_out), expected.residual_out
-            wrong = _outside(got, want, want)
-            if wrong.any():
-                return _wrong(_first("residual_out", wrong, got, want, want))
-    return Comparison(0.0, share_of_bound=share)
+        fault = fault_of_residual(operation, written.residual_out, expected)
+    return _wrong(fault) if fault else Comparison(0.0, share_of_bound=share)
+
+
+def fault_of_residual(operation: RowOperation, residual_out: Bits | None, expected: RowExpected) -> str:
+    """Say what is wrong with X + RESIDUAL as a kernel wrote it; empty where nothing is, or there is none."""
+    if residual_out is None or expected.residual_out is None:
+        return ""
+    got, want = decode(operation.x, residual_out), expected.residual_out
+    wrong = _outside(got, want, want)
+    return _first("residual_out", wrong, got, want, want) if wrong.any() else ""

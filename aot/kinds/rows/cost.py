@@ -82,6 +82,6 @@ def _reductions_us(operation: RowOperation, knobs: RowKnobs) -> float:
     """Return the time of the reductions of a row, one for each step that needs all of it."""
     if not operation.reduces_rows:
         return 0.0
-    num_reductions = operation.is_norm + (operation.function is RowFunction.LAYER_NORM) + operation.is_quantized
+    num_reductions = operation.is_norm + (operation.function is RowFunction.LAYER_NORM) + operation.reads_for_scales
     doublings = max(knobs.threads_per_row.bit_length() - WARP_BITS, 0)
     return num_reductions * REDUCTION_US * (1 + 0.1 * doublings)

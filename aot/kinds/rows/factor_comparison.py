@@ -49,13 +49,13 @@ class _Range:
     low: Bits
     high: Bits
 
-    def fault(self, name: str, codes: Bits) -> str:
-        """Say how many codes are none of these, and the first; empty where all are."""
+    def fault(self, name: str, codes: Bits, is_any: NDArray[np.bool_]) -> str:
+        """Say how many codes are none of these, and the first; empty where all are, but for those of any value."""
         got, low, high = (decode(self.element, x) for x in (codes, self.low, self.high))
         is_nan = np.isnan(got) & np.isnan(low)
         is_same = (self.low == self.high) & (codes == self.low)
         is_between = (self.low != self.high) & (got >= np.fmin(low, high)) & (got <= np.fmax(low, high))
-        wrong = ~(is_nan | is_same | is_between)
+        wrong = ~(is_nan | is_same | is_between | is_any)
         if not wrong.any():
             return ""
         row, column = (int(i) for i in np.argwhere(wrong)[0])
@@ -70,7 +70,7 @@ class _Range:
         return largest_share(*values)
 
 
-def _magnitudes(values: Array, form: ScaleFormat) -> Singles:
+def _magnitudes(values: Array | NDArray[np.bool_], form: ScaleFormat) -> Singles:
     """Return the largest magnitude of each block of a row, (rows, blocks), at least 0, or NaN where there is one."""
     rows, cols = values.shape
     wide = np.pad(values, ((0, 0), (0, -cols % form.block_k)))
@@ -103,14 +103,15 @@ def compare_factors(operation: RowOperation, written: WrittenFactors, expected: 
             for x in (np.maximum(size - expected.radius, 0), size, size + expected.radius)
         )
         of_factors = _Range(form.element, least, greatest)
-        fault = of_factors.fault("scales", written.factors)
+        is_any = np.isinf(expected.radius)
+        fault = of_factors.fault("scales", written.factors, _magnitudes(is_any, form) > 0)
         if fault:
             return Comparison(np.inf, fault, np.inf)
         cols = size.shape[1]
         divisors = np.repeat(block_divisors(written.factors, name, own), form.block_k, 1)[:, :cols]
         low, middle, high = (encode(operation.y, _singles(x) / divisors) for x in (ends[0], expected.values, ends[1]))
         of_elements = _Range(operation.y, low, high)
-        fault = of_elements.fault("y", written.y)
+        fault = of_elements.fault("y", written.y, is_any)
         if fault:
             return Comparison(np.inf, fault, np.inf)
         share = max(of_factors.share(written.factors, best), of_elements.share(written.y, middle))

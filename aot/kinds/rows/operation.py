@@ -110,6 +110,11 @@ class RowOperation(Word):
     BF16_INT8_TENSOR_QUANTIZE = "bf16_int8_tensor_quantize", BF16, RowFunction.QUANTIZE, INT8, RowScale.TENSOR
     BF16_NVFP4_QUANTIZE = "bf16_nvfp4_quantize", BF16, RowFunction.QUANTIZE, E2M1, RowScale.NVFP4
     BF16_MXFP8_QUANTIZE = "bf16_mxfp8_quantize", BF16, RowFunction.QUANTIZE, E4M3, RowScale.MX
+    BF16_MXFP4_QUANTIZE = "bf16_mxfp4_quantize", BF16, RowFunction.QUANTIZE, E2M1, RowScale.MX
+    BF16_NVFP4_RMS_NORM = "bf16_nvfp4_rms_norm", BF16, RowFunction.RMS_NORM, E2M1, RowScale.NVFP4
+    BF16_MXFP8_RMS_NORM = "bf16_mxfp8_rms_norm", BF16, RowFunction.RMS_NORM, E4M3, RowScale.MX
+    BF16_NVFP4_SILU_MUL = "bf16_nvfp4_silu_mul", BF16, RowFunction.SILU_MUL, E2M1, RowScale.NVFP4
+    BF16_MXFP8_SILU_MUL = "bf16_mxfp8_silu_mul", BF16, RowFunction.SILU_MUL, E4M3, RowScale.MX
 
     def __new__(
         cls,
@@ -164,6 +169,11 @@ class RowOperation(Word):
     def is_quantized(self) -> bool:
         """Say whether Y has scales."""
         return self.scale is not RowScale.NONE
+
+    @property
+    def reads_for_scales(self) -> bool:
+        """Say whether a scale depends on more than a block, so that what does not fit registers is read for it once."""
+        return self.is_quantized and self.factors is None
 
     @property
     def factors(self) -> ScaleFormat | None:

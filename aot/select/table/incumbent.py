@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from aot.core.dispatch import look_up
+from aot.core.dispatch import ALIGNMENT_BYTES, look_up
 from aot.families import family_of
+from aot.kinds.rows.dispatch import look_up_rows
 from aot.select.portfolio.choose import Incumbent
+from aot.select.selection import FamilyRowKernel
 from aot.select.times.inputs import no_incumbent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from aot.core.candidate import Candidate, KernelKey
     from aot.core.dispatch import Section
     from aot.core.measurement import Times
     from aot.core.operation import Operation
     from aot.core.problem import Problem
+    from aot.core.work import AnyOperation
     from aot.select.selection import Selection
 
 
@@ -65,3 +68,14 @@ def incumbent_of(selection: Selection | None, operation: Operation, times: Times
     kernel = incumbent_kernel(selection, operation)
     solutions = {problem: candidate for problem in times if (candidate := kernel(problem)) is not None}
     return Incumbent(frozenset(key.candidate for key in selection.kernels if key.operation == operation), solutions)
+
+
+def step_incumbent(selection: Selection | None, operation: AnyOperation, problems: Iterable[Any]) -> Incumbent[Any]:
+    """Return the same of an operation on rows: what an earlier selection has of it, and gives some problems."""
+    steps = None if selection is None else selection.others
+    section = next((x for x in steps.table.sections if x.operation == operation), None) if steps else None
+    if steps is None or section is None:
+        return Incumbent()
+    limits = [FamilyRowKernel.of(key).limits for key in steps.kernels]
+    chosen = {x: steps.kernels[look_up_rows(section, x, limits, ALIGNMENT_BYTES).kernel].candidate for x in problems}
+    return Incumbent(frozenset(key.candidate for key in steps.kernels if key.operation == operation), chosen)

@@ -28,7 +28,7 @@ def weights_of(weights: Sequence[Any], product: str, expected: str) -> tuple[Any
     return tuple(x.tensor if isinstance(x, ConstantWeight) else x for x in weights)
 
 
-def split_factors(scale_x: Any, scale_w: Any, scale_out: Any) -> tuple[Any, Any, Any]:
+def split_factors(product: str, scale_x: Any, scale_w: Any, scale_out: Any) -> tuple[Any, Any, Any]:
     """Return the factors of x and of the weight, and what D is multiplied by, where they are pairs.
 
     Raises:
@@ -40,13 +40,13 @@ def split_factors(scale_x: Any, scale_w: Any, scale_out: Any) -> tuple[Any, Any,
     if not all(pairs) or len(scale_x) != 2 or len(scale_w) != 2:
         got = " and ".join(f"{len(x)} tensors" if isinstance(x, (tuple, list)) else "one" for x in (scale_x, scale_w))
         raise errors.OperandError(
-            f"linear: scale_x and scale_w are {got}; expected pairs of both, the factors of blocks and the tensor's "
+            f"{product}: scale_x and scale_w are {got}; expected pairs of both, the factors of blocks and the tensor's "
             "own float32 factor; or tensors, and the product of the tensors' own factors as scale_out="
         )
     if scale_out is not None:
         raise errors.OperandError(
-            "linear: got scale_out and the tensors' own factors, whose product it is; expected one of the two; leave "
-            "scale_out away"
+            f"{product}: got scale_out and the tensors' own factors, whose product it is; expected one of the two; "
+            "leave scale_out away"
         )
     (factors_x, of_x), (factors_w, of_w) = scale_x, scale_w
     return factors_x, factors_w, of_x * of_w

@@ -16,7 +16,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from . import _extras, _library, errors
-from ._enumerations import ALLOW_TF32, NAMES, READ, USE_FAST_ACCUM
+from ._enumerations import ALLOW_TF32, INTERLEAVED, NAMES, READ, USE_FAST_ACCUM
 from ._torch_result import TensorCall, results_of
 
 SLOTS = tuple(NAMES.get(name, name) for name in READ[: READ.index("scale_d") + 1])
@@ -77,6 +77,7 @@ class Call(NamedTuple):
         allowed = {
             "allow_tf32": bool(self.flags & ALLOW_TF32),
             "use_fast_accum": bool(self.flags & USE_FAST_ACCUM),
+            "interleaved": bool(self.flags & INTERLEAVED),
         }
         if self.name == "matmul":
             return TensorCall(self.name, {"a": parts["x"], "b": parts["weight"]})

@@ -106,7 +106,7 @@ def linear(
     element = -1 if out_dtype is None else dtype_number("linear: out_dtype", out_dtype)
     flags = (ALLOW_TF32 if allow_tf32 else 0) | (USE_FAST_ACCUM if use_fast_accum else 0)
     flags |= mode_flags(deterministic=deterministic, batch_invariant=batch_invariant)
-    scale_x, scale_w, scale_out = split_factors(scale_x, scale_w, scale_out)
+    scale_x, scale_w, scale_out = split_factors("linear", scale_x, scale_w, scale_out)
     return _products.linear(x, weight, bias, out, scale_x, scale_w, residual, scale_out, epilogue, element, flags)
 
 
@@ -121,6 +121,7 @@ def gated_linear(
     scale_w: Any = None,
     out: Any = None,
     out_dtype: Any = None,
+    scale_out: Any = None,
     deterministic: bool = False,
     batch_invariant: bool = False,
 ) -> Any:
@@ -130,17 +131,19 @@ def gated_linear(
     wheel was built for.
 
     Args:
-        x: (..., k), bfloat16, float16 or float8_e4m3fn, in GPU memory.
+        x: (..., k), bfloat16, float16 or float8_e4m3fn, in GPU memory, or bytes that hold two e2m1 each.
         weight: (2 n, k): the n rows of the gate and then the n linear ones, or in turns where `interleaved`. Or a list
             or tuple of two (n, k), the gate's and the linear one, of one size and of the same strides: nothing is
             copied. They lie apart by a multiple of 16 bytes below 2^40, either in front, or it takes the slow fallback.
         bias: (2 n,), in the order of the weight's rows; None for none.
         activation: of the gate: "silu" (SwiGLU) or "gelu_tanh" (GeGLU).
-        interleaved: whether row 2 j of the weight is of the gate and row 2 j + 1 the linear one of column j.
-        scale_x: as `linear` has it, without blocks.
-        scale_w: as `linear` has it, without blocks: one element, or 2 n.
+        interleaved: whether row 2 j of the weight is of the gate and row 2 j + 1 the linear one of column j. Where
+            factors are of NVFP4 or MXFP8, one weight and True: they lie in atoms of 128 rows.
+        scale_x: as `linear` has it, without blocks of 128.
+        scale_w: as `linear` has it, without blocks of 128: one element, or 2 n, or narrow ones of the 2 n rows.
         out: (..., n), written to; allocated where it is not given.
         out_dtype: as `linear` has it.
+        scale_out: as `linear` has it, of NVFP4.
         deterministic: as `linear` has it.
         batch_invariant: as `linear` has it.
 
@@ -161,7 +164,8 @@ def gated_linear(
     if isinstance(weight, (list, tuple)):
         weights = weights_of(weight, "gated_linear", "two (n, k), the gate's and the linear one")
         weight = weights[0]
-    return _products.gated_linear(x, weight, bias, out, scale_x, scale_w, weights, epilogue, element, flags)
+    scale_x, scale_w, scale_out = split_factors("gated_linear", scale_x, scale_w, scale_out)
+    return _products.gated_linear(x, weight, bias, out, scale_x, scale_w, scale_out, weights, epilogue, element, flags)
 
 
 def grouped_linear(

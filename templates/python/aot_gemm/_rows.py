@@ -20,8 +20,17 @@ def _real(product: str, name: str, value: Any) -> float:
         raise errors.OperandError(f"{product}: {name} is {errors.show(value)}; expected a number") from None
 
 
-def _element(product: str, dtype: Any) -> int:
-    return -1 if dtype is None else dtype_number(f"{product}: out_dtype", dtype)
+def _element(product: str, dtype: Any) -> tuple[int, int]:
+    """Return the number of the result's element type, and the flags of its format, where it is of one."""
+    form = format_scales(dtype)
+    if form:
+        return ELEMENTS.index(BLOCK_FORMATS[dtype].element), NVFP4 if form == "nvfp4" else MX
+    return -1 if dtype is None else dtype_number(f"{product}: out_dtype", dtype), 0
+
+
+def _paired(found: Any, dtype: Any, scale: Any) -> Any:
+    """Return results with the tensor's own scale beside the factors, where they are of a format that has one."""
+    return (*found[:-1], (found[-1], scale)) if format_scales(dtype) == "nvfp4" else found
 
 
 def rms_norm(
@@ -56,9 +65,9 @@ def rms_norm(
             transformers has it, and most of its models.
         out: (..., cols), written to; allocated where it is not given. It may be x itself where it is of x's type.
         out_dtype: type of the result, as torch, NumPy or JAX have it or by name; by default that of `out`, or x's.
-            float8_e4m3fn is divided by scales before it is rounded.
+            float8_e4m3fn is divided by scales before it is rounded. "nvfp4" and "mxfp8" are as `quantize` has them.
         scale: the scales of a float8 result, where they are given: float32, one element, or one for each row, (rows,)
-            or (..., 1).
+            or (..., 1). Of "nvfp4" the tensor's own factor, one element, which has to be given.
         residual_out: (..., cols), what x + residual is written to: the residual or x itself, or another; allocated
             where it is not given.
         scale_out: (..., 1) float32, what the scales of a float8 result are written to where they are computed: the
@@ -82,8 +91,10 @@ def rms_norm(
         CudaError: CUDA failed.
     """
     eps, offset = _real("rms_norm", "eps", eps), _real("rms_norm", "weight_offset", weight_offset)
-    element, flags = _element("rms_norm", out_dtype), ROUNDS_NORM if round_norm else 0
-    return _products.rms_norm(x, weight, residual, scale, out, residual_out, scale_out, element, flags, eps, offset)
+    element, flags = _element("rms_norm", out_dtype)
+    flags |= ROUNDS_NORM if round_norm else 0
+    found = _products.rms_norm(x, weight, residual, scale, out, residual_out, scale_out, element, flags, eps, offset)
+    return _paired(found, out_dtype, scale)
 
 
 def layer_norm(
@@ -119,8 +130,9 @@ def layer_norm(
     Raises:
         AotGemmError: one of the classes that `rms_norm` lists.
     """
-    element, eps = _element("layer_norm", out_dtype), _real("layer_norm", "eps", eps)
-    return _products.layer_norm(x, weight, bias, residual, scale, out, residual_out, scale_out, element, 0, eps)
+    (element, flags), eps = _element("layer_norm", out_dtype), _real("layer_norm", "eps", eps)
+    found = _products.layer_norm(x, weight, bias, residual, scale, out, residual_out, scale_out, element, flags, eps)
+    return _paired(found, out_dtype, scale)
 
 
 def silu_mul(
@@ -148,8 +160,9 @@ def silu_mul(
     Raises:
         AotGemmError: one of the classes that `rms_norm` lists.
     """
-    flags = INTERLEAVED if interleaved else 0
-    return _products.silu_mul(x, scale, out, scale_out, _element("silu_mul", out_dtype), flags)
+    element, flags = _element("silu_mul", out_dtype)
+    flags |= INTERLEAVED if interleaved else 0
+    return _paired(_products.silu_mul(x, scale, out, scale_out, element, flags), out_dtype, scale)
 
 
 def gelu_tanh_mul(
@@ -177,8 +190,9 @@ def gelu_tanh_mul(
     Raises:
         AotGemmError: one of the classes that `rms_norm` lists.
     """
-    flags = INTERLEAVED if interleaved else 0
-    return _products.gelu_tanh_mul(x, scale, out, scale_out, _element("gelu_tanh_mul", out_dtype), flags)
+    element, flags = _element("gelu_tanh_mul", out_dtype)
+    flags |= INTERLEAVED if interleaved else 0
+    return _paired(_products.gelu_tanh_mul(x, scale, out, scale_out, element, flags), out_dtype, scale)
 
 
 def rotary(
@@ -261,38 +275,37 @@ def quantize(
     """Compute x / scale, clamped to the range of a type of 8 or 4 bits and rounded to it, as a product takes it.
 
     float8_e4m3fn saturates at 448 and float8_e5m2 at 57344, infinities too, and NaN stays NaN; int8 is rounded half to
-    even. "nvfp4" and "mxfp8" have a factor for each 16 or 32 columns, in atoms, by the rule of `torch.quantize`.
+    even. "nvfp4", "mxfp4" and "mxfp8" have a factor for each 16 or 32 columns, in atoms, by the rule of
+    `torch.quantize`.
 
     Args:
         x: (..., cols), as `rms_norm` has it.
-        dtype: float8_e4m3fn, float8_e5m2 or int8, as torch, NumPy or JAX have it or by name; or "nvfp4" or "mxfp8".
+        dtype: float8_e4m3fn, float8_e5m2 or int8, as torch, NumPy or JAX have it or by name; or "nvfp4", "mxfp4" or
+            "mxfp8".
         granularity: "row" for a scale of each row, "block" for one of each 128 columns of a row, "tensor" for one of
             all; a format of blocks has its own, whatever this is.
         scale: the scales where they are given, float32: of rows as `rms_norm` has it; not of blocks. Of "nvfp4" one
             element, the tensor's own factor, which has to be given.
-        out: (..., cols), of "nvfp4" (..., cols / 2) bytes of uint8 or float4_e2m1fn_x2, written to; allocated where it
+        out: (..., cols), of e2m1 (..., cols / 2) bytes of uint8 or float4_e2m1fn_x2, written to; allocated where it
             is not given.
         scale_out: (..., 1), of blocks (..., ceil(cols / 128)), or of the tensor one element, float32: what the scales
             are written to where they are computed; allocated where it is not given. Each is the largest magnitude over
             448, of float8_e5m2 over 57344, of int8 over 127, but at least 2^-126, and 1 where all are zero. A NaN
-            among the values makes it one. Of "nvfp4" and "mxfp8" the bytes of the atoms, of one dimension, of
+            among the values makes it one. Of the formats of blocks the bytes of the atoms, of one dimension, of
             float8_e4m3fn or float8_e8m0fnu.
 
     Returns:
-        The result and the scales: those that were given, or (..., 1), of blocks (..., ceil(cols / 128)), or of the
-        tensor one element, of as many dimensions as x; of "mxfp8" the atoms, and of "nvfp4" a pair of them and `scale`.
-        As scale_x, `linear` takes them as they are.
+        The result and the scales: those that were given, or (..., 1), of blocks (..., ceil(cols / 128)), or of
+        the tensor one element, of as many dimensions as x; of "mxfp4" and "mxfp8" the atoms, and of "nvfp4" a
+        pair of them and `scale`. As scale_x, `linear` takes them as they are.
 
     Raises:
         AotGemmError: one of the classes that `rms_norm` lists.
     """
     check_granularity(granularity)
-    form = format_scales(dtype)
-    if form:
-        element, flags = ELEMENTS.index(BLOCK_FORMATS[dtype].element), NVFP4 if form == "nvfp4" else MX
-        values, factors = _products.quantize(x, scale, out, scale_out, element, flags)
-        return values, (factors, scale) if form == "nvfp4" else factors
-    element = dtype_number("quantize: dtype", dtype)
-    flags = {"row": 0, "block": BLOCKS, "tensor": ONE_SCALE}[scales_of(granularity, scale)]
-    result: tuple[Any, Any] = _products.quantize(x, scale, out, scale_out, element, flags)
+    element, flags = _element("quantize", dtype)
+    if not flags:
+        element = dtype_number("quantize: dtype", dtype)
+        flags = {"row": 0, "block": BLOCKS, "tensor": ONE_SCALE}[scales_of(granularity, scale)]
+    result: tuple[Any, Any] = _paired(_products.quantize(x, scale, out, scale_out, element, flags), dtype, scale)
     return result

@@ -27,7 +27,8 @@ _LINEAR = (
     f"Tensor? scale_out=None, *, {_OPTIONS}"
 )
 _GATED = (
-    "Tensor x, Tensor weight, Tensor? bias=None, Tensor? scale_x=None, Tensor? scale_w=None, *, "
+    "Tensor x, Tensor weight, Tensor? bias=None, Tensor? scale_x=None, Tensor? scale_w=None, "
+    'Tensor? scale_out=None, *, '
     f'str activation="silu", bool interleaved=False, ScalarType? out_dtype=None, {MODES}'
 )
 _MATMUL = "Tensor a, Tensor b, *"
@@ -42,7 +43,7 @@ SCHEMAS = {
 """By operator. Tensors go by position, as torch records gradients of those alone; what writes `out` gives nothing."""
 _TENSORS = {
     "linear": ("x", "weight", "bias", "scale_x", "scale_w", "residual", "scale_out"),
-    "gated_linear": ("x", "weight", "bias", "scale_x", "scale_w"),
+    "gated_linear": ("x", "weight", "bias", "scale_x", "scale_w", "scale_out"),
     "matmul": ("a", "b"),
 }
 """The tensors by position."""
@@ -73,9 +74,18 @@ def _linear(
 
 
 def _gated_linear(
-    x: Any, weight: Any, bias: Any = None, scale_x: Any = None, scale_w: Any = None, *, out: Any = None, **options: Any
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    scale_x: Any = None,
+    scale_w: Any = None,
+    scale_out: Any = None,
+    *,
+    out: Any = None,
+    **options: Any,
 ) -> Any:
-    return _operations.gated_linear(x, promised(weight), bias, scale_x=scale_x, scale_w=scale_w, out=out, **options)
+    scales = {"scale_x": scale_x, "scale_w": scale_w, "scale_out": scale_out}
+    return _operations.gated_linear(x, promised(weight), bias, out=out, **scales, **options)
 
 
 def _matmul(a: Any, b: Any, *, out: Any = None, **options: Any) -> Any:

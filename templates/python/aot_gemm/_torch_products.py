@@ -58,8 +58,8 @@ def dispatch(name: str, direct: Any, operands: tuple[Any, ...], out: Any, option
         isinstance(operands[0], torch.Tensor) and is_recorded(*_flat(operands), out, *options.values())
     ):
         return direct(*operands, out=out, **options)
-    if name == "linear":
-        given = split_factors(*(options.get(x) for x in _FACTORS))
+    if name in ("linear", "gated_linear"):
+        given = split_factors(name, *(options.get(x) for x in _FACTORS))
         options = options | {x: y for x, y in zip(_FACTORS, given, strict=True) if y is not None}
     operands = tuple(list(_flat(x)) if isinstance(x, (list, tuple)) else _tensor_of(x) for x in operands)
     if options.get("out_dtype") is not None:

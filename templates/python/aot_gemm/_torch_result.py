@@ -18,6 +18,7 @@ from ._enumerations import (
     BLOCKS,
     ELEMENTS,
     FIELDS,
+    INTERLEAVED,
     NAMES,
     ON_ROWS,
     ONE_SCALE,
@@ -154,6 +155,7 @@ def _epilogue(call: TensorCall) -> int:
 def _flags(call: TensorCall) -> int:
     flags = ALLOW_TF32 if call.options.get("allow_tf32") else 0
     flags |= USE_FAST_ACCUM if call.options.get("use_fast_accum") else 0
+    flags |= INTERLEAVED if call.options.get("interleaved") else 0
     return flags | {"row": 0, "block": BLOCKS, "tensor": ONE_SCALE}[_scales(call)]
 
 

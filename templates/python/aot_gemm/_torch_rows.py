@@ -120,6 +120,12 @@ def _run_operator(name: str, arguments: dict[str, Any]) -> Any:
     if name == "quantize":
         arguments = {"dtype": torch.float8_e4m3fn, "granularity": "row"} | arguments
         _rows.check_granularity(arguments["granularity"])
+    form = arguments.get("out_dtype")
+    if _rows.format_scales(form):
+        raise errors.UnsupportedError(
+            f"{name}: out_dtype is {form!r} where torch traces or records, where results are of torch's types alone; "
+            "call it outside of what is compiled and under torch.no_grad(), or quantize its result"
+        )
     for key in ("out_dtype", "dtype"):
         if arguments.get(key) is not None and not isinstance(arguments[key], torch.dtype):
             arguments[key] = getattr(torch, dtype_name(key, arguments[key]))

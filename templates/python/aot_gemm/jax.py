@@ -105,7 +105,7 @@ def linear(
         AotGemmError: one of its classes, as `linear` of the package has them.
     """
     flags = ALLOW_TF32 * bool(allow_tf32) + USE_FAST_ACCUM * bool(use_fast_accum)
-    scale_x, scale_w, scale_out = _extras.split_factors(scale_x, scale_w, scale_out)
+    scale_x, scale_w, scale_out = _extras.split_factors("linear", scale_x, scale_w, scale_out)
     operands = x, weight, bias, _in_atoms(scale_x), _in_atoms(scale_w), residual, scale_out
     return _run("linear", operands, activation=activation, out_dtype=out_dtype, flags=flags)
 
@@ -123,6 +123,7 @@ def gated_linear(
     *,
     scale_x: Any = None,
     scale_w: Any = None,
+    scale_out: Any = None,
     activation: str = "silu",
     interleaved: bool = False,
     out_dtype: Any = None,
@@ -135,6 +136,7 @@ def gated_linear(
         bias: (2 n,).
         scale_x: as `linear` has it; so is `scale_w`.
         scale_w: see `scale_x`.
+        scale_out: of NVFP4, as the package's `gated_linear` has it.
         activation: "silu" or "gelu_tanh".
         interleaved: whether rows are in pairs, the gate's first.
         out_dtype: element type of the result.
@@ -145,7 +147,8 @@ def gated_linear(
     Raises:
         AotGemmError: one of its classes, as `gated_linear` of the package has them.
     """
-    operands = x, weight, bias, scale_x, scale_w
+    scale_x, scale_w, scale_out = _extras.split_factors("gated_linear", scale_x, scale_w, scale_out)
+    operands = x, weight, bias, _in_atoms(scale_x), _in_atoms(scale_w), None, scale_out
     flags = INTERLEAVED * bool(interleaved)
     return _run("gated_linear", operands, activation=activation, out_dtype=out_dtype, flags=flags)
 

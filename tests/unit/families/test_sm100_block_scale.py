@@ -59,6 +59,23 @@ def test_half_of_the_candidates_are_legal_and_fit_a_block(operation, num_split):
     assert all(x.num_stages >= 2 and x.smem_bytes <= THOR.smem_bytes_per_block for x in accepted)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"swap_ab": True}, "swiglu multiplies neighbouring columns, which swap_ab would make rows; take no swap"),
+        (
+            {"split_k": 2, "split_k_mode": "serial"},
+            "split-K's workspace holds n columns, swiglu sums 2 n; take no split",
+        ),
+    ],
+)
+def test_a_gate_takes_neither_swap_nor_split(changes, message):
+    candidate = changed(named("sm100_block_scale_128x128_c1x1_static", "thor"), **changes)
+    found, text = reason(candidate, "thor", Operation.NVFP4_BF16_KK_SWIGLU)
+    assert found is Reason.COMBINATION
+    assert text.endswith(message)
+
+
 def test_more_stages_than_fit_are_explained_in_bytes():
     candidate = changed(named("sm100_block_scale_128x192_c1x1_clc", "thor"), num_stages=6)
     verdict = check(candidate, NVFP4, THOR)
@@ -84,11 +101,13 @@ def test_more_stages_than_fit_are_explained_in_bytes():
         (Operation.NVFP4_BF16_KK_SILU, "128x192_c1x2_clc", 230400, 4),
         (Operation.NVFP4_BF16_KK_RESIDUAL, "128x192_c2x1_clc_serial2", 224256, 3),
         (Operation.MXFP8_BF16_KK_GELU, "256x64_c2x1_clc_2cta", 228352, 9),
+        (Operation.NVFP4_BF16_KK_SWIGLU, "256x128_c2x1_clc_2cta", 230400, 7),
+        (Operation.MXFP8_BF16_KK_GEGLU, "256x64_c2x1_static_2cta", 228352, 10),
         (Operation.MXFP8_BF16_KK_RESIDUAL, "256x128_c2x1_static_2cta_swap", 230400, 7),
     ],
 )
 def test_resources_are_those_of_the_compiled_kernels(operation, name, smem_bytes, stages):
-    # Source: what quack 0.6.5 and nvidia-cutlass-dsl 4.8.1 gave, 2026-11-27; the last seven 2026-11-28.
+    # Source: what quack 0.6.5 and nvidia-cutlass-dsl 4.8.1 gave, 2026-11-27; the last nine 2026-11-28.
     assert resources(f"sm100_block_scale_{name}", "thor", operation) == (smem_bytes, stages, 256, 512)
 
 

@@ -7,7 +7,7 @@ from aot.core.element import ElementType
 from aot.core.errors import VerificationError
 from aot.core.grouping import Grouping
 from aot.core.numerics import decode, encode
-from aot.core.operands import is_aligned
+from aot.core.operands import is_aligned, plain_arrangement
 from aot.core.operation import Operation
 from aot.core.signature import Argument
 from aot.core.weight_format import PackedLayout
@@ -108,6 +108,14 @@ def halves_exchanged(operation, operands):
     return operands | {B: np.roll(operands[B], half, axis=0)}
 
 
+def turns_exchanged(operation, operands):
+    """Exchange row 2 j of a weight, and its factors, with row 2 j + 1."""
+    turned = {
+        x: operands[x].reshape(-1, 2, operands[x].shape[1])[:, ::-1].reshape(operands[x].shape) for x in (B, SCALE_B)
+    }
+    return operands | turned
+
+
 def in_fewer_bits(operation, operands):
     """Cut float32 to TF32, as its tensor cores do."""
     return operands | {x: operands[x] & np.uint32(0xFFFFE000) for x in (A, B)}
@@ -150,6 +158,8 @@ WRONG = {
     "no residual beside narrow factors": (Operation.MXFP8_BF16_KK_RESIDUAL, without(RESIDUAL)),
     "gelu by tanh for gelu beside narrow factors": (Operation.NVFP4_BF16_KK_GELU, wrong(activation="gelu_tanh")),
     "relu for silu beside narrow factors": (Operation.MXFP8_BF16_KK_SILU, wrong(activation="relu")),
+    "linear rows before the gate's": (Operation.MXFP8_BF16_KK_SWIGLU, wrong(turns_exchanged)),
+    "turns read as halves": (Operation.NVFP4_BF16_KK_GEGLU, wrong(is_interleaved=False)),
     "halves of a byte exchanged": (Operation.MXFP4_BF16_KK, wrong(bytes_turned)),
     "no bias": (Operation.E4M3_BF16_KK, without(BIAS)),
     "no bias beside a packed weight": (Operation.BF16_INT4_G128_KK, without(BIAS)),
@@ -230,7 +240,10 @@ def test_aligned_cases_are_aligned_and_have_every_arrangement(operation):
         assert (shape.problem.m % 64, shape.problem.n % 48, shape.offset) == (0, 0, 0)
     if operation in NEW and operation not in (Operation.BF16_KK_BIAS, Operation.FP16_KK_BIAS):
         arranged = cases.ARRANGEMENTS if operation.gate is None else cases.GATE_ARRANGEMENTS
-        assert {x.arrangement for x in shapes} == set(cases.PART_ARRANGEMENTS if operation.has_parts else arranged)
+        arranged = cases.PART_ARRANGEMENTS if operation.has_parts else arranged
+        if operation.is_interleaved:
+            arranged = [plain_arrangement(operation), *(x for x in cases.ARRANGEMENTS if x.is_interleaved)]
+        assert {x.arrangement for x in shapes} == set(arranged)
         has_special = cases.Content.SPECIAL in {x.content for x in shapes}
         assert has_special == (operation.b.weight is None)
     else:

@@ -29,6 +29,8 @@ KERNELS = {
     "bf16_e4m3_block_quantize": "row_registers_16x8_v8x1",
     "bf16_nvfp4_quantize": "row_registers_128x1_v8x2",
     "bf16_mxfp8_quantize": "row_scalar_256x1_v1x4",
+    "bf16_nvfp4_rms_norm": "row_looped_512x1_v8x2",
+    "bf16_nvfp4_silu_mul": "row_registers_256x1_v8x4",
 }
 X, Y, STREAM = 0x7F0000000000, 0x7F1000000000, 0x1234560
 HEADS = 4
@@ -47,6 +49,7 @@ PARAMETERS = {
     "bf16_e4m3_block_quantize": [MATRIX, MATRIX, BOTH, 4],
     "bf16_nvfp4_quantize": [MATRIX, MATRIX, BOTH, VECTOR, 4],
     "bf16_mxfp8_quantize": [BOTH, BOTH, BOTH, 4],
+    "bf16_nvfp4_rms_norm": [MATRIX, MATRIX, VECTOR, MATRIX, MATRIX, BOTH, VECTOR, 4, 4, 4],
 }
 
 

@@ -17,8 +17,8 @@ def test_a_tag_says_types_scales_and_function(operation):
 
 def test_the_catalogue_is_ordered_and_every_line_is_its_own():
     lines = {(x.x, x.y, x.function, x.scale) for x in RowOperation}
-    assert len(lines) == len(RowOperation) == 27
-    assert [x.position for x in RowOperation] == list(range(27))
+    assert len(lines) == len(RowOperation) == 32
+    assert [x.position for x in RowOperation] == list(range(32))
 
 
 def test_factors_are_those_of_block_scaled_products():
@@ -55,6 +55,11 @@ def test_an_unknown_tag_is_refused_at_once():
         ("bf16_int8_tensor_quantize", (), False),
         ("bf16_nvfp4_quantize", (), False),
         ("bf16_mxfp8_quantize", (), False),
+        ("bf16_mxfp4_quantize", (), False),
+        ("bf16_nvfp4_rms_norm", (), True),
+        ("bf16_mxfp8_rms_norm", (), True),
+        ("bf16_nvfp4_silu_mul", (), False),
+        ("bf16_mxfp8_silu_mul", (), False),
     ],
 )
 def test_twins_differ_in_the_type_of_x_alone(tag, twins, reduces):
@@ -74,6 +79,9 @@ def test_twins_differ_in_the_type_of_x_alone(tag, twins, reduces):
         ("fp16_rotary", 2 * 12 * 2),
         ("bf16_nvfp4_quantize", 12 * 2 + 12 // 2 + 3),
         ("bf16_mxfp8_quantize", 12 * 3 + 3),
+        ("bf16_mxfp4_quantize", 12 * 2 + 12 // 2 + 3),
+        ("bf16_nvfp4_rms_norm", 12 * 2 + 4 * 2 + 12 // 2 + 3),
+        ("bf16_mxfp8_silu_mul", 2 * 12 * 2 + 12 + 3),
     ],
 )
 def test_bytes_are_what_is_read_and_written_once(tag, num_bytes):

@@ -21,6 +21,11 @@ SIGNATURES = {
     "int8_tensor_quantize": "x y scale flags stream",
     "nvfp4_quantize": "x y scale tensor_scale flags stream",
     "mxfp8_quantize": "x y scale flags stream",
+    "mxfp4_quantize": "x y scale flags stream",
+    "nvfp4_rms_norm": "x residual weight y residual_out scale tensor_scale eps weight_offset flags stream",
+    "mxfp8_rms_norm": "x residual weight y residual_out scale eps weight_offset flags stream",
+    "nvfp4_silu_mul": "x y scale tensor_scale flags stream",
+    "mxfp8_silu_mul": "x y scale flags stream",
 }
 
 

@@ -11,8 +11,9 @@ from aot.kinds.rows.dispatch import RowTable, look_up_rows
 from aot.kinds.rows.operation import MAX_COLS, RowOperation, RowProblem
 from aot.kinds.rows.sizes import COL_EDGES, ROW_EDGES
 from aot.select import pipeline
+from aot.select.portfolio.objective import SelectionLimits
 from aot.select.selection import FamilyRowKernel, read_selection, write_selection
-from aot.select.table.stepped import MAX_KERNELS, SteppedTimes, select_stepped
+from aot.select.table.stepped import SteppedTimes, select_stepped
 from aot.space.enumeration import Patterns, fallback, legal
 from aot.space.kinds import space_of
 
@@ -47,7 +48,7 @@ def test_every_operation_gets_a_sound_table_that_says_predicted(target, tmp_path
     assert {step.provenance for step in steps} == {"predicted"}
     for operation in RowOperation:
         own = [key for key in selection.kernels if key.operation is operation]
-        assert 2 <= len(own) <= MAX_KERNELS + 1
+        assert 2 <= len(own) <= SelectionLimits.max_row_kernels + 1
         assert own[0].candidate == fallback(operation, load_target(target))
 
 
@@ -194,3 +195,19 @@ def test_what_the_committed_records_have_is_measured_and_the_rest_by_them_or_the
 def test_patterns_say_which_kernels_there_are():
     found = selected(patterns=Patterns.parse("row_looped*"))
     assert {x.candidate.family for x in found.kernels[1:]} == {"row_looped"}
+
+
+def test_ties_go_to_what_is_shipped_and_limits_are_kept():
+    one, other = two_of_any_width()
+    problems = [RowProblem(NORM, r, c) for r in (1, 64) for c in (1024, 4096)]
+    tie = {NORM: {problem: {one: 5.0, other: 5.0} for problem in problems}}
+    for shipped in (one, other):
+        earlier = select_stepped((NORM,), H200, SteppedTimes({NORM: {key: {shipped: 1.0} for key in problems}}))
+        found = selected(tie, incumbent=earlier)
+        choices = [look_up_rows(found.table.sections[0], x, limits_of(found), 16).kernel for x in problems]
+        assert {found.kernels[x].candidate for x in choices} == {shipped}
+    of_another = select_stepped((TWIN,), H200, with_heldout=False)
+    assert selected(tie, incumbent=of_another) == selected(tie)
+    two = measured(one, other)
+    assert len(selected(two).kernels) == 3
+    assert len(selected(two, limits=SelectionLimits(max_row_kernels=1)).kernels) == 2

@@ -144,6 +144,7 @@ FIELDS = {
         "out",
         "scale_x",
         "scale_w",
+        "scale_d",
         "weights",
         "epilogue",
         "element",
@@ -249,7 +250,7 @@ NAMES = {
 NUM_PLAIN = {
     "linear": 4,
     "matmul": 3,
-    "gated_linear": 10,
+    "gated_linear": 11,
     "grouped_linear": 12,
     "packed_linear": 9,
     "linear_many": 1,
