@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from aot.core.dispatch import ALIGNMENT_BYTES, look_up
+from aot.core.dispatch import look_up
 from aot.families import family_of
-from aot.kinds.rows.dispatch import look_up_rows
 from aot.select.portfolio.choose import Incumbent
-from aot.select.selection import FamilyRowKernel
 from aot.select.times.inputs import no_incumbent
 
 if TYPE_CHECKING:
@@ -72,10 +70,8 @@ def incumbent_of(selection: Selection | None, operation: Operation, times: Times
 
 def step_incumbent(selection: Selection | None, operation: AnyOperation, problems: Iterable[Any]) -> Incumbent[Any]:
     """Return the same of an operation on rows: what an earlier selection has of it, and gives some problems."""
-    steps = None if selection is None else selection.others
-    section = next((x for x in steps.table.sections if x.operation == operation), None) if steps else None
-    if steps is None or section is None:
+    if selection is None or selection.others.section(operation) is None:
         return Incumbent()
-    limits = [FamilyRowKernel.of(key).limits for key in steps.kernels]
-    chosen = {x: steps.kernels[look_up_rows(section, x, limits, ALIGNMENT_BYTES).kernel].candidate for x in problems}
-    return Incumbent(frozenset(key.candidate for key in steps.kernels if key.operation == operation), chosen)
+    steps = selection.others
+    candidates = frozenset(key.candidate for key in steps.kernels if key.operation == operation)
+    return Incumbent(candidates, {x: steps.look_up(x)[0] for x in problems})

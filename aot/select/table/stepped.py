@@ -19,15 +19,15 @@ from aot.core.dispatch import MAX_STEP_M, DispatchTable
 from aot.core.errors import SelectionError
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, AnyRecord
 from aot.core.progress import quietly
-from aot.core.work import AnyKey, AnyOperation, AnyProblem
+from aot.core.work import AnyOperation, AnyProblem
 from aot.kinds.kind import Use
 from aot.kinds.registry import kind_of
 from aot.kinds.rows.dispatch import RowColumn, RowSection, RowStep, RowTable
-from aot.select.join import renumbered_steps
+from aot.select.join import joined_steps
 from aot.select.portfolio.choose import MODELLED_TIE, TIE, Budget, Incumbent, Portfolio, choose
 from aot.select.portfolio.objective import NAMED_WEIGHT, Basis, SelectionLimits
 from aot.select.score.heldout import LookUp, scores, step_look_ups
-from aot.select.selection import SELECTION_VERSION, HeldOut, Regret, Selection, Stepped
+from aot.select.selection import NO_STEPS, SELECTION_VERSION, HeldOut, Regret, Selection, Stepped
 from aot.select.table.incumbent import step_incumbent
 from aot.select.times.known import measured_times, spreads
 from aot.select.times.nearby import NearbyTimes
@@ -216,10 +216,9 @@ class _Grid:
 
 @dataclass(frozen=True)
 class _Chosen:
-    """What is chosen of one operation: its kernels, the fallback first, and its section, which numbers them from 0."""
+    """What is chosen of one operation: its kernels, the fallback first, and its table."""
 
-    kernels: tuple[AnyKey, ...]
-    section: RowSection
+    steps: Stepped
     regret: Regret
 
 
@@ -247,8 +246,10 @@ class _Chooser:
         mean, worst, bound = (round(getattr(portfolio, x), 5) for x in ("mean_regret", "worst_regret", "mean_bound"))
         method = f"{portfolio.method}{self.basis.value}"
         return _Chosen(
-            tuple(make(self.operation, x) for x in candidates),
-            RowSection(of_table, tuple(columns), 0),
+            Stepped(
+                tuple(make(self.operation, x) for x in candidates),
+                RowTable((RowSection(of_table, tuple(columns), 0),)),
+            ),
             Regret(self.operation, len(portfolio.solutions), len(kept), mean, worst, method, bound),
         )
 
@@ -259,7 +260,7 @@ class _Chooser:
         found: list[LookUp[AnyProblem]] = []
         for problem in _inner(self.operation, times):
             chosen = self.choose({x: row for x, row in times.items() if x != problem})
-            found += step_look_ups(chosen.section, chosen.kernels, {problem: times[problem]})
+            found += step_look_ups(chosen.steps, {problem: times[problem]})
         return scores(self.operation, found)
 
 
@@ -305,15 +306,14 @@ def select_stepped(
         CandidateError: no fallback family compiles for the target.
         SelectionError: the measured candidates do not serve all sizes, or a kind has several key axes.
     """
-    known, kernels, sections = known or SteppedTimes(), list[Any](), list[RowSection]()
+    known, steps = known or SteppedTimes(), NO_STEPS
     regrets, heldout, budget = list[Regret](), list[HeldOut](), (limits or SelectionLimits()).of_rows()
     for operation in operations:
         at(f"{operation.tag}: choosing kernels")
         basis, times = known.of_operation(operation)
         chooser = _Chooser(operation, target, patterns or Patterns(), basis, known.spreads.get(operation, {}), budget)
         chosen = chooser.choose(times, incumbent)
-        sections += renumbered_steps(RowTable((chosen.section,)), len(kernels).__add__).sections
-        kernels += chosen.kernels
+        steps = joined_steps(steps, chosen.steps)
         regrets.append(chosen.regret)
         if with_heldout:
             at(f"{operation.tag}: leaving out each size in turn")
@@ -330,5 +330,5 @@ def select_stepped(
         tuple(heldout),
         (),
         DispatchTable(()),
-        stepped=Stepped(tuple(kernels), RowTable(tuple(sections))),
+        stepped=steps,
     )
