@@ -148,7 +148,7 @@ def _source(context: click.Context, wanted: _Wanted) -> tuple[TableSource, Cover
     asked = values["operations"].products if values["operations"] else None
     found = gate.covered(chosen, load_shape_set(shapes) if shapes else None, asked)
     if values["require_measured"]:
-        gate.require_measured(found)
+        gate.require_measured(chosen, found)
     if found and found.num_general:
         click.echo(f"warning: {device.name}: {found.text_of_general}", err=True)
     tell(selection_tables.selection_summary(chosen))

@@ -56,6 +56,8 @@ class Request:
     """Those of other kinds that it is to have; where `operations` is empty, it has no products then."""
     other_records: tuple[Path, ...] = ()
     """What those are selected by, each by the first that has times of it; else by the cost model."""
+    other_incumbents: tuple[Path, ...] = ()
+    """The first of these selections that has one of them is what ties go to."""
     curve: bool = False
     batch_invariant: bool = False
     unaligned: bool = True
@@ -94,7 +96,8 @@ def select(request: Request) -> Selection:
         with waiting("select kernels") as at:
             parts.append(_selected(request, shapes, replace(objective, progress=at)))
     if request.others:
-        parts.append(select_others(request.others, request.target, request.other_records, request.kernels))
+        goal = Objective(request.limits, _other_incumbent(request))
+        parts.append(select_others(request.others, request.target, request.other_records, request.kernels, goal))
     chosen = reduce(joined, parts)
     if kept is not None:
         rest = [x for x in operations_of(kept) if x not in operations_of(chosen)]
@@ -161,8 +164,18 @@ def _selected(request: Request, shapes: ShapeSet, objective: Objective) -> Selec
     return pipeline.select_measured(request.record, request.target, objective, request.kernels, heldout)
 
 
+def _other_incumbent(request: Request) -> Selection | None:
+    """Read the selection that ties of operations of other kinds go to; None where there is none."""
+    found = map(read_selection, request.other_incumbents)
+    return next((x for x in found if {*operations_of(x)}.intersection(request.others)), None)
+
+
 def select_others(
-    operations: Sequence[AnyOperation], device: Target, records: Sequence[Path], kernels: str = ""
+    operations: Sequence[AnyOperation],
+    device: Target,
+    records: Sequence[Path],
+    kernels: str = "",
+    objective: Objective | None = None,
 ) -> Selection:
     """Select kernels of operations that are no products by records, else by the cost model.
 
@@ -170,7 +183,8 @@ def select_others(
         AotError: see aot.select.pipeline.
     """
     with waiting("select kernels of operations on rows") as at:
-        found = pipeline.select_stepped(operations, device, records, kernels, at)
+        goal = replace(objective or Objective(), progress=at)
+        found = pipeline.select_stepped(operations, device, records, kernels, goal)
     predicted = [x.operation.tag for x in found.regrets if x.method.endswith(BY_COST_MODEL)]
     if predicted:
         click.echo(f"{', '.join(predicted)}: by the cost model", err=True)

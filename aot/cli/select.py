@@ -83,6 +83,14 @@ LIMITS = (
         help="Of each operation with an epilogue, among those of the operation without.",
     ),
     option(
+        "--max-row-kernels",
+        only=[CHOSEN],
+        type=click.IntRange(1),
+        default=SelectionLimits.max_row_kernels,
+        show_default=True,
+        help="Of each operation on rows, beside its fallback.",
+    ),
+    option(
         "--max-regret",
         only=[CHOSEN],
         type=REGRETS,
@@ -216,7 +224,12 @@ def select_command(context: click.Context, /, **values: Any) -> None:
         not is_given(context, "shapes"),
         (values["record"] or pipeline.default_record(device, RECORDS)) if is_measured else None,
         SelectionLimits(
-            values["max_kernels"], values["max_layout_kernels"], values["max_epilogue_kernels"], mean, worst
+            values["max_kernels"],
+            values["max_layout_kernels"],
+            values["max_epilogue_kernels"],
+            mean,
+            worst,
+            max_row_kernels=values["max_row_kernels"],
         ),
         incumbent=None if values["no_incumbent"] else values["incumbent"] or pipeline.committed_selection(device),
         like=values["like"],
@@ -229,6 +242,7 @@ def select_command(context: click.Context, /, **values: Any) -> None:
         operations=named.products,
         others=named.others,
         other_records=_other_records(values, device),
+        other_incumbents=_other_incumbents(values, device),
         curve=values["curve"],
         batch_invariant=values["batch_invariant"],
         unaligned=values["unaligned"],
@@ -251,6 +265,13 @@ def _other_records(values: Mapping[str, Any], device: Target) -> tuple[Path, ...
     if values["record"] or values["predicted"]:
         return () if values["predicted"] else (values["record"],)
     return tuple(pipeline.records_of(device, RECORDS))
+
+
+def _other_incumbents(values: Mapping[str, Any], device: Target) -> tuple[Path, ...]:
+    """List the selections that ties of those may go to."""
+    if values["no_incumbent"] or values["incumbent"]:
+        return () if values["no_incumbent"] else (values["incumbent"],)
+    return tuple(reversed(pipeline.committed_selections(device)))
 
 
 def selection_facts(selection: Selection) -> dict[str, object]:

@@ -110,11 +110,11 @@ def _regrets(selection: Selection) -> tuple[Regret, ...]:
     )
 
 
-def _joined_steps(first: Stepped, second: Stepped) -> Stepped | None:
+def joined_steps(first: Stepped, second: Stepped) -> Stepped:
+    """Join what operations of other kinds than products have; ordered as the catalogue."""
     moved = renumbered_steps(second.table, lambda index: index + len(first.kernels))
     sections = sorted((*first.table.sections, *moved.sections), key=lambda x: x.operation.position)
-    kernels = (*first.kernels, *second.kernels)
-    return Stepped(kernels, RowTable(tuple(sections))) if kernels else None
+    return Stepped((*first.kernels, *second.kernels), RowTable(tuple(sections)))
 
 
 def joined(first: Selection, second: Selection) -> Selection:
@@ -144,5 +144,5 @@ def joined(first: Selection, second: Selection) -> Selection:
         coverage=None,
         like=first.like if first.like == second.like else None,
         prices=(*(first.prices or ()), *(second.prices or ())) or None,
-        stepped=_joined_steps(first.others, second.others),
+        stepped=joined_steps(first.others, second.others) if first.stepped or second.stepped else None,
     )

@@ -305,7 +305,7 @@ def select_stepped(
     target: Target,
     records: Sequence[Path],
     kernels: str = "",
-    at: Callable[[str], None] = quietly,
+    objective: Objective | None = None,
 ) -> Selection:
     """Select kernels of operations of the other kinds, each by the first record that has times of it.
 
@@ -316,7 +316,7 @@ def select_stepped(
         target: the device.
         records: of the target; may be none.
         kernels: include and exclude patterns on candidate names.
-        at: told what is being done.
+        objective: limits, the incumbent, and what is told what is being done.
 
     Raises:
         StoreError: a record cannot be read, or is another target's.
@@ -334,9 +334,15 @@ def select_stepped(
             return stepped.SteppedTimes()
         return stepped.SteppedTimes.of(_of_target(read_record(path), path, target), path.name.removesuffix(".jsonl.gz"))
 
-    patterns = Patterns.parse(kernels)
-    found = (stepped.select_stepped(own, target, known(path), patterns, at=at) for path, own in parts.items())
-    return reduce(joined, found)
+    patterns, goal = Patterns.parse(kernels), objective or Objective()
+    limits, at = goal.limits, goal.progress
+
+    def selected(path: Path | None, own: Sequence[AnyOperation]) -> Selection:
+        return stepped.select_stepped(
+            own, target, known(path), patterns, limits=limits, incumbent=goal.incumbent, at=at
+        )
+
+    return reduce(joined, (selected(path, own) for path, own in parts.items()))
 
 
 def select_unaligned(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gzip
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
-from aot.core.candidate import KernelKey
+from aot.core.candidate import Candidate, KernelKey
 from aot.core.constraints import Count, Excess, Extent, Grammar, Label, Positive, Range, Rate, TargetName, Version
-from aot.core.dispatch import DispatchTable
+from aot.core.dispatch import ALIGNMENT_BYTES, DispatchTable, Tier
 from aot.core.errors import CandidateError, SelectionError
 from aot.core.json_text import write_json
 from aot.core.measurement import Conditions, Provenance
@@ -17,11 +18,12 @@ from aot.core.operation import Operation
 from aot.core.strict_json import DecodeError, decode_version, parse_json, read_content
 from aot.core.table_check import table_fault
 from aot.core.whole_file import write_whole
+from aot.core.work import AnyOperation
 from aot.families import check_knobs, family_of, rows_family_of
 from aot.kinds.registry import Catalogued
 from aot.kinds.rows.candidate import RowKernelKey, RowLimits
-from aot.kinds.rows.dispatch import RowTable, row_table_fault
-from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.dispatch import RowSection, RowTable, look_up_rows, row_table_fault
+from aot.kinds.rows.operation import RowOperation, RowProblem
 from aot.select.coverage import Coverage
 
 SELECTION_VERSION = 4
@@ -149,12 +151,52 @@ class Price:
 
 
 @dataclass(frozen=True)
+class FamilyRowKernel:
+    """What the families say of a kernel of an operation on rows, for `aot.kinds.rows.dispatch.row_table_fault`."""
+
+    operation: RowOperation
+    limits: RowLimits
+
+    @staticmethod
+    def of(key: RowKernelKey) -> FamilyRowKernel:
+        """Ask a kernel's family.
+
+        Raises:
+            CandidateError: there is no such family, or it has other knobs.
+        """
+        family = rows_family_of(key.candidate)
+        check_knobs(key.candidate)
+        return FamilyRowKernel(key.operation, family.limits(key.candidate, key.operation))
+
+
+@dataclass(frozen=True)
 class Stepped:
     """What is decided of the kinds whose tables have one key axis and steps: of operations on rows."""
 
     kernels: tuple[RowKernelKey, ...]
     """By the index that the table uses."""
     table: RowTable
+
+    @cached_property
+    def family_kernels(self) -> tuple[FamilyRowKernel, ...]:
+        """Return what the families say of the kernels; errors as `FamilyRowKernel.of`."""
+        return tuple(map(FamilyRowKernel.of, self.kernels))
+
+    def section(self, operation: AnyOperation) -> RowSection | None:
+        """Return the section of an operation; None where there is none."""
+        return next((x for x in self.table.sections if x.operation == operation), None)
+
+    def look_up(self, problem: RowProblem) -> tuple[Candidate, Tier]:
+        """Return what a problem of aligned tensors gets, and the part of the table that answers.
+
+        Raises:
+            SelectionError: there is no table for its operation.
+        """
+        section = self.section(problem.operation)
+        if section is None:
+            raise SelectionError(f"the selection has no table for {problem.operation.tag}")
+        found = look_up_rows(section, problem, [x.limits for x in self.family_kernels], ALIGNMENT_BYTES)
+        return self.kernels[found.kernel].candidate, found.tier
 
 
 NO_STEPS = Stepped((), RowTable())
@@ -232,21 +274,6 @@ class FamilyKernel:
         return FamilyKernel(key.operation, family.num_strides, *asked, family.orders_tiles)
 
 
-@dataclass(frozen=True)
-class FamilyRowKernel:
-    """The same of a kernel of an operation on rows, for `aot.kinds.rows.dispatch.row_table_fault`."""
-
-    operation: RowOperation
-    limits: RowLimits
-
-    @staticmethod
-    def of(key: RowKernelKey) -> FamilyRowKernel:
-        """Ask a kernel's family; errors as `FamilyKernel.of`."""
-        family = rows_family_of(key.candidate)
-        check_knobs(key.candidate)
-        return FamilyRowKernel(key.operation, family.limits(key.candidate, key.operation))
-
-
 def _check(selection: Selection) -> None:
     """Refuse kernels and tables that no wheel can have (DecodeError)."""
     names = [key.name for key in selection.all_kernels]
@@ -254,7 +281,7 @@ def _check(selection: Selection) -> None:
         raise DecodeError(f"two kernels have the name {max(names, key=names.count)}")
     try:
         kernels = [FamilyKernel.of(key) for key in selection.kernels]
-        of_rows = [FamilyRowKernel.of(key) for key in selection.others.kernels]
+        of_rows = selection.others.family_kernels
     except CandidateError as error:
         raise DecodeError(str(error)) from error
     has_products = bool(selection.kernels or selection.table.sections or not of_rows)

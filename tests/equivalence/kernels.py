@@ -1,6 +1,7 @@
 """The Thor wheel's kernels, and their objects for the two hosts whose launches are compared.
 
-Launches are compared of products of 16 bits; those of narrower elements that the wheel has are among `operand_kernels`.
+Launches are compared of products of 16 bits; those of narrower elements that the wheel has are among `operand_kernels`,
+and those of packed weights in `test_weight_only`.
 """
 
 from __future__ import annotations
@@ -56,8 +57,9 @@ def _found():
 
 
 def of_16_bits():
-    """List the wheel's kernels of elements of 16 bits."""
-    return [key for key in wheel().kernels if key.operation.element in ELEMENTS]
+    """List the wheel's kernels of elements of 16 bits, both operands."""
+    wide = (key for key in wheel().kernels if key.operation.types.weight is None)
+    return [key for key in wide if key.operation.element in ELEMENTS]
 
 
 def facets(key, *, of_every=EVERY):

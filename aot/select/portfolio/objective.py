@@ -38,6 +38,10 @@ an H200's times of 2026-11-27, 6 kernels of `bf16_kk` have mean regrets of 2 to 
 (docs/selection.md)."""
 
 
+MIN_GAIN = 0.005
+"""Least gain of mean regret, with a share of the worst, that a kernel more of an operation on rows is shipped for."""
+
+
 @dataclass(frozen=True)
 class SelectionLimits:
     """How many kernels an operation may have, or which regret; the latter counts in linear's layout."""
@@ -51,6 +55,13 @@ class SelectionLimits:
     max_unaligned_kernels: int = 6
     """Of a section for what is not aligned of one product in linear's layout without an epilogue;
     `MAX_OTHER_UNALIGNED` of others."""
+
+    max_row_kernels: int = 12
+    """Of an operation on rows, beside its fallback."""
+
+    def of_rows(self) -> Budget:
+        """Return the budget of an operation on rows, of which a kernel more must be worth it."""
+        return Budget(self.max_row_kernels, kernel_cost=MIN_GAIN)
 
     def of_unaligned(self, operation: Operation) -> Budget:
         """Return the budget of a section of an operation for what is not aligned."""

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aot.core.candidate import Candidate
-from aot.core.dispatch import ALIGNMENT_BYTES, Tier, look_up
+from aot.core.dispatch import Tier, look_up
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.progress import quietly
-from aot.core.work import AnyOperation, AnyProblem, in_order
+from aot.core.work import AnyOperation, AnyProblem
 from aot.families import family_of
-from aot.kinds.rows.dispatch import look_up_rows
 from aot.kinds.rows.operation import RowProblem
-from aot.select.selection import FamilyRowKernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -108,18 +106,6 @@ def _costs(pairs: Sequence[tuple[Problem, Candidate, Candidate]], times: Sequenc
     return list(zip(found.tolist(), measured.tolist(), strict=True))
 
 
-class _Steps:
-    """The same of an operation on rows."""
-
-    def __init__(self, selection: Selection, section: RowSection) -> None:
-        self._kernels, self.section = selection.others.kernels, section
-        self._limits = [FamilyRowKernel.of(key).limits for key in self._kernels]
-
-    def kernel(self, problem: RowProblem) -> Candidate:
-        choice = look_up_rows(self.section, problem, self._limits, ALIGNMENT_BYTES)
-        return self._kernels[choice.kernel].candidate
-
-
 def _step_corners(old: RowSection, new: RowSection) -> Iterator[RowProblem]:
     columns = [x for section in (old, new) for x in section.columns]
     rows = sorted({step.rows for x in columns for step in x.steps})
@@ -128,16 +114,15 @@ def _step_corners(old: RowSection, new: RowSection) -> Iterator[RowProblem]:
 
 def _step_changes(old: Selection, new: Selection) -> tuple[int, list[Change], set[AnyOperation]]:
     """Compare tables of steps; return the number of entries, the changes, and the operations of one side alone."""
-    before, after = ({section.operation: _Steps(x, section) for section in x.others.table.sections} for x in (old, new))
+    sections = [{section.operation: section for section in x.others.table.sections} for x in (old, new)]
     changes, num_entries = list[Change](), 0
-    for operation in before.keys() & after.keys():
-        for corner in _step_corners(before[operation].section, after[operation].section):
+    for operation in sorted(sections[0].keys() & sections[1].keys(), key=lambda x: x.position):
+        for corner in _step_corners(*(x[operation] for x in sections)):
             num_entries += 1
-            kernels = before[operation].kernel(corner), after[operation].kernel(corner)
-            if kernels[0] != kernels[1]:
-                changes.append(Change(Tier.GRID, corner, *kernels, None, is_measured=False))
-    changes.sort(key=lambda x: (x.corner.operation.position, in_order(x.corner)))
-    return num_entries, changes, {*(before.keys() ^ after.keys())}
+            (before, tier), (after, _) = (x.others.look_up(corner) for x in (old, new))
+            if before != after:
+                changes.append(Change(tier, corner, before, after, None, is_measured=False))
+    return num_entries, changes, {*(sections[0].keys() ^ sections[1].keys())}
 
 
 def compare(

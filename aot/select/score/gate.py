@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from aot.core.errors import CoverageError, SelectionError
 from aot.select.coverage import Coverage, coverage
+from aot.select.selection import BY_COST_MODEL, BY_IMPUTED_TIMES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,12 +91,26 @@ def coverage_text(found: Coverage | None) -> str:
     return UNKNOWN_COVERAGE if found is None else found.text
 
 
-def require_measured(found: Coverage | None) -> None:
+def require_measured(selection: Selection, found: Coverage | None) -> None:
     """Refuse what is not wholly measured.
+
+    Args:
+        selection: whose operations on rows must have been chosen by times of their own.
+        found: how it answers the products that it was made for.
 
     Raises:
         CoverageError: some problem is predicted, left to the general kernel, or not answered; or that is not known.
     """
+    others = {section.operation for section in selection.others.table.sections}
+    guessed = [
+        x for x in selection.regrets if x.operation in others and x.method.endswith((BY_IMPUTED_TIMES, BY_COST_MODEL))
+    ]
+    if guessed:
+        texts = ", ".join(f"{x.operation.tag} ({x.method})" for x in guessed)
+        raise CoverageError(
+            f"--require-measured: kernels were not chosen by times of their own for {texts}; measure them (aot tune "
+            "--operations ..., aot import, aot select), or leave them out"
+        )
     if found is None:
         raise CoverageError(f"--require-measured: {UNKNOWN_COVERAGE}")
     if not found.is_measured:

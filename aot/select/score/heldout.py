@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 
-from aot.core.dispatch import ALIGNMENT_BYTES, Tier, look_up
+from aot.core.dispatch import Tier, look_up
 from aot.core.operands import unaligned_loads
 from aot.core.work import P, in_order
-from aot.families import family_of, rows_family_of
-from aot.kinds.rows.dispatch import look_up_rows
-from aot.select.selection import AgainstReference, HeldOut
+from aot.families import family_of
+from aot.select.selection import AgainstReference, HeldOut, Stepped
 from aot.select.times.orders import NONE_ORDERED, OrderedTimes
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from aot.core.measurement import Times, TimesOf
     from aot.core.problem import Problem
     from aot.core.work import AnyOperation
-    from aot.kinds.rows.dispatch import RowSection
 
 
 @dataclass(frozen=True)
@@ -91,15 +89,13 @@ def look_ups(
     return found
 
 
-def step_look_ups(section: RowSection, kernels: Sequence[Any], times: TimesOf[P]) -> Iterator[LookUp[P]]:
-    """Look every problem of an operation on rows up, as aligned tensors; see `look_ups`."""
-    limits = [rows_family_of(key.candidate).limits(key.candidate, key.operation) for key in kernels]
-    shipped = {key.candidate for key in kernels if key.operation == section.operation}
+def step_look_ups(steps: Stepped, times: TimesOf[P]) -> Iterator[LookUp[P]]:
+    """Look every problem of operations on rows up, as aligned tensors; see `look_ups`."""
     for problem in sorted(times, key=in_order):
         asked: Any = problem
-        choice = look_up_rows(section, asked, limits, ALIGNMENT_BYTES)
-        chosen, row = kernels[choice.kernel].candidate, times[problem]
-        yield LookUp.of(problem, choice.tier, chosen, row.get(chosen), row, shipped)
+        (chosen, tier), row = steps.look_up(asked), times[problem]
+        shipped = {key.candidate for key in steps.kernels if key.operation == problem.operation}
+        yield LookUp.of(problem, tier, chosen, row.get(chosen), row, shipped)
 
 
 def against(

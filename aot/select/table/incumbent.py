@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aot.core.dispatch import look_up
 from aot.families import family_of
@@ -11,13 +11,14 @@ from aot.select.portfolio.choose import Incumbent
 from aot.select.times.inputs import no_incumbent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from aot.core.candidate import Candidate, KernelKey
     from aot.core.dispatch import Section
     from aot.core.measurement import Times
     from aot.core.operation import Operation
     from aot.core.problem import Problem
+    from aot.core.work import AnyOperation
     from aot.select.selection import Selection
 
 
@@ -65,3 +66,12 @@ def incumbent_of(selection: Selection | None, operation: Operation, times: Times
     kernel = incumbent_kernel(selection, operation)
     solutions = {problem: candidate for problem in times if (candidate := kernel(problem)) is not None}
     return Incumbent(frozenset(key.candidate for key in selection.kernels if key.operation == operation), solutions)
+
+
+def step_incumbent(selection: Selection | None, operation: AnyOperation, problems: Iterable[Any]) -> Incumbent[Any]:
+    """Return the same of an operation on rows: what an earlier selection has of it, and gives some problems."""
+    if selection is None or selection.others.section(operation) is None:
+        return Incumbent()
+    steps = selection.others
+    candidates = frozenset(key.candidate for key in steps.kernels if key.operation == operation)
+    return Incumbent(candidates, {x: steps.look_up(x)[0] for x in problems})

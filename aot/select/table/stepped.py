@@ -19,15 +19,16 @@ from aot.core.dispatch import MAX_STEP_M, DispatchTable
 from aot.core.errors import SelectionError
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, AnyRecord
 from aot.core.progress import quietly
-from aot.core.work import AnyKey, AnyOperation, AnyProblem
+from aot.core.work import AnyOperation, AnyProblem
 from aot.kinds.kind import Use
 from aot.kinds.registry import kind_of
 from aot.kinds.rows.dispatch import RowColumn, RowSection, RowStep, RowTable
-from aot.select.join import renumbered_steps
-from aot.select.portfolio.choose import MODELLED_TIE, TIE, Budget, Portfolio, choose
-from aot.select.portfolio.objective import NAMED_WEIGHT, Basis
+from aot.select.join import joined_steps
+from aot.select.portfolio.choose import MODELLED_TIE, TIE, Budget, Incumbent, Portfolio, choose
+from aot.select.portfolio.objective import NAMED_WEIGHT, Basis, SelectionLimits
 from aot.select.score.heldout import LookUp, scores, step_look_ups
-from aot.select.selection import SELECTION_VERSION, HeldOut, Regret, Selection, Stepped
+from aot.select.selection import NO_STEPS, SELECTION_VERSION, HeldOut, Regret, Selection, Stepped
+from aot.select.table.incumbent import step_incumbent
 from aot.select.times.known import measured_times, spreads
 from aot.select.times.nearby import NearbyTimes
 from aot.space import cost
@@ -43,11 +44,6 @@ if TYPE_CHECKING:
 
 Times: TypeAlias = Mapping[AnyProblem, Mapping[Candidate, float]]
 """Microseconds by problem and candidate."""
-
-MAX_KERNELS = 12
-"""Most kernels of an operation beside its fallback."""
-MIN_GAIN = 0.005
-"""Least gain of mean regret, and of a share of the worst, that another kernel is shipped for."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +160,7 @@ class _Grid:
         found[np.broadcast_to((most < np.array(key_edges)[:, None])[:, None], found.shape)] = math.inf
         return _Grid(axes, basis, step_edges, key_edges, candidates, found, is_known)
 
-    def portfolio(self, spread: Times) -> Portfolio[AnyProblem]:
+    def portfolio(self, budget: Budget, spread: Times, incumbent: Selection | None) -> Portfolio[AnyProblem]:
         """Choose candidates over all corners, of which those that were timed count more, and get theirs.
 
         Raises:
@@ -182,11 +178,12 @@ class _Grid:
         try:
             return choose(
                 times,
-                Budget(MAX_KERNELS, kernel_cost=MIN_GAIN),
+                budget,
                 beside=beside,
                 weights=dict.fromkeys(times, NAMED_WEIGHT) if has_known else None,
                 spreads=spread,
                 tie=TIE if self.basis is Basis.MEASURED else MODELLED_TIE,
+                incumbent=_able(step_incumbent(incumbent, operation, times), self.candidates),
                 is_general=takes_all.__contains__,
             )
         except SelectionError as error:
@@ -219,10 +216,9 @@ class _Grid:
 
 @dataclass(frozen=True)
 class _Chosen:
-    """What is chosen of one operation: its kernels, the fallback first, and its section, which numbers them from 0."""
+    """What is chosen of one operation: its kernels, the fallback first, and its table."""
 
-    kernels: tuple[AnyKey, ...]
-    section: RowSection
+    steps: Stepped
     regret: Regret
 
 
@@ -235,12 +231,13 @@ class _Chooser:
     patterns: Patterns
     basis: Basis
     spreads: Times
+    budget: Budget
 
-    def choose(self, times: Times) -> _Chosen:
+    def choose(self, times: Times, incumbent: Selection | None = None) -> _Chosen:
         """Choose by times; errors as `select_stepped`."""
         make: Any = kind_of(self.operation).key_type
         grid = _Grid.of(self.operation, self.target, self.patterns, self.basis, times)
-        portfolio = grid.portfolio(self.spreads)
+        portfolio = grid.portfolio(self.budget, self.spreads, incumbent)
         kept = [k for k, x in enumerate(grid.candidates) if x in set(portfolio.candidates)]
         places = {k: 1 + i for i, k in enumerate(kept)}
         candidates = (fallback(self.operation, self.target), *(grid.candidates[k] for k in kept))
@@ -249,8 +246,10 @@ class _Chooser:
         mean, worst, bound = (round(getattr(portfolio, x), 5) for x in ("mean_regret", "worst_regret", "mean_bound"))
         method = f"{portfolio.method}{self.basis.value}"
         return _Chosen(
-            tuple(make(self.operation, x) for x in candidates),
-            RowSection(of_table, tuple(columns), 0),
+            Stepped(
+                tuple(make(self.operation, x) for x in candidates),
+                RowTable((RowSection(of_table, tuple(columns), 0),)),
+            ),
             Regret(self.operation, len(portfolio.solutions), len(kept), mean, worst, method, bound),
         )
 
@@ -261,7 +260,7 @@ class _Chooser:
         found: list[LookUp[AnyProblem]] = []
         for problem in _inner(self.operation, times):
             chosen = self.choose({x: row for x, row in times.items() if x != problem})
-            found += step_look_ups(chosen.section, chosen.kernels, {problem: times[problem]})
+            found += step_look_ups(chosen.steps, {problem: times[problem]})
         return scores(self.operation, found)
 
 
@@ -274,12 +273,20 @@ def _inner(operation: AnyOperation, times: Times) -> list[AnyProblem]:
     return [x for x, size in zip(times, sizes, strict=True) if many and not any(size[a] in ends[a] for a in many)]
 
 
+def _able(incumbent: Incumbent[AnyProblem], candidates: Sequence[Candidate]) -> Incumbent[AnyProblem]:
+    """Leave out the kernels that there are no times of."""
+    kept = {x: y for x, y in incumbent.solutions.items() if y in candidates}
+    return Incumbent(incumbent.candidates.intersection(candidates), kept)
+
+
 def select_stepped(
     operations: Sequence[AnyOperation],
     target: Target,
     known: SteppedTimes | None = None,
     patterns: Patterns | None = None,
     *,
+    limits: SelectionLimits | None = None,
+    incumbent: Selection | None = None,
     with_heldout: bool = True,
     at: Callable[[str], None] = quietly,
 ) -> Selection:
@@ -290,6 +297,8 @@ def select_stepped(
         target: the device.
         known: what was measured; by default nothing.
         patterns: which candidates there are.
+        limits: how many kernels an operation may have.
+        incumbent: the selection that ties go to; not where the table is scored, for it may know what is left out.
         with_heldout: whether to score the table on sizes that are left out in turn.
         at: told what is being done.
 
@@ -297,15 +306,14 @@ def select_stepped(
         CandidateError: no fallback family compiles for the target.
         SelectionError: the measured candidates do not serve all sizes, or a kind has several key axes.
     """
-    known, kernels, sections = known or SteppedTimes(), list[Any](), list[RowSection]()
-    regrets, heldout = list[Regret](), list[HeldOut]()
+    known, steps = known or SteppedTimes(), NO_STEPS
+    regrets, heldout, budget = list[Regret](), list[HeldOut](), (limits or SelectionLimits()).of_rows()
     for operation in operations:
         at(f"{operation.tag}: choosing kernels")
         basis, times = known.of_operation(operation)
-        chooser = _Chooser(operation, target, patterns or Patterns(), basis, known.spreads.get(operation, {}))
-        chosen = chooser.choose(times)
-        sections += renumbered_steps(RowTable((chosen.section,)), len(kernels).__add__).sections
-        kernels += chosen.kernels
+        chooser = _Chooser(operation, target, patterns or Patterns(), basis, known.spreads.get(operation, {}), budget)
+        chosen = chooser.choose(times, incumbent)
+        steps = joined_steps(steps, chosen.steps)
         regrets.append(chosen.regret)
         if with_heldout:
             at(f"{operation.tag}: leaving out each size in turn")
@@ -322,5 +330,5 @@ def select_stepped(
         tuple(heldout),
         (),
         DispatchTable(()),
-        stepped=Stepped(tuple(kernels), RowTable(tuple(sections))),
+        stepped=steps,
     )

@@ -28,7 +28,7 @@ _LINEAR = (
 )
 _GATED = (
     "Tensor x, Tensor weight, Tensor? bias=None, Tensor? scale_x=None, Tensor? scale_w=None, "
-    'Tensor? scale_out=None, *, '
+    "Tensor? scale_out=None, *, "
     f'str activation="silu", bool interleaved=False, ScalarType? out_dtype=None, {MODES}'
 )
 _MATMUL = "Tensor a, Tensor b, *"

@@ -12,10 +12,14 @@ from aot.core.element import ElementType
 from aot.core.errors import CoverageError, SelectionError
 from aot.core.operation import Operation
 from aot.core.strict_json import decode
+from aot.core.target import load_target
+from aot.kinds.rows.operation import RowOperation
 from aot.select import pipeline
+from aot.select.join import joined
 from aot.select.portfolio.objective import Objective
 from aot.select.score.gate import check_heldout, coverage_text, covered, require_measured
 from aot.select.selection import HeldOut
+from aot.select.table.stepped import select_stepped
 from aot.select.times.record import write_record
 from tests.unit.invoked import coarse_grid
 from tests.unit.select.test_pipeline import HELDOUT, RECORD, SHAPES, select
@@ -55,7 +59,7 @@ def test_what_a_selection_was_made_for_is_told_by_itself_or_by_a_shape_set(selec
 
 
 def test_what_is_not_measured_is_refused_where_that_is_asked(selection):
-    require_measured(covered(selection, SHAPES))
+    require_measured(selection, covered(selection, SHAPES))
     for found, text in (
         (None, "--require-measured: the selection does not say which problems it was made for"),
         (
@@ -64,7 +68,17 @@ def test_what_is_not_measured_is_refused_where_that_is_asked(selection):
         ),
     ):
         with pytest.raises(CoverageError, match=re.escape(text)):
-            require_measured(found)
+            require_measured(selection, found)
+
+
+def test_operations_on_rows_without_times_of_their_own_are_not_measured(selection):
+    rows = select_stepped((RowOperation.BF16_SILU_MUL,), load_target(selection.target), with_heldout=False)
+    both, found = joined(selection, rows), covered(selection, SHAPES)
+    text = r"by times of their own for bf16_silu_mul \(exact, by the cost model\); measure them"
+    with pytest.raises(CoverageError, match=text):
+        require_measured(both, found)
+    measured = replace(rows, provenance="measured", regrets=(replace(rows.regrets[0], method="exact"),))
+    require_measured(joined(selection, measured), found)
 
 
 GOOD = HeldOut(BF16, 1, 30, 0, 0.02, 0.10, 0.5, 0.9, "bf16_kk m2 n4096 k4096")

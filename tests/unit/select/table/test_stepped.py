@@ -7,12 +7,13 @@ from aot.core.json_text import write_json
 from aot.core.strict_json import decode, parse_json
 from aot.core.target import load_target
 from aot.families import rows_family_of
-from aot.kinds.rows.dispatch import RowTable, look_up_rows
+from aot.kinds.rows.dispatch import RowTable
 from aot.kinds.rows.operation import MAX_COLS, RowOperation, RowProblem
 from aot.kinds.rows.sizes import COL_EDGES, ROW_EDGES
 from aot.select import pipeline
-from aot.select.selection import FamilyRowKernel, read_selection, write_selection
-from aot.select.table.stepped import MAX_KERNELS, SteppedTimes, select_stepped
+from aot.select.portfolio.objective import SelectionLimits
+from aot.select.selection import read_selection, write_selection
+from aot.select.table.stepped import SteppedTimes, select_stepped
 from aot.space.enumeration import Patterns, fallback, legal
 from aot.space.kinds import space_of
 
@@ -30,10 +31,6 @@ def selected(times=None, operations=(NORM,), target=H200, **options):
     return select_stepped(operations, target, SteppedTimes(times or {}), with_heldout=False, **options).others
 
 
-def limits_of(selection):
-    return [FamilyRowKernel.of(key).limits for key in selection.kernels]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["h200", "thor"])
 def test_every_operation_gets_a_sound_table_that_says_predicted(target, tmp_path):
@@ -47,22 +44,21 @@ def test_every_operation_gets_a_sound_table_that_says_predicted(target, tmp_path
     assert {step.provenance for step in steps} == {"predicted"}
     for operation in RowOperation:
         own = [key for key in selection.kernels if key.operation is operation]
-        assert 2 <= len(own) <= MAX_KERNELS + 1
+        assert 2 <= len(own) <= SelectionLimits.max_row_kernels + 1
         assert own[0].candidate == fallback(operation, load_target(target))
 
 
 def test_the_table_loses_little_to_the_best_candidate_by_the_models_times():
     selection = selected()
-    limits = limits_of(selection)
     ratios = []
     for rows in ROW_EDGES:
         for cols in COL_EDGES:
             problem = RowProblem(NORM, rows, cols)
-            found = look_up_rows(selection.table.sections[0], problem, limits, 16)
-            assert found.tier is Tier.GRID
+            chosen, tier = selection.look_up(problem)
+            assert tier is Tier.GRID
             fit = [x for x in legal(NORM, H200) if rows_family_of(x).limits(x, NORM).takes(cols)]
             best = min(space_of(NORM).times_us(fit, problem, H200))
-            ratios.append(time_us(selection.kernels[found.kernel].candidate, problem) / best)
+            ratios.append(time_us(chosen, problem) / best)
     assert max(ratios) < 1.25
     assert sum(ratios) / len(ratios) < 1.02
 
@@ -70,9 +66,7 @@ def test_the_table_loses_little_to_the_best_candidate_by_the_models_times():
 def test_any_width_is_answered_by_vectors():
     selection = selected()
     assert selection.table.sections[0].columns[-1].cols == MAX_COLS
-    limits = limits_of(selection)
-    found = look_up_rows(selection.table.sections[0], RowProblem(NORM, 5, 1 << 24), limits, 16)
-    assert found.tier is Tier.GRID
+    assert selection.look_up(RowProblem(NORM, 5, 1 << 24))[1] is Tier.GRID
 
 
 def measured(*candidates, rows=(1, 64), cols=(1024, 4096)):
@@ -174,9 +168,7 @@ def test_an_operation_without_times_has_those_of_the_one_of_another_type_and_say
     steps = [step for column in found.others.table.sections[0].columns for step in column.steps]
     assert {step.provenance for step in steps} == {"predicted"}
     for rows, candidate in ((1, one), (64, other)):
-        asked = RowProblem(TWIN, rows, 1024)
-        choice = look_up_rows(found.others.table.sections[0], asked, limits_of(found.others), 16)
-        assert found.others.kernels[choice.kernel].candidate == candidate
+        assert found.others.look_up(RowProblem(TWIN, rows, 1024))[0] == candidate
 
 
 def test_what_the_committed_records_have_is_measured_and_the_rest_by_them_or_the_model():
@@ -194,3 +186,23 @@ def test_what_the_committed_records_have_is_measured_and_the_rest_by_them_or_the
 def test_patterns_say_which_kernels_there_are():
     found = selected(patterns=Patterns.parse("row_looped*"))
     assert {x.candidate.family for x in found.kernels[1:]} == {"row_looped"}
+
+
+def test_ties_go_to_what_is_shipped_and_limits_are_kept():
+    one, other = two_of_any_width()
+    problems = [RowProblem(NORM, r, c) for r in (1, 64) for c in (1024, 4096)]
+    tie = {NORM: {problem: {one: 5.0, other: 5.0} for problem in problems}}
+    for shipped in (one, other):
+        earlier = select_stepped((NORM,), H200, SteppedTimes({NORM: {key: {shipped: 1.0} for key in problems}}))
+        found = selected(tie, incumbent=earlier)
+        assert {found.look_up(x)[0] for x in problems} == {shipped}
+    of_another = select_stepped((TWIN,), H200, with_heldout=False)
+    assert selected(tie, incumbent=of_another) == selected(tie)
+    two = measured(one, other)
+    assert len(selected(two).kernels) == 3
+    assert len(selected(two, limits=SelectionLimits(max_row_kernels=1)).kernels) == 2
+
+
+def test_what_has_no_table_is_refused():
+    with pytest.raises(SelectionError, match="the selection has no table for fp16_rms_norm"):
+        selected().look_up(RowProblem(TWIN, 1, 64))
