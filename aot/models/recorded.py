@@ -134,7 +134,8 @@ def _operation(product: Product) -> Operation | None:
         and (x.types.factors is FactorLayout.BLOCK) == product.has_blocks
     ]
     plain = next((x for x in found if x.epilogue.value == product.epilogue), None)
-    biased = next((x for x in found if x.epilogue is Epilogue.BIAS), None)
+    alike = [x for x in found if plain is None or x.types == plain.types]
+    biased = next((x for x in alike if x.epilogue is Epilogue.BIAS), None)
     adds_bias_alone = product.has_bias and product.epilogue == Epilogue.NONE.value
     return biased if adds_bias_alone and biased is not None else plain
 
