@@ -1,7 +1,7 @@
 """The Thor wheel's kernels, and their objects for the two hosts whose launches are compared.
 
 Launches are compared of products of 16 bits; those of narrower elements that the wheel has are among `operand_kernels`,
-and those of packed weights in `test_weight_only`.
+and those of packed weights are executed alone.
 """
 
 from __future__ import annotations
