@@ -16,6 +16,7 @@ from aot.select.join import joined, operations_of, restricted
 from aot.select.portfolio.objective import NAMED_WEIGHT, Objective, SelectionLimits
 from aot.select.selection import BY_COST_MODEL, Selection, read_selection
 from aot.space.calibration import constants_of
+from aot.space.enumeration import Patterns, has_tuned_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -155,7 +156,7 @@ def _selected(request: Request, shapes: ShapeSet, objective: Objective) -> Selec
             target, patterns = request.target, request.kernels
             return pipeline.select_predicted(shapes, target, told, patterns, constants, any_layout=is_default)
 
-        chosen, more = selected(objective), (request.target.default_operations or ()) if is_default else ()
+        chosen, more = selected(objective), _more(request) if is_default else ()
         if not more:
             return chosen
         both = joined(chosen, selected(replace(objective, operations=shapes.having(more))))
@@ -168,6 +169,17 @@ def _other_incumbent(request: Request) -> Selection | None:
     """Read the selection that ties of operations of other kinds go to; None where there is none."""
     found = map(read_selection, request.other_incumbents)
     return next((x for x in found if {*operations_of(x)}.intersection(request.others)), None)
+
+
+def _more(request: Request) -> tuple[Operation, ...]:
+    """List what a target's wheel has beside the operations of the shape set: those that --kernels leaves kernels of."""
+    patterns = Patterns.parse(request.kernels)
+    asked = request.target.default_operations or ()
+    found = tuple(x for x in asked if has_tuned_kernels(x, request.target, patterns))
+    if len(found) < len(asked):
+        left_out = ", ".join(x.tag for x in asked if x not in found)
+        click.echo(f"{left_out}: left out, for --kernels leaves no kernel", err=True)
+    return found
 
 
 def select_others(

@@ -14,7 +14,7 @@ from aot.core.numerics import poison_byte
 from aot.kinds.inputs import Tiling
 from aot.kinds.trial import Agreement
 from aot.kinds.trials import trial_of
-from aot.measure.gpu import download_elements
+from aot.measure.elements import download_elements
 from aot.measure.protocol import middle_mean, num_launches, num_sets, operand_set, quartiles
 
 if TYPE_CHECKING:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-import numpy as np
-
 from aot.core.errors import DeviceError
-from aot.core.numerics import bits_type, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aot.core.element import ElementType
     from aot.core.numerics import Bits
     from aot.core.work import AnyOperation
     from aot.kinds.trial import AnyCall, Baseline
@@ -124,17 +120,3 @@ class Library(Kernels, Protocol):
 
     def baseline(self, operation: AnyOperation) -> Baseline | None:
         """Return what it has for an operation; None where it has nothing."""
-
-
-def download_elements(gpu: Gpu, address: int, element: ElementType, count: int) -> Bits:
-    """Return elements that lie on the device, those that share bytes there each with one to itself.
-
-    Args:
-        gpu: the device.
-        address: of the first byte.
-        element: their type.
-        count: of elements that fill whole bytes.
-    """
-    bits: Bits = np.empty(count // element.num_sharing, bits_type(element))
-    gpu.download(address, bits)
-    return bits if element.num_sharing == 1 else unpack(bits)

@@ -11,7 +11,7 @@ from aot.core.errors import VerificationError
 from aot.core.numerics import POISON_BYTE, bits_type, pack, poison, poison_byte
 from aot.core.operands import AtomMatrix, Matrix, Tensor
 from aot.kinds.trials import trial_of
-from aot.measure.gpu import download_elements
+from aot.measure.elements import download_elements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -136,9 +136,9 @@ def fallback(operation: AnyOperation, target: Target) -> Candidate:
 
 
 @cache
-def has_tuned_kernels(operation: AnyOperation, target: Target) -> bool:
-    """Say whether any kernel but the fallback computes an operation on a target."""
-    pairs = judge(operation, target, Patterns(), only_able=True)
+def has_tuned_kernels(operation: AnyOperation, target: Target, patterns: Patterns | None = None) -> bool:
+    """Say whether any kernel but the fallback, of those that patterns leave, computes an operation on a target."""
+    pairs = judge(operation, target, patterns or Patterns(), only_able=True)
     return any(isinstance(verdict, Accepted) for _, verdict in pairs)
 
 

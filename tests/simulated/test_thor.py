@@ -97,7 +97,7 @@ def test_the_device_is_checked_before_anything_is_compiled(device, sshd, words, 
     device._lines[1] = "capability 10 0"
     device.describe()
     done = tune(THOR, *words)
-    assert done.exit_code == DeviceError.exit_code
+    assert done.exit_code == DeviceError.exit_code, done.output
     assert "aarch64, Python 3.11" in done.output
     assert "NVIDIA Thor: compute capability 10.0, 6 SMs, CUDA 13.0" in done.output
     assert "R38 (release), REVISION: 2.0" in done.output
