@@ -62,6 +62,7 @@ def kept(parse):
         key = hashlib.sha256(content if isinstance(content, bytes) else content.encode()).hexdigest()
         if key not in found:
             found[key] = parsed_once(parse, content, where, key)
+            gc.freeze()  # millions of objects that stay: a collection that walks them stops every thread for seconds
         return found[key]
 
     return read
