@@ -11,7 +11,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("ZIG_GLOBAL_CACHE_DIR", str(Path(__file__).parents[1] / "build" / "toolchain" / "zig"))
 
 FIRST = ("unit/fleet",)
-"""Below tests/: what a worker begins with. dask.distributed gives a thread ten seconds to start its loop, which were not
+"""Below tests/: what a worker begins with. dask.distributed gives a thread ten seconds to start its loop. They were not
 enough, twice, in a process that had run thousands of tests; why is not known. In one that begins with it they are."""
 
 LONGEST = (
