@@ -10,7 +10,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # What zig builds of a target's C library takes six seconds: one cache serves tests that work in folders of their own.
 os.environ.setdefault("ZIG_GLOBAL_CACHE_DIR", str(Path(__file__).parents[1] / "build" / "toolchain" / "zig"))
 
-FIRST = ("unit/fleet",)
+FIRST = ("unit/fleet/test_engine",)
 """Below tests/: what a worker begins with. dask.distributed gives a thread ten seconds to start its loop. They were not
 enough, twice, in a process that had run thousands of tests; why is not known. In one that begins with it they are."""
 
