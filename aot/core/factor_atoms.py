@@ -10,7 +10,7 @@ Source: PTX ISA, tcgen05.mma, "Scale factors", scale_vec::1X to ::4X layouts; cu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,6 +36,16 @@ def num_atoms(rows: int, blocks: int) -> tuple[int, int]:
     return -(-rows // ATOM_ROWS), -(-blocks // ATOM_COLUMNS)
 
 
+def byte_in_atom(row: Any, block: Any) -> Any:
+    """Return the byte of its atom at which the factor of a row and of a block along k lies.
+
+    Args:
+        row: of the operand: integers of Python, of numpy, or of a kernel that is traced.
+        block: along k, the same.
+    """
+    return row % LANES * (LANES // 2) + row % ATOM_ROWS // LANES * ATOM_COLUMNS + block % ATOM_COLUMNS
+
+
 def factor_positions(rows: Indices, blocks: Indices, num_blocks: int) -> Indices:
     """Return the bytes at which factors lie, (rows, blocks), counted from the first atom.
 
@@ -46,8 +56,7 @@ def factor_positions(rows: Indices, blocks: Indices, num_blocks: int) -> Indices
     """
     row, block = rows[:, None], blocks[None, :]
     atom = row // ATOM_ROWS * -(-num_blocks // ATOM_COLUMNS) + block // ATOM_COLUMNS
-    in_atom = row % LANES * 16 + row % ATOM_ROWS // LANES * ATOM_COLUMNS + block % ATOM_COLUMNS
-    return np.asarray(atom * ATOM_BYTES + in_atom, np.int64)
+    return np.asarray(atom * ATOM_BYTES + byte_in_atom(row, block), np.int64)
 
 
 def pack_factors(codes: Bits) -> Bits:

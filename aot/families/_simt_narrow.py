@@ -10,7 +10,7 @@ from cutlass._mlir.dialects import arith
 from cutlass.cutlass_dsl import T
 
 from aot.core.element import ElementType
-from aot.core.factor_atoms import ATOM_BYTES, LANES
+from aot.core.factor_atoms import ATOM_BYTES, byte_in_atom
 from aot.core.formats import ATOM_COLUMNS, ATOM_ROWS, FactorLayout, Operand
 
 EXPONENT_SHIFT = 23
@@ -54,8 +54,7 @@ def factor_at(factors: cute.Tensor, row: Int32, k: Int32, extent: Int32, form: C
     block = k // scale.block_k
     along = cute.ceil_div(extent, scale.block_k * ATOM_COLUMNS)
     atom = row // ATOM_ROWS * along + block // ATOM_COLUMNS
-    in_atom = row % LANES * (LANES // 2) + row % ATOM_ROWS // LANES * ATOM_COLUMNS + block % ATOM_COLUMNS
-    position = atom * ATOM_BYTES + in_atom
+    position = atom * ATOM_BYTES + byte_in_atom(row, block)
     if const_expr(scale.element is not ElementType.E8M0):
         return factors[position].to(Float32)
     code = _byte(factors, Int64(position))

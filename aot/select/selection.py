@@ -234,7 +234,7 @@ class Selection:
 
     @property
     def others(self) -> Stepped:
-        """Return what operations of other kinds have, if it is nothing."""
+        """Return what operations of other kinds have: `NO_STEPS` where there are none."""
         return self.stepped or NO_STEPS
 
     @property

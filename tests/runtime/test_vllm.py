@@ -24,6 +24,7 @@ from vllm.model_executor.kernels.linear.mixed_precision.MPLinearKernel import MP
 from vllm.model_executor.layers import linear as layers
 from vllm.model_executor.layers.quantization import get_quantization_config
 from vllm.model_executor.layers.quantization.compressed_tensors.schemes import CompressedTensorsWNA16
+from vllm.model_executor.layers.quantization.utils.quant_utils import get_and_maybe_dequant_weights
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.utils import process_weights_after_loading
 from vllm.platforms import PlatformEnum, current_platform
@@ -114,6 +115,10 @@ def test_a_rounded_weight_replaces_the_wide_one(plug_in, calls, kind, bias, name
     expected = nn.functional.linear(x, narrow, None if bias == "returned" else wide.get("bias"))
     assert ((found - expected).abs().max() / expected.abs().max()).item() < 0.1  # inputs are rounded, too
     assert "linear" in calls
+    assert torch.equal(get_and_maybe_dequant_weights(layer, BF16), narrow)
+    plain = nn.functional.linear(x, narrow)
+    without = layer.quant_method.apply(layer, x)  # as on a rank that adds no bias
+    assert ((without - plain).abs().max() / plain.abs().max()).item() < 0.1
 
 
 def test_a_head_is_computed_by_the_package_and_its_embedding_looked_up(plug_in, calls):
@@ -229,7 +234,8 @@ def test_a_checkpoint_of_compressed_tensors_in_int4_is_served_behind_vllms_kerne
     each = [x.repeat_interleave(group, 1) for x in (zeros, factors)]
     weight, x, bias = (codes - each[0]).to(BF16) * each[1], random_tensor(3, k), random_tensor(n)
     assert torch.equal(layer.packed.dequantize(), weight)
-    assert {name for name, _ in layer.named_parameters()} == {"weight_shape"}
+    assert {name for name, _ in layer.named_parameters()} == {"weight_shape", "weight_packed"}
+    assert layer.weight_packed.data_ptr() == layer.packed.qweight.data_ptr()
     del calls[:]
     for added in (None, bias):
         found = scheme.apply_weights(layer, x, added)

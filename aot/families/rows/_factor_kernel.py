@@ -14,7 +14,7 @@ import cutlass
 from cutlass import Constexpr, Float32, Int32, Int64, Uint8, const_expr, cute, range_constexpr
 
 from aot.core.element import ElementType
-from aot.core.factor_atoms import ATOM_BYTES, LANES
+from aot.core.factor_atoms import ATOM_BYTES, byte_in_atom
 from aot.core.formats import ATOM_COLUMNS, ATOM_ROWS
 from aot.families.rows._factor_codes import e2m1_code, mx_factor, nvfp4_factor
 from aot.families.rows._memory import maximum
@@ -118,8 +118,8 @@ class FactorKernel(RowKernel):
         # The columns behind the last of a row that there is not are none.
         if is_first & (place.limit > 0) & (column < cute.round_up(cols, whole)):
             block = column // self.form.block_k
-            in_atom = row % LANES * 16 + row % ATOM_ROWS // LANES * ATOM_COLUMNS + block % ATOM_COLUMNS
-            offset = Int64(row // ATOM_ROWS) * operands.scale.stride[0] + block // ATOM_COLUMNS * ATOM_BYTES + in_atom
+            atom = Int64(row // ATOM_ROWS) * operands.scale.stride[0] + block // ATOM_COLUMNS * ATOM_BYTES
+            offset = atom + byte_in_atom(row, block)
             target = cute.make_tensor(operands.scale.iterator + offset, cute.make_layout(1))
             target[0] = Uint8(Int32(cutlass.select_(column < cols, code, 0)))
 

@@ -74,9 +74,10 @@ class QuantizedLinear(nn.Linear):
 
     def forward(self, input: Any) -> Any:  # noqa: A002 - nn.Linear's name of it
         """Compute input @ weight^T + bias for an input (..., in_features), rounded by rows where the format says so."""
-        if isinstance(input, Proxy):
-            return traced_call(self, input)
-        bias = self.bias
+        return traced_call(self, input) if isinstance(input, Proxy) else self.multiply(input, self.bias)
+
+    def multiply(self, input: Any, bias: Any) -> Any:  # noqa: A002 - the same
+        """Compute input @ weight^T + bias with another bias than the module's, or none."""
         needs = torch.is_grad_enabled() and (input.requires_grad or (bias is not None and bias.requires_grad))
         if is_served(input, self.weight_dtype, bias):
             if _is_compiling():

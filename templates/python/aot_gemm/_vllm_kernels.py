@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any, ClassVar
 
 import torch
+from torch import nn
 from vllm.model_executor.kernels.linear.mixed_precision.MPLinearKernel import MPLinearKernel
 from vllm.model_executor.parameter import permute_param_layout_
 from vllm.scalar_type import scalar_types
@@ -71,16 +72,17 @@ class AotGemmInt4LinearKernel(MPLinearKernel):
         inner = QuantizedLinear(k, n, bias=False, device="meta", dtype=c.act_type, format=name)
         inner._buffers["qweight"] = packed.data  # noqa: SLF001 - as a state dict that is assigned does it
         inner._buffers["scale"] = torch.empty(0, device=packed.data.device)  # noqa: SLF001
-        for key in (self.w_q_name, self.w_s_name, self.w_zp_name):
+        for key in (self.w_s_name, self.w_zp_name):
             if key is not None and getattr(layer, key, None) is not None:
                 setattr(layer, key, None)
+        # The bytes stay under their name, by which vLLM finds a layer's device.
+        setattr(layer, self.w_q_name, nn.Parameter(packed.data, requires_grad=False))
         layer.packed = inner
         preload(packed.data)
 
     def apply_weights(self, layer: Any, x: Any, bias: Any = None) -> Any:
         """Compute x @ weight^T + bias of an input (..., k)."""
-        found = layer.packed(x)
-        return found if bias is None else found + bias
+        return layer.packed.multiply(x, bias)
 
     def _parameter(self, layer: Any, name: Any, **packed: int) -> Any:
         """Return a parameter's values, the outputs first."""

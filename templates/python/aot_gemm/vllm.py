@@ -22,7 +22,7 @@ from torch import nn
 from vllm import envs
 from vllm.logger import init_logger
 from vllm.model_executor.kernels.linear import register_linear_kernel
-from vllm.model_executor.layers.linear import LinearBase, RowParallelLinear, UnquantizedLinearMethod
+from vllm.model_executor.layers.linear import LinearBase, UnquantizedLinearMethod
 from vllm.model_executor.layers.quantization import register_quantization_config
 from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, UnquantizedEmbeddingMethod
@@ -102,20 +102,14 @@ class AotGemmConfig(QuantizationConfig):
         return Head(prefix) if isinstance(layer, ParallelLMHead) and self.format is None else None
 
 
-def _plain_linear(layer: Any, bias: Any) -> nn.Linear:
-    """Return an nn.Linear of a layer's weight, in the same memory."""
-    n, k = layer.weight.shape
+def _plain_linear(layer: Any) -> nn.Linear:
+    """Return an nn.Linear of a layer's weight and bias, in the same memory."""
+    (n, k), bias = layer.weight.shape, getattr(layer, "bias", None)
     made = nn.Linear(k, n, bias=bias is not None, device="meta")
     made.weight = nn.Parameter(layer.weight.data, requires_grad=False)
     if bias is not None:
         made.bias = nn.Parameter(bias.data, requires_grad=False)
     return made
-
-
-def _bias_of(layer: Any) -> Any:
-    """Return the bias that vLLM adds on this rank; None where it adds none."""
-    is_elsewhere = isinstance(layer, RowParallelLinear) and layer.tp_rank > 0
-    return None if layer.skip_bias_add or is_elsewhere else layer.bias
 
 
 class _AsStored:
@@ -134,7 +128,7 @@ class _AsStored:
     def process_weights_after_loading(self, layer: Any) -> None:
         """Ask the table whether it has kernels for the weight."""
         super().process_weights_after_loading(layer)  # type: ignore[misc]
-        reason = _why_vllms() or why_left(_plain_linear(layer, None))
+        reason = _why_vllms() or why_left(_plain_linear(layer))
         self.is_served = reason is None
         if reason is not None:
             _logger.info("%s stays vLLM's: %s", self.prefix, reason)
@@ -182,21 +176,23 @@ class Rounded(UnquantizedLinearMethod):
     def process_weights_after_loading(self, layer: Any) -> None:
         """Round the weight, where the table has kernels for it."""
         super().process_weights_after_loading(layer)
-        inner = _plain_linear(layer, _bias_of(layer))
+        inner = _plain_linear(layer)
         report = quantize_model(inner, self.format)
         if report.left:
             _logger.warning("%s stays vLLM's, in 16 bits: %s", self.prefix, *report.left.values())
             return
         preload(inner.qweight)
+        inner.bias = None  # vLLM gives the bias with each call, where it adds one
         del layer.weight
-        layer.rounded = inner
+        # What reads it, as attention that absorbs a projection, reads what the elements and factors stand for.
+        layer.rounded, layer.weight = inner, inner.weight
 
     def apply(self, layer: Any, x: Any, bias: Any = None) -> Any:
         """Compute x @ weight^T + bias of an input (..., k)."""
         inner = getattr(layer, "rounded", None)
         if inner is None:
             return super().apply(layer, x, bias)
-        return inner(x)
+        return inner.multiply(x, bias)
 
 
 def _why_vllms() -> str | None:
