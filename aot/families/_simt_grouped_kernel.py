@@ -11,19 +11,22 @@ from typing import Any, NamedTuple
 
 import cutlass
 from cuda.bindings import driver as cuda
-from cutlass import Constexpr, Float32, Int32, const_expr, cute, memory, range_constexpr
+from cutlass import Constexpr, Float32, Int32, Int64, const_expr, cute, memory, range_constexpr
 
 from aot.core.element import ElementType
-from aot.core.formats import SCALE_BLOCK, FactorLayout
+from aot.core.factor_atoms import ATOM_BYTES, row_in_atoms
+from aot.core.formats import ATOM_COLUMNS, ATOM_ROWS, FactorLayout, Operand
 from aot.core.operation import Operation
 from aot.core.signature import Argument, Signature
 from aot.families._arguments import cutlass_type
+from aot.families._epilogue_registers import in_turns
 from aot.families._epilogue_steps import EpilogueOperands, finish
 from aot.families._group_starts import Starts
 from aot.families._places import addresses_argument, num_groups_of, place_of, write_places
 from aot.families._simt_kernel import LOADS, ROW, SIDE, THREADS_ACROSS
 from aot.families._simt_kernel import _multiply as multiply
 from aot.families._simt_kernel import _tensor as tensor_argument
+from aot.families._simt_narrow import element_at, factor_at
 from aot.families._simt_tile import NUM_THREADS, TILE, TILE_K, num_halves
 
 
@@ -62,9 +65,12 @@ def _stage(
     index: cute.Tensor | None,
     scale: cute.Tensor | None,
     first_scaled: Int32,
-    rows_of_scale: Constexpr[int],
+    form: Constexpr[Operand],
+    turn: Constexpr[int | None] = None,
 ) -> None:
     """Copy a TILE by TILE_K piece of a (rows, k) operand to shared memory, widened and scaled, zero outside.
+
+    With a turn, 0 or 1, it is a piece of those of each two rows that come first or second.
 
     Args:
         source: the operand.
@@ -72,9 +78,10 @@ def _stage(
         rows: the first row and the end of those that are there.
         depth: the same along k.
         index: the rows of the operand by the piece's.
-        scale: a factor for `rows_of_scale` rows, and SCALE_BLOCK elements along k.
+        scale: factors of blocks, as `form` has them.
         first_scaled: the row that the operand's first one is of those that have factors.
-        rows_of_scale: 1 or SCALE_BLOCK.
+        form: of the operand.
+        turn: see above.
     """
     thread, _, _ = cute.arch.thread_idx()
     for i in range_constexpr(LOADS):
@@ -83,9 +90,10 @@ def _stage(
         value = staged.element_type(0)
         found = _row_of(index, row, rows[1], source.shape[0])
         if found >= 0 and k < depth[1]:
-            value = source[found, k].to(staged.element_type)
+            at = found if const_expr(turn is None) else 2 * found + turn
+            value = element_at(source, at, k, form).to(staged.element_type)
             if const_expr(scale is not None):
-                value = value * scale[(first_scaled + found) // rows_of_scale, k // SCALE_BLOCK]
+                value = value * factor_at(scale, first_scaled + at, k, source.shape[1], form)
         staged[element % TILE_K, element // TILE_K] = value
 
 
@@ -129,6 +137,13 @@ def _of_group(tensor: Any, group: Any) -> Any:
     return None if tensor is None else tensor[(group, *[None] * (cute.rank(tensor) - 1))]
 
 
+def _atoms_of_group(factors: Any, group: Any, b: Any, form: Operand) -> Any:
+    """View the bytes of a group's atoms of B, whose stack of groups lies one behind the other; b is (rows, k)."""
+    num_rows = cute.ceil_div(b.shape[0], ATOM_ROWS)
+    num_bytes = num_rows * cute.ceil_div(b.shape[1], form.scale.block_k * ATOM_COLUMNS) * ATOM_BYTES
+    return cute.make_tensor(factors.iterator + Int64(group) * Int64(num_bytes), cute.make_layout(num_bytes))
+
+
 @cute.jit
 def _factor_of_row(scale: cute.Tensor, index: cute.Tensor | None, row: Int32, end: Int32) -> Any:
     """Read the factor of a row, as a vector of one element; 0 for a row that is not there."""
@@ -156,19 +171,32 @@ def _kernel(
 ) -> None:
     thread, _, _ = cute.arch.thread_idx()
     groups_rows = const_expr(operation.grouping.groups_rows)
+    in_atoms = const_expr(operation.types.factors is FactorLayout.ATOMS)
+    first_scaled = Int32(0)
     if const_expr(groups_rows):
         part = _part_of_rows(a, d, offsets, num_groups_of(b, places))
+        of_groups = num_groups_of(b, places)
         b = _of_group(b, place_of(places, part.group))
-        scale_b, bias = [_of_group(x, part.group) for x in (scale_b, bias)]
+        bias = _of_group(bias, part.group)
+        if const_expr(in_atoms):
+            rows_of_b = in_turns(b) if const_expr(operation.is_interleaved) else b
+            scale_b = _atoms_of_group(scale_b, part.group, rows_of_b, operation.b)
+            first_scaled = row_in_atoms(Int32(0), Starts(offsets, of_groups, d.shape[0])[part.group], part.group)
+        else:
+            scale_b = _of_group(scale_b, part.group)
+        if const_expr(scale_d is not None):
+            scale_d = cute.make_tensor(scale_d.iterator + part.group, cute.make_layout(1))
     else:
         part = _part_of_depth(a, d, offsets)
         d = _of_group(d, part.group)
     halves = const_expr(num_halves(operation))
     halves_b = [b] if const_expr(halves == 1) else [b[half, None, None] for half in range(halves)]
+    if const_expr(operation.is_interleaved):
+        halves_b = [in_turns(b)] * halves
     shared = memory.SmemAllocator()
     layout = cute.make_layout((TILE_K, TILE), stride=(ROW, 1))
     accumulator = cutlass_type(operation.accumulator)
-    is_blocked = const_expr(operation.types.factors is FactorLayout.BLOCK)
+    is_blocked = const_expr(in_atoms or operation.types.factors is FactorLayout.BLOCK)
     staged_a = shared.allocate_tensor(accumulator, layout, 16)
     staged_b = [shared.allocate_tensor(accumulator, layout, 16) for _ in range(halves)]
     sums = [cute.make_rmem_tensor((SIDE, SIDE), accumulator) for _ in range(halves)]
@@ -178,10 +206,13 @@ def _kernel(
     row, column = thread // THREADS_ACROSS * SIDE, thread % THREADS_ACROSS * SIDE
     for step in range(cute.ceil_div(cutlass.max(part.end_k - part.first_k, 0), TILE_K)):
         depth = (part.first_k + step * TILE_K, part.end_k)
-        _stage(a, staged_a, rows, depth, index, scale_a if const_expr(is_blocked) else None, Int32(0), 1)
+        factors = scale_a if const_expr(is_blocked) else None
+        _stage(a, staged_a, rows, depth, index, factors, first_scaled, operation.a)
         for half in range_constexpr(halves):
             factors = scale_b if const_expr(is_blocked) else None
-            _stage(halves_b[half], staged_b[half], columns, depth, None, factors, half * d.shape[1], SCALE_BLOCK)
+            turn = half if const_expr(operation.is_interleaved) else None
+            before = Int32(0) if const_expr(operation.is_interleaved) else half * d.shape[1]
+            _stage(halves_b[half], staged_b[half], columns, depth, None, factors, before, operation.b, turn)
         cute.arch.sync_threads()
         for half in range_constexpr(halves):
             multiply(staged_a, staged_b[half], sums[half], row, column)
@@ -237,6 +268,7 @@ def make_entry(operation: Operation) -> Any:
 def arguments(signature: Signature, operation: Operation) -> tuple[Any, ...]:
     """Make the arguments of the entry, each None where the signature has none."""
     has_gate, is_block = operation.gate is not None, operation.types.factors is FactorLayout.BLOCK
+    in_atoms = operation.types.factors is FactorLayout.ATOMS
     stack = int(operation.grouping.groups_rows)
     rank = 2 if is_block else 1
     pair = int(has_gate)
@@ -244,8 +276,12 @@ def arguments(signature: Signature, operation: Operation) -> tuple[Any, ...]:
         Argument.A: lambda: tensor_argument(operation.a.element, 2),
         Argument.B: lambda: tensor_argument(operation.b.element, 2 + stack + pair),
         Argument.D: lambda: tensor_argument(operation.d, 3 - stack),
-        Argument.SCALE_A: lambda: tensor_argument(ElementType.FLOAT32, rank),
-        Argument.SCALE_B: lambda: tensor_argument(ElementType.FLOAT32, stack + (rank if is_block else 1 + pair)),
+        Argument.SCALE_A: lambda: tensor_argument(operation.types.factor, rank, is_contiguous=in_atoms),
+        Argument.SCALE_B: lambda: tensor_argument(
+            operation.types.factor,
+            1 if in_atoms else stack + (rank if is_block else 1 + pair),
+            is_contiguous=in_atoms,
+        ),
         Argument.BIAS: lambda: tensor_argument(operation.bias, stack + 1 + pair),
         Argument.SCALE_D: lambda: tensor_argument(ElementType.FLOAT32, 1, is_contiguous=True),
         Argument.OFFSETS: lambda: tensor_argument(ElementType.INT32, 1, is_contiguous=True),
