@@ -115,7 +115,7 @@ def grouped_entry(gemm: Any, key: KernelKey, max_active_clusters: int) -> Entry:
                 scale_b = paired(scale_b, stacked=1)
         product = d if const_expr(has_gate) else None
         if const_expr(groups_rows):
-            write_places(b_of_groups, b, places, stream, is_dependent=True)
+            write_places(b_of_groups, b, places, stream, is_dependent=True, bits=operation.b.element.bits)
             starts = Starts(offsets, num_groups_of(b, places), d.shape[0])
             lengths = VarlenArguments(mCuSeqlensM=starts, mAIdx=index)
         else:

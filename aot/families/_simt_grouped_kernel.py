@@ -132,6 +132,12 @@ def _part_of_depth(a: cute.Tensor, d: cute.Tensor, offsets: cute.Tensor) -> Part
     return Part(group, first_m, d.shape[1], first_n, starts[group], starts[group + 1])
 
 
+def _matrix_of_stack(stack: Any, place: Any, form: Operand) -> Any:
+    """View what lies at a place of a stack of B; of elements that share bytes the stack is of bytes, and strides are not."""
+    step = Int64(place) * Int64(stack.stride[0]) // form.element.num_sharing
+    return cute.make_tensor(stack.iterator + step, cute.make_layout(stack.shape[1:], stride=stack.stride[1:]))
+
+
 def _of_group(tensor: Any, group: Any) -> Any:
     """View what a group has of a stack of groups; None where there is none."""
     return None if tensor is None else tensor[(group, *[None] * (cute.rank(tensor) - 1))]
@@ -176,7 +182,7 @@ def _kernel(
     if const_expr(groups_rows):
         part = _part_of_rows(a, d, offsets, num_groups_of(b, places))
         of_groups = num_groups_of(b, places)
-        b = _of_group(b, place_of(places, part.group))
+        b = _matrix_of_stack(b, place_of(places, part.group), operation.b)
         bias = _of_group(bias, part.group)
         if const_expr(in_atoms):
             rows_of_b = in_turns(b) if const_expr(operation.is_interleaved) else b
@@ -253,7 +259,7 @@ def make_entry(operation: Operation) -> Any:
         stream: cuda.CUstream,
     ) -> None:
         if const_expr(groups_rows):
-            write_places(b_of_groups, b, places, stream, is_dependent=False)
+            write_places(b_of_groups, b, places, stream, is_dependent=False, bits=operation.b.element.bits)
             tiles_m = (d.shape[0] + num_groups_of(b, places) * (TILE - 1)) // TILE
             blocks = tiles_m * cute.ceil_div(d.shape[1], TILE)
         else:
