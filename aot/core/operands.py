@@ -69,8 +69,11 @@ class Matrix:
 
 @dataclass(frozen=True)
 class AtomMatrix(Matrix):
-    """Scale factors in atoms, (rows, blocks along k), or a stack of them, one behind the other; strides of rows and
-    columns are not looked at. Those of A's rows in groups are of the rows of all atoms. See `aot.core.factor_atoms`."""
+    """Scale factors in atoms, (rows, blocks along k), or a stack of them, one behind the other.
+
+    Strides of rows and columns are not looked at. Those of A's rows in groups have the rows of all atoms, as
+    `aot.core.factor_atoms` counts them.
+    """
 
     @property
     def _matrix_bytes(self) -> int:

@@ -37,7 +37,7 @@ class Argument(Word):
     """Tensor (m, n) of D's type, row-major."""
     SCALE_D = "scale_d"
     """Float32 vector of one element, by which a D of 8 bits is multiplied before it is rounded, or the sum before a
-    bias: the factor of all of A times that of all of B. Where rows are grouped a vector (num_groups), contiguous, of the
+    bias: the factor of all of A times that of all of B. Where rows are grouped a contiguous vector (num_groups), of the
     factor of all of A times that of the group's B."""
     OFFSETS = "offsets"
     """int32 vector (num_groups): where each group ends, in rows or in k, ascending, as torch._grouped_mm has them."""

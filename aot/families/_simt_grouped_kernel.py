@@ -133,7 +133,7 @@ def _part_of_depth(a: cute.Tensor, d: cute.Tensor, offsets: cute.Tensor) -> Part
 
 
 def _matrix_of_stack(stack: Any, place: Any, form: Operand) -> Any:
-    """View what lies at a place of a stack of B; of elements that share bytes the stack is of bytes, and strides are not."""
+    """View what lies at a place of a stack of B; of elements that share bytes it is of bytes."""
     step = Int64(place) * Int64(stack.stride[0]) // form.element.num_sharing
     return cute.make_tensor(stack.iterator + step, cute.make_layout(stack.shape[1:], stride=stack.stride[1:]))
 
@@ -148,6 +148,33 @@ def _atoms_of_group(factors: Any, group: Any, b: Any, form: Operand) -> Any:
     num_rows = cute.ceil_div(b.shape[0], ATOM_ROWS)
     num_bytes = num_rows * cute.ceil_div(b.shape[1], form.scale.block_k * ATOM_COLUMNS) * ATOM_BYTES
     return cute.make_tensor(factors.iterator + Int64(group) * Int64(num_bytes), cute.make_layout(num_bytes))
+
+
+def _halves(b: Any, operation: Operation) -> list[Any]:
+    """View what sums are taken of: B, or of a gate each of its halves, or both where their rows are in turns."""
+    if operation.is_interleaved:
+        return [in_turns(b)] * num_halves(operation)
+    return [b] if num_halves(operation) == 1 else [b[half, None, None] for half in range(num_halves(operation))]
+
+
+def _first_scaled(starts: Any, group: Any, operation: Operation) -> Any:
+    """Return the row of A's factors that row 0 of A is, as a group's rows are counted there."""
+    in_atoms = operation.types.factors is FactorLayout.ATOMS
+    return row_in_atoms(Int32(0), starts[group], group) if in_atoms else Int32(0)
+
+
+def _operands_of_group(
+    group: Any, b: Any, scale_b: Any, bias: Any, scale_d: Any, operation: Operation
+) -> tuple[Any, Any, Any]:
+    """View the factors of a group's B, its bias, and the factor of its sums; None where there is none."""
+    if operation.types.factors is FactorLayout.ATOMS:
+        rows = in_turns(b) if operation.is_interleaved else b
+        scale_b = _atoms_of_group(scale_b, group, rows, operation.b)
+    else:
+        scale_b = _of_group(scale_b, group)
+    if scale_d is not None:
+        scale_d = cute.make_tensor(scale_d.iterator + group, cute.make_layout(1))
+    return scale_b, _of_group(bias, group), scale_d
 
 
 @cute.jit
@@ -177,32 +204,22 @@ def _kernel(
 ) -> None:
     thread, _, _ = cute.arch.thread_idx()
     groups_rows = const_expr(operation.grouping.groups_rows)
-    in_atoms = const_expr(operation.types.factors is FactorLayout.ATOMS)
     first_scaled = Int32(0)
     if const_expr(groups_rows):
-        part = _part_of_rows(a, d, offsets, num_groups_of(b, places))
-        of_groups = num_groups_of(b, places)
+        groups = num_groups_of(b, places)
+        part = _part_of_rows(a, d, offsets, groups)
+        first_scaled = _first_scaled(Starts(offsets, groups, d.shape[0]), part.group, operation)
         b = _matrix_of_stack(b, place_of(places, part.group), operation.b)
-        bias = _of_group(bias, part.group)
-        if const_expr(in_atoms):
-            rows_of_b = in_turns(b) if const_expr(operation.is_interleaved) else b
-            scale_b = _atoms_of_group(scale_b, part.group, rows_of_b, operation.b)
-            first_scaled = row_in_atoms(Int32(0), Starts(offsets, of_groups, d.shape[0])[part.group], part.group)
-        else:
-            scale_b = _of_group(scale_b, part.group)
-        if const_expr(scale_d is not None):
-            scale_d = cute.make_tensor(scale_d.iterator + part.group, cute.make_layout(1))
+        scale_b, bias, scale_d = _operands_of_group(part.group, b, scale_b, bias, scale_d, operation)
     else:
         part = _part_of_depth(a, d, offsets)
         d = _of_group(d, part.group)
     halves = const_expr(num_halves(operation))
-    halves_b = [b] if const_expr(halves == 1) else [b[half, None, None] for half in range(halves)]
-    if const_expr(operation.is_interleaved):
-        halves_b = [in_turns(b)] * halves
+    halves_b = _halves(b, operation)
     shared = memory.SmemAllocator()
     layout = cute.make_layout((TILE_K, TILE), stride=(ROW, 1))
     accumulator = cutlass_type(operation.accumulator)
-    is_blocked = const_expr(in_atoms or operation.types.factors is FactorLayout.BLOCK)
+    is_blocked = const_expr(operation.types.factors in (FactorLayout.BLOCK, FactorLayout.ATOMS))
     staged_a = shared.allocate_tensor(accumulator, layout, 16)
     staged_b = [shared.allocate_tensor(accumulator, layout, 16) for _ in range(halves)]
     sums = [cute.make_rmem_tensor((SIDE, SIDE), accumulator) for _ in range(halves)]
