@@ -123,8 +123,11 @@ def _scaled(make, operation, problem, height, rows):
     if operation.types.factors is FactorLayout.ATOMS:
         for name in ("scale_a", "scale_b"):
             setattr(problem, name, TensorStruct(_address(make.rng, name, ALIGNMENT), (0, 0)))
+        of_group = ceil(rows / 128) * ceil(problem.k / operation.b.scale.block_k / 4) * 512
+        problem.group_strides.scale_b = of_group if operation.grouping.groups_rows else 0
     if operation.types.scales_d:
-        problem.scale_d = TensorStruct(_address(make.rng, "scale_d", 4), (0, 0))
+        is_vector = operation.grouping.groups_rows
+        problem.scale_d = TensorStruct(_address(make.rng, "scale_d", 4), (int(is_vector), 0))
 
 
 def _added(make, operation, problem, rows):
@@ -203,7 +206,7 @@ def products(kernel):
     found = [(product(make, operation, has_odd_n=has_odd_n), rng.randrange(2**47)) for _ in range(COUNT)]
     if operation.grouping.groups_rows:
         for problem, _ in found[::3]:
-            separated(of_lists, problem, ALIGNMENT if is_aligned else operation.types.b.num_bytes)
+            separated(of_lists, problem, ALIGNMENT if is_aligned else operation.types.b.size_of(2) // 2 or 1)
     elif operation.gate is not None and not operation.is_interleaved:
         for problem, _ in found[::3]:
             turned(of_lists, problem, ALIGNMENT // operation.types.b.num_bytes if is_aligned else 1)
