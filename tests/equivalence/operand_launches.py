@@ -288,7 +288,8 @@ class Operands:
         down, along, count, operand = self._atoms_of(name)
         of_a_stage = operand.element.num_in(ROW_BYTES) // operand.scale.block_k // ATOM_BLOCKS
         modes = [(along, ATOM_BYTES, of_a_stage), (down, along * ATOM_BYTES, ceil(box_rows / ATOM_ROWS))]
-        modes = [(ATOM_BYTES // 2, 2, ATOM_BYTES // 2), *(modes[::-1] if is_of_x and of_a_stage == 1 else modes)]
+        down_first = of_a_stage == 1 and (is_of_x or box_rows > ATOM_ROWS)
+        modes = [(ATOM_BYTES // 2, 2, ATOM_BYTES // 2), *(modes[::-1] if down_first else modes)]
         left, box = prod(x for _, _, x in modes) // num_parts, []
         for _, _, extent in modes:
             box.append(min(left, extent))
