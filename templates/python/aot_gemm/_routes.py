@@ -216,7 +216,7 @@ def pack_factors(product: str, factors: Any) -> Any:
     """Put factors that lie in rows of blocks into the atoms that kernels take: of groups, those of the weights."""
     from . import _factors  # here, since most calls have none
 
-    return _factors.pack_factors(factors, stacked=product == "grouped_linear")
+    return _factors.pack_factors(factors, **({"stacked": True} if product == "grouped_linear" else {}))
 
 
 def examine(kind: type) -> bool:

@@ -59,7 +59,7 @@ constexpr const char* kOperandNames[] = {
 };
 
 // The fields of a function. A call that has none but the first ones may hand over those alone.
-constexpr int32_t kMostFields = 12;
+constexpr int32_t kMostFields = 13;
 struct FieldList {
   int32_t num_fields;
   int32_t num_plain;
@@ -71,7 +71,7 @@ constexpr FieldList kFieldsOf[] = {
     {11, 4, {kLeft, kRight, kBias, kOut, kScaleX, kScaleW, kResidual, kScaleD, kEpilogue, kElement, kFlags}},  // linear
     {4, 3, {kLeft, kRight, kOut, kFlags}},  // matmul
     {11, 11, {kLeft, kRight, kBias, kOut, kScaleX, kScaleW, kScaleD, kWeights, kEpilogue, kElement, kFlags}},  // gated_linear
-    {12, 12, {kLeft, kRight, kBias, kOut, kScaleX, kScaleW, kOffsets, kIndex, kWeights, kEpilogue, kElement, kFlags}},  // grouped_linear
+    {13, 13, {kLeft, kRight, kBias, kOut, kScaleX, kScaleW, kScaleD, kOffsets, kIndex, kWeights, kEpilogue, kElement, kFlags}},  // grouped_linear
     {9, 9, {kLeft, kRight, kBias, kOut, kScaleW, kElement, kFlags, kWeightFormat, kColumns}},  // packed_linear
     {1, 1, {kLeft}},  // linear_many
     {1, 1, {kLeft}},  // constant
