@@ -60,7 +60,7 @@ def num_atoms_of_groups(rows: int, num_groups: int) -> int:
         rows: of all groups.
         num_groups: 1 or more.
     """
-    return first_atom_of_group(rows + ATOM_ROWS - 1, num_groups - 1)
+    return -(-rows // ATOM_ROWS) + num_groups - 1
 
 
 def row_in_atoms(row: Any, start: Any, group: Any) -> Any:
