@@ -20,9 +20,7 @@ AnyKind: TypeAlias = Kind[AnyProblem, AnyKey]
 KINDS: Mapping[str, AnyKind] = MappingProxyType({kind.name: kind for kind in (GEMM, ROWS)})
 """By name, in the order of lists of operations of all kinds."""
 
-_OWN: Mapping[str, AnyOperation] = MappingProxyType(
-    {x.tag: x for kind in KINDS.values() for x in kind.own_operations}
-)
+_OWN: Mapping[str, AnyOperation] = MappingProxyType({x.tag: x for kind in KINDS.values() for x in kind.own_operations})
 
 
 @cache

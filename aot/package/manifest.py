@@ -34,7 +34,6 @@ from aot.core.table_check import table_fault
 from aot.families import signature
 from aot.kinds.rows.dispatch import RowTable, row_table_fault
 from aot.kinds.rows.kernel import RowKernel
-from aot.kinds.rows.signature import row_signature_of
 from aot.package.packed_table import PackedTable, pack, unpack
 from aot.select.coverage import Coverage, called
 from aot.select.selection import HeldOut, Regret
@@ -230,7 +229,7 @@ def _check_kernel(kernel: Kernel | RowKernel) -> None:
     if isinstance(kernel, Kernel) and kernel.num_sms is None:
         raise DecodeError(f"the kernel {kernel.name} does not say how many SMs it was built for; compile it again")
     try:
-        expected = signature(kernel.key) if isinstance(kernel, Kernel) else row_signature_of(kernel.operation)
+        expected = signature(kernel.key) if isinstance(kernel, Kernel) else kernel.operation.signature
     except CandidateError as error:
         raise DecodeError(str(error)) from error
     if kernel.signature != expected:

@@ -11,15 +11,15 @@ namespace aot {
 
 namespace {
 
-RowFunction function_of(Product product) {
+RowFunction function_of(Product product, const Options& options) {
+  if (product == Product::kRows) return options.function;
   return static_cast<RowFunction>(static_cast<int32_t>(product) - static_cast<int32_t>(Product::kRmsNorm));
 }
 
-bool is_pair(Product product) { return product == Product::kSiluMul || product == Product::kGeluTanhMul; }
-
 // Checks the dimensions of x, and works out the shape of y.
 int find_shape(Product product, const DLTensor& x, Result* result) {
-  const int32_t least = product == Product::kRotary ? 2 : 1;
+  const RowOperation& operation = result->computed_on_rows();
+  const int32_t least = operation.is_rotary() ? 2 : 1;
   if (x.ndim < least) {
     return refuse("ShapeError", "%s: x has shape %s; expected %s", product_name(product), shape_text(x).characters,
                   least == 2 ? "(..., heads, dim)" : "(..., cols)");
@@ -27,7 +27,7 @@ int find_shape(Product product, const DLTensor& x, Result* result) {
   result->num_dims = x.ndim;
   std::memcpy(result->extents, x.shape, static_cast<size_t>(x.ndim) * sizeof(int64_t));
   int64_t& cols = result->extents[x.ndim - 1];
-  if (is_pair(product)) {
+  if (operation.is_pair()) {
     if (cols % 2 != 0) {
       return refuse("ShapeError", "%s: x has shape %s; expected an even last extent: the gate's elements and as many linear ones",
                     product_name(product), shape_text(x).characters);
@@ -35,7 +35,7 @@ int find_shape(Product product, const DLTensor& x, Result* result) {
     cols /= 2;
   }
   result->cols = cols;
-  if (!is_packed(result->computed_on_rows().y)) return 0;
+  if (!is_packed(operation.y)) return 0;
   if (cols % kElementsInByte != 0) {
     return refuse("ShapeError", "%s: x has shape %s, for rows of %lld elements of 4 bits; expected an even number, two of which "
                   "are a byte; pad x with zeros", product_name(product), shape_text(x).characters, static_cast<long long>(cols));
@@ -57,9 +57,10 @@ int find_operation_of(Product product, const Operands& operands, Result* result)
   if (check_tensor(product, "x", *operands[kLeft], *operands[kLeft], &x) != 0) return -1;
   if (find_element_of_out(product, operands, x, &y) != 0) return -1;
   const RowScale scale = scale_of(operands.options, y);
-  result->operation = find_row_operation(function_of(product), x, y, scale);
+  const RowFunction function = function_of(product, operands.options);
+  result->operation = find_row_operation(function, x, y, scale);
   if (result->operation >= 0) return 0;
-  return refuse(kNoOperation, "rows %s %s %s %s", product_name(product), word_of(x), word_of(y), word_of(scale));
+  return refuse(kNoOperation, "rows %s %s %s %s", word_of(function), word_of(x), word_of(y), word_of(scale));
 }
 
 bool is_empty(const DLTensor& tensor) {

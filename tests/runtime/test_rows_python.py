@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.catalogue import row_operation
 from aot.kinds.rows.signature import RowFlag
 from tests.runtime import host
 from tests.runtime.rows import Rows, row_manifest
@@ -313,7 +313,7 @@ def test_what_is_refused_is_said(package, rows, framework, call, error, text):
 def test_a_wheel_without_an_operation_says_how_one_is_built(package, framework, tmp_path_factory):
     from tests.runtime.rows import with_rows
 
-    only = with_rows(row_manifest(), (RowOperation.FP16_RMS_NORM,))
+    only = with_rows(row_manifest(), (row_operation("fp16_rms_norm"),))
     other = host.compile_package(replace(only, package="few-gemm"), tmp_path_factory.mktemp("few"))
     with pytest.raises(other.UnsupportedError) as caught:
         other.rms_norm(framework.Tensor((4, 8)))

@@ -92,9 +92,7 @@ GELU_TANH_MUL = RowFunction(
     arithmetic=f"{_ARITHMETIC}:gelu_tanh_mul",
 )
 """gelu_tanh(gate) * linear, likewise."""
-ROTARY = RowFunction(
-    "rotary", f"{_REFERENCES}:rotary_reference", flops=3, arguments=(RowArgument.COS, RowArgument.SIN)
-)
+ROTARY = RowFunction("rotary", f"{_REFERENCES}:rotary_reference", flops=3, arguments=(RowArgument.COS, RowArgument.SIN))
 """Rotary position embedding of X (tokens, heads, dim): a row is a head of a token, cols is dim. A rotation is two
 products and a sum."""
 QUANTIZE = RowFunction("quantize", f"{_REFERENCES}:quantize_reference")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from aot.kinds.kind import Axis, Features, Kind, Use
 from aot.kinds.rows.candidate import RowKernelKey, RowKnobs
-from aot.kinds.rows.kernel import RowKernel
 from aot.kinds.rows.catalogue import OWN_ROW_OPERATIONS, row_operations, twins
+from aot.kinds.rows.kernel import RowKernel
 from aot.kinds.rows.operation import KIND, RowOperation
 from aot.kinds.rows.problem import RowProblem
 from aot.kinds.rows.sizes import ROW_EDGES, col_edges

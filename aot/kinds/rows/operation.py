@@ -49,7 +49,7 @@ MAX_COLS = 2**30
 """Most columns of Y: kernels count the 2 cols columns of a pair, and columns beside a row's last, in 32 bits."""
 
 
-class RowOperation(str):
+class RowOperation(str):  # noqa: SLOT000 - it has a dictionary of what it is
     """One row operation, by its stable tag, such as `bf16_rms_norm` or `bf16_e4m3_quantize`.
 
     It has the element type of X, the function, the element type of Y, and the scales that go with it. The catalogue,
@@ -81,7 +81,7 @@ class RowOperation(str):
         """Refuse: an operation stays as it was made."""
         raise AttributeError(f"{name} of the operation {self} cannot be set")
 
-    def __getnewargs__(self) -> tuple[object, ...]:  # type: ignore[override] - str has no more than its text
+    def __getnewargs__(self) -> tuple[object, ...]:  # type: ignore[override]
         """Return what another process makes it of."""
         return str(self), self.x, self.function, self.y, self.scale, self.position
 
@@ -127,6 +127,11 @@ class RowOperation(str):
     def has_bias(self) -> bool:
         """Say whether a bias may be added."""
         return RowArgument.BIAS in self.function.arguments
+
+    @property
+    def num_vectors(self) -> int:
+        """Count the operands that all rows share."""
+        return len({RowArgument.WEIGHT, RowArgument.BIAS} & {*self.function.arguments})
 
     @property
     def signature(self) -> RowSignature:
@@ -219,5 +224,5 @@ class RowOperation(str):
         """
         moved = self.x.size_of(rows * self.num_columns_of_x(cols)) + self.y.size_of(rows * cols)
         moved += 2 * self.x.size_of(rows * cols) if has_residual else 0
-        moved += self.x.size_of(cols) * sum(x in self.function.arguments for x in (RowArgument.WEIGHT, RowArgument.BIAS))
+        moved += self.x.size_of(cols) * self.num_vectors
         return moved + self.scale_element.size_of(self.num_scales(rows, cols))

@@ -66,5 +66,4 @@ class RowFlag(IntFlag):
     """A normalised row is rounded to X's type before it is multiplied with the weight; of an RMS norm."""
 
 
-
 RowSignature = tuple[RowArgument, ...]

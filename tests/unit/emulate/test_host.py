@@ -16,7 +16,8 @@ from aot.emulate.gpu import Clear, KernelLaunch
 from aot.emulate.host import EmulatedKernels
 from aot.kinds.rows.call import RowCall
 from aot.kinds.rows.candidate import RowKernelKey
-from aot.kinds.rows.operation import RowOperation, RowProblem
+from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.problem import RowProblem
 from aot.kinds.rows.signature import RowArgument
 from aot.select.selector import fallback_key
 from aot.space.enumeration import fallback

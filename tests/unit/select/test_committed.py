@@ -11,7 +11,7 @@ from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_MEASURED
 from aot.core.problem import Problem
 from aot.core.target import load_target
-from aot.kinds.rows.operation import RowProblem
+from aot.kinds.rows.problem import RowProblem
 from aot.select.pipeline import COMMITTED
 from aot.select.score.explain import explained
 from aot.select.score.gate import check_heldout
