@@ -32,8 +32,9 @@ def all_operations() -> Mapping[str, AnyOperation]:
     """
     found: dict[str, AnyOperation] = {}
     for operation in (x for kind in KINDS.values() for x in kind.operations):
-        if found.setdefault(operation.tag, operation) != operation:
+        if operation.tag in found:
             raise OperationError(f"the tag {operation.tag!r} is that of two operations; uninstall the package of one")
+        found[operation.tag] = operation
     return MappingProxyType(found)
 
 

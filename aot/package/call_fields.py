@@ -12,7 +12,10 @@ READ = (
 WRITTEN = ("out", "residual_out", "scale_out")
 """The tensors that calls write; None where the library is to allocate one."""
 OPERANDS = READ + WRITTEN
-OPTIONS = ("weights", "epilogue", "element", "flags", "rotary_dim", "weight_format", "columns", "eps", "weight_offset", "function")
+OPTIONS = (
+    *("weights", "epilogue", "element", "flags", "rotary_dim", "weight_format", "columns"),
+    *("eps", "weight_offset", "function"),
+)
 """What calls say beside tensors: a tuple of weights that are tensors of their own, whose first is `right`, or None; the
 number of an epilogue; that of the result's element type, or -1; `CallFlag`s; an extent, or -1; the number of a format
 of packed weights, and the columns of the result; two floats; and the number of a function of rows."""

@@ -168,6 +168,16 @@ class Library:
         return (*self.kernels, *self.row_kernels)
 
     @property
+    def families(self) -> set[str]:
+        """Return the families of its kernels."""
+        return {kernel.candidate.family for kernel in self.all_kernels}
+
+    @property
+    def functions(self) -> set[str]:
+        """Return the functions of rows that its kernels compute."""
+        return {kernel.operation.function.name for kernel in self.row_kernels}
+
+    @property
     def object_places(self) -> dict[str, int]:
         """Return by name the index of the first kernel of the same object: kernels of several widths share one."""
         firsts: dict[str, int] = {}

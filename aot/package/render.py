@@ -98,7 +98,7 @@ def wheel_variables(manifest: Manifest) -> dict[str, object]:
         **state_variables(manifest),
         "provenance": " and ".join(sorted({table.called for table in manifest.tables})),
         "platform_tag": manifest.platform_tag,
-        "licence": licence_of(kernel.candidate.family for kernel in manifest.all_kernels),
+        "licence": licence_of(manifest.families, manifest.functions),
         "catalogue": [x for x in Operation if x is x.layouts[0] and x.grouping is not Grouping.BATCHED],
         "block_formats": BLOCK_FORMATS,
         "row_tags": {kernel.operation.tag for kernel in manifest.row_kernels},

@@ -23,7 +23,6 @@ from aot.kinds.gemm.edge_shapes import OF_ONE_TILE, SIZES, TAIL_TILES, EdgeShape
 from aot.kinds.gemm.group_inputs import POSITIONS
 from aot.kinds.gemm.inputs import SCALED
 from aot.kinds.rows.call import RowCase, row_operands, takes_case
-from aot.kinds.rows.function import ROTARY
 from aot.kinds.rows.signature import RowArgument
 from aot.measure.verify import EdgeCase
 from tests.device.fixture_file import Content

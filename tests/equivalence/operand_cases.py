@@ -10,7 +10,7 @@ from math import ceil, lcm
 from aot.core.element import ElementType
 from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
-from aot.kinds.rows.function import RMS_NORM, ROTARY
+from aot.kinds.rows.function import RMS_NORM
 from aot.kinds.rows.operation import RowScale
 from aot.measure.call_structs import (
     B_CONSTANT,

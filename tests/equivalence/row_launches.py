@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from math import ceil
 
-from aot.kinds.rows.function import ROTARY
 from aot.kinds.rows.operation import RowScale
 from aot.kinds.rows.signature import RowArgument, RowFlag
 from aot.measure.call_structs import INTERLEAVED, SCALE_GIVEN

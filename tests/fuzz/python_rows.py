@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 
 from aot.kinds.rows.catalogue import row_operations
-from aot.kinds.rows.function import ROTARY
 from tests.runtime.rows import RowLaunch
 
 EXTENTS = (0, 1, 2, 3, 8, 16, 64, 72, 100, 4096)
@@ -52,7 +51,7 @@ def row_call(package, rng, kinds):
     def kind(*arguments):
         return (first if rng.random() < 0.9 else rng.choice(kinds))(*arguments, oddness)
 
-    function, x_type, y_type = operation.function.value, DTYPES[operation.x.value], DTYPES[operation.y.value]
+    function, x_type, y_type = operation.function.name, DTYPES[operation.x.value], DTYPES[operation.y.value]
     rows, cols = rng.choice(EXTENTS), rng.choice(EXTENTS)
     if operation.is_rotary:
         heads, dim = rng.choice((0, 1, 2, 8)), rng.choice((0, 2, 8, 64, 72))

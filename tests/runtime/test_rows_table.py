@@ -28,7 +28,7 @@ def asked(operation):
     """Return what `plan_rows` is asked for an operation by."""
     granularity = operation.scale.value if operation.is_quantized and not operation.form else "row"
     out = {"out_dtype": operation.form or operation.y.value, "granularity": granularity}
-    return operation.function.value, operation.x.value, out
+    return operation.function.name, operation.x.value, out
 
 
 @pytest.mark.parametrize("operation", list(row_operations()))
@@ -41,7 +41,7 @@ def test_a_plan_is_what_the_table_says(package, manifest, operation, rows, cols)
     # Half of what is rotated is whole vectors too.
     alignment = 1 if operation == row_operation("bf16_rotary") and cols // 2 % 8 else 16
     found = look_up_rows(section, RowProblem(operation, rows, cols), limits, alignment)
-    if operation.function.value == "rotary" and cols // 2 % 8:
+    if operation.function.name == "rotary" and cols // 2 % 8:
         assert got.tier == "fallback"
         return
     assert (got.operation, got.tier) == (operation.tag, "grid" if found.tier is Tier.GRID else "fallback")

@@ -22,7 +22,7 @@ from aot.kinds.rows.operation import RowOperation, RowScale
 from aot.kinds.rows.signature import RowArgument
 
 if TYPE_CHECKING:
-    from importlib.metadata import Distribution, EntryPoint
+    from importlib.metadata import EntryPoint
 
 _BF16, _FP16, _INT8 = ElementType.BFLOAT16, ElementType.FLOAT16, ElementType.INT8
 _E4M3, _E5M2, _E2M1 = ElementType.E4M3, ElementType.E5M2, ElementType.E2M1
@@ -175,12 +175,6 @@ def _find(tag: str) -> RowOperation | None:
 def twins(operation: RowOperation) -> tuple[RowOperation, ...]:
     """List the operations that differ from one in X's element type alone."""
     return tuple(x for x in row_operations() if x.is_twin_of(operation))
-
-
-def outside_distribution(operation: RowOperation) -> Distribution | None:
-    """Return the distribution that an operation comes from; None of one of ours."""
-    entry = outside_entries().get(operation.function.name)
-    return entry.dist if entry else None
 
 
 def read_row_operation(tag: str) -> RowOperation:

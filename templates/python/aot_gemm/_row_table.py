@@ -128,8 +128,8 @@ def plan_rows(
     """Say which kernel an operation on rows gets, without a GPU, for aligned and contiguous operands.
 
     Args:
-        function: "rms_norm", "layer_norm", "silu_mul", "gelu_tanh_mul", "rotary" or "quantize", or one of another package
-            that the wheel was built with.
+        function: "rms_norm", "layer_norm", "silu_mul", "gelu_tanh_mul", "rotary" or "quantize", or one that the wheel
+            has from another package.
         rows: of the result; of "rotary" the heads of all tokens.
         cols: of the result; of "rotary" the elements of a head.
         dtype: element type of x, by name or as torch, NumPy or JAX have it.

@@ -7,7 +7,6 @@ import pytest
 import aot
 from aot.core.target import load_target
 from aot.families import rows_family_of
-from aot.kinds.rows.function import ROTARY
 from aot.kinds.rows.kind import ROWS
 from aot.kinds.rows.sizes import HEAD_EDGES
 from aot.select.times.record import read_record

@@ -6,7 +6,7 @@ from torch.nn import functional
 from aot.core.element import ElementType
 from aot.core.numerics import decode, encode, round_to
 from aot.kinds.rows.catalogue import row_operation, row_operations
-from aot.kinds.rows.function import RMS_NORM, ROTARY, SILU_MUL
+from aot.kinds.rows.function import RMS_NORM, SILU_MUL
 from aot.kinds.rows.operation import RowScale
 from aot.kinds.rows.reference import RowParameters, expected_scales, row_reference, scaled
 from aot.kinds.rows.signature import RowArgument

@@ -6,7 +6,6 @@ import pytest
 from aot.core.errors import VerificationError
 from aot.kinds.rows.call import timed_heads
 from aot.kinds.rows.catalogue import row_operation, row_operations
-from aot.kinds.rows.function import ROTARY
 from aot.kinds.rows.problem import RowProblem
 from aot.kinds.rows.signature import RowArgument
 from aot.measure.bench import Operands, ProblemBench, Workspace
