@@ -50,6 +50,29 @@ RowScale scale_of(const Options& options, Element y) {
   return options.has_blocks ? RowScale::kBlock : options.has_one_scale ? RowScale::kTensor : RowScale::kRow;
 }
 
+// Refuses what an operation does not take, of a call of any function: those of one have no such fields.
+int check_taken(Product product, const Operands& operands, const RowOperation& operation) {
+  const Options& options = operands.options;
+  const struct {
+    const char* name;
+    bool is_given;
+    bool is_taken;
+  } all[] = {
+      {"weight", operands[kRight] != nullptr, operation.takes(Argument::kWeight)},
+      {"bias", operands[kBias] != nullptr, operation.takes(Argument::kBias)},
+      {"residual", operands[kResidual] != nullptr, operation.takes(Argument::kResidual)},
+      {"weight_offset", options.weight_offset != 0, operation.has_offset()},
+      {"round_norm", options.rounds_norm, operation.has_offset()},
+      {"interleaved", options.is_interleaved, operation.is_pair()},
+  };
+  for (const auto& each : all) {
+    if (!each.is_given || each.is_taken) continue;
+    return refuse("OperandError", "%s: got %s, which %s does not take; leave it away", product_name(product), each.name,
+                  word_of(operation.function));
+  }
+  return 0;
+}
+
 // Finds the operation. Python has the words for one that there is none of.
 int find_operation_of(Product product, const Operands& operands, Result* result) {
   Element x;
@@ -287,6 +310,7 @@ bool is_heads(const DLTensor& x) {
 int check_row_operands(Product product, const Operands& operands, Result* result) {
   if (find_operation_of(product, operands, result) != 0 || find_shape(product, *operands[kLeft], result) != 0) return -1;
   const RowOperation& operation = result->computed_on_rows();
+  if (product == Product::kRows && check_taken(product, operands, operation) != 0) return -1;
   const int64_t cols = result->cols;
   const DLTensor& x = *operands[kLeft];
   result->writes_residual = operands[kResidual] != nullptr;
