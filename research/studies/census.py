@@ -33,7 +33,7 @@ from aot.core.kernel import Kernel
 from aot.core.operation import Operation
 from aot.core.strict_json import DecodeError, decode_version, parse_json, read_content
 from aot.core.work import AnyKey
-from aot.kinds.rows.catalogue import row_operations
+from aot.kinds.rows.catalogue import CataloguedRow, row_operations
 from aot.kinds.rows.operation import RowOperation
 from aot.space.legality import check
 
@@ -111,7 +111,7 @@ class CensusRow(Counts):
 class RowCensusRow(Counts):
     """One family's candidates of an operation on rows."""
 
-    operation: RowOperation
+    operation: CataloguedRow
 
 
 @dataclass(frozen=True)
