@@ -245,7 +245,11 @@ def test_operations_on_rows_are_kept_and_a_selection_without_says_nothing_of_the
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (("kernels", 0, "operation"), "bf16_kk", ": stepped.kernels[0].operation: expected one of "),
+        (
+            ("kernels", 0, "operation"),
+            "bf16_kk",
+            ": stepped.kernels[0].operation: expected the tag of an operation on rows, such as bf16_rms_norm",
+        ),
         (("kernels", 1, "candidate", "family"), "evil", ": no kernel family 'evil'; there are: "),
         (("table", "sections", 0, "fallback"), 9, ": bf16_silu_mul: its fallback is kernel 9 of 2; run"),
         (("table", "sections", 0, "columns", 0, "cols"), 4096, ": bf16_silu_mul: its edges in cols must ascend"),
