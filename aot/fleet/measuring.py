@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from aot.core.work import AnyProblem
     from aot.measure.store_transfer import RunsOf
 
-LIMITS = Limits(silence_s=90.0, max_losses=5)
+LIMITS = Limits(silence_s=90.0, max_losses=5, is_serial=True)
 """A worker says every two seconds that it measures; its own run kills a kernel that hangs for 60 s."""
 PORTIONS = 24
 """For each worker, so that they end together, and little is lost with one: a twenty-fourth of its share."""
@@ -235,7 +235,7 @@ class MeasureJob:
         self.packed = self.packed or pack(self.bundle, shipped(self.bundle))
         content = client.scatter(self.packed, workers=[worker.address], hash=False)
         # What is asked of the worker after this waits for it there.
-        self.sent[worker.address] = client.submit(receive_task, self.number, content, **_there(worker))
+        self.sent[worker.address] = client.submit(receive_task, self.number, content, **_alone(worker))
 
     def lost(self, task: Share, reason: str) -> bool:
         """Leave it unmeasured, and say so."""
@@ -248,9 +248,10 @@ class MeasureJob:
         return False
 
 
-def _there(worker: FleetWorker) -> dict[str, Any]:
-    """Return how a task is bound to a worker, and to the device that it has."""
-    return {"workers": [worker.address], "resources": {str(Role.MEASURES): 1}, "pure": False, "retries": 0}
+def _alone(worker: FleetWorker) -> dict[str, Any]:
+    """Return how a task is bound to a worker, where it has all seats: nothing else is done there meanwhile."""
+    seats = {str(Role.MEASURES): worker.seats}
+    return {"workers": [worker.address], "resources": seats, "pure": False, "retries": 0}
 
 
 @dataclass(frozen=True)
@@ -329,7 +330,7 @@ class FleetDevices:
     def _release(self, job: MeasureJob) -> None:
         """Give the devices back. One that does not hear of it gives itself back when nobody hands it anything."""
         futures = [
-            self.client.submit(release_task, key=f"aot-release-{worker.name}-{time.monotonic_ns()}", **_there(worker))
+            self.client.submit(release_task, key=f"aot-release-{worker.name}-{time.monotonic_ns()}", **_alone(worker))
             for worker in self.engine.fitting(job).values()
         ]
         end = time.monotonic() + RELEASE_S
