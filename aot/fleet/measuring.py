@@ -261,6 +261,8 @@ class FleetDevices:
     engine: Engine
     client: Any
     say: Callable[[str], None]
+    seconds: dict[str, float] = field(default_factory=dict)
+    """How long the parts of the last run took: `begin` until the first result, `verify` and `measure` from then on."""
 
     def measure(self, bundle: Path, words: Sequence[str], results: Path, budget_s: float | None) -> int:
         """Measure a bundle into a store; carry on where one was left.
@@ -317,12 +319,21 @@ class FleetDevices:
         if not problems:
             return True
         total, done, is_whole = len(kernels) + len(problems), 0, True
+        parts = {
+            "verify": shares_of_kernels(kernels, num_workers),
+            "measure": shares_of_problems(tuning, problems, num_workers),
+        }
+        since = time.monotonic()
+        self.seconds.clear()
         try:
-            for shares in (shares_of_kernels(kernels, num_workers), shares_of_problems(tuning, problems, num_workers)):
+            for part, shares in parts.items():
                 for share, is_done in self.engine.run(shares, job, end):
+                    if not self.seconds:
+                        self.seconds["begin"], since = time.monotonic() - since, time.monotonic()
                     done = min(total, done + len(share.kernels) + len(share.problems))
                     is_whole = is_whole and (is_done or bool(share.kernels))
                     progress.show(done, total, f"{num_workers} workers")
+                self.seconds[part], since = time.monotonic() - since, time.monotonic()
         finally:
             progress.end()
         return is_whole and len(known.done) == len(tuning.problems)

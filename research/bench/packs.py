@@ -30,7 +30,7 @@ from aot.core.whole_file import write_whole
 
 ROOT = Path(__file__).parents[2]
 TOLERANCE = 1.25
-"""How many times torch's error a product's may be. An assumption: both round a float32 sum once, in orders of their own."""
+"""How many times torch's error a product's may be. An assumption: both round a float32 sum once, in their own orders."""
 FEW, MODEL = (4096, 4096), (4096, 11008)
 PRODUCTS = (
     *((f"linear m {m} n {n} k {k}", "linear", "bfloat16", m, n, k) for n, k in (FEW, MODEL) for m in (1, 16, 64, 300)),
@@ -81,7 +81,7 @@ def _error(found: Any, exact: Any) -> float:
 
 def compute(name: str, call: str, dtype: str, m: int, n: int, k: int) -> Product:
     """Compute a product by the package and by torch, both on the GPU."""
-    import aot_gemm
+    import aot_gemm  # type: ignore[import-not-found]  # of the environment, which is not this one
     import torch
 
     generator = torch.Generator("cuda").manual_seed(m * n + k)
