@@ -150,7 +150,7 @@ class DeviceSeat:
         self._lock = threading.RLock()
         """Held by whoever hands a portion to the run, or ends it: two may wait for theirs."""
         self._run = self._number = self._offset = 0
-        """Numbers of the run and of the portion that it was handed last, 0 where there is none; what was read of its log."""
+        """Of the run, of the portion that it was handed last, 0 where there is none, and what was read of its log."""
         self._measured: set[int] = set()
         """Problems that were asked for: who asks again does not believe what was measured."""
 

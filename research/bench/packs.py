@@ -30,7 +30,7 @@ from aot.core.whole_file import write_whole
 
 ROOT = Path(__file__).parents[2]
 TOLERANCE = 1.25
-"""How many times torch's error a product's may be. An assumption: both round a float32 sum once, in their own orders."""
+"""How many times torch's error a product's may be. An assumption: both round a sum once, in orders of their own."""
 FEW, MODEL = (4096, 4096), (4096, 11008)
 PRODUCTS = (
     *((f"linear m {m} n {n} k {k}", "linear", "bfloat16", m, n, k) for n, k in (FEW, MODEL) for m in (1, 16, 64, 300)),
