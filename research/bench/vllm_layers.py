@@ -35,8 +35,8 @@ HIDDEN, HEADS, KV_HEADS, HEAD_DIM, WIDE = 4096, 32, 8, 128, 14336
 BOUNDS = {None: 3e-3, "int4g128": 4e-3, "fp8": 4e-2}
 """By format, of the relative error against the weight as it is held.
 
-A bfloat16 has 8 bits of significand, a root mean square of 1.7e-3; what an int4 weight stands for is rounded to one, too,
-and the kernel takes it as it is. Inputs beside FP8 weights are rounded to e4m3, of 4.
+A bfloat16 has 8 bits of significand, a root mean square of 1.7e-3; what an int4 weight stands for is rounded to one,
+too, and the kernel takes it as it is. Inputs beside FP8 weights are rounded to e4m3, which has 4 bits.
 """
 
 

@@ -33,7 +33,7 @@ def __getattr__(name: str) -> type:
     import torch
     from vllm.platforms.interface import DeviceCapability, Platform, PlatformEnum
 
-    class GpuPlatform(Platform):  # type: ignore[misc, no-any-unimported]
+    class GpuPlatform(Platform):
         """A GPU of CUDA's, of which vLLM knows nothing more."""
 
         _enum = PlatformEnum.OOT
@@ -41,7 +41,7 @@ def __getattr__(name: str) -> type:
         dist_backend = "gloo"
 
         @classmethod
-        def get_device_capability(cls, device_id: int = 0) -> DeviceCapability:  # type: ignore[no-any-unimported]
+        def get_device_capability(cls, device_id: int = 0) -> DeviceCapability:
             """Return what torch says."""
             return DeviceCapability(*torch.cuda.get_device_capability(device_id))
 
