@@ -20,9 +20,7 @@ def test_a_product_is_right_where_its_error_is_about_torchs():
 
 
 def test_wheels_are_told_by_their_names():
-    assert (
-        packs.distribution_of(Path("aot_gemm_sm90a-0.1.0+x-py3-none-any.whl")) == "aot-gemm-sm90a"
-    )
+    assert packs.distribution_of(Path("aot_gemm_sm90a-0.1.0+x-py3-none-any.whl")) == "aot-gemm-sm90a"
     here = Path(f"x-1-py3-none-manylinux_2_28_{platform.machine()}.whl")
     assert packs.is_for_this_host(here)
     assert packs.is_for_this_host(Path("aot_gemm-0.1.0-py3-none-any.whl"))
