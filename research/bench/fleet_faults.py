@@ -7,7 +7,7 @@ from the repository's root, with aot-kernels[fleet] installed. Each GPU of this 
 own, `aot worker`. Some are killed, and some stopped, while they measure: the stopped ones say nothing any more and
 keep what they have. Both runs time every pair of a kernel and a problem, so that their records must have the same ones.
 
-Exit code 0 if they do, with the same outcomes, and each loss was told; else 1.
+Exit code 0 if they do, with the same outcomes, and the loss of each killed worker was told; else 1.
 """
 
 from __future__ import annotations
@@ -126,8 +126,12 @@ def losses_of(num_killed: int, num_hung: int, wall_s: float) -> list[Loss]:
 
 
 def untold(losses: Sequence[Loss], gpus: Sequence[str], said: Sequence[str]) -> list[str]:
-    """List the lost workers of which the fleet said neither that they are gone nor that they say nothing."""
-    names = [f"worker {socket.gethostname()}-gpu-{gpus[x.worker]} " for x in losses]
+    """List the killed workers of which the fleet did not say that what they had goes to another.
+
+    Of a stopped one it need not: others begin what it is slow at, and the run may end before its silence is too long.
+    """
+    killed = [x for x in losses if x.signal == signal.SIGKILL]
+    names = [f"worker {socket.gethostname()}-gpu-{gpus[x.worker]} " for x in killed]
     told = [x for x in said if "what it had goes to another" in x]
     return [name for name in names if not any(name in x for x in told)]
 

@@ -27,12 +27,12 @@ def test_workers_are_lost_at_fractions_of_the_undisturbed_run():
     ]
 
 
-def test_a_loss_of_which_nothing_was_said_is_listed():
+def test_a_killed_worker_of_which_nothing_was_said_is_listed():
     losses, host = fleet_faults.losses_of(1, 1, 10.0), socket.gethostname()
-    said = [f"worker {host}-gpu-4 is gone; what it had goes to another", f"worker {host}-gpu-5 is slow"]
-    assert fleet_faults.untold(losses, ("4", "5"), said) == [f"worker {host}-gpu-5 "]
-    said += [f"worker {host}-gpu-5 says nothing; what it had goes to another"]
-    assert fleet_faults.untold(losses, ("4", "5"), said) == []
+    said = [f"worker {host}-gpu-5 is gone; what it had goes to another", f"worker {host}-gpu-4 is slow"]
+    assert fleet_faults.untold(losses, ("4", "5"), said) == [f"worker {host}-gpu-4 "]
+    said += [f"worker {host}-gpu-4 is gone; what it had goes to another"]
+    assert fleet_faults.untold(losses, ("4", "5"), said) == []  # the other is stopped, and others begin what it has
 
 
 def test_choices_are_compared_by_the_first_runs_times():
