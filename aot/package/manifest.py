@@ -34,7 +34,6 @@ from aot.core.table_check import table_fault
 from aot.families import signature
 from aot.kinds.rows.dispatch import RowTable, row_table_fault
 from aot.kinds.rows.kernel import RowKernel
-from aot.kinds.rows.signature import row_signature_of
 from aot.package.packed_table import PackedTable, pack, unpack
 from aot.select.coverage import Coverage, called
 from aot.select.selection import HeldOut, Regret
@@ -169,6 +168,16 @@ class Library:
         return (*self.kernels, *self.row_kernels)
 
     @property
+    def families(self) -> set[str]:
+        """Return the families of its kernels."""
+        return {kernel.candidate.family for kernel in self.all_kernels}
+
+    @property
+    def functions(self) -> set[str]:
+        """Return the functions of rows that its kernels compute."""
+        return {kernel.operation.function.name for kernel in self.row_kernels}
+
+    @property
     def object_places(self) -> dict[str, int]:
         """Return by name the index of the first kernel of the same object: kernels of several widths share one."""
         firsts: dict[str, int] = {}
@@ -230,7 +239,7 @@ def _check_kernel(kernel: Kernel | RowKernel) -> None:
     if isinstance(kernel, Kernel) and kernel.num_sms is None:
         raise DecodeError(f"the kernel {kernel.name} does not say how many SMs it was built for; compile it again")
     try:
-        expected = signature(kernel.key) if isinstance(kernel, Kernel) else row_signature_of(kernel.operation)
+        expected = signature(kernel.key) if isinstance(kernel, Kernel) else kernel.operation.signature
     except CandidateError as error:
         raise DecodeError(str(error)) from error
     if kernel.signature != expected:

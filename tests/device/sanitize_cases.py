@@ -16,7 +16,7 @@ from aot.core.tile_order import HEURISTIC, NUM_ORDERS, order_name
 from aot.kinds.gemm.edge_shapes import BATCH, GROUPS, SIZES, EdgeShape, arrangements_of, rounded
 from aot.kinds.rows.call import RowCase, row_cases
 from aot.kinds.rows.candidate import RowLimits
-from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.catalogue import row_operation
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -145,7 +145,7 @@ def _product_cases(kernel: ShippedKernel) -> list[Case]:
 
 def _row_cases(kernel: ShippedKernel) -> list[Case]:
     """List the edge cases of a kernel of an operation on rows by their width."""
-    operation, limits = RowOperation(kernel.facts["operation"]), RowLimits(**kernel.facts["limits"])
+    operation, limits = row_operation(kernel.facts["operation"]), RowLimits(**kernel.facts["limits"])
     widths: dict[int, list[RowCase]] = {}
     for case in row_cases(operation, limits):
         widths.setdefault(case.cols, []).append(case)

@@ -8,7 +8,7 @@ from typing import Any
 from . import _library, _row_request, errors
 from ._catalogue import BLOCK_FORMATS, ROW_CATALOGUE, RowRow
 from ._dtypes import dtype_name
-from ._enumerations import BITS, PAIRS, SCALE_BLOCK, TIERS
+from ._enumerations import BITS, SCALE_BLOCK, TIERS
 from ._manifest import library_of_manifest, manifest
 from ._rows import GRANULARITIES, format_scales
 from ._states import state_text
@@ -83,12 +83,11 @@ def _there(function: str, x: str, y: str, scale: str) -> RowRow:
 
 def _num_bytes(row: RowRow, rows: int, cols: int) -> int:
     """Count the fewest bytes that memory must move: `RowOperation.num_bytes` of the toolchain."""
-    vectors = {"rms_norm": 1, "layer_norm": 2}.get(row.function, 0)
     if row.form:
         scales = rows * -(-cols // BLOCK_FORMATS[row.form].block)
     else:
         scales = 4 * {"none": 0, "row": rows, "block": rows * -(-cols // SCALE_BLOCK), "tensor": 1}[row.scale]
-    x = BITS[row.x] * (rows * cols * (2 if row.function in PAIRS else 1) + vectors * cols)
+    x = BITS[row.x] * (rows * cols * row.width + row.vectors * cols)
     return (x + BITS[row.y] * rows * cols) // 8 + scales
 
 
@@ -129,7 +128,8 @@ def plan_rows(
     """Say which kernel an operation on rows gets, without a GPU, for aligned and contiguous operands.
 
     Args:
-        function: "rms_norm", "layer_norm", "silu_mul", "gelu_tanh_mul", "rotary" or "quantize".
+        function: "rms_norm", "layer_norm", "silu_mul", "gelu_tanh_mul", "rotary" or "quantize", or one that the wheel
+            has from another package.
         rows: of the result; of "rotary" the heads of all tokens.
         cols: of the result; of "rotary" the elements of a head.
         dtype: element type of x, by name or as torch, NumPy or JAX have it.

@@ -283,8 +283,9 @@ enum class Product : int32_t {
   kGeluTanhMul,
   kRotary,
   kQuantize,
+  kRows,
 };
-constexpr int32_t kNumProducts = 13;
+constexpr int32_t kNumProducts = 14;
 constexpr const char* kProductWords[] = {
     "linear",
     "matmul",
@@ -299,6 +300,7 @@ constexpr const char* kProductWords[] = {
     "gelu_tanh_mul",
     "rotary",
     "quantize",
+    "rows",
 };
 
 constexpr const char* word_of(Product value) { return kProductWords[static_cast<int32_t>(value)]; }

@@ -36,6 +36,7 @@ enum Field : int32_t {
   kColumns,
   kEps,
   kWeightOffset,
+  kFunction,
 };
 constexpr int32_t kNumOperands = 15;
 
@@ -59,7 +60,7 @@ constexpr const char* kOperandNames[] = {
 };
 
 // The fields of a function. A call that has none but the first ones may hand over those alone.
-constexpr int32_t kMostFields = 12;
+constexpr int32_t kMostFields = 13;
 struct FieldList {
   int32_t num_fields;
   int32_t num_plain;
@@ -81,6 +82,7 @@ constexpr FieldList kFieldsOf[] = {
     {6, 6, {kLeft, kScale, kOut, kScaleOut, kElement, kFlags}},  // gelu_tanh_mul
     {6, 6, {kLeft, kCos, kSin, kOut, kFlags, kRotaryDim}},  // rotary
     {6, 6, {kLeft, kScale, kOut, kScaleOut, kElement, kFlags}},  // quantize
+    {13, 13, {kLeft, kRight, kBias, kResidual, kScale, kOut, kResidualOut, kScaleOut, kElement, kFlags, kEps, kWeightOffset, kFunction}},  // rows
 };
 
 // Bits of the field kFlags.

@@ -110,13 +110,23 @@ ON_ROWS = (
     "gelu_tanh_mul",
     "rotary",
     "quantize",
+    "rows",
 )
-"""The functions of operations on rows."""
+"""The functions that compute operations on rows; the last one takes any."""
+ROW_FUNCTIONS = (
+    "rms_norm",
+    "layer_norm",
+    "silu_mul",
+    "gelu_tanh_mul",
+    "rotary",
+    "quantize",
+)
+"""What operations on rows compute, by number."""
 PAIRS = (
     "silu_mul",
     "gelu_tanh_mul",
 )
-"""Those of them whose x has twice the columns of the result."""
+"""Those functions whose x has twice the columns of the result."""
 FIELDS = {
     "linear": (
         "left",
@@ -239,6 +249,21 @@ FIELDS = {
         "element",
         "flags",
     ),
+    "rows": (
+        "left",
+        "right",
+        "bias",
+        "residual",
+        "scale",
+        "out",
+        "residual_out",
+        "scale_out",
+        "element",
+        "flags",
+        "eps",
+        "weight_offset",
+        "function",
+    ),
 }
 """What the binding's functions take, by name: a record of these fields."""
 NAMES = {
@@ -261,6 +286,7 @@ NUM_PLAIN = {
     "gelu_tanh_mul": 6,
     "rotary": 6,
     "quantize": 6,
+    "rows": 13,
 }
 """Of how many of them a call may be that has nothing else."""
 ALLOW_TF32 = 1
