@@ -377,7 +377,7 @@ def to_json(manifest: Manifest) -> str:
         ManifestError: it is none that could be read again.
     """
     try:
-        text = write_json(file_values(manifest))
+        text = write_json(file_values(vars(manifest), manifest.kernels, manifest.row_kernels, manifest.tables))
         _check(_decoded(text))
     except DecodeError as error:
         raise ManifestError(f"manifest: {error}; build it again with this aot") from error

@@ -6,7 +6,7 @@ kernels of its kind there, and those of all kinds in the file.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from aot.core.strict_json import DecodeError
 from aot.kinds.registry import read_operation
@@ -15,23 +15,46 @@ from aot.package.packed_table import pack
 from aot.select.join import renumbered_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from aot.core.dispatch import DispatchTable
+    from aot.core.kernel import Kernel
     from aot.core.strict_json import Place
-    from aot.package.manifest import DeviceTable, Manifest
+    from aot.kinds.rows.dispatch import RowTable
+    from aot.kinds.rows.kernel import RowKernel
 
 _APART = ("row_kernels", "row_table")
 """What of a manifest and of a table is apart in memory alone."""
 
 
-def file_values(manifest: Manifest) -> dict[str, object]:
-    """Return what the file has of a manifest, by its keys."""
-    values = {key: value for key, value in vars(manifest).items() if key not in _APART}
-    tables = [_table_values(table, len(manifest.kernels)) for table in manifest.tables]
-    return {**values, "kernels": manifest.all_kernels, "tables": tables}
+class Parted(Protocol):
+    """The table of a device in memory."""
+
+    @property
+    def table(self) -> DispatchTable:
+        """Return the sections of products."""
+
+    @property
+    def row_table(self) -> RowTable:
+        """Return those of operations on rows."""
 
 
-def _table_values(table: DeviceTable, first: int) -> dict[str, object]:
+def file_values(
+    manifest: Mapping[str, object], products: Sequence[Kernel], on_rows: Sequence[RowKernel], tables: Sequence[Parted]
+) -> dict[str, object]:
+    """Return what the file has of a manifest, by its keys.
+
+    Args:
+        manifest: its fields by name, of which the others are parts.
+        products: the kernels of products.
+        on_rows: those of operations on rows.
+        tables: those of all devices.
+    """
+    values = {key: value for key, value in manifest.items() if key not in _APART}
+    return {**values, "kernels": (*products, *on_rows), "tables": [_table_values(x, len(products)) for x in tables]}
+
+
+def _table_values(table: Parted, first: int) -> dict[str, object]:
     """Return what the file has of a table.
 
     Args:
