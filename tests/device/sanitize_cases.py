@@ -85,9 +85,9 @@ def read_kernels(manifest: Path) -> list[ShippedKernel]:
     """List the kernels of a wheel's manifest, products first, sorted so that like ones are neighbours."""
     content = json.loads(manifest.read_text(encoding="utf-8"))
     found = [
-        ShippedKernel(facts["name"], facts["object_sha256"], index, kind == "row_kernels", facts)
-        for kind in ("kernels", "row_kernels")
-        for index, facts in enumerate(content.get(kind, ()))
+        ShippedKernel(facts["name"], facts["object_sha256"], index, is_on_rows, facts)
+        for is_on_rows in (False, True)
+        for index, facts in enumerate(x for x in content["kernels"] if ("limits" in x) == is_on_rows)
     ]
     return sorted(found, key=lambda x: (x.is_on_rows, x.family, x.name))
 

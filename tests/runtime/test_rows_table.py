@@ -111,7 +111,7 @@ def test_what_a_plan_refuses(package, arguments, options, error, text):
 
 def test_a_library_whose_row_kernels_are_others_is_refused(package, monkeypatch):
     values = package._manifest.manifest()
-    others = [{**kernel, "name": f"{kernel['name']}_other"} for kernel in values["row_kernels"]]
-    monkeypatch.setattr(package._manifest, "manifest", lambda: {**values, "row_kernels": others})
+    others = [{**x, "name": f"{x['name']}_other"} if "limits" in x else x for x in values["kernels"]]
+    monkeypatch.setattr(package._manifest, "manifest", lambda: {**values, "kernels": others})
     with pytest.raises(package.CorruptLibraryError, match="or names others; reinstall the package"):
         package._manifest.library_of_manifest.__wrapped__()
