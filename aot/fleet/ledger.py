@@ -29,6 +29,8 @@ class Limits:
     """And at least so long."""
     max_losses: int = 3
     """Workers that may fail at a task before the task is given up."""
+    is_serial: bool = False
+    """Whether a worker does one task at a time, so that what has its further seats waits there."""
 
 
 @dataclass
@@ -58,6 +60,8 @@ class Ledger(Generic[Task]):
     _seats: Mapping[str, int] = field(default_factory=dict)
     _silent: set[str] = field(default_factory=set)
     _resting: dict[str, float] = field(default_factory=dict)
+    _proven: set[str] = field(default_factory=set)
+    """Workers that have done a task."""
     _durations: list[float] = field(default_factory=list)
     _number: int = 0
 
@@ -99,14 +103,27 @@ class Ledger(Generic[Task]):
         if attempt.task not in self._todo and all(x.task != attempt.task for x in self.running):
             self._todo.appendleft(attempt.task)
 
-    def _free(self, now: float) -> list[str]:
-        """List the workers that can have a task, those with the most room first; one for each seat."""
+    def _used(self) -> dict[str, int]:
+        """Count the tasks that each worker has."""
         used: dict[str, int] = {}
         for attempt in self._running.values():
             used[attempt.worker] = used.get(attempt.worker, 0) + 1
+        return used
+
+    def _free(self, now: float) -> list[str]:
+        """List the workers that can have a task, those with the most room first; one for each seat."""
+        used = self._used()
         able = [x for x in self._seats if x not in self._silent and self._resting.get(x, now) <= now]
         seats = [(used.get(x, 0) + i, x) for x in able for i in range(self._seats[x] - used.get(x, 0))]
-        return [worker for _, worker in sorted(seats)]
+        return [worker for count, worker in sorted(seats) if count == 0 or self._may_hold(worker)]
+
+    def _may_hold(self, worker: str) -> bool:
+        """Say whether a worker that has a task may have another.
+
+        One that does them one by one may where it has shown that it can, so that it need not wait for its next task
+        when it has done one. Near the end nobody holds what another could begin.
+        """
+        return not self.limits.is_serial or (worker in self._proven and len(self._todo) > len(self._seats))
 
     def _may_have(self, worker: str, task: Task) -> bool:
         """Say whether a worker may have a task: it has not failed at it, or everybody has."""
@@ -115,8 +132,10 @@ class Ledger(Generic[Task]):
 
     def next(self, now: float) -> list[Attempt[Task]]:
         """Say what to start now: what is to do, and where nothing is, what others are slow at."""
-        found = []
+        found: list[Attempt[Task]] = []
         for worker in self._free(now):
+            if self._used().get(worker) and not self._may_hold(worker):  # what was just begun left too little
+                continue
             task = next((x for x in self._todo if self._may_have(worker, x)), None)
             if task is not None:
                 self._todo.remove(task)
@@ -167,6 +186,7 @@ class Ledger(Generic[Task]):
         if attempt.task not in self._open:
             return False
         self._open.discard(attempt.task)
+        self._proven.add(attempt.worker)
         self._durations.append(now - attempt.since)
         if attempt.task in self._todo:
             self._todo.remove(attempt.task)

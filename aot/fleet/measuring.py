@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from aot.core.work import AnyProblem
     from aot.measure.store_transfer import RunsOf
 
-LIMITS = Limits(silence_s=90.0, max_losses=5)
+LIMITS = Limits(silence_s=90.0, max_losses=5, is_serial=True)
 """A worker says every two seconds that it measures; its own run kills a kernel that hangs for 60 s."""
 PORTIONS = 24
 """For each worker, so that they end together, and little is lost with one: a twenty-fourth of its share."""
@@ -235,7 +235,7 @@ class MeasureJob:
         self.packed = self.packed or pack(self.bundle, shipped(self.bundle))
         content = client.scatter(self.packed, workers=[worker.address], hash=False)
         # What is asked of the worker after this waits for it there.
-        self.sent[worker.address] = client.submit(receive_task, self.number, content, **_there(worker))
+        self.sent[worker.address] = client.submit(receive_task, self.number, content, **_alone(worker))
 
     def lost(self, task: Share, reason: str) -> bool:
         """Leave it unmeasured, and say so."""
@@ -248,9 +248,10 @@ class MeasureJob:
         return False
 
 
-def _there(worker: FleetWorker) -> dict[str, Any]:
-    """Return how a task is bound to a worker, and to the device that it has."""
-    return {"workers": [worker.address], "resources": {str(Role.MEASURES): 1}, "pure": False, "retries": 0}
+def _alone(worker: FleetWorker) -> dict[str, Any]:
+    """Return how a task is bound to a worker, where it has all seats: nothing else is done there meanwhile."""
+    seats = {str(Role.MEASURES): worker.seats}
+    return {"workers": [worker.address], "resources": seats, "pure": False, "retries": 0}
 
 
 @dataclass(frozen=True)
@@ -260,6 +261,8 @@ class FleetDevices:
     engine: Engine
     client: Any
     say: Callable[[str], None]
+    seconds: dict[str, float] = field(default_factory=dict)
+    """How long the parts of the last run took: `begin` until the first result, `verify` and `measure` from then on."""
 
     def measure(self, bundle: Path, words: Sequence[str], results: Path, budget_s: float | None) -> int:
         """Measure a bundle into a store; carry on where one was left.
@@ -316,12 +319,21 @@ class FleetDevices:
         if not problems:
             return True
         total, done, is_whole = len(kernels) + len(problems), 0, True
+        parts = {
+            "verify": shares_of_kernels(kernels, num_workers),
+            "measure": shares_of_problems(tuning, problems, num_workers),
+        }
+        since = time.monotonic()
+        self.seconds.clear()
         try:
-            for shares in (shares_of_kernels(kernels, num_workers), shares_of_problems(tuning, problems, num_workers)):
+            for part, shares in parts.items():
                 for share, is_done in self.engine.run(shares, job, end):
+                    if not self.seconds:
+                        self.seconds["begin"], since = time.monotonic() - since, time.monotonic()
                     done = min(total, done + len(share.kernels) + len(share.problems))
                     is_whole = is_whole and (is_done or bool(share.kernels))
                     progress.show(done, total, f"{num_workers} workers")
+                self.seconds[part], since = time.monotonic() - since, time.monotonic()
         finally:
             progress.end()
         return is_whole and len(known.done) == len(tuning.problems)
@@ -329,7 +341,7 @@ class FleetDevices:
     def _release(self, job: MeasureJob) -> None:
         """Give the devices back. One that does not hear of it gives itself back when nobody hands it anything."""
         futures = [
-            self.client.submit(release_task, key=f"aot-release-{worker.name}-{time.monotonic_ns()}", **_there(worker))
+            self.client.submit(release_task, key=f"aot-release-{worker.name}-{time.monotonic_ns()}", **_alone(worker))
             for worker in self.engine.fitting(job).values()
         ]
         end = time.monotonic() + RELEASE_S

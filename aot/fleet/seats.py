@@ -147,7 +147,10 @@ class DeviceSeat:
         self._device, self._machine, self._folder, self._poll_s = device, machine, folder, poll_s
         self._bundle = ""
         self._problems: tuple[AnyProblem, ...] = ()
-        self._number = self._offset = 0
+        self._lock = threading.RLock()
+        """Held by whoever hands a portion to the run, or ends it: two may wait for theirs."""
+        self._run = self._number = self._offset = 0
+        """Of the run, of the portion that it was handed last, 0 where there is none, and what was read of its log."""
         self._measured: set[int] = set()
         """Problems that were asked for: who asks again does not believe what was measured."""
 
@@ -176,40 +179,48 @@ class DeviceSeat:
         Raises:
             FleetError: the run ended before it was done, or nobody wants it any more.
         """
-        if task.digest != self._bundle:
-            return MeasureResult(b"", lacks_bundle=True)
+        with self._lock:
+            if task.digest != self._bundle:
+                return MeasureResult(b"", lacks_bundle=True)
+            run, number = self._hand_over(task)
+        log = self._wait(run, number, report)
+        return MeasureResult(self._results([self._problems[i] for i in task.portion.problems]), log)
+
+    def _hand_over(self, task: MeasureTask) -> tuple[int, int]:
+        """Hand a portion to the run, which is started where there is none; return the numbers of both."""
         if not self._number:  # a run of another client, or one that was told to end, must not be taken for ours
             self._end_run()
-        if not self._number or not self._device.status(self._offset).running:
+        if not self._number or not self._device.status(0).running:
             self._device.start([FEED, *task.words])
-            self._number, self._offset = 0, 0
+            self._run, self._number, self._offset = self._run + 1, 0, 0
         self._number += 1
         problems = set(task.portion.problems)
         self._device.hand_over(
             replace(task.portion, number=self._number, anew=tuple(sorted(problems & self._measured)))
         )
         self._measured |= problems
-        log = self._wait(report)
-        return MeasureResult(self._results([self._problems[i] for i in task.portion.problems]), log)
+        return self._run, self._number
 
-    def _wait(self, report: Callable[[str], bool]) -> str:
-        """Wait until the run has done its portion; return what it said."""
+    def _wait(self, run: int, number: int, report: Callable[[str], bool]) -> str:
+        """Wait until a run has done a portion; return what it said meanwhile."""
         said, log = 0.0, ""
         while True:
             state = persist(lambda: self._device.status(self._offset), _unsaid)
-            log, self._offset = log + state.log, state.offset
-            if state.portion >= self._number:
+            log, self._offset = log + state.log, max(state.offset, self._offset)
+            is_other = self._run != run
+            if state.portion >= number and not is_other:
                 return log
-            if not state.running:
-                self._number = 0
-                if state.exit_code == 0:  # its time is over
+            if not state.running or is_other:
+                self._number = self._number if is_other else 0
+                if state.exit_code == 0 and not is_other:  # its time is over
                     return log
                 raise FleetError(f"the run on {self._device.place} ended: {log[-1000:] or 'it said nothing'}")
             # The run itself kills what hangs in it: while it runs, this worker lives.
             if time.monotonic() - said >= REPORT_S:
                 said = time.monotonic()
                 if not report("measures"):
-                    self._end_run()
+                    with self._lock:
+                        self._end_run()
                     raise FleetError("the client wants it no more")
             time.sleep(self._poll_s)
 
@@ -231,11 +242,12 @@ class DeviceSeat:
 
     def release(self) -> None:
         """Give the device back: what it measured stays."""
-        if self._number:
-            self._number += 1
-            with suppress(AotError, OSError):
-                self._device.hand_over(Portion(self._number, is_end=True))
-            self._number = 0
+        with self._lock:
+            if self._number:
+                self._number += 1
+                with suppress(AotError, OSError):
+                    self._device.hand_over(Portion(self._number, is_end=True))
+                self._number = 0
 
     def close(self) -> None:
         """End what goes on."""

@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 
     from aot.tune.device import Device
 
-POLL_S, SSH_POLL_S = 0.2, 2.0
+POLL_S, SSH_POLL_S = 0.1, 2.0
 """Between two looks at a run: here, and over a link, which takes a process each time."""
+DEVICE_SEATS = 2
+"""A portion that a device measures, and the next, which its run begins when it has done that one."""
 FOLDER = Path("build/worker")
 """Where a worker keeps what it has made and measured, below the working directory."""
 
@@ -91,7 +93,7 @@ def device_post(name: str, device: Device, folder: Path, poll_s: float = POLL_S)
     if machine.gpu_error:
         raise FleetError(f"{name} has no usable GPU: {machine.gpu_error}; leave it out, or mend its driver")
     seat = DeviceSeat(device, machine, folder, poll_s)
-    return Post(name, of_device(machine, device.place), 1, seat)
+    return Post(name, of_device(machine, device.place), DEVICE_SEATS, seat)
 
 
 def posts_of(offer: Offer, say: Callable[[str], None]) -> list[Post]:

@@ -6,7 +6,8 @@
 from the repository's root, with aot-kernels[fleet] installed. Every pair of a kernel and a problem is timed in each run
 (`--strategy exhaustive`). Two runs with one GPU tell the noise: the ratio of two times of a pair. A fleet's times are
 held against those of the first run likewise; GPUs of one kind run at slightly different clocks, which is in it. A long
-campaign is measured once with one GPU, `--gpus 1,2,4 --noise 1.04`, where the noise is known of a short one.
+campaign is measured once with one GPU, `--gpus 1,2,4 --noise 1.04`, where the noise is known of a short one. What a
+fleet does where workers are lost is research.bench.fleet_faults.
 
 Exit code 0 if the median ratio of each fleet is within the 95% of the two runs that lie nearest to 1, else 1.
 """
@@ -33,6 +34,8 @@ from aot.select.times.record import from_store
 WORDS = ("--strategy", "exhaustive", "--no-reference")
 FINAL_ROUNDS = 2
 """Rounds from which on a time is one of the final ones; a screening is one round."""
+Times = dict[tuple[object, ...], float]
+"""Of pairs of a kernel and a problem, in microseconds."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class Run:
 
     gpus: int
     wall_s: float
+    parts_s: dict[str, float]
+    """Until the first result, then of verifying, then of measuring."""
     times_as_fast: float
     num_pairs: int
     median_ratio: float
@@ -50,8 +55,8 @@ class Run:
     drivers: tuple[str, ...]
 
 
-def measure(bundle: Path, gpus: tuple[str, ...], folder: Path) -> tuple[float, Path]:
-    """Measure a bundle on some GPUs; return the seconds and the store."""
+def measure(bundle: Path, gpus: tuple[str, ...], folder: Path) -> tuple[float, dict[str, float], Path]:
+    """Measure a bundle on some GPUs; return the seconds, those of its parts, and the store."""
     results = folder / "results.sqlite"
     with open_fleet(LOCAL, None, Offer(folder / "worker", gpus=gpus), lambda text: print(f"  {text}")) as fleet:
         while len(fleet.devices.client.scheduler_info()["workers"]) < len(gpus):
@@ -63,29 +68,32 @@ def measure(bundle: Path, gpus: tuple[str, ...], folder: Path) -> tuple[float, P
         seconds = time.monotonic() - start
     if code:
         raise SystemExit(f"measuring on {len(gpus)} GPUs ended with exit code {code}")
-    return seconds, results
+    return seconds, dict(fleet.devices.seconds), results
 
 
-def times_of(results: Path) -> dict[tuple[object, ...], float]:
+def times_of(results: Path) -> Times:
     """Return the final times of a store, in microseconds."""
     found = from_store(results).measurements
     return {x.place: x.median_us for x in found if x.ok and x.num_rounds >= FINAL_ROUNDS}
 
 
-def compared(gpus: int, seconds: float, results: Path, first: tuple[float, dict[tuple[object, ...], float]]) -> Run:
-    """Hold a run against the first."""
-    times = times_of(results)
-    logs = [math.log(times[place] / us) for place, us in first[1].items() if place in times]
+def agreement(times: Times, first: Times) -> tuple[int, float, float]:
+    """Compare two runs' times of the pairs that both have; return their number, the median ratio and `spread_95`."""
+    logs = [math.log(times[place] / us) for place, us in first.items() if place in times]
     spread = sorted(map(abs, logs))[math.ceil(0.95 * len(logs)) - 1]
+    return len(logs), math.exp(statistics.median(logs)), math.exp(spread)
+
+
+def compared(gpus: int, seconds: float, parts: dict[str, float], results: Path, first: tuple[float, Times]) -> Run:
+    """Hold a run against the first."""
     with read_store(results) as store:
         conditions = store.all_conditions()
     return Run(
         gpus,
         seconds,
+        parts,
         first[0] / seconds,
-        len(logs),
-        math.exp(statistics.median(logs)),
-        math.exp(spread),
+        *agreement(times_of(results), first[1]),
         conditions[0].device,
         tuple(sorted({x.driver for x in conditions})),
     )
@@ -105,12 +113,12 @@ def main() -> int:
     if counts[: len(alone)] != alone or max(counts) > len(own):
         parser.error(f"--gpus {values.gpus}: expected {alone} first, and no more than the {len(own)} GPUs of this host")
     runs: list[Run] = []
-    first: tuple[float, dict[tuple[object, ...], float]] | None = None
+    first: tuple[float, Times] | None = None
     for count in counts:
         with tempfile.TemporaryDirectory(prefix="aot-fleet-bench-") as scratch:
-            seconds, results = measure(values.bundle, own[:count], Path(scratch))
+            seconds, parts, results = measure(values.bundle, own[:count], Path(scratch))
             first = first or (seconds, times_of(results))
-            runs.append(compared(count, seconds, results, first))
+            runs.append(compared(count, seconds, parts, results, first))
             if values.results:
                 shutil.copyfile(results, values.results)
         print(json.dumps(asdict(runs[-1])))

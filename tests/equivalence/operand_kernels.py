@@ -20,9 +20,9 @@ from aot.core.target import Target, load_target
 from aot.families import rows_families_of
 from aot.families.simt import FAMILY as FALLBACK
 from aot.kinds.rows.candidate import RowKernelKey
+from aot.kinds.rows.catalogue import row_operation
 from aot.kinds.rows.dispatch import RowColumn, RowSection, RowStep, RowTable
 from aot.kinds.rows.kernel import RowKernel
-from aot.kinds.rows.operation import RowOperation as Row
 from aot.package.manifest import Manifest, device_table, from_json, to_json
 from tests.compiling import EVERY, compile_kernels
 from tests.golden.manifest import as_compiled, golden_manifest, with_table
@@ -39,6 +39,10 @@ UNALIGNED = gemm_candidate("mma_sync", 16, 16, schedule="a2k4", split_k=2, **SHA
 
 def in_atoms(tile_m, tile_n, schedule="clc", **fields):
     return gemm_candidate("sm100_block_scale", tile_m, tile_n, schedule=schedule, **fields)
+
+
+def grouped_in_atoms(tile_m, tile_n, schedule="clc", **fields):
+    return gemm_candidate("sm100_grouped_block_scale", tile_m, tile_n, schedule=schedule, **fields)
 
 
 KERNELS = {
@@ -59,6 +63,9 @@ KERNELS = {
         (Op.NVFP4_BF16_KK_RESIDUAL, in_atoms(256, 128, swap_ab=True, **PAIR)),
         (Op.MXFP8_BF16_KK_GELU_TANH, in_atoms(128, 64, swap_ab=True)),
         (Op.NVFP4_BF16_KK_SWIGLU, in_atoms(256, 128, **PAIR)),
+        (Op.NVFP4_BF16_KK_GROUPED, grouped_in_atoms(128, 64, "static", cluster_m=2)),
+        (Op.NVFP4_BF16_KK_GROUPED_SWIGLU, grouped_in_atoms(256, 128, **PAIR)),
+        (Op.MXFP8_BF16_KK_GROUPED, grouped_in_atoms(128, 192)),
     ],
     "h200": [
         (Op.E4M3_BF16_KK, operands.sm90(64, 16, swap_ab=True)),
@@ -108,6 +115,10 @@ MORE = {
         (Op.MXFP8_BF16_KK_RESIDUAL, in_atoms(256, 64, **PAIR)),
         (Op.NVFP4_BF16_KK_GEGLU, in_atoms(128, 192, "static")),
         (Op.MXFP8_BF16_KK_SWIGLU, in_atoms(128, 64, cluster_n=2)),
+        (Op.NVFP4_BF16_KK_GROUPED, grouped_in_atoms(256, 192, **PAIR)),
+        (Op.NVFP4_BF16_KK_GROUPED_SWIGLU, grouped_in_atoms(128, 128, cluster_n=2)),
+        (Op.MXFP8_BF16_KK_GROUPED, grouped_in_atoms(256, 64, "static", **PAIR)),
+        (Op.MXFP8_BF16_KK_GROUPED_SWIGLU, grouped_in_atoms(128, 64, "static")),
     ],
     "h200": [
         (Op.BF16_KK_RESIDUAL, gemm_candidate("sm90_cluster_split_k", 64, 96, split_k=2, **SHARED_K)),
@@ -129,15 +140,15 @@ MORE = {
 FALLBACKS = (Op.E4M3_BF16_BLOCK_KK, Op.E4M3_BF16_BLOCK_KK_GATHERED_SWIGLU)
 """Of which every target has the fallback, and a Thor nothing else."""
 ROWS = {
-    Row.BF16_RMS_NORM: ("row_registers_256x1_v8x2", "row_looped_512x1_v8x2"),
-    Row.BF16_E4M3_LAYER_NORM: ("row_registers_128x2_v8x4",),
-    Row.BF16_SILU_MUL: ("row_registers_128x1_v8x2",),
-    Row.FP16_ROTARY: ("row_rotary_8x16_v8x1",),
-    Row.BF16_E4M3_BLOCK_QUANTIZE: ("row_registers_16x8_v8x1",),
-    Row.BF16_NVFP4_QUANTIZE: ("row_registers_128x1_v8x2",),
-    Row.BF16_MXFP8_QUANTIZE: ("row_registers_256x1_v8x1",),
-    Row.BF16_NVFP4_RMS_NORM: ("row_registers_256x1_v8x2", "row_looped_512x1_v8x2"),
-    Row.BF16_MXFP8_SILU_MUL: ("row_registers_128x1_v8x2",),
+    "bf16_rms_norm": ("row_registers_256x1_v8x2", "row_looped_512x1_v8x2"),
+    "bf16_e4m3_layer_norm": ("row_registers_128x2_v8x4",),
+    "bf16_silu_mul": ("row_registers_128x1_v8x2",),
+    "fp16_rotary": ("row_rotary_8x16_v8x1",),
+    "bf16_e4m3_block_quantize": ("row_registers_16x8_v8x1",),
+    "bf16_nvfp4_quantize": ("row_registers_128x1_v8x2",),
+    "bf16_mxfp8_quantize": ("row_registers_256x1_v8x1",),
+    "bf16_nvfp4_rms_norm": ("row_registers_256x1_v8x2", "row_looped_512x1_v8x2"),
+    "bf16_mxfp8_silu_mul": ("row_registers_128x1_v8x2",),
 }
 """Candidates of operations on rows, beside the fallback of each."""
 
@@ -164,7 +175,8 @@ def keys(target):
 def row_keys():
     """List the kernels of operations on rows, a fallback of each operation in front; every target has the same."""
     found = []
-    for operation, names in ROWS.items():
+    for tag, names in ROWS.items():
+        operation = row_operation(tag)
         families = rows_families_of(operation, load_target("h200"))
         candidates = [x for family in families for x in family.candidates(operation, None)]
         fallback = next(x for x in candidates if x.family == "row_scalar")

@@ -173,6 +173,11 @@ def manifest() -> dict[str, Any]:
     return values
 
 
+def row_kernels() -> list[dict[str, Any]]:
+    """List the kernels of operations on rows, which are behind those of products and say what they ask of a problem."""
+    return [kernel for kernel in manifest()["kernels"] if "limits" in kernel]
+
+
 @cache
 def library_of_manifest() -> ctypes.CDLL:
     """Load the library, whose answers the manifest puts into words.
@@ -182,7 +187,6 @@ def library_of_manifest() -> ctypes.CDLL:
     """
     library = _library.library()
     expected = [manifest()["version"], *(kernel["name"] for kernel in manifest()["kernels"])]
-    expected += [kernel["name"] for kernel in manifest()["row_kernels"]]
     expected += [table["target"] for table in manifest()["tables"]]
     names = [library.aot_gemm_kernel_name(i) for i in range(library.aot_gemm_num_kernels())]
     names += [library.aot_rows_kernel_name(i) for i in range(library.aot_rows_num_kernels())]
@@ -248,8 +252,8 @@ def info() -> Info:
         table_reason=reason,
         choices_sha256=None if table is None else _library.choices(),
         misses_file=misses_file,
-        kernels=tuple(kernel["name"] for kernel in values["kernels"]),
-        row_kernels=tuple(kernel["name"] for kernel in values["row_kernels"]),
+        kernels=tuple(kernel["name"] for kernel in values["kernels"] if "limits" not in kernel),
+        row_kernels=tuple(kernel["name"] for kernel in row_kernels()),
         states=_states.counts(values),
         toolchain=values["toolchain"],
         library_bytes={x.name: x.num_bytes for x in folder.recorded().values() if ".so" in x.name},

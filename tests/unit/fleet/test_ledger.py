@@ -1,5 +1,7 @@
 """Tasks and workers, on a clock of the test's own."""
 
+from dataclasses import replace
+
 from aot.fleet.ledger import Ledger, Limits
 
 LIMITS = Limits(silence_s=10.0, slow_ratio=3.0, slow_s=5.0, max_losses=2)
@@ -127,3 +129,31 @@ def test_a_result_that_no_longer_counts_is_made_again():
     assert ledger.next(1.0) == []
     assert ledger.finish(second.number, 2.0)
     assert ledger.is_over
+
+
+def test_a_worker_that_does_one_task_at_a_time_holds_its_next_while_there_are_more_than_workers():
+    ledger = Ledger(replace(LIMITS, is_serial=True), "abcdefgh")
+    ledger.set_workers({"x": 2, "y": 2})
+    first = ledger.next(0.0)
+    assert given(first) == [("a", "x"), ("b", "y")]  # neither has shown yet that it can
+    ledger.finish(first[0].number, 1.0)
+    assert given(ledger.next(1.0)) == [("c", "x"), ("d", "x")]
+    ledger.finish(first[1].number, 1.0)
+    second = ledger.next(1.0)
+    assert given(second) == [("e", "y"), ("f", "y")]
+    ledger.finish(second[0].number, 2.0)
+    assert ledger.next(2.0) == []  # g and h are left for whoever has nothing
+    ledger.finish(second[1].number, 3.0)
+    assert given(ledger.next(3.0)) == [("g", "y")]
+    assert {x.task for x in ledger.set_workers({"y": 2})} == {"c", "d"}
+    assert given(ledger.next(4.0)) == [("d", "y")]
+
+
+def test_what_a_silent_worker_holds_goes_to_others_together():
+    ledger = Ledger(replace(LIMITS, is_serial=True), "abcdef")
+    ledger.set_workers({"x": 2, "y": 1})
+    first = ledger.next(0.0)
+    ledger.finish(first[0].number, 1.0)
+    assert given(ledger.next(1.0)) == [("c", "x"), ("d", "x")]
+    ledger.heard(first[1].number, 11.0)
+    assert {x.task for x in ledger.overdue(11.5)} == {"c", "d"}
