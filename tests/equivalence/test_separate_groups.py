@@ -21,6 +21,7 @@ from aot.families.simt import FAMILY as FALLBACK
 from aot.kinds.gemm.edge_shapes import shape_of
 from aot.kinds.trials import trial_of
 from aot.measure.verify import EdgeCase, Verifier
+from tests.compiling import EVERY
 from tests.emulated import emulated_set
 from tests.equivalence.operand_kernels import grouped_in_atoms
 from tests.runtime import test_grouped_kernels as groups
