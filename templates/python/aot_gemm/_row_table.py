@@ -9,9 +9,10 @@ from . import _library, _row_request, errors
 from ._catalogue import BLOCK_FORMATS, ROW_CATALOGUE, RowRow
 from ._dtypes import dtype_name
 from ._enumerations import BITS, PAIRS, SCALE_BLOCK, TIERS
-from ._manifest import library_of_manifest, manifest
+from ._library import Library
+from ._manifest import compare_with_manifest, manifest_in, manifest_of
 from ._rows import GRANULARITIES, format_scales
-from ._states import state_text
+from ._states import of_pack, state_text
 from ._table import extent_of, table_of
 
 FUNCTIONS = tuple(dict.fromkeys(row.function for row in ROW_CATALOGUE))
@@ -46,6 +47,8 @@ class RowPlan:
     """The least time by the bandwidth of the table's target, with a cold L2; None of no rows."""
     target: str
     """The target of the table that answered: the one of the current GPU, or the one asked for."""
+    pack: str
+    """The distribution that has the kernel: this package, or a pack."""
 
 
 def _row_of(function: str, dtype: Any, out_dtype: Any, granularity: Any) -> RowRow:
@@ -92,21 +95,23 @@ def _num_bytes(row: RowRow, rows: int, cols: int) -> int:
     return (x + BITS[row.y] * rows * cols) // 8 + scales
 
 
-def _step_of(table: int, section: int, index: int) -> tuple[dict[str, Any], int]:
+def _step_of(library: Library, table: int, section: int, index: int) -> tuple[dict[str, Any], int]:
     """Return a step of the table, and the upper edge of its columns.
 
     Raises:
         CorruptLibraryError: the manifest has no such step.
     """
     try:
-        for column in manifest()["tables"][table]["row_table"]["sections"][section]["columns"]:
+        tables = manifest_in(library.folder)["tables"]
+        for column in tables[table]["row_table"]["sections"][section]["columns"]:
             if index < len(column["steps"]):
                 return column["steps"][index], column["cols"]
             index -= len(column["steps"])
     except LookupError:
         pass
     raise errors.CorruptLibraryError(
-        f"{_library.LIBRARY} answers from a place that its manifest does not have; reinstall the package"
+        f"{library.folder.path_of(library.folder.library)} answers from a place that its manifest does not have; "
+        "reinstall the package"
     )
 
 
@@ -146,14 +151,16 @@ def plan_rows(
     """
     rows, cols = extent_of("rows", rows), extent_of("cols", cols)
     row = _row_of(function, dtype, out_dtype, granularity)
-    library = library_of_manifest()
-    number = library.aot_rows_operation(row.tag.encode())
-    found = _library.binding()["rows_plan"](number, rows, cols, table_of(target))
+    library = next(x for x in _library.libraries() if x.has_rows(row.tag))
+    compare_with_manifest(library)
+    manifest = manifest_in(library.folder)
+    number = library.c.aot_rows_operation(row.tag.encode())
+    found = library.binding["rows_plan"](number, rows, cols, table_of(library, target))
     kernel, tier, table = found["kernel"], found["tier"], found["table"]
     is_grid = TIERS[tier] == "grid"
-    step, edge = _step_of(table, found["section"], found["index"]) if is_grid else (None, 0)
+    step, edge = _step_of(library, table, found["section"], found["index"]) if is_grid else (None, 0)
     is_timed = step is not None and edge == cols and _tells(step, rows)
-    values = manifest()["tables"][table]
+    values = manifest["tables"][table]
     return RowPlan(
         function=function,
         rows=rows,
@@ -161,14 +168,15 @@ def plan_rows(
         dtype=row.x,
         out_dtype=row.y,
         operation=row.tag,
-        kernel=manifest()["row_kernels"][kernel]["name"],
-        state=manifest()["row_kernels"][kernel]["state"],
+        kernel=manifest["row_kernels"][kernel]["name"],
+        state=manifest["row_kernels"][kernel]["state"],
         tier=TIERS[tier],
         bucket=None if step is None else (step["rows"], edge),
         time_us=step["time_us"] if step is not None and is_timed else None,
         provenance=step["provenance"] if step is not None and is_timed else None,
         roofline_us=1e6 * _num_bytes(row, rows, cols) / values["bandwidth_bytes_per_s"] if rows and cols else None,
         target=values["target"],
+        pack=manifest["package"],
     )
 
 
@@ -177,13 +185,14 @@ def explain_rows(function: str, rows: int, cols: int, dtype: Any = "bfloat16", *
     got = plan_rows(function, rows, cols, dtype, **options)
     into = "" if got.out_dtype == got.dtype else f" to {got.out_dtype}"
     what = f"{got.function} of {got.dtype}{into}, rows {got.rows} cols {got.cols}"
-    lines = [f"{what}, on {manifest()['arch']}, by the table of {got.target}"]
+    manifest = manifest_of(got.pack)
+    lines = [f"{what}, on {manifest['arch']}, by the table of {got.target}{of_pack(got.pack)}"]
     if got.bucket is None:
         lines += ["  fallback: the table's kernel here takes no such number of columns"]
     else:
         lines += [f"  bucket     up to rows {got.bucket[0]} cols {got.bucket[1]}"]
     lines += [f"  kernel     {got.kernel}"]
-    lines += [f"  state      {state_text(manifest(), got.kernel, got.state)}"]
+    lines += [f"  state      {state_text(manifest, got.kernel, got.state)}"]
     if got.time_us is not None and got.bucket is not None:
         origin = got.provenance if got.provenance == "measured" else f"{got.provenance}, not measured"
         lines += [f"  time       {got.time_us:.2f} us at the bucket's edge, rows {got.bucket[0]}, {origin}"]
