@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from aot.core.element import ElementType
+from aot.core.operation import Operation
 from aot.package.build import read_templates, write
 from aot.package.file_set import FileSet
 from aot.package.pack import PackFor, render_api, render_pack
@@ -20,8 +22,10 @@ from tests.runtime import host
 from tests.runtime.rows import with_rows
 
 ROOT = Path(__file__).parents[2]
-OURS, OTHERS, MINE, WIDE = "aot-gemm-sm90a", "aot-gemm-sm110a", "zz-gemm", "aot-gemm-sm90a-wide"
-"""Packs for the recorder's GPU, for another, of a user, which by its name would come last; and one of more operations.
+OURS, OTHERS, MINE = "aot-gemm-sm90a", "aot-gemm-sm110a", "zz-gemm"
+WIDE, HALF = "aot-gemm-sm90a-wide", "aot-gemm-sm90a-half"
+"""Packs for the recorder's GPU, for another, and of a user, which by its name would come last; one of more operations,
+and one of float16 alone.
 
 The others have products of bfloat16 alone, whose tables have sizes such as 16 x 4096 x 4096."""
 
@@ -81,6 +85,8 @@ aot_gemm.preload()
 
 
 def manifest_of(name, arch="sm_90a"):
+    if name == HALF:
+        return replace(host.random_manifest(2, [Operation.of(ElementType.FLOAT16)]), package=name, arch=arch)
     if name == WIDE:
         return replace(with_rows(host.random_manifest()), package=name, arch=arch)
     return replace(golden_manifest(), package=name, arch=arch)
@@ -107,7 +113,7 @@ def distribute(site, name, version, entry_points=""):
 def built(tmp_path_factory):
     """Give the folders of three packs' files."""
     folders = {}
-    for name, arch in ((OURS, "sm_90a"), (OTHERS, "sm_110a"), (MINE, "sm_90a"), (WIDE, "sm_90a")):
+    for name, arch in ((OURS, "sm_90a"), (OTHERS, "sm_110a"), (MINE, "sm_90a"), (WIDE, "sm_90a"), (HALF, "sm_90a")):
         manifest, folder = manifest_of(name, arch), tmp_path_factory.mktemp(name)
         library = host.compile_library(manifest, folder / "project", binding=True)
         write(python_of(render_pack(manifest, PackFor("aot-gemm"), read_templates())), folder / "pack")
@@ -213,13 +219,13 @@ def test_a_pack_that_answers_for_tuned_sizes_leaves_the_others_to_the_next(site,
 
 
 def test_a_pack_that_answers_for_tuned_sizes_has_the_rest_too_where_no_other_does(site, built):
-    mine = install(site, built[MINE])
+    mine, half = install(site, built[MINE]), install(site, built[HALF])
     change(mine, "pack.json", answers="tuned")
-    found, packs = calls(site, mine)
-    assert packs == [MINE]
-    assert [found[x] for x in ("an untuned size", "a tuned size")] == [by(MINE)] * 2
-    (refused,) = found["float16"]
-    assert refused.startswith("refused: linear: this wheel has no kernels for fp16; it has bf16, none of these types")
+    found, packs = calls(site, mine, half)
+    assert packs == [MINE, HALF]
+    (refused,) = found.pop("rms_norm")
+    assert refused.startswith("refused: rms_norm: this wheel has no kernels for bf16_rms_norm; of rms_norm it has none")
+    assert found == dict.fromkeys(found, by(MINE)) | {"float16": by(HALF)}
 
 
 def test_the_hash_of_choices_is_of_all_packs_in_their_order(site, built):

@@ -109,8 +109,8 @@ def test_what_a_plan_refuses(package, arguments, options, error, text):
 
 
 def test_a_library_whose_row_kernels_are_others_is_refused(package, monkeypatch):
-    values = package._manifest.manifest()
+    values, (library,) = package._manifest.manifest(), package._library.libraries()
     others = [{**kernel, "name": f"{kernel['name']}_other"} for kernel in values["row_kernels"]]
-    monkeypatch.setattr(package._manifest, "manifest", lambda: {**values, "row_kernels": others})
+    monkeypatch.setattr(package._manifest, "manifest_in", lambda _: {**values, "row_kernels": others})
     with pytest.raises(package.CorruptLibraryError, match="or names others; reinstall the package"):
-        package._manifest.library_of_manifest.__wrapped__()
+        package._manifest.compare_with_manifest.__wrapped__(library)
