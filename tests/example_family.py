@@ -1,4 +1,4 @@
-"""The examples of families and targets in packages of their own, installed by their path where tests find them."""
+"""The examples of families, operations and targets, installed by their path where tests find them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from aot.compile import sources
 from aot.core import target
 from aot.families import family_named
 from aot.families._entry_points import registrations
+from aot.kinds.registry import all_operations
+from aot.kinds.rows import catalogue
 from tests import native
 from tests.compiling import end_compilers
 
@@ -23,7 +25,8 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 def forget_families():
     """Look for entry points anew."""
     of_families = (registrations, family_named, sources.family_sources, sources.family_imports, sources._files_outside)
-    for found in (*of_families, target.load_target, target._outside):
+    of_rows = (catalogue.outside_entries, catalogue.row_operations, all_operations, sources.code_sources)
+    for found in (*of_families, *of_rows, target.load_target, target._outside):
         found.cache_clear()
 
 

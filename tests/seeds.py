@@ -41,8 +41,8 @@ from aot.core.tile_order import TileOrder
 from aot.families import family_of
 from aot.kinds.gemm.tuned import TunedKernel
 from aot.kinds.rows.candidate import RowKernelKey, row_candidate
+from aot.kinds.rows.catalogue import row_operation
 from aot.kinds.rows.dispatch import fallback_table
-from aot.kinds.rows.operation import RowOperation
 from aot.kinds.rows.tuned import TunedRowKernel
 from aot.measure import tuning_set
 from aot.measure.store import open_store
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 GOLDEN = golden_manifest()
-ROWS = with_rows(GOLDEN, (RowOperation.BF16_RMS_NORM,))
+ROWS = with_rows(GOLDEN, (row_operation("bf16_rms_norm"),))
 
 
 @dataclass(frozen=True)
@@ -138,10 +138,10 @@ SELECTION = selection.Selection(
     "h100",
     selection.Stepped(
         (
-            RowKernelKey(RowOperation.BF16_SILU_MUL, row_candidate("row_scalar", 256, 1, 1, 4)),
-            RowKernelKey(RowOperation.BF16_SILU_MUL, row_candidate("row_registers", 128, 1, 8, 1)),
+            RowKernelKey(row_operation("bf16_silu_mul"), row_candidate("row_scalar", 256, 1, 1, 4)),
+            RowKernelKey(row_operation("bf16_silu_mul"), row_candidate("row_registers", 128, 1, 8, 1)),
         ),
-        fallback_table([RowOperation.BF16_SILU_MUL] * 2),
+        fallback_table([row_operation("bf16_silu_mul")] * 2),
     ),
 )
 

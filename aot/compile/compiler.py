@@ -27,9 +27,9 @@ from tqdm import tqdm
 
 from aot.compile.artifact import PTX_NAME, Artifact, CompileFailure
 from aot.compile.binary import launcher_sha256, write_binary
-from aot.compile.kinds import OBJECT_NAME, RESULT_NAME, described, read_artifact
+from aot.compile.kinds import OBJECT_NAME, RESULT_NAME, code_of, described, read_artifact
 from aot.compile.process_pool import Died, Pool
-from aot.compile.sources import family_sources, sources_changed
+from aot.compile.sources import code_sources, family_sources, sources_changed
 from aot.core.candidate import Accepted, KernelKey
 from aot.core.constraints import one_line
 from aot.core.errors import REPAIR, CompileError, DependencyError, ResourceError, is_of_the_machine
@@ -95,6 +95,8 @@ class ArtifactStore:
             "toolchain": _made_by(key),
             "sources": family_sources(key.candidate.family),
         }
+        code = code_of(key.operation)
+        inputs |= {"code": code_sources(code)} if code else {}
         digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
         return self.root / digest[:2] / digest[2:]
 
@@ -230,7 +232,7 @@ def compile_one(key: AnyKey, target: Target, root: Path, workplace: Path) -> Com
         except Exception as error:  # noqa: BLE001 - whatever the compiler raises is judged
             outcome, is_stored = _judge(error, key, round(time.process_time() - start, 3), workplace)
             result = {"failure": outcome.failure.reason if outcome.failure else ""}
-        if sources_changed(key.candidate.family):
+        if sources_changed(key.candidate.family, code_of(key.operation)):
             return Compiled(changed=True)
         if is_stored:
             _store(scratch, directory, {**result, "seconds": round(time.process_time() - start, 3)})

@@ -14,14 +14,14 @@ from aot.core.operation import KIND as GEMM
 from aot.families import any_family_of, family_of, rows_family_of, signature
 from aot.kinds.registry import kind_of
 from aot.kinds.rows.operation import KIND as ROWS
-from aot.kinds.rows.signature import row_signature_of
+from aot.kinds.rows.operation import RowOperation
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from aot.core.candidate import KernelKey, Resources
     from aot.core.target import Target
-    from aot.core.work import AnyKey
+    from aot.core.work import AnyKey, AnyOperation
     from aot.kinds.rows.candidate import RowKernelKey
 
 OBJECT_NAME = "kernel.o"
@@ -83,12 +83,17 @@ def _of_rows(key: RowKernelKey, target: Target, resources: Resources) -> dict[st
     """Return the same of a kernel of an operation on rows."""
     del target, resources
     limits = rows_family_of(key.candidate).limits(key.candidate, key.operation)
-    return {"signature": row_signature_of(key.operation), "limits": limits}
+    return {"signature": key.operation.signature, "limits": limits}
 
 
 _OWN: Mapping[str, Callable[[Any, Target, Resources], dict[str, Any]]] = MappingProxyType(
     {GEMM: _of_product, ROWS: _of_rows}
 )
+
+
+def code_of(operation: AnyOperation) -> str:
+    """Return the device code that an operation brings along, as `module:function`; empty where its families have it."""
+    return operation.function.arithmetic if isinstance(operation, RowOperation) else ""
 
 
 def read_artifact(directory: Path, key: AnyKey, num_sms: int) -> Artifact[Any] | CompileFailure | None:

@@ -67,10 +67,23 @@ def _files_outside(family: str) -> dict[str, Path]:
     found = registrations().get(family)
     if found is None or found.distribution == OWN:
         return {}
-    top = found.entry.module.partition(".")[0]
+    return files_of_package(found.entry.module, found.source)
+
+
+def files_of_package(module: str, source: str) -> dict[str, Path]:
+    """List the files of the package that a module is in, by their places.
+
+    Args:
+        module: its name.
+        source: what messages call the place that names it.
+
+    Raises:
+        CompileError: there is no such package.
+    """
+    top = module.partition(".")[0]
     spec = find_spec(top)
     if spec is None or not spec.origin:
-        raise CompileError(f"{found.source}: no package {top!r}, whose files its kernels are made of")
+        raise CompileError(f"{source}: no package {top!r}, whose files its kernels are made of")
     folders = [Path(x) for x in spec.submodule_search_locations or ()]
     if not folders:
         return {Path(spec.origin).name: Path(spec.origin)}
@@ -105,6 +118,22 @@ def family_sources(family: str, folder: Path = FAMILIES) -> str:
     return hashlib.sha256("\n".join([own, *outside]).encode()).hexdigest() if outside else own
 
 
-def sources_changed(family: str) -> bool:
-    """Say whether the sources of a family are others now than when this process first hashed them."""
-    return family_sources.__wrapped__(family) != family_sources(family)
+@cache
+def code_sources(code: str) -> str:
+    """Hash the module of device code that an operation names as `module:function`, and what it imports of families.
+
+    Of code of another distribution, all files of its package are hashed. Empty where the operation names none.
+    """
+    if not code:
+        return ""
+    module, modules = code.partition(":")[0], _modules(FAMILIES)
+    if module in modules:
+        return _hash_of({module}, modules)
+    files = (f"{name}:{sha256_of(path)}" for name, path in sorted(files_of_package(module, code).items()))
+    return hashlib.sha256("\n".join(files).encode()).hexdigest()
+
+
+def sources_changed(family: str, code: str = "") -> bool:
+    """Say whether the sources of a family, or of an operation's code, are others than when they were first hashed."""
+    is_of_code = code_sources.__wrapped__(code) != code_sources(code)
+    return is_of_code or family_sources.__wrapped__(family) != family_sources(family)

@@ -130,8 +130,8 @@ class Kind(ABC, Generic[P_co, K_co]):
 
     name: str
     axes: tuple[Axis, ...]
-    operations: tuple[AnyOperation, ...]
-    """Its catalogue, in the order of a table's sections."""
+    own_operations: tuple[AnyOperation, ...]
+    """What of its catalogue is ours."""
     problem_type: type[P_co]
     """A dataclass of the operation and a field for each axis."""
     key_type: type[K_co]
@@ -143,6 +143,11 @@ class Kind(ABC, Generic[P_co, K_co]):
     """A dataclass of a compiled kernel, as a manifest holds it."""
     tuned_type: type[Any]
     """A dataclass that satisfies `Tuned`, made of a compiled kernel by `of(kernel, is_fallback=...)`."""
+
+    @property
+    def operations(self) -> tuple[AnyOperation, ...]:
+        """Return its catalogue, in the order of a table's sections."""
+        return self.own_operations
 
     @property
     def stated_axes(self) -> tuple[str, ...]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from aot.core.epilogue import Epilogue
 from aot.core.errors import OperationError
 from aot.core.operation import Operation
-from aot.kinds.registry import OPERATIONS
-from aot.kinds.rows.kind import ROWS
+from aot.kinds.registry import all_operations
+from aot.kinds.rows.catalogue import OWN_ROW_OPERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,7 +44,7 @@ PRESETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "int8": ("int8_*",),
         "attention": ("[bf][fp]16_??_batched",),
         "moe": tuple(f"[bf][fp]16_kk_{x}" for x in ("grouped", "grouped_swiglu", "gathered", "gathered_swiglu")),
-        "rows": tuple(x.tag for x in ROWS.operations),
+        "rows": tuple(x.tag for x in OWN_ROW_OPERATIONS),
     }
 )
 """Patterns of tags by the name of a preset; `[bf][fp]16` is `bf16` or `fp16`.
@@ -88,10 +88,10 @@ def _matching(word: str) -> set[str]:
         OperationError: it names nothing.
     """
     patterns = PRESETS.get(word, (word,))
-    found = {tag for tag in OPERATIONS if any(fnmatchcase(tag, pattern) for pattern in patterns)}
+    found = {tag for tag in all_operations() if any(fnmatchcase(tag, pattern) for pattern in patterns)}
     if found:
         return found
-    near = get_close_matches(word, [*PRESETS, *OPERATIONS], n=3)
+    near = get_close_matches(word, [*PRESETS, *all_operations()], n=3)
     hint = f"did you mean {' or '.join(near)}?" if near else "docs/operations.md lists them"
     raise OperationError(f"no operation is called {word!r}, and no preset; {hint}")
 
@@ -110,11 +110,11 @@ def all_named_operations(text: str) -> NamedOperations:
     if any(word in ("", "-") for word in words):
         raise OperationError(f"an empty name in {text!r}; write for example 'bf16_kk,bf16_kk_silu' or 'llama,-fp16_*'")
     includes = [word for word in words if not word.startswith("-")]
-    kept = set().union(*map(_matching, includes)) if includes else {*OPERATIONS}
+    kept = set().union(*map(_matching, includes)) if includes else {*all_operations()}
     kept -= {x for word in words if word.startswith("-") for x in _matching(word[1:])}
     if not kept:
         raise OperationError(f"{text!r} leaves no operation; exclude less")
-    return NamedOperations(tuple(x for tag, x in OPERATIONS.items() if tag in kept))
+    return NamedOperations(tuple(x for tag, x in all_operations().items() if tag in kept))
 
 
 def named_operations(text: str) -> tuple[Operation, ...]:

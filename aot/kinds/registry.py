@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Annotated, Any, TypeAlias
 
 from aot.core.constraints import Form, Label
+from aot.core.errors import OperationError
 from aot.core.strict_json import DecodeError, decode, shown
 from aot.core.work import AnyKey, AnyOperation, AnyProblem
 from aot.kinds.gemm.kind import GEMM
@@ -18,10 +20,22 @@ AnyKind: TypeAlias = Kind[AnyProblem, AnyKey]
 KINDS: Mapping[str, AnyKind] = MappingProxyType({kind.name: kind for kind in (GEMM, ROWS)})
 """By name, in the order of lists of operations of all kinds."""
 
-OPERATIONS: Mapping[str, AnyOperation] = MappingProxyType(
-    {x.tag: x for kind in KINDS.values() for x in kind.operations}
-)
-"""The operations of all kinds, by tag."""
+_OWN: Mapping[str, AnyOperation] = MappingProxyType({x.tag: x for kind in KINDS.values() for x in kind.own_operations})
+
+
+@cache
+def all_operations() -> Mapping[str, AnyOperation]:
+    """Return the operations of all kinds by tag, those of other packages too.
+
+    Raises:
+        OperationError: some cannot be loaded, or two have one tag.
+    """
+    found: dict[str, AnyOperation] = {}
+    for operation in (x for kind in KINDS.values() for x in kind.operations):
+        if operation.tag in found:
+            raise OperationError(f"the tag {operation.tag!r} is that of two operations; uninstall the package of one")
+        found[operation.tag] = operation
+    return MappingProxyType(found)
 
 
 def kind_of(operation: AnyOperation) -> AnyKind:
@@ -46,9 +60,10 @@ def read_operation(tag: str) -> AnyOperation:
     Raises:
         DecodeError: there is none.
     """
-    if tag in OPERATIONS:
-        return OPERATIONS[tag]
-    raise DecodeError(f"expected the tag of an operation, such as {next(iter(OPERATIONS))}, got {shown(tag)}")
+    found = _OWN.get(tag) or all_operations().get(tag)
+    if found is None:
+        raise DecodeError(f"expected the tag of an operation, such as {next(iter(_OWN))}, got {shown(tag)}")
+    return found
 
 
 Catalogued: TypeAlias = Annotated[AnyOperation, Form(Label, read_operation)]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeAlias
 from aot.core.grouping import Grouping
 from aot.core.operands import element_of
 from aot.core.signature import Argument
-from aot.kinds.rows.operation import RowFunction
 from aot.kinds.rows.signature import RowArgument
 
 if TYPE_CHECKING:
@@ -247,7 +246,7 @@ def rows_struct(call: RowCall, operation: int) -> RowsProblemStruct:
     found = RowsProblemStruct(ctypes.sizeof(RowsProblemStruct), operation, CURRENT_DEVICE)
     found.rows, found.cols, found.flags = call.problem.rows, call.problem.cols, _row_flags(call)
     found.eps, found.weight_offset = call.parameters.eps, call.parameters.weight_offset
-    is_rotary = call.problem.operation.function is RowFunction.ROTARY
+    is_rotary = call.problem.operation.is_rotary
     for argument, tensor in call.tensors.items():
         matrix = tensor.matrix
         strides: tuple[int, ...] = (matrix.row_stride, matrix.column_stride)

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 
 _START = (
-    "import sys; here = sys.argv.pop(1); sys.path.insert(0, here); sys.path.append(here + '/site'); "
+    "import sys; here = sys.argv.pop(1); sys.path.insert(0, here); "
+    "sys.path += [here + '/aot/outside', here + '/site']; "
     "from aot.measure.runner import main; sys.exit(main())"
 )
 """Starts another process of this very package: `-m` would take an `aot` of the working directory first."""

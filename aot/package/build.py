@@ -147,8 +147,7 @@ def _write_project(
 
 def _write_licences(directory: Path, manifest: Manifest, toolchain: Toolchain) -> None:
     """Put the licences of all that a wheel has inside beside the project; their terms ask for that."""
-    families = {kernel.candidate.family for kernel in manifest.all_kernels}
-    for component in components(families, toolchain.cuda_dir):
+    for component in components(manifest.families, toolchain.cuda_dir, manifest.functions):
         _write(directory / "licenses" / component.file, component.text)
 
 

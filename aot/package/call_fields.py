@@ -12,10 +12,13 @@ READ = (
 WRITTEN = ("out", "residual_out", "scale_out")
 """The tensors that calls write; None where the library is to allocate one."""
 OPERANDS = READ + WRITTEN
-OPTIONS = ("weights", "epilogue", "element", "flags", "rotary_dim", "weight_format", "columns", "eps", "weight_offset")
+OPTIONS = (
+    *("weights", "epilogue", "element", "flags", "rotary_dim", "weight_format", "columns"),
+    *("eps", "weight_offset", "function"),
+)
 """What calls say beside tensors: a tuple of weights that are tensors of their own, whose first is `right`, or None; the
 number of an epilogue; that of the result's element type, or -1; `CallFlag`s; an extent, or -1; the number of a format
-of packed weights, and the columns of the result; and two floats."""
+of packed weights, and the columns of the result; two floats; and the number of a function of rows."""
 
 PYTHON_NAMES = {"left": "x", "right": "weight", "scale_d": "scale_out"}
 """What users call an operand, where that is another word."""
@@ -41,8 +44,10 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "gelu_tanh_mul": ("left", *_WRITES),
     "rotary": _ROTARY,
     "quantize": ("left", *_WRITES),
+    "rows": ("left", "right", "bias", *_NORM, "weight_offset", "function"),
 }
-"""By function, in the order of their numbers. Operations on rows come last, in the order of `RowFunction`.
+"""By function, in the order of their numbers. Operations on rows come last, our functions of rows in the order of their
+numbers, and then the one that takes any function.
 
 `linear_many`, whose tensors are tuples, is no call of a record: of it and of `constant` there is what is read alone."""
 

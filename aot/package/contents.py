@@ -10,6 +10,7 @@ from pathlib import Path
 from aot.compile.sources import family_imports
 from aot.core.errors import REPAIR, DependencyError, PackageError
 from aot.families._entry_points import OWN, registrations
+from aot.kinds.rows.catalogue import outside_entries
 
 
 @dataclass(frozen=True)
@@ -130,17 +131,21 @@ def _is_inside(part: Part, families: Iterable[str]) -> bool:
     )
 
 
-def _parts_outside(families: Iterable[str]) -> Iterator[Part]:
-    """List the distributions of others whose families kernels are of: a part for each of their licences' texts.
+def _parts_outside(families: Iterable[str], functions: Iterable[str]) -> Iterator[Part]:
+    """List the distributions of others whose families or functions kernels are of: a part for each licence's text.
 
     Raises:
         PackageError: one does not say under which licence it is, or has no text of it; both go into the wheel.
     """
-    known = registrations()
+    known, of_functions = registrations(), outside_entries()
     outside: dict[str, list[str]] = {}
     for name in families:
         if name in known and known[name].distribution != OWN:
             outside.setdefault(known[name].distribution, []).append(name)
+    for name in functions:
+        found = of_functions[name].dist if name in of_functions else None
+        if found is not None:
+            outside.setdefault(found.metadata["Name"], []).append(name)
     for name, own in outside.items():
         metadata = distribution(name).metadata
         licences, texts = metadata.get_all("License-Expression"), metadata.get_all("License-File") or []
@@ -155,19 +160,20 @@ def _parts_outside(families: Iterable[str]) -> Iterator[Part]:
             yield Part(part, name, licences[0], f"licenses/{text}", f"kernels of {', '.join(own)}, compiled")
 
 
-def parts_of(families: Iterable[str]) -> tuple[Part, ...]:
-    """List what is inside a wheel whose kernels are of these families.
+def parts_of(families: Iterable[str], functions: Iterable[str] = ()) -> tuple[Part, ...]:
+    """List what is inside a wheel whose kernels are of these families, and compute these functions of rows.
 
     Raises:
-        PackageError: a family's distribution states no licence.
+        PackageError: a distribution of one states no licence.
     """
     names = sorted(set(families))
-    return (*(part for part in _PARTS if _is_inside(part, names)), *_parts_outside(names), CUDA_RUNTIME_PART)
+    outside = _parts_outside(names, sorted(set(functions)))
+    return (*(part for part in _PARTS if _is_inside(part, names)), *outside, CUDA_RUNTIME_PART)
 
 
-def licence_of(families: Iterable[str]) -> str:
+def licence_of(families: Iterable[str], functions: Iterable[str] = ()) -> str:
     """Return the SPDX expression of a wheel: the licences of all that is inside, each once."""
-    return " AND ".join(sorted({part.licence for part in parts_of(families)}))
+    return " AND ".join(sorted({part.licence for part in parts_of(families, functions)}))
 
 
 def own_component() -> Component:
@@ -179,11 +185,12 @@ def own_component() -> Component:
     return _installed(_PARTS[0])
 
 
-def components(families: Iterable[str], cuda_dir: Path) -> tuple[Component, ...]:
+def components(families: Iterable[str], cuda_dir: Path, functions: Iterable[str] = ()) -> tuple[Component, ...]:
     """Read what is inside a wheel.
 
     Args:
         families: those of its kernels.
+        functions: those of rows that its kernels compute.
         cuda_dir: `Toolchain.cuda_dir`, of which the CUDA runtime was linked in.
 
     Raises:
@@ -195,4 +202,4 @@ def components(families: Iterable[str], cuda_dir: Path) -> tuple[Component, ...]
     if not metadata:
         raise PackageError(f"no metadata of {CUDA_RUNTIME_PART.distribution} in {root}; remove it to fetch it again")
     runtime = _component(CUDA_RUNTIME_PART, Distribution.at(metadata[0]))
-    return (*(_installed(x) for x in parts_of(families) if x is not CUDA_RUNTIME_PART), runtime)
+    return (*(_installed(x) for x in parts_of(families, functions) if x is not CUDA_RUNTIME_PART), runtime)

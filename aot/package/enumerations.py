@@ -15,13 +15,16 @@ from aot.core.operation import Layout
 from aot.core.signature import PART_WORDS, Argument
 from aot.core.tile_order import NUM_ORDERS, order_name
 from aot.core.weight_format import BLOCK_K, FORMATS, TILE_ROWS, PackedLayout, WeightFormat
-from aot.kinds.rows.operation import PAIRS, RowFunction, RowScale
+from aot.kinds.rows.function import OWN_FUNCTIONS
+from aot.kinds.rows.operation import RowScale
 from aot.kinds.rows.signature import RowArgument, RowFlag
 from aot.package.call_fields import FIELDS, OPERANDS, OPTIONS, PLAIN, PYTHON_NAMES, READ, WRITTEN, CallFlag
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from enum import Enum
+
+    from aot.kinds.rows.function import RowFunction
 
 _NOT_IN_MEMORY = (ElementType.TFLOAT32,)
 """What no operand of a call is of: TF32 is float32 there."""
@@ -80,9 +83,9 @@ def _of(members: type[Enum]) -> _Enumeration:
     return _enumeration(members.__name__, (str(x.value) for x in members))
 
 
-def _enumerations() -> tuple[_Enumeration, ...]:
+def _enumerations(functions: Sequence[RowFunction]) -> tuple[_Enumeration, ...]:
     elements = _Enumeration("Element", tuple(str(x.value) for x in ELEMENTS), tuple(x.name for x in ELEMENTS))
-    plain = tuple(_of(x) for x in (Epilogue, Grouping, SplitK, RowFunction, RowScale))
+    plain = tuple(_of(x) for x in (Epilogue, Grouping, SplitK))
     scales = _enumeration("Scale", ("none", *(x.value for x in FactorLayout)))
     layouts = _enumeration("Layout", (x.value for x in sorted(Layout, key=lambda x: x.code)))
     weights = _enumeration("WeightFormat", ("none", *(x.name for x in FORMATS)))
@@ -91,17 +94,23 @@ def _enumerations() -> tuple[_Enumeration, ...]:
         scales,
         weights,
         *plain,
+        _enumeration("RowFunction", (x.name for x in functions)),
+        _of(RowScale),
         layouts,
         _enumeration("Argument", ARGUMENTS),
         _enumeration("Product", FIELDS),
     )
 
 
-def enumeration_variables() -> dict[str, object]:
-    """Return what the templates write of enumerations and of calls."""
+def enumeration_variables(functions: Sequence[RowFunction] = OWN_FUNCTIONS) -> dict[str, object]:
+    """Return what the templates write of enumerations and of calls.
+
+    Args:
+        functions: those of rows, by their numbers: ours come first, whether a library has operations of them or not.
+    """
     fields = [_Fields(function, found, PLAIN.get(function, len(found))) for function, found in FIELDS.items()]
     return {
-        "enumerations": _enumerations(),
+        "enumerations": _enumerations(functions),
         "element_types": ELEMENTS,
         "scale_block": SCALE_BLOCK,
         "weight_rows": TILE_ROWS,
@@ -119,8 +128,9 @@ def enumeration_variables() -> dict[str, object]:
         "most_arguments": max(len(Argument), len(RowArgument)),
         "num_part_words": len(PART_WORDS),
         "most_fields": max(len(x.fields) for x in fields),
-        "on_rows": [x.value for x in RowFunction],
-        "pairs": [x.value for x in PAIRS],
+        "on_rows": [*(x.name for x in OWN_FUNCTIONS), "rows"],
+        "row_functions": [x.name for x in functions],
+        "pairs": [x.name for x in OWN_FUNCTIONS if x.is_pair],
         "read": READ,
         "written": WRITTEN,
         "python_names": PYTHON_NAMES,

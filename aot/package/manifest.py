@@ -34,8 +34,8 @@ from aot.core.table_check import table_fault
 from aot.families import signature
 from aot.kinds.rows.dispatch import RowTable, row_table_fault
 from aot.kinds.rows.kernel import RowKernel
-from aot.kinds.rows.signature import row_signature_of
-from aot.package.packed_table import PackedTable, pack, unpack
+from aot.package.manifest_file import FileValues, file_values
+from aot.package.packed_table import PackedTable, unpack
 from aot.select.coverage import Coverage, called
 from aot.select.selection import HeldOut, Regret
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from aot.core.target import Target
 
-MANIFEST_VERSION = 9
+MANIFEST_VERSION = 10
 """Raised whenever a field is added without a default, dropped, or changes its meaning."""
 
 
@@ -112,7 +112,7 @@ class DeviceTable:
     nominal_bandwidth_bytes_per_s: Rate
     table: Annotated[DispatchTable, Form(PackedTable, unpack)]
     row_table: RowTable = field(default_factory=RowTable)
-    """Of row operations."""
+    """Of row operations. In a file its sections are behind those of `table`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,12 +161,23 @@ class Library:
     batch_invariant: bool | None = None
     """Whether every call is computed as if it asked for results whose rows' bits do not depend on m; None: no."""
     row_kernels: tuple[RowKernel, ...] = ()
-    """Those of row operations, in the order of their index in the tables' row tables."""
+    """Those of row operations, in the order of their index in the tables' row tables. In a file they are behind the
+    others in one list, and numbered so."""
 
     @property
     def all_kernels(self) -> tuple[Kernel | RowKernel, ...]:
         """Return the kernels of products, then those of row operations."""
         return (*self.kernels, *self.row_kernels)
+
+    @property
+    def families(self) -> set[str]:
+        """Return the families of its kernels."""
+        return {kernel.candidate.family for kernel in self.all_kernels}
+
+    @property
+    def functions(self) -> set[str]:
+        """Return the functions of rows that its kernels compute."""
+        return {kernel.operation.function.name for kernel in self.row_kernels}
 
     @property
     def object_places(self) -> dict[str, int]:
@@ -230,7 +241,7 @@ def _check_kernel(kernel: Kernel | RowKernel) -> None:
     if isinstance(kernel, Kernel) and kernel.num_sms is None:
         raise DecodeError(f"the kernel {kernel.name} does not say how many SMs it was built for; compile it again")
     try:
-        expected = signature(kernel.key) if isinstance(kernel, Kernel) else row_signature_of(kernel.operation)
+        expected = signature(kernel.key) if isinstance(kernel, Kernel) else kernel.operation.signature
     except CandidateError as error:
         raise DecodeError(str(error)) from error
     if kernel.signature != expected:
@@ -349,7 +360,14 @@ def _check(manifest: Manifest) -> None:
 
 
 def _decoded(text: str | bytes) -> Manifest:
-    return decode_version(Manifest, parse_json(text), "manifest_version", MANIFEST_VERSION)
+    values = parse_json(text)
+    if not isinstance(values, dict) or values.get("manifest_version") != MANIFEST_VERSION:
+        return decode_version(Manifest, values, "manifest_version", MANIFEST_VERSION)  # which says so
+    parted = FileValues(values)
+    try:
+        return decode_version(Manifest, parted.values, "manifest_version", MANIFEST_VERSION)
+    except DecodeError as error:
+        raise DecodeError(error.problem, parted.place_in_file(error.place)) from None
 
 
 def to_json(manifest: Manifest) -> str:
@@ -359,8 +377,7 @@ def to_json(manifest: Manifest) -> str:
         ManifestError: it is none that could be read again.
     """
     try:
-        tables = [{**vars(table), "table": pack(table.table)} for table in manifest.tables]
-        text = write_json({**vars(manifest), "tables": tables})
+        text = write_json(file_values(vars(manifest), manifest.kernels, manifest.row_kernels, manifest.tables))
         _check(_decoded(text))
     except DecodeError as error:
         raise ManifestError(f"manifest: {error}; build it again with this aot") from error

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from aot.core.formats import BLOCK_FORMATS
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
-from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.catalogue import OWN_ROW_OPERATIONS
 from aot.package.enumerations import enumeration_variables
 from aot.package.file_set import FileSet
 from aot.package.manifest import to_json
@@ -112,7 +112,7 @@ def render_api(package: str, version: str, templates: Mapping[str, bytes]) -> Fi
         "abi_version": ABI_VERSION,
         "has_kernels": False,
         "catalogue": [x for x in Operation if x is x.layouts[0] and x.grouping is not Grouping.BATCHED],
-        "row_catalogue": tuple(RowOperation),
+        "row_catalogue": OWN_ROW_OPERATIONS,
         "block_formats": BLOCK_FORMATS,
         **enumeration_variables(),
     }

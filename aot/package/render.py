@@ -14,7 +14,6 @@ from aot.core.formats import BLOCK_FORMATS
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.signature import Argument
-from aot.kinds.rows.operation import RowOperation
 from aot.package.choices import CHOICES_FILE, choices_sha256, choices_text
 from aot.package.contents import licence_of
 from aot.package.enumerations import enumeration_variables
@@ -84,7 +83,8 @@ def library_variables(library: Library, header: str) -> dict[str, object]:
         "tables": tables_of(library, sections, operations.count),
         "calls": operations.calls,
         "row_calls": operations.row_calls,
-        **enumeration_variables(),
+        "row_catalogue": operations.row_catalogue,
+        **enumeration_variables(operations.functions),
         "abi_version": ABI_VERSION,
         "triplet": "",
     }
@@ -98,9 +98,8 @@ def wheel_variables(manifest: Manifest) -> dict[str, object]:
         **state_variables(manifest),
         "provenance": " and ".join(sorted({table.called for table in manifest.tables})),
         "platform_tag": manifest.platform_tag,
-        "licence": licence_of(kernel.candidate.family for kernel in manifest.all_kernels),
+        "licence": licence_of(manifest.families, manifest.functions),
         "catalogue": [x for x in Operation if x is x.layouts[0] and x.grouping is not Grouping.BATCHED],
-        "row_catalogue": tuple(RowOperation),
         "block_formats": BLOCK_FORMATS,
         "row_tags": {kernel.operation.tag for kernel in manifest.row_kernels},
         "num_product_kernels": len(manifest.kernels),

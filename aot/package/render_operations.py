@@ -10,11 +10,13 @@ from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.signature import signature_of
+from aot.kinds.rows.catalogue import OWN_ROW_OPERATIONS
+from aot.kinds.rows.function import OWN_FUNCTIONS
 from aot.kinds.rows.operation import RowOperation
-from aot.kinds.rows.signature import row_signature_of
 from aot.package.enumerations import argument_bits
 
 if TYPE_CHECKING:
+    from aot.kinds.rows.function import RowFunction
     from aot.package.manifest import Library
 
 
@@ -88,7 +90,7 @@ class RowCall:
     @property
     def arguments(self) -> int:
         """Return the bits of what its kernels take."""
-        return argument_bits(row_signature_of(self.own))
+        return argument_bits(self.own.signature)
 
     @property
     def factor(self) -> ElementType:
@@ -119,6 +121,16 @@ class Operations:
             return next(number for number, call in enumerate(self.calls) if call.tag == operation.call)
         return len(self.calls) + self.row_calls.index(RowCall(operation))
 
+    @property
+    def functions(self) -> tuple[RowFunction, ...]:
+        """Return the functions of rows by their numbers: ours, then those of other packages that are computed."""
+        return tuple(dict.fromkeys((*OWN_FUNCTIONS, *(x.own.function for x in self.row_calls))))
+
+    @property
+    def row_catalogue(self) -> tuple[RowOperation, ...]:
+        """Return the operations on rows that a wheel's Python knows: ours, and what is computed of other packages'."""
+        return tuple(dict.fromkeys((*OWN_ROW_OPERATIONS, *(x.own for x in self.row_calls))))
+
 
 def operations_of(library: Library) -> Operations:
     """List what a library's kernels and tables compute."""
@@ -131,4 +143,4 @@ def operations_of(library: Library) -> Operations:
     calls = [Call(x, layouts[x.call], next((batches[y] for y in x.layouts if y in batches), -1)) for x in ordered]
     on_rows = {section.operation for table in library.tables for section in table.row_table.sections}
     on_rows |= {kernel.operation for kernel in library.row_kernels}
-    return Operations(tuple(calls), tuple(RowCall(x) for x in RowOperation if x in on_rows))
+    return Operations(tuple(calls), tuple(map(RowCall, sorted(on_rows, key=lambda x: x.position))))

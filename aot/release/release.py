@@ -51,11 +51,6 @@ class KernelWheel:
     selections: Mapping[str, str]
     """By target, the hash of the selection that its table was made from."""
 
-    @property
-    def families(self) -> set[str]:
-        """Return the families of its kernels."""
-        return {kernel.candidate.family for kernel in self.built.manifest.all_kernels}
-
 
 def build_toolchain_wheel(directory: Path, *, verbose: bool = False) -> Path:
     """Build the wheel of this toolchain from the files of the commit.
@@ -102,7 +97,7 @@ def _write_bill(wheel: Path, text: str) -> Path:
 
 def _kernel_bill(wheel: KernelWheel, found: Sequence[Component], source: Source) -> Path:
     manifest, path = wheel.built.manifest, wheel.built.path
-    licence, entries = licence_of(wheel.families), sbom.inside(found)
+    licence, entries = licence_of(manifest.families, manifest.functions), sbom.inside(found)
     text = sbom.bill(manifest.package, manifest.version, path.read_bytes(), licence, entries, source.date)
     return _write_bill(path, text)
 
@@ -154,7 +149,8 @@ def assemble(
     files = [toolchain_wheel, _toolchain_bill(toolchain_wheel, source)]
     (folder / LICENCES).mkdir()
     for wheel in wheels:
-        found = components(wheel.families, fetch_toolchain(wheel.target).cuda_dir)
+        manifest = wheel.built.manifest
+        found = components(manifest.families, fetch_toolchain(wheel.target).cuda_dir, manifest.functions)
         files += [wheel.built.path, _kernel_bill(wheel, found, source)]
         for component in found:
             (folder / LICENCES / component.file).write_bytes(component.text)

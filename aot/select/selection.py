@@ -23,7 +23,8 @@ from aot.families import check_knobs, family_of, rows_family_of
 from aot.kinds.registry import Catalogued
 from aot.kinds.rows.candidate import RowKernelKey, RowLimits
 from aot.kinds.rows.dispatch import RowSection, RowTable, look_up_rows, row_table_fault
-from aot.kinds.rows.operation import RowOperation, RowProblem
+from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.problem import RowProblem
 from aot.select.coverage import Coverage
 
 SELECTION_VERSION = 4

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from aot.core.target import Target
     from aot.core.work import AnyOperation
     from aot.families import Family, GemmFamily, RowsFamily
-    from aot.kinds.rows.operation import RowOperation, RowProblem
+    from aot.kinds.rows.operation import RowOperation
+    from aot.kinds.rows.problem import RowProblem
 
 
 class KindSpace(ABC):

@@ -11,19 +11,25 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aot.compile.sources import files_of_package
 from aot.core.errors import OutputError, PackageError, StoreError
 from aot.core.process import run
 from aot.core.scratch import scratch_folder
 from aot.core.whole_file import check_folder
+from aot.kinds.rows.catalogue import GROUP, outside_entries
 from aot.measure.tuning_set import write_tuning_set
 from aot.measure.worker_process import LIBRARY_FILE
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from aot.measure.tuning_set import TuningSet
 
 RUNNER_PACKAGES = ("core", "kinds", "search", "measure")
 """What travels to the device; pyproject.toml states that they import no other package of `aot`."""
 
+OUTSIDE = "outside"
+"""Folder of a bundle's `aot` with the packages of operations that are not ours; run.py looks there."""
 RUNNER = ("aot", "run.py")
 """Entries of a bundle that are no tuning's own."""
 SITE = "site"
@@ -44,7 +50,7 @@ if sys.version_info < (3, 10):
     sys.exit(f"error: {sys.executable} is Python {sys.version.split()[0]}; Python 3.10 or newer is needed")
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # until main() sees to it, Ctrl-C ends without a traceback
-sys.path.append(str(Path(__file__).resolve().parent / "site"))
+sys.path += [str(Path(__file__).resolve().parent / x) for x in ("aot/outside", "site")]
 
 from aot.measure.runner import main
 
@@ -62,7 +68,12 @@ class Bundle:
 
 
 def make_runner(directory: Path) -> None:
-    """Write what of a bundle is no tuning's own: run.py and the modules that it needs."""
+    """Write what of a bundle is no tuning's own: run.py, the modules that it needs, and operations of other packages.
+
+    Raises:
+        CompileError: such a package has no files.
+        OperationError: two functions of operations have one name.
+    """
     package = directory / "aot"
     if package.exists():
         shutil.rmtree(package)
@@ -70,7 +81,26 @@ def make_runner(directory: Path) -> None:
     for name in RUNNER_PACKAGES:
         shutil.copytree(source / name, package / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copyfile(source / "__init__.py", package / "__init__.py")
+    for entry in outside_entries().values():
+        _carry(entry, package / OUTSIDE)
     (directory / "run.py").write_text(_RUN, encoding="utf-8")
+
+
+def _carry(entry: EntryPoint, folder: Path) -> None:
+    """Copy the package of an entry point, with what an installed distribution is found by."""
+    top = entry.module.partition(".")[0]
+    files = files_of_package(top, f"the entry point {entry.name}")
+    is_module = len(files) == 1 and f"{top}.py" in files
+    for name, path in files.items():
+        to = folder / name if is_module else folder / top / name
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, to)
+    about = folder / f"{top}-0.dist-info"
+    about.mkdir(parents=True, exist_ok=True)
+    metadata = entry.dist.read_text("METADATA") if entry.dist else None
+    (about / "METADATA").write_text(metadata or f"Metadata-Version: 2.1\nName: {top}\nVersion: 0\n", encoding="utf-8")
+    with (about / "entry_points.txt").open("a", encoding="utf-8") as listed:
+        listed.write(f"[{GROUP}]\n{entry.name} = {entry.value}\n")
 
 
 def check_bundle_folder(directory: Path) -> Path:

@@ -32,7 +32,7 @@ from aot.space.shortlist import shortlist, within
 if TYPE_CHECKING:
     from aot.core.problem import Problem
     from aot.core.target import Target
-    from aot.kinds.rows.operation import RowProblem
+    from aot.kinds.rows.problem import RowProblem
 
 
 @dataclass(frozen=True)

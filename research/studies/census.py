@@ -33,6 +33,7 @@ from aot.core.kernel import Kernel
 from aot.core.operation import Operation
 from aot.core.strict_json import DecodeError, decode_version, parse_json, read_content
 from aot.core.work import AnyKey
+from aot.kinds.rows.catalogue import CataloguedRow, row_operations
 from aot.kinds.rows.operation import RowOperation
 from aot.space.legality import check
 
@@ -50,7 +51,7 @@ Figure = Annotated[float, Range(0, 1e12)]
 CENSUS_VERSION = 2
 """Version of the file; a reader refuses any other."""
 
-OPERATIONS: tuple[Operation | RowOperation, ...] = (*Operation, *RowOperation)
+OPERATIONS: tuple[Operation | RowOperation, ...] = (*Operation, *row_operations())
 """Those that a census counts by default: all that there are."""
 
 
@@ -110,7 +111,7 @@ class CensusRow(Counts):
 class RowCensusRow(Counts):
     """One family's candidates of an operation on rows."""
 
-    operation: RowOperation
+    operation: CataloguedRow
 
 
 @dataclass(frozen=True)

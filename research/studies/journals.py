@@ -14,7 +14,8 @@ from aot.core.errors import StoreError
 from aot.core.measurement import AnyRecord, Conditions, Measurement, Record
 from aot.core.strict_json import DecodeError, decode, decode_version, parse_json, read_content
 from aot.kinds.rows.candidate import RowCandidate, RowKernelKey
-from aot.kinds.rows.operation import RowOperation, RowProblem
+from aot.kinds.rows.catalogue import CataloguedRow
+from aot.kinds.rows.problem import RowProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,7 +61,7 @@ class _Quarantined:
 
 @dataclass(frozen=True)
 class _Time:
-    operation: RowOperation
+    operation: CataloguedRow
     candidate: RowCandidate
     rows: Extent
     cols: Extent

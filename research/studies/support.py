@@ -20,6 +20,7 @@ from aot.core.target import load_target, target_names
 from aot.core.whole_file import write_whole
 from aot.families import families, families_for
 from aot.kinds.named_operations import PRESETS, all_named_operations
+from aot.kinds.rows.catalogue import row_operations
 from aot.kinds.rows.operation import RowOperation, RowScale
 from aot.select.join import products_of
 from aot.select.pipeline import committed_selection, records_of, timed_operations
@@ -84,7 +85,9 @@ def proven_rows(target: str) -> frozenset[RowOperation]:
     checks: dict[str, list[int]] = {}
     for path in sorted(RESULTS.glob(f"{target}_*_row_kernels.json")):
         checks |= read_result(path)["checks"]
-    found = {x: [faults for name, (_, faults) in checks.items() if name.startswith(f"{x}_row_")] for x in RowOperation}
+    found = {
+        x: [faults for name, (_, faults) in checks.items() if name.startswith(f"{x}_row_")] for x in row_operations()
+    }
     return frozenset(x for x, faults in found.items() if faults and not any(faults))
 
 
@@ -196,7 +199,7 @@ def alike(targets: Sequence[str]) -> list[list[str]]:
         targets,
         lambda target: (
             *(support(x, target).status for x in Operation),
-            *(row_support(x, target).status for x in RowOperation),
+            *(row_support(x, target).status for x in row_operations()),
         ),
     )
 
@@ -210,7 +213,7 @@ def _of_rows(targets: Sequence[str]) -> list[list[str]]:
             _SCALES[x.scale],
             *(row_support(x, target).status for target in targets),
         ]
-        for x in RowOperation
+        for x in row_operations()
     ]
 
 

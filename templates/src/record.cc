@@ -15,6 +15,7 @@ struct Numbers {
   long rotary_dim = -1;
   long weight_format = 0;
   long columns = 0;
+  long function = 0;
   double eps = 0;
   double weight_offset = 0;
 
@@ -26,6 +27,7 @@ struct Numbers {
       case kRotaryDim: return &rotary_dim;
       case kWeightFormat: return &weight_format;
       case kColumns: return &columns;
+      case kFunction: return &function;
       default: return nullptr;
     }
   }
@@ -88,7 +90,7 @@ int read_options(const State& state, Product product, const Record& record, Opti
     if (field < kNumOperands || field == kWeights) continue;
     if (read_number(field, record.values[i], &numbers) != 0) return -1;
   }
-  const auto [epilogue, element, flags, rotary_dim, weight_format, columns, eps, weight_offset] = numbers;
+  const auto [epilogue, element, flags, rotary_dim, weight_format, columns, function, eps, weight_offset] = numbers;
   const bool is_epilogue = is_on_rows(product) || product == Product::kMatmul || has_epilogue(product, epilogue);
   if (!is_epilogue || element < -1 || element >= kNumElements || flags < 0 || flags > kAllCallFlags || rotary_dim < -1) {
     refuse("AotGemmError", "got epilogue %ld, element type %ld, flags %ld and rotary_dim %ld; expected numbers of the Python "
@@ -99,6 +101,11 @@ int read_options(const State& state, Product product, const Record& record, Opti
   if (weight_format < 0 || weight_format >= kNumWeightFormats || columns < 0) {
     refuse("AotGemmError", "got weight_format %ld and columns %ld; expected numbers of the Python package's own", weight_format,
            columns);
+    raise_refusal(state);
+    return -1;
+  }
+  if (function < 0 || function >= kNumRowFunctions) {
+    refuse("AotGemmError", "got the function of rows %ld; expected a number of the Python package's own", function);
     raise_refusal(state);
     return -1;
   }
@@ -119,6 +126,7 @@ int read_options(const State& state, Product product, const Record& record, Opti
   options->rotary_dim = rotary_dim;
   options->weight_format = static_cast<WeightFormat>(weight_format);
   options->columns = columns;
+  options->function = static_cast<RowFunction>(function);
   options->eps = static_cast<float>(eps);
   options->weight_offset = static_cast<float>(weight_offset);
   return 0;

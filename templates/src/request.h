@@ -12,7 +12,7 @@ namespace aot {
 // is held: kGatedLinear's has the rows of two, kGroupedLinear's is a stack of one for each group, kPackedLinear's the
 // bytes of a packed weight; kLinearMany has several, which are no record's. kConstant stands for the
 // function that only looks at a weight, as the left operand. Those from kRmsNorm on are of operations on rows, in the order of
-// RowFunction.
+// RowFunction; kRows, the last, is of the function that Options has.
 
 // Gives the name of the function.
 inline const char* product_name(Product product) { return word_of(product); }
@@ -39,6 +39,7 @@ struct Options {
   int64_t rotary_dim = -1;  // -1: by the shape of cos
   float eps = 0;
   float weight_offset = 0;
+  RowFunction function = RowFunction::kRmsNorm;  // of kRows
 };
 
 // All that the operation of a product depends on.

@@ -11,15 +11,15 @@ namespace aot {
 
 namespace {
 
-RowFunction function_of(Product product) {
+RowFunction function_of(Product product, const Options& options) {
+  if (product == Product::kRows) return options.function;
   return static_cast<RowFunction>(static_cast<int32_t>(product) - static_cast<int32_t>(Product::kRmsNorm));
 }
 
-bool is_pair(Product product) { return product == Product::kSiluMul || product == Product::kGeluTanhMul; }
-
 // Checks the dimensions of x, and works out the shape of y.
 int find_shape(Product product, const DLTensor& x, Result* result) {
-  const int32_t least = product == Product::kRotary ? 2 : 1;
+  const RowOperation& operation = result->computed_on_rows();
+  const int32_t least = operation.is_rotary() ? 2 : 1;
   if (x.ndim < least) {
     return refuse("ShapeError", "%s: x has shape %s; expected %s", product_name(product), shape_text(x).characters,
                   least == 2 ? "(..., heads, dim)" : "(..., cols)");
@@ -27,7 +27,7 @@ int find_shape(Product product, const DLTensor& x, Result* result) {
   result->num_dims = x.ndim;
   std::memcpy(result->extents, x.shape, static_cast<size_t>(x.ndim) * sizeof(int64_t));
   int64_t& cols = result->extents[x.ndim - 1];
-  if (is_pair(product)) {
+  if (operation.is_pair()) {
     if (cols % 2 != 0) {
       return refuse("ShapeError", "%s: x has shape %s; expected an even last extent: the gate's elements and as many linear ones",
                     product_name(product), shape_text(x).characters);
@@ -35,7 +35,7 @@ int find_shape(Product product, const DLTensor& x, Result* result) {
     cols /= 2;
   }
   result->cols = cols;
-  if (!is_packed(result->computed_on_rows().y)) return 0;
+  if (!is_packed(operation.y)) return 0;
   if (cols % kElementsInByte != 0) {
     return refuse("ShapeError", "%s: x has shape %s, for rows of %lld elements of 4 bits; expected an even number, two of which "
                   "are a byte; pad x with zeros", product_name(product), shape_text(x).characters, static_cast<long long>(cols));
@@ -50,6 +50,29 @@ RowScale scale_of(const Options& options, Element y) {
   return options.has_blocks ? RowScale::kBlock : options.has_one_scale ? RowScale::kTensor : RowScale::kRow;
 }
 
+// Refuses what an operation does not take, of a call of any function: those of one have no such fields.
+int check_taken(Product product, const Operands& operands, const RowOperation& operation) {
+  const Options& options = operands.options;
+  const struct {
+    const char* name;
+    bool is_given;
+    bool is_taken;
+  } all[] = {
+      {"weight", operands[kRight] != nullptr, operation.takes(Argument::kWeight)},
+      {"bias", operands[kBias] != nullptr, operation.takes(Argument::kBias)},
+      {"residual", operands[kResidual] != nullptr, operation.takes(Argument::kResidual)},
+      {"weight_offset", options.weight_offset != 0, operation.has_offset()},
+      {"round_norm", options.rounds_norm, operation.has_offset()},
+      {"interleaved", options.is_interleaved, operation.is_pair()},
+  };
+  for (const auto& each : all) {
+    if (!each.is_given || each.is_taken) continue;
+    return refuse("OperandError", "%s: got %s, which %s does not take; leave it away", product_name(product), each.name,
+                  word_of(operation.function));
+  }
+  return 0;
+}
+
 // Finds the operation. Python has the words for one that there is none of.
 int find_operation_of(Product product, const Operands& operands, Result* result) {
   Element x;
@@ -57,9 +80,10 @@ int find_operation_of(Product product, const Operands& operands, Result* result)
   if (check_tensor(product, "x", *operands[kLeft], *operands[kLeft], &x) != 0) return -1;
   if (find_element_of_out(product, operands, x, &y) != 0) return -1;
   const RowScale scale = scale_of(operands.options, y);
-  result->operation = find_row_operation(function_of(product), x, y, scale);
+  const RowFunction function = function_of(product, operands.options);
+  result->operation = find_row_operation(function, x, y, scale);
   if (result->operation >= 0) return 0;
-  return refuse(kNoOperation, "rows %s %s %s %s", product_name(product), word_of(x), word_of(y), word_of(scale));
+  return refuse(kNoOperation, "rows %s %s %s %s", word_of(function), word_of(x), word_of(y), word_of(scale));
 }
 
 bool is_empty(const DLTensor& tensor) {
@@ -286,6 +310,7 @@ bool is_heads(const DLTensor& x) {
 int check_row_operands(Product product, const Operands& operands, Result* result) {
   if (find_operation_of(product, operands, result) != 0 || find_shape(product, *operands[kLeft], result) != 0) return -1;
   const RowOperation& operation = result->computed_on_rows();
+  if (product == Product::kRows && check_taken(product, operands, operation) != 0) return -1;
   const int64_t cols = result->cols;
   const DLTensor& x = *operands[kLeft];
   result->writes_residual = operands[kResidual] != nullptr;

@@ -12,6 +12,7 @@ namespace aot {
 struct RowOperation {
   const char* tag;
   RowFunction function;
+  int32_t width;  // elements of X for each one of Y: 2 of a pair, whose X has 2 cols columns
   Element x;  // and of all operands but Y and the scales
   Element y;
   // What Y is divided by before it is rounded: nothing, a scale for each row, one for each kScaleBlock columns of a row, or one
@@ -21,10 +22,9 @@ struct RowOperation {
   uint32_t arguments;  // bits of those that its kernels take
 
   bool takes(Argument argument) const { return (arguments & bit_of(argument)) != 0; }
-  bool is_norm() const { return function == RowFunction::kRmsNorm || function == RowFunction::kLayerNorm; }
-  // Says whether an element of Y is made of two of X, which then has 2 cols columns.
-  bool is_pair() const { return function == RowFunction::kSiluMul || function == RowFunction::kGeluTanhMul; }
-  bool is_rotary() const { return function == RowFunction::kRotary; }
+  bool is_pair() const { return width == 2; }
+  bool is_rotary() const { return takes(Argument::kCos); }
+  bool has_offset() const { return takes(Argument::kWeightOffset); }
   bool has_scale() const { return takes(Argument::kScale); }
   // Says whether scales are narrow factors in atoms.
   bool has_factors() const { return factors.block_k > 0; }

@@ -13,7 +13,7 @@ aot_gemm_status_t check_flags(const aot_rows_problem_t& problem, const RowOperat
   const bool takes_scale = operation.scale == RowScale::kRow;
   const bool has_halves = operation.is_pair() || operation.is_rotary();
   const uint64_t known = (takes_scale ? AOT_ROWS_SCALE_GIVEN : 0) | (has_halves ? AOT_ROWS_INTERLEAVED : 0) |
-                         (operation.function == RowFunction::kRmsNorm ? AOT_ROWS_ROUND_NORM : 0);
+                         (operation.has_offset() ? AOT_ROWS_ROUND_NORM : 0);
   if ((problem.flags & ~known) == 0) return AOT_GEMM_OK;
   return fail(AOT_GEMM_ERROR_ARGUMENT,
               "flags are 0x%" PRIx64 "; %s takes of AOT_ROWS_SCALE_GIVEN (0x%" PRIx64 "), AOT_ROWS_INTERLEAVED (0x%" PRIx64

@@ -52,7 +52,7 @@ inline int64_t num_rows(const aot_rows_problem_t& problem, const RowOperation& o
 }
 
 inline int64_t columns_of_x(const aot_rows_problem_t& problem, const RowOperation& operation) {
-  return operation.is_pair() ? 2 * problem.cols : problem.cols;
+  return operation.width * problem.cols;
 }
 
 // Scales of a row, or the bytes of a row of atoms.

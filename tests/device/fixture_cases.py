@@ -23,7 +23,6 @@ from aot.kinds.gemm.edge_shapes import OF_ONE_TILE, SIZES, TAIL_TILES, EdgeShape
 from aot.kinds.gemm.group_inputs import POSITIONS
 from aot.kinds.gemm.inputs import SCALED
 from aot.kinds.rows.call import RowCase, row_operands, takes_case
-from aot.kinds.rows.operation import RowFunction
 from aot.kinds.rows.signature import RowArgument
 from aot.measure.verify import EdgeCase
 from tests.device.fixture_file import Content
@@ -203,7 +202,7 @@ class RunProduct:
 def row_cases(kernel: ListedRows) -> list[RowCase]:
     """List the cases of a kernel of an operation on rows: narrow ones, and one of more columns than threads."""
     limits = kernel.limits
-    step = limits.cols_multiple * (4 if kernel.operation.function is RowFunction.ROTARY else 1)
+    step = limits.cols_multiple * (4 if kernel.operation.is_rotary else 1)
 
     def cols(wanted: int) -> int:
         return max(min(wanted, limits.max_cols) // step, 1) * step

@@ -22,7 +22,7 @@ from aot.core.strict_json import decode_version, parse_json, read_content
 from aot.core.whole_file import write_whole
 from aot.kinds.gemm.tuned import TunedKernel
 from aot.kinds.rows.candidate import RowCandidate, RowKernelKey, RowLimits
-from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.catalogue import CataloguedRow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,7 +77,7 @@ class ListedProduct:
 class ListedRows:
     """A kernel of an operation on rows."""
 
-    operation: RowOperation
+    operation: CataloguedRow
     candidate: RowCandidate
     ptx_sha256: Sha256
     limits: RowLimits

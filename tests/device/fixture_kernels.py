@@ -16,7 +16,7 @@ from aot.core.operation import Operation
 from aot.families import families_of, rows_families_of
 from aot.families.sm90_one_tile import FAMILY as ONE_TILE
 from aot.kinds.rows.candidate import RowKernelKey
-from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.catalogue import row_operations
 from aot.select.selection import read_selection
 from aot.space.legality import check, unbuilt
 from aot.space.widths import of_widths
@@ -166,7 +166,7 @@ def _legal_rows(keys: Iterable[RowKernelKey], target: Target) -> Iterator[RowKer
 def row_keys(target: Target) -> list[RowKernelKey]:
     """List the kernels of row operations: of each operation one of some family, and of each family some."""
     found = []
-    for number, operation in enumerate(RowOperation):
+    for number, operation in enumerate(row_operations()):
         families = [
             [*_legal_rows((RowKernelKey(operation, x) for x in family.candidates(operation, target)), target)]
             for family in rows_families_of(operation, target)

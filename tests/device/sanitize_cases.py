@@ -16,7 +16,7 @@ from aot.core.tile_order import HEURISTIC, NUM_ORDERS, order_name
 from aot.kinds.gemm.edge_shapes import BATCH, GROUPS, SIZES, EdgeShape, arrangements_of, rounded
 from aot.kinds.rows.call import RowCase, row_cases
 from aot.kinds.rows.candidate import RowLimits
-from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.catalogue import row_operation
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,9 +85,9 @@ def read_kernels(manifest: Path) -> list[ShippedKernel]:
     """List the kernels of a wheel's manifest, products first, sorted so that like ones are neighbours."""
     content = json.loads(manifest.read_text(encoding="utf-8"))
     found = [
-        ShippedKernel(facts["name"], facts["object_sha256"], index, kind == "row_kernels", facts)
-        for kind in ("kernels", "row_kernels")
-        for index, facts in enumerate(content.get(kind, ()))
+        ShippedKernel(facts["name"], facts["object_sha256"], index, is_on_rows, facts)
+        for is_on_rows in (False, True)
+        for index, facts in enumerate(x for x in content["kernels"] if ("limits" in x) == is_on_rows)
     ]
     return sorted(found, key=lambda x: (x.is_on_rows, x.family, x.name))
 
@@ -145,7 +145,7 @@ def _product_cases(kernel: ShippedKernel) -> list[Case]:
 
 def _row_cases(kernel: ShippedKernel) -> list[Case]:
     """List the edge cases of a kernel of an operation on rows by their width."""
-    operation, limits = RowOperation(kernel.facts["operation"]), RowLimits(**kernel.facts["limits"])
+    operation, limits = row_operation(kernel.facts["operation"]), RowLimits(**kernel.facts["limits"])
     widths: dict[int, list[RowCase]] = {}
     for case in row_cases(operation, limits):
         widths.setdefault(case.cols, []).append(case)

@@ -10,7 +10,8 @@ from math import ceil, lcm
 from aot.core.element import ElementType
 from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
-from aot.kinds.rows.operation import RowFunction, RowScale
+from aot.kinds.rows.function import RMS_NORM
+from aot.kinds.rows.operation import RowScale
 from aot.measure.call_structs import (
     B_CONSTANT,
     CURRENT_DEVICE,
@@ -221,7 +222,7 @@ def _strides(rng, extents, step, *, has_last):
 
 def of_rows(rng, operation, limits):
     """State one problem of an operation on rows, of what a kernel with these limits takes."""
-    is_rotary, has_last = operation.function is RowFunction.ROTARY, limits.has_last_stride
+    is_rotary, has_last = operation.is_rotary, limits.has_last_stride
     multiple = lcm(limits.cols_multiple, operation.multiple)
     cols = min(_extent(rng, max(multiple, 2) * (2 if is_rotary else 1)), limits.max_cols // multiple * multiple)
     rows = _extent(rng)
@@ -287,7 +288,7 @@ def _norm_operands(rng, operation, problem, tensor):
         tensor("residual_out", (rows, cols), num_bytes)
     if rng.randrange(3):
         tensor("weight", (1, cols), num_bytes)
-    if operation.function is RowFunction.RMS_NORM:
+    if operation.function == RMS_NORM:
         problem.weight_offset = rng.choice((0.0, 1.0))
     if operation.has_bias and rng.randrange(3):
         tensor("bias", (1, cols), num_bytes)

@@ -20,9 +20,9 @@ from aot.core.target import Target, load_target
 from aot.families import rows_families_of
 from aot.families.simt import FAMILY as FALLBACK
 from aot.kinds.rows.candidate import RowKernelKey
+from aot.kinds.rows.catalogue import row_operation
 from aot.kinds.rows.dispatch import RowColumn, RowSection, RowStep, RowTable
 from aot.kinds.rows.kernel import RowKernel
-from aot.kinds.rows.operation import RowOperation as Row
 from aot.package.manifest import Manifest, device_table, from_json, to_json
 from tests.compiling import EVERY, compile_kernels
 from tests.golden.manifest import as_compiled, golden_manifest, with_table
@@ -129,15 +129,15 @@ MORE = {
 FALLBACKS = (Op.E4M3_BF16_BLOCK_KK, Op.E4M3_BF16_BLOCK_KK_GATHERED_SWIGLU)
 """Of which every target has the fallback, and a Thor nothing else."""
 ROWS = {
-    Row.BF16_RMS_NORM: ("row_registers_256x1_v8x2", "row_looped_512x1_v8x2"),
-    Row.BF16_E4M3_LAYER_NORM: ("row_registers_128x2_v8x4",),
-    Row.BF16_SILU_MUL: ("row_registers_128x1_v8x2",),
-    Row.FP16_ROTARY: ("row_rotary_8x16_v8x1",),
-    Row.BF16_E4M3_BLOCK_QUANTIZE: ("row_registers_16x8_v8x1",),
-    Row.BF16_NVFP4_QUANTIZE: ("row_registers_128x1_v8x2",),
-    Row.BF16_MXFP8_QUANTIZE: ("row_registers_256x1_v8x1",),
-    Row.BF16_NVFP4_RMS_NORM: ("row_registers_256x1_v8x2", "row_looped_512x1_v8x2"),
-    Row.BF16_MXFP8_SILU_MUL: ("row_registers_128x1_v8x2",),
+    "bf16_rms_norm": ("row_registers_256x1_v8x2", "row_looped_512x1_v8x2"),
+    "bf16_e4m3_layer_norm": ("row_registers_128x2_v8x4",),
+    "bf16_silu_mul": ("row_registers_128x1_v8x2",),
+    "fp16_rotary": ("row_rotary_8x16_v8x1",),
+    "bf16_e4m3_block_quantize": ("row_registers_16x8_v8x1",),
+    "bf16_nvfp4_quantize": ("row_registers_128x1_v8x2",),
+    "bf16_mxfp8_quantize": ("row_registers_256x1_v8x1",),
+    "bf16_nvfp4_rms_norm": ("row_registers_256x1_v8x2", "row_looped_512x1_v8x2"),
+    "bf16_mxfp8_silu_mul": ("row_registers_128x1_v8x2",),
 }
 """Candidates of operations on rows, beside the fallback of each."""
 
@@ -164,7 +164,8 @@ def keys(target):
 def row_keys():
     """List the kernels of operations on rows, a fallback of each operation in front; every target has the same."""
     found = []
-    for operation, names in ROWS.items():
+    for tag, names in ROWS.items():
+        operation = row_operation(tag)
         families = rows_families_of(operation, load_target("h200"))
         candidates = [x for family in families for x in family.candidates(operation, None)]
         fallback = next(x for x in candidates if x.family == "row_scalar")

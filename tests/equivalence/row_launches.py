@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from math import ceil
 
-from aot.kinds.rows.operation import RowFunction, RowScale
-from aot.kinds.rows.signature import RowArgument, RowFlag, row_signature_of
+from aot.kinds.rows.operation import RowScale
+from aot.kinds.rows.signature import RowArgument, RowFlag
 from aot.measure.call_structs import INTERLEAVED, SCALE_GIVEN
 from tests.equivalence.operand_cases import BLOCK
 from tests.equivalence.operand_launches import Plain, integer, tensor
@@ -18,7 +18,7 @@ COLUMNS_OF_FACTOR = {RowScale.NVFP4: 16, RowScale.MX: 32}
 def _extents(operation, problem, argument):
     """Give the extents of a tensor."""
     rows, cols, heads = problem.rows, problem.cols, problem.heads
-    middle = (heads,) if operation.function is RowFunction.ROTARY else ()
+    middle = (heads,) if operation.is_rotary else ()
     scales = (rows, ceil(cols / BLOCK) if operation.scale is RowScale.BLOCK else 1)
     if operation.scale in COLUMNS_OF_FACTOR:
         scales = (ceil(rows / 128), ceil(ceil(cols / COLUMNS_OF_FACTOR[operation.scale]) / 4) * 512)
@@ -61,7 +61,7 @@ def _strides(kernel, given, argument, extents):
 def parameters(kernel, problem):
     """List what each parameter of a launch must be."""
     found = []
-    for argument in row_signature_of(kernel.operation):
+    for argument in kernel.operation.signature:
         match argument:
             case RowArgument.STREAM:
                 continue
@@ -78,7 +78,7 @@ def parameters(kernel, problem):
 def grid(kernel, problem):
     """Give the CTAs along x: one for so many rows, and where rows may be cut, for so many columns."""
     operation, candidate = kernel.operation, kernel.candidate
-    is_rotary = operation.function is RowFunction.ROTARY
+    is_rotary = operation.is_rotary
     rows = problem.rows * (problem.heads if is_rotary else 1)
     is_cut = not operation.reduces_rows and not is_rotary
     return ceil(rows / candidate.knobs.rows_per_cta) * (ceil(problem.cols / candidate.knobs.columns) if is_cut else 1)

@@ -23,7 +23,9 @@ from aot.emulate.host import EmulatedKernels
 from aot.families import rows_families_of
 from aot.kinds.rows.call import RowCall
 from aot.kinds.rows.candidate import RowKernelKey
-from aot.kinds.rows.operation import RowFunction, RowOperation, RowProblem
+from aot.kinds.rows.catalogue import row_operation
+from aot.kinds.rows.function import QUANTIZE
+from aot.kinds.rows.problem import RowProblem
 from aot.kinds.rows.signature import RowArgument
 from tests.compiling import EVERY
 from tests.emulated import emulated_set, target_of
@@ -34,11 +36,11 @@ M, N, K = 37, 24, 288
 ROUNDING, SUMMING = 2.0**-8, K * 2.0**-24
 """Of bf16, and of K sums of float32 at most."""
 CHAINS = {
-    "nvfp4": (RowOperation.BF16_NVFP4_QUANTIZE, "nvfp4_bf16_kk"),
-    "mxfp8": (RowOperation.BF16_MXFP8_QUANTIZE, "mxfp8_bf16_kk"),
-    "mxfp4": (RowOperation.BF16_MXFP4_QUANTIZE, "mxfp4_bf16_kk"),
-    "nvfp4 of a norm": (RowOperation.BF16_NVFP4_RMS_NORM, "nvfp4_bf16_kk"),
-    "mxfp8 of a gate": (RowOperation.BF16_MXFP8_SILU_MUL, "mxfp8_bf16_kk"),
+    "nvfp4": (row_operation("bf16_nvfp4_quantize"), "nvfp4_bf16_kk"),
+    "mxfp8": (row_operation("bf16_mxfp8_quantize"), "mxfp8_bf16_kk"),
+    "mxfp4": (row_operation("bf16_mxfp4_quantize"), "mxfp4_bf16_kk"),
+    "nvfp4 of a norm": (row_operation("bf16_nvfp4_rms_norm"), "nvfp4_bf16_kk"),
+    "mxfp8 of a gate": (row_operation("bf16_mxfp8_silu_mul"), "mxfp8_bf16_kk"),
 }
 """What quantises x, and the product that reads it."""
 PRODUCT = "sm100_block_scale_128x64_c1x1_static"
@@ -114,7 +116,7 @@ def quantise(device, rng):
     assert (held == 0xFF).any()  # in the rows behind the last one
     factors = unpack_factors(held, M, atoms.num_columns)
     found = Quantized(unpack(codes) if rows.multiple > 1 else codes, factors, own, BLOCK_FORMATS[rows.form])
-    if rows.function is RowFunction.QUANTIZE:
+    if rows.function == QUANTIZE:
         wanted = quantize(x, rows.form, own)
         assert np.array_equal(found.codes, wanted.codes)
         assert np.array_equal(found.factors, wanted.factors)

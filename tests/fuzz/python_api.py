@@ -376,8 +376,8 @@ def main():
     package = import_module(folder.name)
     library = ctypes.CDLL(str(package._library.LIBRARY))
     manifest = json.loads((folder / "manifest.json").read_text())
-    operations = [Operation(x["operation"]).call for x in manifest["kernels"]]
-    row_operations = [x["operation"] for x in manifest["row_kernels"]]
+    operations = [Operation(x["operation"]).call for x in manifest["kernels"] if "limits" not in x]
+    row_operations = [x["operation"] for x in manifest["kernels"] if "limits" in x]
     rng = random.Random(seed)
     frameworks = [GarbageFramework(rng), GarbageFramework(rng, views=False, stream=0x6660)]
     kinds = [*(x.Tensor for x in frameworks), Garbage]

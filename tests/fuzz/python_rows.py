@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from aot.kinds.rows.operation import RowFunction, RowOperation
+from aot.kinds.rows.catalogue import row_operations
 from tests.runtime.rows import RowLaunch
 
 EXTENTS = (0, 1, 2, 3, 8, 16, 64, 72, 100, 4096)
@@ -45,15 +45,15 @@ def _written(rng, kind, shapes):
 
 def row_call(package, rng, kinds):
     """Draw a call of an operation on rows."""
-    operation = rng.choice(tuple(RowOperation))
+    operation = rng.choice(tuple(row_operations()))
     first, oddness = rng.choice(kinds), rng.choice((0.1, 1.0))
 
     def kind(*arguments):
         return (first if rng.random() < 0.9 else rng.choice(kinds))(*arguments, oddness)
 
-    function, x_type, y_type = operation.function.value, DTYPES[operation.x.value], DTYPES[operation.y.value]
+    function, x_type, y_type = operation.function.name, DTYPES[operation.x.value], DTYPES[operation.y.value]
     rows, cols = rng.choice(EXTENTS), rng.choice(EXTENTS)
-    if operation.function is RowFunction.ROTARY:
+    if operation.is_rotary:
         heads, dim = rng.choice((0, 1, 2, 8)), rng.choice((0, 2, 8, 64, 72))
         x = kind(rng, (rows, heads, dim), x_type)
         angles = [kind(rng, (rng.choice((rows, rows, 1)), dim // 2), x_type) for _ in range(2)]

@@ -46,11 +46,11 @@ void draw_operands(const aot::RowOperation& operation, aot_rows_problem_t* probl
   problem->x = operation.is_rotary() ? draw_heads(*problem) : draw_matrix(is_wide ? 2 * problem->cols : problem->cols);
   problem->y = operation.is_rotary() ? draw_heads(*problem) : draw_matrix(problem->cols);
   if (one_in(6)) problem->y = problem->x;
-  if (is_there(operation.is_norm())) problem->residual = draw_matrix(problem->cols);
+  if (is_there(operation.takes(aot::Argument::kResidual))) problem->residual = draw_matrix(problem->cols);
   if (problem->residual.data != nullptr && one_in(2)) {
     problem->residual_out = one_in(3) ? problem->residual : one_in(3) ? problem->x : draw_matrix(problem->cols);
   }
-  if (is_there(operation.is_norm())) problem->weight = draw_vector();
+  if (is_there(operation.takes(aot::Argument::kWeight))) problem->weight = draw_vector();
   if (is_there(operation.takes(aot::Argument::kBias))) problem->bias = draw_vector();
   if (operation.is_rotary() || one_in(200)) problem->cos = draw_matrix(64);
   if (operation.is_rotary() || one_in(200)) problem->sin = draw_matrix(64);

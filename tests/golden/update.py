@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.catalogue import row_operation
 from aot.package.build import read_templates, write
 from aot.package.choices import CHOICES_FILE
 from aot.package.file_set import FileSet
@@ -13,7 +13,7 @@ from aot.package.render import render, runtime_file
 from tests.golden.manifest import golden_manifest
 from tests.runtime.rows import with_rows
 
-ROWS = RowOperation.BF16_RMS_NORM, RowOperation.BF16_E4M3_QUANTIZE
+ROWS = row_operation("bf16_rms_norm"), row_operation("bf16_e4m3_quantize")
 """What the golden manifest has of row operations for a few more files."""
 OF_ALL_TEMPLATES = (CHOICES_FILE, runtime_file("aot_gemm"))
 """What changes with any copied file."""

@@ -10,10 +10,10 @@ import numpy as np
 
 from aot.core.execution import KernelState
 from aot.kinds.rows.candidate import RowKernelKey, RowLimits, row_candidate
+from aot.kinds.rows.catalogue import OWN_ROW_OPERATIONS, row_operations
 from aot.kinds.rows.dispatch import RowColumn, RowSection, RowStep, RowTable
 from aot.kinds.rows.kernel import RowKernel
 from aot.kinds.rows.operation import RowOperation
-from aot.kinds.rows.signature import row_signature_of
 from aot.measure.call_structs import RowsProblemStruct, RowsSelectionStruct, RowsTensorStruct
 from tests.golden.manifest import golden_manifest
 from tests.runtime.structs import GateTensor, Tensor, Vector
@@ -47,7 +47,7 @@ def row_kernel(operation, candidate):
         entry_symbol=f"_mlir_{name}__mlir_ciface_entry",
         init_symbol=f"_mlir_{name}_cuda_init",
         load_symbol=f"_mlir_{name}_cuda_load_to_device",
-        signature=row_signature_of(operation),
+        signature=operation.signature,
         limits=LIMITS[candidate],
         smem_bytes=128,
         num_threads=candidate.knobs.num_threads,
@@ -77,7 +77,7 @@ def row_tables(operations, seed=7):
     return tuple(kernels), RowTable(tuple(sections))
 
 
-def with_rows(manifest, operations=tuple(RowOperation), seed=7):
+def with_rows(manifest, operations=OWN_ROW_OPERATIONS, seed=7):
     """Give a manifest row operations, in its first table."""
     kernels, table = row_tables(operations, seed)
     first = replace(manifest.tables[0], row_table=table)
@@ -165,7 +165,7 @@ def row_problem(
 
     A tensor is an address and its strides. X and Y that are not given are packed, and apart.
     """
-    operation = list(RowOperation).index(operation) if isinstance(operation, RowOperation) else operation
+    operation = list(row_operations()).index(operation) if isinstance(operation, RowOperation) else operation
     sizes = (FIRST_ROW_OPERATION + operation, -1, rows, cols, flags, eps, weight_offset)
     problem = RowsProblemStruct(ctypes.sizeof(RowsProblemStruct), *sizes)
     problem.heads, problem.positions, problem.rotary_dim = heads, positions, rotary_dim

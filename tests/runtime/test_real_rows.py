@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from aot.core.target import load_target
-from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.catalogue import row_operation
 from aot.package.manifest import from_json, to_json
 from aot.select.join import renumbered_steps
 from aot.select.table.stepped import select_stepped
@@ -20,11 +20,11 @@ from tests.runtime.host import Library, compile_library
 from tests.runtime.rows import Rows, row_problem
 
 OPERATIONS = (
-    RowOperation.BF16_RMS_NORM,
-    RowOperation.BF16_E4M3_RMS_NORM,
-    RowOperation.BF16_SILU_MUL,
-    RowOperation.BF16_ROTARY,
-    RowOperation.BF16_E4M3_QUANTIZE,
+    row_operation("bf16_rms_norm"),
+    row_operation("bf16_e4m3_rms_norm"),
+    row_operation("bf16_silu_mul"),
+    row_operation("bf16_rotary"),
+    row_operation("bf16_e4m3_quantize"),
 )
 X, Y, RESIDUAL, OUT, WEIGHT, SCALE, COS, SIN = (0x7F0000000000 + (i << 36) for i in range(8))
 STREAM = 0x1234560
@@ -78,14 +78,14 @@ def problems():
     angles = {"cos": (COS, (64, 1)), "sin": (SIN, (64, 1)), "heads": 8, "positions": 16, "rotary_dim": 128}
     heads = {"x": (X, (1024, 128, 1)), "y": (Y, (1024, 128, 1))}
     return [
-        (row_problem(place(RowOperation.BF16_RMS_NORM), 16, 4096, **norm, **added), False),
-        (row_problem(place(RowOperation.BF16_RMS_NORM), 300, 77, **odd), True),
-        (row_problem(place(RowOperation.BF16_E4M3_RMS_NORM), 16, 4096, **norm, **scaled), False),
-        (row_problem(place(RowOperation.BF16_SILU_MUL), 16, 4096, x=(X, (8192, 1)), y=(Y, (4096, 1))), False),
-        (row_problem(place(RowOperation.BF16_ROTARY), 16, 128, **heads, **angles), False),
+        (row_problem(place(row_operation("bf16_rms_norm")), 16, 4096, **norm, **added), False),
+        (row_problem(place(row_operation("bf16_rms_norm")), 300, 77, **odd), True),
+        (row_problem(place(row_operation("bf16_e4m3_rms_norm")), 16, 4096, **norm, **scaled), False),
+        (row_problem(place(row_operation("bf16_silu_mul")), 16, 4096, x=(X, (8192, 1)), y=(Y, (4096, 1))), False),
+        (row_problem(place(row_operation("bf16_rotary")), 16, 128, **heads, **angles), False),
         (
             row_problem(
-                place(RowOperation.BF16_E4M3_QUANTIZE), 16, 100000, x=(X, (100000, 1)), y=(Y, (100000, 1)), **scaled
+                place(row_operation("bf16_e4m3_quantize")), 16, 100000, x=(X, (100000, 1)), y=(Y, (100000, 1)), **scaled
             ),
             False,
         ),

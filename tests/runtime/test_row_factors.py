@@ -8,7 +8,7 @@ from importlib import import_module
 import pytest
 import torch
 
-from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.catalogue import row_operation
 from aot.kinds.rows.signature import RowFlag
 from tests.runtime import host
 from tests.runtime.rows import Rows, row_manifest, row_problem
@@ -29,7 +29,10 @@ def rows(package):
     return Rows(host.Library(package._library.LIBRARY))
 
 
-def factors(operation=RowOperation.BF16_NVFP4_QUANTIZE, num_rows=50, cols=304, **changes):
+NVFP4 = row_operation("bf16_nvfp4_quantize")
+
+
+def factors(operation=NVFP4, num_rows=50, cols=304, **changes):
     """Make a problem of factors in atoms whose X and Y are packed."""
     known = {"x": (X, (cols, 1)), "y": (Y, (cols, 1)), "scale": (SCALE, ())}
     if operation.has_tensor_scale:
@@ -39,7 +42,7 @@ def factors(operation=RowOperation.BF16_NVFP4_QUANTIZE, num_rows=50, cols=304, *
 
 def test_factors_lie_in_atoms_and_elements_of_four_bits_in_bytes(rows):
     assert rows.launch(factors(num_rows=130, y=(Y, (320, 1)))) == OK, rows.error()
-    assert rows.launch(factors(RowOperation.BF16_MXFP8_QUANTIZE, num_rows=130)) == OK, rows.error()
+    assert rows.launch(factors(row_operation("bf16_mxfp8_quantize"), num_rows=130)) == OK, rows.error()
     nvfp4, mxfp8 = rows.launches()
     assert (nvfp4.y.data, *nvfp4.y.shape, *nvfp4.y.strides) == (Y, 130, 304, 320, 1)
     # 19 factors of 16 elements take five atoms of 512 bytes for each 128 rows; 10 of 32 take three.
@@ -84,12 +87,12 @@ def test_elements_of_four_bits_are_aligned_to_as_many_of_x(rows, change, tier):
         (factors(flags=SCALE_GIVEN), ARGUMENT, "bf16_nvfp4_quantize takes of"),
         (factors(num_rows=1 << 22, cols=1 << 14), SHAPE, "takes 4294967296 bytes; expected at most 2147483647"),
         (
-            factors(RowOperation.BF16_MXFP8_QUANTIZE, tensor_scale=(TENSOR_SCALE, ())),
+            factors(row_operation("bf16_mxfp8_quantize"), tensor_scale=(TENSOR_SCALE, ())),
             ARGUMENT,
             "got tensor_scale, which operation bf16_mxfp8_quantize does not take",
         ),
         (norm(tensor_scale=(TENSOR_SCALE, ())), ARGUMENT, "got tensor_scale, which operation bf16_rms_norm does not"),
-        (factors(RowOperation.BF16_MXFP8_QUANTIZE, cols=303), OK, ""),
+        (factors(row_operation("bf16_mxfp8_quantize"), cols=303), OK, ""),
         (factors(num_rows=0), OK, ""),
     ],
 )

@@ -11,8 +11,9 @@ from aot.core.dispatch import Tier
 from aot.core.errors import DeviceError
 from aot.core.operands import Matrix, Tensor
 from aot.kinds.rows.call import RowCall
+from aot.kinds.rows.catalogue import row_operation, row_operations
 from aot.kinds.rows.dispatch import look_up_rows
-from aot.kinds.rows.operation import RowOperation, RowProblem
+from aot.kinds.rows.problem import RowProblem
 from aot.kinds.rows.reference import RowParameters
 from aot.kinds.rows.signature import RowArgument, RowFlag
 from aot.measure.call_structs import (
@@ -30,7 +31,7 @@ from tests.struct_layout import layout_of_ctypes, layout_of_header
 
 MIB = 1 << 20
 X, Y, RESIDUAL, OUT, WEIGHT, BIAS, SCALE, COS, SIN = (x * 1000 * MIB for x in range(1, 10))
-NORM, QUANTIZED = RowOperation.BF16_RMS_NORM, RowOperation.BF16_E4M3_RMS_NORM
+NORM, QUANTIZED = row_operation("bf16_rms_norm"), row_operation("bf16_e4m3_rms_norm")
 OK, ARGUMENT, OPERATION, SHAPE, STRIDE = 0, 1, 2, 3, 4
 
 
@@ -67,7 +68,7 @@ def rotary(tokens=12, heads=5, dim=128, **changes):
         "positions": tokens,
         "rotary_dim": dim,
     }
-    return row_problem(RowOperation.BF16_ROTARY, tokens, dim, **(known | changes))
+    return row_problem(row_operation("bf16_rotary"), tokens, dim, **(known | changes))
 
 
 @pytest.mark.parametrize(
@@ -92,8 +93,8 @@ def test_a_struct_of_another_size_is_refused(rows):
 
 
 def test_every_operation_has_a_number_and_others_have_none(rows):
-    numbers = [rows.operation(operation.tag) for operation in RowOperation]
-    assert numbers == [(1 << 17) + i for i in range(len(RowOperation))]
+    numbers = [rows.operation(operation.tag) for operation in row_operations()]
+    assert numbers == [(1 << 17) + i for i in range(len(row_operations()))]
     assert rows.operation("bf16_kk") == -OPERATION
     assert 'no row operation "bf16_kk" in this library; it has bf16_rms_norm, fp16_rms_norm, ' in rows.error()
     assert rows.c.aot_gemm_operation(b"bf16_rms_norm") == -OPERATION
@@ -180,7 +181,7 @@ def test_a_launch_has_what_the_kernel_takes(rows):
 
 
 def test_a_layer_norm_takes_a_bias(rows):
-    operation = RowOperation.FP16_LAYER_NORM
+    operation = row_operation("fp16_layer_norm")
     assert rows.launch(norm(operation, bias=(BIAS, (0, 1)))) == OK, rows.error()
     (got,) = rows.launches()
     assert (got.bias.data, *got.bias.shape) == (BIAS, 4096)
@@ -192,12 +193,12 @@ def test_a_layer_norm_takes_a_bias(rows):
 def test_a_norm_is_rounded_before_the_weight_where_that_is_asked_for(rows):
     assert rows.launch(norm(flags=ROUND_NORM)) == OK, rows.error()
     assert rows.launches()[0].flags == RowFlag.HAS_WEIGHT | RowFlag.ROUNDS_NORM
-    assert rows.launch(norm(RowOperation.FP16_LAYER_NORM, flags=ROUND_NORM)) == ARGUMENT
+    assert rows.launch(norm(row_operation("fp16_layer_norm"), flags=ROUND_NORM)) == ARGUMENT
     assert rows.error().startswith("flags are 0x4; fp16_layer_norm takes of")
 
 
 def test_a_pair_has_twice_the_columns(rows):
-    problem = row_problem(RowOperation.BF16_SILU_MUL, 3, 512, flags=INTERLEAVED, x=(X, (1024, 1)), y=(Y, (512, 1)))
+    problem = row_problem(row_operation("bf16_silu_mul"), 3, 512, flags=INTERLEAVED, x=(X, (1024, 1)), y=(Y, (512, 1)))
     assert rows.launch(problem) == OK, rows.error()
     (got,) = rows.launches()
     assert (*got.x.shape, *got.y.shape) == (3, 1024, 3, 512)
@@ -220,7 +221,7 @@ def test_half_of_what_is_turned_is_whole_vectors_or_the_fallback_answers(rows):
 
 
 def test_blocks_have_scales_of_their_own(rows):
-    operation = RowOperation.BF16_E4M3_BLOCK_QUANTIZE
+    operation = row_operation("bf16_e4m3_block_quantize")
     given = {"x": (X, (300, 1)), "y": (Y, (300, 1)), "scale": (SCALE, (1, 64))}
     assert rows.launch(row_problem(operation, 50, 300, **given)) == OK, rows.error()
     (got,) = rows.launches()
@@ -230,7 +231,7 @@ def test_blocks_have_scales_of_their_own(rows):
 
 
 def test_a_tensor_has_one_scale(rows):
-    operation = RowOperation.BF16_E5M2_TENSOR_QUANTIZE
+    operation = row_operation("bf16_e5m2_tensor_quantize")
     given = {"x": (X, (300, 1)), "y": (Y, (300, 1)), "scale": (SCALE, (0, 1))}
     assert rows.launch(row_problem(operation, 50, 300, **given)) == OK, rows.error()
     (got,) = rows.launches()
@@ -242,7 +243,7 @@ def test_a_tensor_has_one_scale(rows):
 
 
 def test_one_scale_may_serve_all_where_it_is_read_alone(rows):
-    operation = RowOperation.BF16_INT8_QUANTIZE
+    operation = row_operation("bf16_int8_quantize")
     given = {"x": (X, (64, 1)), "y": (Y, (64, 1)), "scale": (SCALE, (0, 1))}
     assert rows.launch(row_problem(operation, 50, 64, flags=SCALE_GIVEN, **given)) == OK, rows.error()
     assert rows.launches()[0].flags == RowFlag.SCALE_IS_GIVEN
@@ -289,9 +290,9 @@ def test_one_scale_may_serve_all_where_it_is_read_alone(rows):
         (rotary(x=(X, (2000, 300, 1)), y=(X, (2000, 300, 1))), OK, ""),
         (rotary(x=(X, (2000, 300, 1)), y=(X + 256, (2000, 300, 1))), STRIDE, "overlaps x"),
         (rotary(y=(COS, (640, 128, 1))), STRIDE, "overlaps cos"),
-        (row_problem(RowOperation.BF16_SILU_MUL, 3, 8, x=(X, (16, 1)), y=(X, (16, 1))), STRIDE, "overlaps x"),
+        (row_problem(row_operation("bf16_silu_mul"), 3, 8, x=(X, (16, 1)), y=(X, (16, 1))), STRIDE, "overlaps x"),
         (
-            row_problem(RowOperation.BF16_SILU_MUL, 3, 1 << 30, x=(X, (16, 1)), y=(Y, (16, 1))),
+            row_problem(row_operation("bf16_silu_mul"), 3, 1 << 30, x=(X, (16, 1)), y=(Y, (16, 1))),
             SHAPE,
             "cols is 1073741824",
         ),
@@ -317,7 +318,7 @@ def test_a_kernel_is_launched_by_its_index(rows, manifest):
     assert [x.kernel for x in rows.launches()] == [wide]
     assert rows.launch_kernel(wide, norm(cols=4100)) == STRIDE
     assert "expected up to 16384 columns, a multiple of 8" in rows.error()
-    assert rows.launch_kernel(wide, norm(RowOperation.FP16_RMS_NORM)) == OPERATION
+    assert rows.launch_kernel(wide, norm(row_operation("fp16_rms_norm"))) == OPERATION
     scalar = next(i for i, x in enumerate(manifest.row_kernels) if x.candidate == SCALAR)
     assert rows.launch_kernel(scalar, norm(cols=4100, x=(X + 2, (5000, 1)))) == OK, rows.error()
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.catalogue import row_operation
 from aot.kinds.rows.signature import RowFlag
 from tests.runtime import host
 from tests.runtime.rows import Rows, row_manifest
@@ -70,6 +70,59 @@ def test_a_layer_norm_has_a_bias(package, manifest, rows, tensor):
     assert names(manifest, rows) == ["bf16_layer_norm"]
     assert (got.bias.data, got.eps) == (bias.address, pytest.approx(1e-5))
     assert got.flags == RowFlag.HAS_WEIGHT | RowFlag.HAS_BIAS
+
+
+@pytest.mark.parametrize(
+    ("function", "operands", "options"),
+    [
+        ("rms_norm", ("weight",), {"residual": "x", "eps": 0.5, "weight_offset": 1.0, "round_norm": True}),
+        ("layer_norm", ("weight", "weight"), {"eps": 0.25, "out_dtype": "float8_e4m3fn"}),
+        ("silu_mul", (), {"interleaved": True}),
+        ("gelu_tanh_mul", (), {}),
+    ],
+)
+def test_rows_computes_a_function_by_its_name(package, rows, tensor, function, operands, options):
+    given = {"x": tensor((2, 3, 2 * COLS)), "weight": tensor((2 * COLS,))}
+    operands, options = [given[x] for x in operands], {k: given.get(x, x) for k, x in options.items()}
+    by_name = package.rows(function, given["x"], *operands, **options)
+    itself = getattr(package, function)(given["x"], *operands, **options)
+    shapes = [[y.shape for y in (x if isinstance(x, tuple) else (x,))] for x in (by_name, itself)]
+    assert shapes[0] == shapes[1]
+    first, second = rows.launches()
+    assert (first.kernel, first.flags, first.eps, first.weight_offset) == (
+        *(second.kernel, second.flags, second.eps),
+        second.weight_offset,
+    )
+    assert (first.x.data, *first.x.shape, *first.y.shape) == (second.x.data, *second.x.shape, *second.y.shape)
+
+
+def test_rows_quantises_by_row_block_or_tensor(package, manifest, rows, framework):
+    for granularity in ("row", "block", "tensor"):
+        _, scale = package.rows(
+            "quantize", framework.Tensor((3, 300)), out_dtype="float8_e4m3fn", granularity=granularity
+        )
+        assert scale.shape == {"row": (3, 1), "block": (3, 3), "tensor": (1, 1)}[granularity]
+    assert names(manifest, rows) == ["bf16_e4m3_quantize", "bf16_e4m3_block_quantize", "bf16_e4m3_tensor_quantize"]
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "error", "text"),
+    [
+        ("rotary", {}, "UnsupportedError", "rows: function is 'rotary'; expected one of 'rms_norm', 'layer_norm'"),
+        (["silu_mul"], {}, "UnsupportedError", "rows: function is"),
+        ("silu_mul", {"weight": True}, "OperandError", "rows: got weight, which silu_mul does not take; leave it away"),
+        ("layer_norm", {"interleaved": True}, "OperandError", "rows: got interleaved, which layer_norm does not take"),
+        ("silu_mul", {"eps": "small"}, "OperandError", "rows: eps is 'small'; expected a number"),
+        ("quantize", {}, "DtypeError", "quantize: there is none of bfloat16 to bfloat16"),
+        ("quantize", {"granularity": "rows"}, "UnsupportedError", "granularity is 'rows'"),
+    ],
+)
+def test_what_a_function_does_not_take_is_refused_by_name(package, tensor, function, options, error, text):
+    options = {k: tensor((COLS,)) if k == "weight" else x for k, x in options.items()}
+    with pytest.raises(package.AotGemmError) as refusal:
+        package.rows(function, tensor((ROWS, 2 * COLS)), **options)
+    assert type(refusal.value).__name__ == error
+    assert text in str(refusal.value)
 
 
 def test_a_float8_result_comes_with_its_scales(package, manifest, rows, tensor):
@@ -313,7 +366,7 @@ def test_what_is_refused_is_said(package, rows, framework, call, error, text):
 def test_a_wheel_without_an_operation_says_how_one_is_built(package, framework, tmp_path_factory):
     from tests.runtime.rows import with_rows
 
-    only = with_rows(row_manifest(), (RowOperation.FP16_RMS_NORM,))
+    only = with_rows(row_manifest(), (row_operation("fp16_rms_norm"),))
     other = host.compile_package(replace(only, package="few-gemm"), tmp_path_factory.mktemp("few"))
     with pytest.raises(other.UnsupportedError) as caught:
         other.rms_norm(framework.Tensor((4, 8)))

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from aot.core.dispatch import Tier
+from aot.kinds.rows.catalogue import row_operation, row_operations
 from aot.kinds.rows.dispatch import look_up_rows
-from aot.kinds.rows.operation import RowOperation, RowProblem
+from aot.kinds.rows.problem import RowProblem
 from tests.runtime import host
 from tests.runtime.rows import row_manifest
 
@@ -27,10 +28,10 @@ def asked(operation):
     """Return what `plan_rows` is asked for an operation by."""
     granularity = operation.scale.value if operation.is_quantized and not operation.form else "row"
     out = {"out_dtype": operation.form or operation.y.value, "granularity": granularity}
-    return operation.function.value, operation.x.value, out
+    return operation.function.name, operation.x.value, out
 
 
-@pytest.mark.parametrize("operation", list(RowOperation))
+@pytest.mark.parametrize("operation", list(row_operations()))
 @pytest.mark.parametrize(("rows", "cols"), [(1, 64), (16, 4096), (300, 100), (70000, 20000), (5, 1 << 20)])
 def test_a_plan_is_what_the_table_says(package, manifest, operation, rows, cols):
     function, dtype, options = asked(operation)
@@ -38,9 +39,9 @@ def test_a_plan_is_what_the_table_says(package, manifest, operation, rows, cols)
     section = manifest.tables[0].row_table.sections[operation.position]
     limits = [kernel.limits for kernel in manifest.row_kernels]
     # Half of what is rotated is whole vectors too.
-    alignment = 1 if operation is RowOperation.BF16_ROTARY and cols // 2 % 8 else 16
+    alignment = 1 if operation == row_operation("bf16_rotary") and cols // 2 % 8 else 16
     found = look_up_rows(section, RowProblem(operation, rows, cols), limits, alignment)
-    if operation.function.value == "rotary" and cols // 2 % 8:
+    if operation.function.name == "rotary" and cols // 2 % 8:
         assert got.tier == "fallback"
         return
     assert (got.operation, got.tier) == (operation.tag, "grid" if found.tier is Tier.GRID else "fallback")
@@ -110,7 +111,7 @@ def test_what_a_plan_refuses(package, arguments, options, error, text):
 
 def test_a_library_whose_row_kernels_are_others_is_refused(package, monkeypatch):
     values, (library,) = package._manifest.manifest(), package._library.libraries()
-    others = [{**kernel, "name": f"{kernel['name']}_other"} for kernel in values["row_kernels"]]
-    monkeypatch.setattr(package._manifest, "manifest_in", lambda _: {**values, "row_kernels": others})
+    others = [{**x, "name": f"{x['name']}_other"} if "limits" in x else x for x in values["kernels"]]
+    monkeypatch.setattr(package._manifest, "manifest_in", lambda _: {**values, "kernels": others})
     with pytest.raises(package.CorruptLibraryError, match="or names others; reinstall the package"):
         package._manifest.compare_with_manifest.__wrapped__(library)

@@ -8,13 +8,17 @@ from aot.core.block_quantization import quantize
 from aot.core.element import ElementType
 from aot.core.numerics import decode, encode, pack
 from aot.kinds.rows.candidate import RowKernelKey, RowLimits, row_candidate
-from aot.kinds.rows.operation import RowFunction, RowOperation
+from aot.kinds.rows.catalogue import row_operation
 from aot.kinds.rows.reference import expected_scales, row_reference, scaled
 from aot.kinds.rows.signature import RowArgument
 from aot.kinds.rows.tuned import TunedRowKernel
 
 VECTORS = RowLimits(16, 8, 1024)
-NORM, QUANTIZE, ROTARY = RowOperation.BF16_RMS_NORM, RowOperation.BF16_E4M3_QUANTIZE, RowOperation.BF16_ROTARY
+NORM, QUANTIZE, ROTARY = (
+    row_operation("bf16_rms_norm"),
+    row_operation("bf16_e4m3_quantize"),
+    row_operation("bf16_rotary"),
+)
 
 
 def row_kernel_of(operation=NORM, threads=1, sha="ab", *, limits=VECTORS, is_fallback=False):
@@ -63,7 +67,7 @@ def compute_rows(call):
         if argument not in (RowArgument.Y, RowArgument.SCALE, RowArgument.TENSOR_SCALE, RowArgument.RESIDUAL_OUT):
             bits = rows_of(call, argument)
             read[argument] = decode(op.x, bits.reshape(-1, bits.shape[-1]))
-    if op.function is RowFunction.ROTARY:
+    if op.is_rotary:
         heads = call.tensors[RowArgument.X].matrix.num_rows
         read |= {x: np.repeat(read[x], heads, 0) for x in (RowArgument.COS, RowArgument.SIN)}
     expected = row_reference(op, read, call.parameters)

@@ -109,10 +109,8 @@ def test_a_fallback_is_watched_on_addresses_that_are_not_aligned():
 
 def test_a_manifest_gives_products_and_row_kernels(tmp_path):
     kernels = [product("b", 0), product("a", 1)]
-    content = {
-        "kernels": [x.facts | {"name": x.name, "object_sha256": x.digest} for x in kernels],
-        "row_kernels": [on_rows().facts | {"name": "r", "object_sha256": "s"}],
-    }
+    facts = [x.facts | {"name": x.name, "object_sha256": x.digest} for x in kernels]
+    content = {"kernels": [*facts, on_rows().facts | {"name": "r", "object_sha256": "s"}]}
     path = tmp_path / "manifest.json"
     path.write_text(json.dumps(content))
     assert [(x.name, x.index, x.is_on_rows) for x in read_kernels(path)] == [

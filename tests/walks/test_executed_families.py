@@ -17,6 +17,7 @@ from aot.emulate.execute import ExecutionOptions, Executor
 from aot.emulate.kernels import compile_emulated
 from aot.emulate.schedule import Mode, Schedule
 from aot.families import families, families_for, families_of
+from aot.kinds.rows.catalogue import row_operations
 from aot.kinds.rows.operation import RowOperation
 
 SCHEDULES = tuple(Schedule(mode, 1) for mode in (Mode.RANDOM, Mode.HOLD_PRODUCTS, Mode.BEHIND_ITSELF))
@@ -41,7 +42,7 @@ def wrong_of(keys, device, folder):
 
 
 @pytest.mark.parametrize("num_sms", [None, FEW_SMS])
-@pytest.mark.parametrize("operation", [*Operation, *RowOperation], ids=lambda x: x.tag)
+@pytest.mark.parametrize("operation", [*Operation, *row_operations()], ids=lambda x: x.tag)
 @pytest.mark.parametrize("target", ["thor", "h200"])
 def test_a_kernel_of_each_family_is_right(target, operation, num_sms, tmp_path):
     device = emulated_target(load_target(target), num_sms)

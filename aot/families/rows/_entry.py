@@ -21,7 +21,7 @@ from aot.families.rows._row_kernel import Operands, RowKernel
 from aot.families.rows._tensor_scale_kernel import TensorScaleKernel
 from aot.kinds.rows.candidate import RowKnobs
 from aot.kinds.rows.operation import RowOperation, RowScale
-from aot.kinds.rows.signature import RowArgument, row_signature_of
+from aot.kinds.rows.signature import RowArgument
 
 
 def _tensor(element: ElementType, rank: int, elements: int) -> Any:
@@ -51,7 +51,7 @@ def _written(operation: RowOperation, rank: int, elements: int) -> Any:
 
 def fake_arguments(operation: RowOperation, elements: int) -> dict[RowArgument, Any]:
     """Make an argument for each one that an operation has; tensors lie on multiples of some elements."""
-    rank = 3 if RowArgument.COS in row_signature_of(operation) else 2
+    rank = 3 if RowArgument.COS in operation.signature else 2
     made: dict[RowArgument, Callable[[], Any]] = {
         RowArgument.X: lambda: _tensor(operation.x, rank, elements),
         RowArgument.RESIDUAL: lambda: _tensor(operation.x, 2, elements),
@@ -70,7 +70,7 @@ def fake_arguments(operation: RowOperation, elements: int) -> dict[RowArgument, 
         RowArgument.FLAGS: lambda: Int32(0),
         RowArgument.STREAM: cute.runtime.make_fake_stream,
     }
-    return {argument: made[argument]() for argument in row_signature_of(operation)}
+    return {argument: made[argument]() for argument in operation.signature}
 
 
 def row_entry(operation: RowOperation, candidate: Candidate, registers: int, *, is_looped: bool) -> Entry:

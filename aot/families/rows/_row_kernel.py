@@ -19,20 +19,17 @@ from cutlass.memory import SmemAllocator
 
 from aot.core.candidate import Candidate
 from aot.core.element import ElementType
-from aot.core.epilogue import Step
 from aot.core.numerics import max_finite
-from aot.families._epilogue import finish_gate
 from aot.families._epilogue_registers import Registers
 from aot.families._grid import along_x
 from aot.families.rows import _space
 from aot.families.rows._memory import Place, has, load, load_weights, maximum, plus, reduce, registers, store
 from aot.families.rows._quotient import divide
 from aot.kinds.rows.candidate import RowKnobs
-from aot.kinds.rows.operation import RowFunction, RowOperation
+from aot.kinds.rows.function import LAYER_NORM, RMS_NORM
+from aot.kinds.rows.operation import RowOperation
 from aot.kinds.rows.quantization import LEAST_SCALE
 from aot.kinds.rows.signature import RowFlag
-
-GATES = {RowFunction.SILU_MUL: Step.SWIGLU, RowFunction.GELU_TANH_MUL: Step.GEGLU}
 
 MEAN, SQUARES, MAGNITUDE = range(3)
 """The places of the reductions of a row in shared memory."""
@@ -144,7 +141,7 @@ class RowKernel:
         if const_expr(self.operation.is_norm):
             cols = operands.y.shape[1]
             mean = Float32(0.0)
-            if const_expr(self.operation.function is RowFunction.LAYER_NORM):
+            if const_expr(self.operation.function == LAYER_NORM):
                 mean = self._reduce(self._sum(values), plus, shared, MEAN) * _inverse(cols)
             squares = self._reduce(self._squares(values, mean, place), plus, shared, SQUARES)
             self._normalise(values, mean, self._deviation(squares, cols, operands), affine, operands)
@@ -183,7 +180,7 @@ class RowKernel:
     def _statistics(self, operands: Any, place: Any, shared: Any, parts: Int32) -> Any:
         """Return a row's mean, of an RMS norm 0, and 1 over its deviation; write X + RESIDUAL on the way."""
         cols = operands.y.shape[1]
-        is_layer_norm = const_expr(self.operation.function is RowFunction.LAYER_NORM)
+        is_layer_norm = const_expr(self.operation.function == LAYER_NORM)
         total, mean = Float32(0.0), Float32(0.0)
         for part in cutlass.range(parts, unroll=1):
             there = self._part(place, part)
@@ -231,6 +228,8 @@ class RowKernel:
             return self._read_sum(operands, place, loaded, values, is_first)
         load(operands.x, place, loaded, Boolean(True))
         values.store(loaded.load().to(Float32))
+        if const_expr(self.operation.function.arithmetic != ""):
+            self._compute_each(values)
         return values, None
 
     @cute.jit
@@ -276,11 +275,11 @@ class RowKernel:
 
     @cute.jit
     def _read_pairs(self, operands: Any, place: Any, first: Any, second: Any, values: Any) -> None:
-        """Apply the gate to a thread's pairs.
+        """Compute the elements of Y of a thread's pairs.
 
         Of pairs that lie side by side two vectors hold a vector's elements of Y, in turn the gate's and the linear one.
         """
-        elements = const_expr(self.knobs.vector_elements)
+        arithmetic, elements = self.operation.function.load_arithmetic(), const_expr(self.knobs.vector_elements)
         is_interleaved = has(operands.flags, RowFlag.IS_INTERLEAVED)
         if is_interleaved:
             load(operands.x, place, first, Boolean(True), 2)
@@ -293,7 +292,14 @@ class RowKernel:
                 pair = [self._of_two(first, second, i, 2 * e), self._of_two(first, second, i, 2 * e + 1)]
                 gate = cutlass.select_(is_interleaved, pair[0].to(Float32), first[e, i].to(Float32))
                 linear = cutlass.select_(is_interleaved, pair[1].to(Float32), second[e, i].to(Float32))
-                values[e, i] = finish_gate(GATES[self.operation.function], gate, linear, Registers())
+                values[e, i] = arithmetic(gate, linear)
+
+    def _compute_each(self, values: Any) -> None:
+        """Compute the elements of Y of a thread's elements, in place."""
+        arithmetic = self.operation.function.load_arithmetic()
+        for i in range(self.knobs.vectors_per_thread):
+            for e in range(self.knobs.vector_elements):
+                values[e, i] = arithmetic(values[e, i])
 
     def _of_two(self, first: Any, second: Any, i: int, e: int) -> Any:
         """Return element e of a vector and the one behind it."""
@@ -327,7 +333,7 @@ class RowKernel:
         for i in range_constexpr(self.knobs.vectors_per_thread):
             for e in range_constexpr(self.knobs.vector_elements):
                 value = (values[e, i] - mean) * deviation
-                if const_expr(self.operation.function is RowFunction.RMS_NORM):
+                if const_expr(self.operation.function == RMS_NORM):
                     rounded = value.to(operands.x.element_type).to(Float32)
                     value = cutlass.select_(is_rounded, rounded, value)
                 value *= affine.weight[e, i].to(Float32) + affine.offset

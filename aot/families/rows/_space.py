@@ -9,16 +9,25 @@ from aot.core.candidate import Reason, Rejected, Resources
 from aot.core.feature import Feature
 from aot.core.formats import SCALE_BLOCK
 from aot.kinds.rows.candidate import RowKnobs, RowLimits
-from aot.kinds.rows.operation import KIND, MAX_COLS, RowFunction, RowOperation, RowScale
+from aot.kinds.rows.catalogue import row_operations
+from aot.kinds.rows.function import NORMS, QUANTIZE, ROTARY
+from aot.kinds.rows.operation import KIND, MAX_COLS, RowOperation, RowScale
 
 if TYPE_CHECKING:
     from aot.core.candidate import Candidate
     from aot.core.target import Target
 
-OF_ROWS = tuple(x for x in RowOperation if x.function is not RowFunction.ROTARY)
-"""What `_row_kernel` computes."""
-OF_HEADS = tuple(x for x in RowOperation if x.function is RowFunction.ROTARY)
-"""What `_rotary_kernel` computes."""
+
+def is_of_rows(operation: RowOperation) -> bool:
+    """Say whether `_row_kernel` computes an operation: a norm, a quantisation, or a function of its elements."""
+    function = operation.function
+    return function in (*NORMS, QUANTIZE) or (function.arithmetic != "" and not function.arguments)
+
+
+def is_of_heads(operation: RowOperation) -> bool:
+    """Say whether `_rotary_kernel` computes an operation."""
+    return operation.function == ROTARY
+
 
 VECTOR_BYTES = 16
 """The widest access of a thread. Source: PTX ISA, ld.global: .v4 of 32 bits."""
@@ -95,7 +104,15 @@ class RowKernels:
     knobs = RowKnobs
     needs = (Feature.DEPENDENT_LAUNCH,)
     is_fallback = False
-    operations: tuple[RowOperation, ...]
+
+    @property
+    def operations(self) -> tuple[RowOperation, ...]:
+        """List what the family computes."""
+        return tuple(x for x in row_operations() if self.computes(x))
+
+    def computes(self, operation: RowOperation) -> bool:
+        """Say whether the family computes an operation."""
+        return is_of_rows(operation)
 
     def check(self, candidate: Candidate, operation: RowOperation, target: Target) -> Rejected | None:
         """Refuse what the kernels' reductions and vectors cannot be made of."""

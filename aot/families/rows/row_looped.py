@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from aot.families.rows import _space
 from aot.kinds.rows.candidate import RowKnobs, row_candidate
-from aot.kinds.rows.operation import RowFunction, RowOperation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from aot.core.candidate import Candidate
     from aot.core.target import Target
     from aot.families import Entry
+    from aot.kinds.rows.operation import RowOperation
 
 THREADS_PER_ROW = (256, 512)
 VECTORS = (1, 2)
@@ -22,15 +22,17 @@ VECTORS = (1, 2)
 
 def num_reads(operation: RowOperation) -> int:
     """Count how often a row is read: for its mean, its variance, its largest magnitude and its result."""
-    means = {RowFunction.RMS_NORM: 1, RowFunction.LAYER_NORM: 2}.get(operation.function, 0)
-    return means + operation.reads_for_scales + 1
+    return operation.function.num_reductions + operation.reads_for_scales + 1
 
 
 class RowLooped(_space.RowKernels):
     """The family `row_looped`."""
 
     name = "row_looped"
-    operations = tuple(x for x in RowOperation if x.reduces_rows)
+
+    def computes(self, operation: RowOperation) -> bool:
+        """Leave out what can be cut into pieces."""
+        return operation.reduces_rows and super().computes(operation)
 
     def candidates(self, operation: RowOperation, target: Target) -> Iterator[Candidate]:
         """Enumerate threads and vectors; an operation whose rows can be cut needs none of it."""

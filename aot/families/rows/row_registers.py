@@ -46,7 +46,6 @@ class RowRegisters(_space.RowKernels):
     """The family `row_registers`."""
 
     name = "row_registers"
-    operations = _space.OF_ROWS
 
     def candidates(self, operation: RowOperation, target: Target) -> Iterator[Candidate]:
         """Enumerate threads a row, rows a CTA and vectors a thread."""

@@ -24,7 +24,10 @@ class RowRotary(_space.RowKernels):
     """The family `row_rotary`."""
 
     name = "row_rotary"
-    operations = _space.OF_HEADS
+
+    def computes(self, operation: RowOperation) -> bool:
+        """Take heads alone."""
+        return _space.is_of_heads(operation)
 
     def candidates(self, operation: RowOperation, target: Target) -> Iterator[Candidate]:
         """Enumerate threads a head and heads a CTA."""

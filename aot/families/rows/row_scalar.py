@@ -8,7 +8,7 @@ from aot.core.candidate import Reason, Rejected
 from aot.families.rows import _space
 from aot.families.rows.row_looped import num_reads
 from aot.kinds.rows.candidate import RowKnobs, row_candidate
-from aot.kinds.rows.operation import RowOperation, RowScale
+from aot.kinds.rows.operation import RowScale
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from aot.core.candidate import Candidate
     from aot.core.target import Target
     from aot.families import Entry
+    from aot.kinds.rows.operation import RowOperation
 
 
 class RowScalar(_space.RowKernels):
@@ -23,12 +24,15 @@ class RowScalar(_space.RowKernels):
 
     name = "row_scalar"
     is_fallback = True
-    operations = tuple(RowOperation)
+
+    def computes(self, operation: RowOperation) -> bool:
+        """Take heads too."""
+        return _space.is_of_heads(operation) or super().computes(operation)
 
     def candidates(self, operation: RowOperation, target: Target) -> Iterator[Candidate]:
         """Enumerate the one candidate."""
         del target
-        if operation in _space.OF_HEADS:
+        if _space.is_of_heads(operation):
             yield row_candidate(self.name, 32, 8, 1, 1)
         elif operation.scale is RowScale.BLOCK:
             yield row_candidate(self.name, 32, 8, 1, 4)
@@ -55,7 +59,7 @@ class RowScalar(_space.RowKernels):
         del target
         from aot.families.rows._entry import rotary_entry, row_entry
 
-        if operation in _space.OF_HEADS:
+        if _space.is_of_heads(operation):
             return rotary_entry(operation, candidate)
         registers = self.registers(RowKnobs.of(candidate), operation)
         return row_entry(operation, candidate, registers, is_looped=operation.reduces_rows)

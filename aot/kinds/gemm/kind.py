@@ -21,7 +21,7 @@ class Gemm(Kind[Problem, KernelKey]):
 
     name = KIND
     axes = (Axis("m", Use.LADDER), Axis("n", Use.KEY), Axis("k", Use.KEY), Axis("num_groups", Use.COUNT, 1))
-    operations = tuple(Operation)
+    own_operations = tuple(Operation)
     problem_type = Problem
     key_type = KernelKey
     knobs = GemmKnobs

@@ -16,7 +16,9 @@ from aot.core.numerics import decode, encode
 from aot.core.operands import AtomMatrix, Matrix, Tensor
 from aot.kinds.rows.comparison import Written, compare_rows, fault_of_residual
 from aot.kinds.rows.factor_comparison import WrittenFactors, compare_factors
-from aot.kinds.rows.operation import RowFunction, RowOperation, RowProblem, RowScale
+from aot.kinds.rows.function import QUANTIZE
+from aot.kinds.rows.operation import RowOperation, RowScale
+from aot.kinds.rows.problem import RowProblem
 from aot.kinds.rows.reference import RowParameters, row_reference
 from aot.kinds.rows.signature import RowArgument
 from aot.kinds.trial import Placed
@@ -39,6 +41,10 @@ ATOM_CASE_ROWS = 133
 """Rows of the case of factors that fill one atom, and begin another."""
 WRITTEN = (RowArgument.Y, RowArgument.RESIDUAL_OUT)
 """The arguments that a kernel always writes; a scale it writes unless one is given."""
+VECTORS = (RowArgument.WEIGHT, RowArgument.BIAS)
+"""The arguments that all rows share."""
+OPTIONAL = (RowArgument.RESIDUAL, RowArgument.RESIDUAL_OUT, *VECTORS)
+"""The tensors that a call may leave away, of a function that takes them."""
 
 
 @dataclass(frozen=True)
@@ -67,14 +73,9 @@ class RowCase:
     """Whether it is one kernel's alone: most ask for other widths than the next."""
 
     @property
-    def is_rotary(self) -> bool:
-        """Say whether the operation rotates heads."""
-        return self.operation.function is RowFunction.ROTARY
-
-    @property
     def problem(self) -> RowProblem:
         """Return what is computed."""
-        return RowProblem(self.operation, self.rows * (HEADS if self.is_rotary else 1), self.cols)
+        return RowProblem(self.operation, self.rows * (HEADS if self.operation.is_rotary else 1), self.cols)
 
     @property
     def gives_scale(self) -> bool:
@@ -84,12 +85,12 @@ class RowCase:
     @property
     def parameters(self) -> RowParameters:
         """Return the numbers of the call, as float32 has them, and how pairs lie."""
-        is_rms = self.operation.function is RowFunction.RMS_NORM
+        has_offset = RowArgument.WEIGHT_OFFSET in self.operation.function.arguments
         return RowParameters(
             float(np.float32(1e-5)),
-            float(self.is_full and is_rms),
-            is_interleaved=self.is_full and (self.operation.is_pair or self.is_rotary),
-            rounds_norm=self.is_full and is_rms and self.rows > 1,
+            float(self.is_full and has_offset),
+            is_interleaved=self.is_full and (self.operation.is_pair or self.operation.is_rotary),
+            rounds_norm=self.is_full and has_offset and self.rows > 1,
         )
 
 
@@ -115,7 +116,7 @@ def row_cases(operation: RowOperation, limits: RowLimits) -> Iterator[RowCase]:
 
 def takes_case(limits: RowLimits, case: RowCase) -> bool:
     """Say whether a kernel takes a case: half of a quarter of a head must be whole vectors."""
-    return not case.is_rotary or case.cols % (4 * limits.cols_multiple) == 0
+    return not case.operation.is_rotary or case.cols % (4 * limits.cols_multiple) == 0
 
 
 def _heads(rows: int, heads: int, cols: int, stride: int) -> Matrix:
@@ -131,7 +132,7 @@ def row_operands(case: RowCase) -> dict[RowArgument, Placed]:
     """Return the operands of a case; `padding` lies behind each row, and behind each head."""
     operation, rows, cols, padding = case.operation, case.rows, case.cols, case.padding
     x, y = operation.x, operation.y
-    if case.is_rotary:
+    if operation.is_rotary:
         step = cols // 2 if case.is_full or cols % 4 else cols // 4
         whole, angles = _heads(rows, HEADS, cols, cols + padding), _rows(rows, step, padding)
         found = {RowArgument.X: whole, RowArgument.Y: whole, RowArgument.COS: angles, RowArgument.SIN: angles}
@@ -140,11 +141,9 @@ def row_operands(case: RowCase) -> dict[RowArgument, Placed]:
         RowArgument.X: _rows(rows, operation.num_columns_of_x(cols), padding),
         RowArgument.Y: _rows(rows, cols, padding),
     }
-    if operation.is_norm and case.is_full:
-        found |= dict.fromkeys((RowArgument.RESIDUAL, RowArgument.RESIDUAL_OUT), _rows(rows, cols, padding))
-        found[RowArgument.WEIGHT] = _rows(1, cols)
-        if operation.has_bias:
-            found[RowArgument.BIAS] = _rows(1, cols)
+    if case.is_full:
+        given = [x for x in OPTIONAL if x in operation.function.arguments]
+        found |= {x: _rows(1, cols) if x in VECTORS else _rows(rows, cols, padding) for x in given}
     placed = {
         argument: Placed(y if argument is RowArgument.Y else x, matrix, 0, argument in WRITTEN)
         for argument, matrix in found.items()
@@ -166,8 +165,7 @@ def _scales(problem: RowProblem, *, is_written: bool) -> dict[RowArgument, Place
 
 def timed_heads(problem: RowProblem) -> int:
     """Return the heads of a token in a timed problem; 1 of what is no rotary embedding."""
-    is_rotary = problem.operation.function is RowFunction.ROTARY
-    return next(x for x in TIMED_HEADS if problem.rows % x == 0) if is_rotary else 1
+    return next(x for x in TIMED_HEADS if problem.rows % x == 0) if problem.operation.is_rotary else 1
 
 
 def timed_operands(problem: RowProblem) -> dict[RowArgument, Placed]:
@@ -177,7 +175,7 @@ def timed_operands(problem: RowProblem) -> dict[RowArgument, Placed]:
     """
     operation, rows, cols = problem.operation, problem.rows, problem.cols
     x, y = operation.x, operation.y
-    if operation.function is RowFunction.ROTARY:
+    if operation.is_rotary:
         heads = timed_heads(problem)
         whole, angles = _heads(rows // heads, heads, cols, cols), _rows(rows // heads, cols // 2)
         found = {RowArgument.X: whole, RowArgument.Y: whole, RowArgument.COS: angles, RowArgument.SIN: angles}
@@ -186,10 +184,7 @@ def timed_operands(problem: RowProblem) -> dict[RowArgument, Placed]:
         RowArgument.X: Placed(x, _rows(rows, operation.num_columns_of_x(cols))),
         RowArgument.Y: Placed(y, _rows(rows, cols), 0, is_written=True),
     }
-    if operation.is_norm:
-        placed[RowArgument.WEIGHT] = Placed(x, _rows(1, cols))
-    if operation.has_bias:
-        placed[RowArgument.BIAS] = Placed(x, _rows(1, cols))
+    placed |= {each: Placed(x, _rows(1, cols)) for each in VECTORS if each in operation.function.arguments}
     return placed | _scales(problem, is_written=True)
 
 
@@ -224,7 +219,7 @@ def _spread(case: RowCase, values: NDArray[np.float32], rng: np.random.Generator
     rows, cols = values.shape[1:]
     extents = values.shape[0], rows, -(-cols // SPREAD_COLUMNS)
     exponents, kinds = rng.integers(-SPREAD, SPREAD + 1, extents), rng.integers(0, 16, extents)
-    is_alone = case.operation.function is RowFunction.QUANTIZE and case.is_full
+    is_alone = case.operation.function == QUANTIZE and case.is_full
     if is_alone:
         exponents = np.where(kinds == 1, -FAR, np.where(kinds == 2, FAR, exponents))
     found = np.ldexp(values, np.repeat(exponents, SPREAD_COLUMNS, 2)[..., :cols]).astype(np.float32)

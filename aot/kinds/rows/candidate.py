@@ -8,7 +8,8 @@ from typing import Annotated, Any, TypeAlias
 from aot.core.candidate import Candidate, reader
 from aot.core.constraints import Form, Range
 from aot.core.knobs import Knobs
-from aot.kinds.rows.operation import MAX_COLS, RowOperation
+from aot.kinds.rows.catalogue import CataloguedRow
+from aot.kinds.rows.operation import MAX_COLS
 
 Threads = Annotated[int, Range(1, 1024)]
 VectorElements = Annotated[int, Range(1, 16)]
@@ -58,7 +59,7 @@ RowCandidate: TypeAlias = Annotated[Candidate, Form(Any, reader(RowKnobs))]
 class RowKernelKey:
     """A candidate for one row operation: what is compiled, measured, shipped and named."""
 
-    operation: RowOperation
+    operation: CataloguedRow
     candidate: RowCandidate
 
     @property

@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aot.kinds.rows.operation import RowFunction
-
 if TYPE_CHECKING:
     from aot.core.target import Target
     from aot.kinds.rows.candidate import RowKnobs
-    from aot.kinds.rows.operation import RowOperation, RowProblem
+    from aot.kinds.rows.operation import RowOperation
+    from aot.kinds.rows.problem import RowProblem
 
 NAME = "row-cost-model-v1"
 """Version of the model, recorded with every predicted row."""
@@ -82,6 +81,6 @@ def _reductions_us(operation: RowOperation, knobs: RowKnobs) -> float:
     """Return the time of the reductions of a row, one for each step that needs all of it."""
     if not operation.reduces_rows:
         return 0.0
-    num_reductions = operation.is_norm + (operation.function is RowFunction.LAYER_NORM) + operation.reads_for_scales
+    num_reductions = operation.function.num_reductions + operation.reads_for_scales
     doublings = max(knobs.threads_per_row.bit_length() - WARP_BITS, 0)
     return num_reductions * REDUCTION_US * (1 + 0.1 * doublings)

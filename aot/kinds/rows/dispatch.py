@@ -15,12 +15,13 @@ from aot.core.constraints import Extent, Index, Microseconds, Range
 from aot.core.dispatch import MAX_STEP_M, Tier, round_up
 from aot.core.measurement import PROVENANCE_PREDICTED, Provenance
 from aot.kinds.rows.candidate import RowLimits
-from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.catalogue import CataloguedRow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aot.kinds.rows.operation import RowProblem
+    from aot.kinds.rows.operation import RowOperation
+    from aot.kinds.rows.problem import RowProblem
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class RowColumn:
 class RowSection:
     """The table of one row operation. Columns ascend by cols."""
 
-    operation: RowOperation
+    operation: CataloguedRow
     columns: tuple[RowColumn, ...]
     fallback: Index
     """The kernel that takes any problem."""
@@ -113,7 +114,7 @@ def _ascends(edges: Sequence[int]) -> bool:
 def _kernel_fault(index: int, operation: RowOperation, kernels: Sequence[RowTableKernel]) -> str:
     if not 0 <= index < len(kernels):
         return f"kernel {index} of {len(kernels)}"
-    if kernels[index].operation is not operation:
+    if kernels[index].operation != operation:
         return f"kernel {index}, which is for {kernels[index].operation.tag}"
     return ""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from aot.core.constraints import Count, Identifier, KernelName, Sha256
 from aot.core.execution import KernelState
 from aot.kinds.rows.candidate import RowCandidate, RowKernelKey, RowLimits
-from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.catalogue import CataloguedRow
 from aot.kinds.rows.signature import RowArgument
 
 
@@ -16,7 +16,7 @@ class RowKernel:
     """One kernel of a row operation that the wheel ships."""
 
     name: KernelName
-    operation: RowOperation
+    operation: CataloguedRow
     candidate: RowCandidate
     object_sha256: Sha256
     object_bytes: Count

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 from aot.kinds.kind import Axis, Features, Kind, Use
 from aot.kinds.rows.candidate import RowKernelKey, RowKnobs
+from aot.kinds.rows.catalogue import OWN_ROW_OPERATIONS, row_operations, twins
 from aot.kinds.rows.kernel import RowKernel
-from aot.kinds.rows.operation import KIND, RowOperation, RowProblem
+from aot.kinds.rows.operation import KIND, RowOperation
+from aot.kinds.rows.problem import RowProblem
 from aot.kinds.rows.sizes import ROW_EDGES, col_edges
 from aot.kinds.rows.tuned import TunedRowKernel
 
@@ -22,7 +24,7 @@ class RowsKind(Kind[RowProblem, RowKernelKey]):
 
     name = KIND
     axes = (Axis("rows", Use.LADDER), Axis("cols", Use.KEY))
-    operations = tuple(RowOperation)
+    own_operations = OWN_ROW_OPERATIONS
     problem_type = RowProblem
     key_type = RowKernelKey
     knobs = RowKnobs
@@ -30,13 +32,18 @@ class RowsKind(Kind[RowProblem, RowKernelKey]):
     kernel_type = RowKernel
     tuned_type = TunedRowKernel
 
+    @property
+    def operations(self) -> tuple[RowOperation, ...]:
+        """Return ours, then those of other packages."""
+        return row_operations()
+
     def edges(self, operation: RowOperation) -> Mapping[str, tuple[int, ...]]:
         """Return those of rows and of an operation's columns."""
         return {"rows": ROW_EDGES, "cols": col_edges(operation)}
 
     def imputed_from(self, operation: AnyOperation) -> tuple[RowOperation, ...]:
         """Return the operations that differ in X's element type alone, whose elements are as wide."""
-        return next(x for x in RowOperation if x == operation).twins
+        return next(twins(x) for x in row_operations() if x == operation)
 
 
 ROWS = RowsKind()

@@ -1,4 +1,4 @@
-"""What stands between products: the catalogue of row operations that kernels are made for.
+"""What stands between products: an operation on rows, a line of the catalogue that kernels are made for.
 
 A row operation makes each row of Y (rows, cols) of a row of X. All arithmetic is in float32; each result is rounded
 once. It has no k; its problems are told by rows and columns.
@@ -6,38 +6,20 @@ once. It has no k; its problems are told by rows and columns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from aot.core.constraints import Extent, Range, Word
 from aot.core.element import ElementType
 from aot.core.feature import Feature
 from aot.core.formats import MX, NVFP4, SCALE_BLOCK, ScaleFormat, tag_of
+from aot.kinds.rows.function import NORMS
+from aot.kinds.rows.signature import RowArgument
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.10 has none of its own
 
-
-class RowFunction(Word):
-    """What a row operation computes of a row x of X; the value is the last part of a tag."""
-
-    RMS_NORM = "rms_norm"
-    """z = x + residual, rounded to x's type; y = z * rsqrt(mean(z^2) + eps) * (weight + weight_offset).
-
-    What is multiplied with the weight may be rounded to x's type first.
-    """
-    LAYER_NORM = "layer_norm"
-    """z as above; y = (z - mean(z)) * rsqrt(mean((z - mean(z))^2) + eps) * weight + bias."""
-    SILU_MUL = "silu_mul"
-    """silu(gate) * linear, where X has 2 cols columns: the gate's and then the linear ones, or in turn."""
-    GELU_TANH_MUL = "gelu_tanh_mul"
-    """gelu_tanh(gate) * linear, likewise."""
-    ROTARY = "rotary"
-    """Rotary position embedding of X (tokens, heads, dim): a row is a head of a token, cols is dim."""
-    QUANTIZE = "quantize"
-    """x itself, in fewer bits."""
+    from aot.kinds.rows.function import RowFunction
+    from aot.kinds.rows.signature import RowSignature
 
 
 class RowScale(Enum):
@@ -60,61 +42,26 @@ FACTORS = {RowScale.NVFP4: NVFP4, RowScale.MX: MX}
 """The formats of scales that are no float32 numbers: those that block-scaled products read."""
 
 
-NORMS = (RowFunction.RMS_NORM, RowFunction.LAYER_NORM)
-PAIRS = (RowFunction.SILU_MUL, RowFunction.GELU_TANH_MUL)
-"""Functions of two elements of X for each one of Y."""
-
 KIND = "rows"
 """The kind of work that operations on rows are."""
 
-BF16, FP16, INT8 = ElementType.BFLOAT16, ElementType.FLOAT16, ElementType.INT8
-E4M3, E5M2, E2M1 = ElementType.E4M3, ElementType.E5M2, ElementType.E2M1
+MAX_COLS = 2**30
+"""Most columns of Y: kernels count the 2 cols columns of a pair, and columns beside a row's last, in 32 bits."""
 
 
-class RowOperation(Word):
+class RowOperation(str):  # noqa: SLOT000 - it has a dictionary of what it is
     """One row operation, by its stable tag, such as `bf16_rms_norm` or `bf16_e4m3_quantize`.
 
-    This is a catalogue, not a cross product. A line has the tag, the element type of X, the function, the element type
-    of Y, and the scales that go with it.
+    It has the element type of X, the function, the element type of Y, and the scales that go with it. The catalogue,
+    `aot.kinds.rows.catalogue`, lists those that there are, and has each of them once.
     """
 
     x: ElementType
     y: ElementType
     function: RowFunction
     scale: RowScale
-
-    BF16_RMS_NORM = "bf16_rms_norm", BF16, RowFunction.RMS_NORM
-    FP16_RMS_NORM = "fp16_rms_norm", FP16, RowFunction.RMS_NORM
-    BF16_E4M3_RMS_NORM = "bf16_e4m3_rms_norm", BF16, RowFunction.RMS_NORM, E4M3, RowScale.ROW
-    FP16_E4M3_RMS_NORM = "fp16_e4m3_rms_norm", FP16, RowFunction.RMS_NORM, E4M3, RowScale.ROW
-    BF16_LAYER_NORM = "bf16_layer_norm", BF16, RowFunction.LAYER_NORM
-    FP16_LAYER_NORM = "fp16_layer_norm", FP16, RowFunction.LAYER_NORM
-    BF16_E4M3_LAYER_NORM = "bf16_e4m3_layer_norm", BF16, RowFunction.LAYER_NORM, E4M3, RowScale.ROW
-    BF16_SILU_MUL = "bf16_silu_mul", BF16, RowFunction.SILU_MUL
-    FP16_SILU_MUL = "fp16_silu_mul", FP16, RowFunction.SILU_MUL
-    BF16_E4M3_SILU_MUL = "bf16_e4m3_silu_mul", BF16, RowFunction.SILU_MUL, E4M3, RowScale.ROW
-    BF16_GELU_TANH_MUL = "bf16_gelu_tanh_mul", BF16, RowFunction.GELU_TANH_MUL
-    FP16_GELU_TANH_MUL = "fp16_gelu_tanh_mul", FP16, RowFunction.GELU_TANH_MUL
-    BF16_ROTARY = "bf16_rotary", BF16, RowFunction.ROTARY
-    FP16_ROTARY = "fp16_rotary", FP16, RowFunction.ROTARY
-    BF16_E4M3_QUANTIZE = "bf16_e4m3_quantize", BF16, RowFunction.QUANTIZE, E4M3, RowScale.ROW
-    FP16_E4M3_QUANTIZE = "fp16_e4m3_quantize", FP16, RowFunction.QUANTIZE, E4M3, RowScale.ROW
-    BF16_INT8_QUANTIZE = "bf16_int8_quantize", BF16, RowFunction.QUANTIZE, INT8, RowScale.ROW
-    BF16_E4M3_BLOCK_QUANTIZE = "bf16_e4m3_block_quantize", BF16, RowFunction.QUANTIZE, E4M3, RowScale.BLOCK
-    BF16_E5M2_QUANTIZE = "bf16_e5m2_quantize", BF16, RowFunction.QUANTIZE, E5M2, RowScale.ROW
-    FP16_E5M2_QUANTIZE = "fp16_e5m2_quantize", FP16, RowFunction.QUANTIZE, E5M2, RowScale.ROW
-    BF16_E4M3_TENSOR_QUANTIZE = "bf16_e4m3_tensor_quantize", BF16, RowFunction.QUANTIZE, E4M3, RowScale.TENSOR
-    FP16_E4M3_TENSOR_QUANTIZE = "fp16_e4m3_tensor_quantize", FP16, RowFunction.QUANTIZE, E4M3, RowScale.TENSOR
-    BF16_E5M2_TENSOR_QUANTIZE = "bf16_e5m2_tensor_quantize", BF16, RowFunction.QUANTIZE, E5M2, RowScale.TENSOR
-    FP16_E5M2_TENSOR_QUANTIZE = "fp16_e5m2_tensor_quantize", FP16, RowFunction.QUANTIZE, E5M2, RowScale.TENSOR
-    BF16_INT8_TENSOR_QUANTIZE = "bf16_int8_tensor_quantize", BF16, RowFunction.QUANTIZE, INT8, RowScale.TENSOR
-    BF16_NVFP4_QUANTIZE = "bf16_nvfp4_quantize", BF16, RowFunction.QUANTIZE, E2M1, RowScale.NVFP4
-    BF16_MXFP8_QUANTIZE = "bf16_mxfp8_quantize", BF16, RowFunction.QUANTIZE, E4M3, RowScale.MX
-    BF16_MXFP4_QUANTIZE = "bf16_mxfp4_quantize", BF16, RowFunction.QUANTIZE, E2M1, RowScale.MX
-    BF16_NVFP4_RMS_NORM = "bf16_nvfp4_rms_norm", BF16, RowFunction.RMS_NORM, E2M1, RowScale.NVFP4
-    BF16_MXFP8_RMS_NORM = "bf16_mxfp8_rms_norm", BF16, RowFunction.RMS_NORM, E4M3, RowScale.MX
-    BF16_NVFP4_SILU_MUL = "bf16_nvfp4_silu_mul", BF16, RowFunction.SILU_MUL, E2M1, RowScale.NVFP4
-    BF16_MXFP8_SILU_MUL = "bf16_mxfp8_silu_mul", BF16, RowFunction.SILU_MUL, E4M3, RowScale.MX
+    position: int
+    """Its place in the catalogue, which orders the sections of a table."""
 
     def __new__(
         cls,
@@ -123,47 +70,76 @@ class RowOperation(Word):
         function: RowFunction,
         y: ElementType | None = None,
         scale: RowScale = RowScale.NONE,
+        position: int = 0,
     ) -> Self:
-        """Make a line of the catalogue."""
+        """Make a line of a catalogue, which says the position."""
         self = str.__new__(cls, tag)
-        self._value_ = tag
-        self.x, self.y, self.function, self.scale = x, y or x, function, scale
+        self.__dict__.update(x=x, y=y or x, function=function, scale=scale, position=position)
         return self
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Refuse: an operation stays as it was made."""
+        raise AttributeError(f"{name} of the operation {self} cannot be set")
+
+    def __getnewargs__(self) -> tuple[object, ...]:  # type: ignore[override]
+        """Return what another process makes it of."""
+        return str(self), self.x, self.function, self.y, self.scale, self.position
+
+    def __repr__(self) -> str:
+        """Return what kernels are named by, and what is therefore a part of their objects."""
+        return f"<RowOperation.{self.upper()}: {str(self)!r}>"
+
+    def at(self, position: int) -> RowOperation:
+        """Return it at a place in the catalogue."""
+        return RowOperation(str(self), self.x, self.function, self.y, self.scale, position)
 
     @property
     def tag(self) -> str:
         """Return the prefix of its kernels' names and the name of its section."""
-        return str(self.value)
+        return str(self)
 
     @property
     def kind(self) -> str:
         """Return the name of its kind of work."""
         return KIND
 
-    @cached_property
-    def position(self) -> int:
-        """Return the place in the catalogue, which orders the sections of a table."""
-        return list(RowOperation).index(self)
-
     @property
     def needs(self) -> tuple[Feature, ...]:
         """Return what of a chip its element types ask for, whichever family computes it."""
-        return (Feature.FP8,) if self.y in (E4M3, E5M2) else ()
+        return (Feature.FP8,) if self.y in (ElementType.E4M3, ElementType.E5M2) else ()
 
     @property
     def is_norm(self) -> bool:
-        """Say whether rows are normalised: then there may be a residual and a weight."""
+        """Say whether rows are normalised, by a norm of ours: then there may be a residual and a weight."""
         return self.function in NORMS
 
     @property
     def is_pair(self) -> bool:
         """Say whether an element of Y is made of two of X, which then has 2 cols columns."""
-        return self.function in PAIRS
+        return self.function.is_pair
+
+    @property
+    def is_rotary(self) -> bool:
+        """Say whether rows are heads of tokens, which are turned by angles."""
+        return self.function.is_rotary
 
     @property
     def has_bias(self) -> bool:
         """Say whether a bias may be added."""
-        return self.function is RowFunction.LAYER_NORM
+        return RowArgument.BIAS in self.function.arguments
+
+    @property
+    def num_vectors(self) -> int:
+        """Count the operands that all rows share."""
+        return len({RowArgument.WEIGHT, RowArgument.BIAS} & {*self.function.arguments})
+
+    @property
+    def signature(self) -> RowSignature:
+        """Return the arguments of its kernels' entry, which all have the same, in their order."""
+        always = {RowArgument.X, RowArgument.Y, RowArgument.FLAGS, RowArgument.STREAM}
+        scales = {RowArgument.SCALE: self.is_quantized, RowArgument.TENSOR_SCALE: self.has_tensor_scale}
+        there = always | {*self.function.arguments} | {x for x, is_there in scales.items() if is_there}
+        return tuple(x for x in RowArgument if x in there)
 
     @property
     def is_quantized(self) -> bool:
@@ -203,42 +179,29 @@ class RowOperation(Word):
     @property
     def reduces_rows(self) -> bool:
         """Say whether an element of Y depends on all of its row of X, so that one CTA must read the whole row."""
-        return self.is_norm or self.scale is RowScale.ROW
+        return self.function.num_reductions > 0 or self.scale is RowScale.ROW
 
     @property
     def flops_of_element(self) -> int:
-        """Count the arithmetic for an element of Y.
-
-        A mean adds, a variance multiplies and adds, a norm multiplies by both root and weight; a gate is an
-        exponential, a sum, a quotient and a product; a rotation two products and a sum; a scale a maximum and a
-        product.
-        """
-        own = {
-            RowFunction.RMS_NORM: 4,
-            RowFunction.LAYER_NORM: 7,
-            RowFunction.SILU_MUL: 4,
-            RowFunction.GELU_TANH_MUL: 9,
-            RowFunction.ROTARY: 3,
-        }.get(self.function, 0)
-        return own + 2 * self.is_quantized
+        """Count the arithmetic for an element of Y; a scale is a maximum and a product."""
+        return self.function.flops + 2 * self.is_quantized
 
     @property
     def num_launches(self) -> int:
         """Return the kernels that a call launches: a tensor's scale is cleared, found and used by one each."""
         return 3 if self.scale is RowScale.TENSOR else 1
 
-    @cached_property
-    def twins(self) -> tuple[RowOperation, ...]:
-        """Return the operations that differ in X's element type alone: they share their candidates."""
+    def is_twin_of(self, other: RowOperation) -> bool:
+        """Say whether two operations differ in X's element type alone: they share their candidates."""
 
         def parts(operation: RowOperation) -> tuple[object, ...]:
             return operation.function, operation.scale, operation.y if operation.is_quantized else None
 
-        return tuple(x for x in RowOperation if x is not self and parts(x) == parts(self))
+        return self != other and parts(self) == parts(other)
 
     def num_columns_of_x(self, cols: int) -> int:
         """Return the columns that X has for cols columns of Y."""
-        return 2 * cols if self.is_pair else cols
+        return self.function.width * cols
 
     def num_scales(self, rows: int, cols: int) -> int:
         """Count the scales that go with Y (rows, cols), without what fills atoms up."""
@@ -261,33 +224,5 @@ class RowOperation(Word):
         """
         moved = self.x.size_of(rows * self.num_columns_of_x(cols)) + self.y.size_of(rows * cols)
         moved += 2 * self.x.size_of(rows * cols) if has_residual else 0
-        moved += self.x.size_of(cols) * (self.is_norm + self.has_bias)
+        moved += self.x.size_of(cols) * self.num_vectors
         return moved + self.scale_element.size_of(self.num_scales(rows, cols))
-
-
-MAX_COLS = 2**30
-"""Most columns of Y: kernels count the 2 cols columns of a pair, and columns beside a row's last, in 32 bits."""
-
-
-@dataclass(frozen=True, order=True)
-class RowProblem:
-    """One row operation and the sizes of Y. A rotary embedding has a row for each head of each token."""
-
-    operation: RowOperation
-    rows: Extent
-    cols: Annotated[int, Range(1, MAX_COLS)]
-
-    @property
-    def num_bytes(self) -> int:
-        """Count the fewest bytes that device memory must move, without a residual."""
-        return self.operation.num_bytes(self.rows, self.cols)
-
-    @property
-    def flops(self) -> int:
-        """Count the arithmetic, an exponential or a root as one: memory bounds every one of them."""
-        return self.operation.flops_of_element * self.rows * self.cols
-
-    @property
-    def name(self) -> str:
-        """Return the name used in tables and messages, such as `bf16_rms_norm rows 16 cols 4096`."""
-        return f"{self.operation.tag} rows {self.rows} cols {self.cols}"

@@ -23,7 +23,8 @@ from aot.core.epilogue import Step
 from aot.core.formats import SCALE_BLOCK
 from aot.core.numerics import decode, encode, max_finite
 from aot.core.reference import LEAST_NORMAL, ULP, Expected, exact, gated, rounded
-from aot.kinds.rows.operation import RowFunction, RowOperation, RowScale
+from aot.kinds.rows.function import LAYER_NORM
+from aot.kinds.rows.operation import RowOperation, RowScale
 from aot.kinds.rows.quantization import LEAST_SCALE
 from aot.kinds.rows.signature import RowArgument
 
@@ -95,12 +96,13 @@ def _deviation(z: Expected, eps: float) -> Expected:
     return Expected(middle, np.where(np.isfinite(mean) & np.isfinite(middle), radius, 0.0))
 
 
-def _norm(operation: RowOperation, rows: Rows, parameters: RowParameters) -> RowExpected:
+def norm_reference(operation: RowOperation, rows: Rows, parameters: RowParameters) -> RowExpected:
+    """Compute a norm of X, or of X + RESIDUAL."""
     has_residual = RowArgument.RESIDUAL in rows
     z = _added(rows, operation.x) if has_residual else rows[RowArgument.X]
     found, cols = exact(z), z.shape[1]
     offset = 0.0
-    if operation.function is RowFunction.LAYER_NORM:
+    if operation.function == LAYER_NORM:
         mean = _overflowed(z.sum(1, keepdims=True)) / cols
         error = (_sum_error(cols) + APPROXIMATE) * np.abs(z).sum(1, keepdims=True) / cols
         found = rounded(z - mean, np.broadcast_to(error, z.shape))
@@ -130,15 +132,33 @@ def _wide(column: Expected, shape: tuple[int, ...]) -> Expected:
     return Expected(np.broadcast_to(column.values, shape), np.broadcast_to(column.radius, shape))
 
 
-def _pairs(operation: RowOperation, rows: Rows, parameters: RowParameters) -> RowExpected:
+def halves_of(rows: Rows, parameters: RowParameters) -> tuple[Array, Array]:
+    """Return the first and the second elements of the pairs of X, (rows, cols) each."""
     x = rows[RowArgument.X]
     half = x.shape[1] // 2
-    gate, linear = (x[:, ::2], x[:, 1::2]) if parameters.is_interleaved else (x[:, :half], x[:, half:])
-    step = Step.SWIGLU if operation.function is RowFunction.SILU_MUL else Step.GEGLU
+    return (x[:, ::2], x[:, 1::2]) if parameters.is_interleaved else (x[:, :half], x[:, half:])
+
+
+def _gated(step: Step, rows: Rows, parameters: RowParameters) -> RowExpected:
+    gate, linear = halves_of(rows, parameters)
     return RowExpected(gated(step, exact(gate), exact(linear)))
 
 
-def _rotary(rows: Rows, parameters: RowParameters) -> RowExpected:
+def silu_mul_reference(operation: RowOperation, rows: Rows, parameters: RowParameters) -> RowExpected:
+    """Compute silu(gate) * linear."""
+    del operation
+    return _gated(Step.SWIGLU, rows, parameters)
+
+
+def gelu_tanh_mul_reference(operation: RowOperation, rows: Rows, parameters: RowParameters) -> RowExpected:
+    """Compute gelu_tanh(gate) * linear."""
+    del operation
+    return _gated(Step.GEGLU, rows, parameters)
+
+
+def rotary_reference(operation: RowOperation, rows: Rows, parameters: RowParameters) -> RowExpected:
+    """Turn the elements of heads."""
+    del operation
     x, cos, sin = (rows[argument] for argument in (RowArgument.X, RowArgument.COS, RowArgument.SIN))
     half = cos.shape[1]
     lies = slice(0, 2 * half, 2), slice(1, 2 * half, 2)
@@ -151,16 +171,17 @@ def _rotary(rows: Rows, parameters: RowParameters) -> RowExpected:
     return RowExpected(Expected(values, radius))
 
 
+def quantize_reference(operation: RowOperation, rows: Rows, parameters: RowParameters) -> RowExpected:
+    """Return X itself."""
+    del operation, parameters
+    return RowExpected(exact(rows[RowArgument.X]))
+
+
 def row_reference(operation: RowOperation, rows: Rows, parameters: RowParameters) -> RowExpected:
     """Compute what a row operation gives, in float64, before Y's scales."""
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        if operation.is_norm:
-            return _norm(operation, rows, parameters)
-        if operation.is_pair:
-            return _pairs(operation, rows, parameters)
-        if operation.function is RowFunction.ROTARY:
-            return _rotary(rows, parameters)
-        return RowExpected(exact(rows[RowArgument.X]))
+        found: RowExpected = operation.function.load_reference()(operation, rows, parameters)
+    return found
 
 
 def expected_scales(operation: RowOperation, values: Expected) -> Expected:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from aot.core.comparison import Comparison
     from aot.core.numerics import Bits
     from aot.kinds.inputs import Tiling
-    from aot.kinds.rows.operation import RowProblem
+    from aot.kinds.rows.problem import RowProblem
     from aot.kinds.trial import SampleLimits
 
 TIMED = RowParameters(float(np.float32(1e-5)))

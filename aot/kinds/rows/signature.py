@@ -7,13 +7,8 @@ may be null.
 from __future__ import annotations
 
 from enum import IntFlag
-from typing import TYPE_CHECKING
 
 from aot.core.constraints import Word
-from aot.kinds.rows.operation import RowFunction
-
-if TYPE_CHECKING:
-    from aot.kinds.rows.operation import RowOperation
 
 
 class RowArgument(Word):
@@ -72,21 +67,3 @@ class RowFlag(IntFlag):
 
 
 RowSignature = tuple[RowArgument, ...]
-
-
-def row_signature_of(operation: RowOperation) -> RowSignature:
-    """Return the signature of an operation's kernels, which all have the same."""
-    is_rotary = operation.function is RowFunction.ROTARY
-    is_there = {
-        RowArgument.RESIDUAL: operation.is_norm,
-        RowArgument.WEIGHT: operation.is_norm,
-        RowArgument.BIAS: operation.has_bias,
-        RowArgument.COS: is_rotary,
-        RowArgument.SIN: is_rotary,
-        RowArgument.RESIDUAL_OUT: operation.is_norm,
-        RowArgument.SCALE: operation.is_quantized,
-        RowArgument.TENSOR_SCALE: operation.has_tensor_scale,
-        RowArgument.EPS: operation.is_norm,
-        RowArgument.WEIGHT_OFFSET: operation.function is RowFunction.RMS_NORM,
-    }
-    return tuple(argument for argument in RowArgument if is_there.get(argument, True))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from aot.kinds.rows.operation import MAX_COLS, RowFunction, RowOperation, RowProblem
+from aot.kinds.rows.operation import MAX_COLS, RowOperation
+from aot.kinds.rows.problem import RowProblem
 
 ROWS = (1, 16, 64, 512, 2048, 8192)
 COLS = (1024, 2048, 4096, 8192, 16384)
@@ -14,8 +15,7 @@ HEAD_COLS = (64, 128, 256)
 
 def usual_problems(operation: RowOperation) -> list[RowProblem]:
     """List the sizes that an operation is measured on."""
-    is_rotary = operation.function is RowFunction.ROTARY
-    rows, cols = (HEAD_ROWS, HEAD_COLS) if is_rotary else (ROWS, COLS)
+    rows, cols = (HEAD_ROWS, HEAD_COLS) if operation.is_rotary else (ROWS, COLS)
     return [RowProblem(operation, m, n) for n in cols for m in rows]
 
 
@@ -33,5 +33,5 @@ HEAD_EDGES = (32, 64, 96, 128, 192, 256)
 
 def col_edges(operation: RowOperation) -> tuple[int, ...]:
     """Return the edges of an operation's columns, of which the last takes any width."""
-    usual = HEAD_EDGES if operation.function is RowFunction.ROTARY else COL_EDGES
+    usual = HEAD_EDGES if operation.is_rotary else COL_EDGES
     return (*usual, MAX_COLS)

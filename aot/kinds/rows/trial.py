@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from aot.core.numerics import Bits
     from aot.kinds.inputs import Content, Tiling
-    from aot.kinds.rows.operation import RowOperation, RowProblem
+    from aot.kinds.rows.operation import RowOperation
+    from aot.kinds.rows.problem import RowProblem
     from aot.kinds.rows.tuned import TunedRowKernel
     from aot.kinds.trial import Baseline, Check, SampleLimits
 

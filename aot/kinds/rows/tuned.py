@@ -8,7 +8,7 @@ from aot.core.constraints import Sha256
 from aot.core.tile_order import HEURISTIC
 from aot.kinds.rows.candidate import RowKernelKey, RowLimits
 from aot.kinds.rows.kernel import RowKernel
-from aot.kinds.rows.operation import RowFunction, RowProblem
+from aot.kinds.rows.problem import RowProblem
 
 
 @dataclass(frozen=True)
@@ -63,5 +63,5 @@ def takes_packed(limits: RowLimits, problem: RowProblem) -> bool:
 
     Half of a head is rotated with the other half: a kernel of vectors takes whole ones of each.
     """
-    step = 2 if problem.operation.function is RowFunction.ROTARY else 1
+    step = 2 if problem.operation.is_rotary else 1
     return limits.takes(problem.cols) and problem.cols % (step * limits.cols_multiple) == 0

@@ -15,7 +15,7 @@ from aot.core.problem import Problem
 from aot.core.progress import quietly
 from aot.core.work import AnyOperation, AnyProblem
 from aot.families import family_of
-from aot.kinds.rows.operation import RowProblem
+from aot.kinds.rows.problem import RowProblem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -18,6 +18,7 @@ from aot.core.knobs import Knobs
 from aot.core.target import Target
 from aot.families import Entry
 from aot.kinds.rows.candidate import RowKnobs, RowLimits
+from aot.kinds.rows.catalogue import row_operation
 from aot.kinds.rows.operation import RowOperation
 from aot.kinds.rows.signature import RowFlag
 
@@ -42,7 +43,7 @@ class GatePieces:
     knobs = GateKnobs
     needs: tuple[Feature, ...] = ()
     is_fallback = False
-    operations = (RowOperation.BF16_SILU_MUL, RowOperation.FP16_SILU_MUL)
+    operations = (row_operation("bf16_silu_mul"), row_operation("fp16_silu_mul"))
 
     def candidates(self, operation: RowOperation, target: Target) -> Iterator[Candidate]:
         """Enumerate the space."""

@@ -1,7 +1,7 @@
 """Prebuilt matrix products for one GPU architecture: `linear`, `gated_linear`, `matmul`, and what they do for a shape.
 
 Wheels may have kernels of what stands between products too: `rms_norm`, `layer_norm`, `silu_mul`, `gelu_tanh_mul`,
-`rotary` and `quantize`.
+`rotary` and `quantize`; `rows` takes any of them by name, those of other packages too.
 
 Nothing is compiled, downloaded or written to disk, but for the miss log where the environment asks for one
 (AOT_GEMM_MISSES=file; see aot_gemm.h). Importing this compares the sizes of the package's files with those recorded
@@ -47,7 +47,7 @@ _files.OWN.check_sizes()
 try:
     from ._constant import ConstantWeight
     from ._operations import constant, gated_linear, grouped_linear, linear, matmul, packed_linear, preload
-    from ._rows import gelu_tanh_mul, layer_norm, quantize, rms_norm, rotary, silu_mul
+    from ._rows import gelu_tanh_mul, layer_norm, quantize, rms_norm, rotary, rows, silu_mul
     from ._version import __version__
 except Exception:
     from ._check import check
@@ -98,6 +98,7 @@ __all__ = [
     "quantize",
     "rms_norm",
     "rotary",
+    "rows",
     "silu_mul",
     "unpack_factors",
 ]

@@ -173,6 +173,11 @@ def manifest() -> dict[str, Any]:
     return manifest_in(_files.kernels())
 
 
+def row_kernels(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    """List the kernels of operations on rows, which are behind those of products and say what they ask of a problem."""
+    return [kernel for kernel in manifest["kernels"] if "limits" in kernel]
+
+
 @cache
 def manifest_in(folder: _files.Folder) -> dict[str, Any]:
     """Read the manifest that lies in a folder; errors are those of `manifest`."""
@@ -195,7 +200,6 @@ def compare_with_manifest(of: Library) -> None:
     """
     library, values = of.c, manifest_in(of.folder)
     expected = [values["version"], *(kernel["name"] for kernel in values["kernels"])]
-    expected += [kernel["name"] for kernel in values["row_kernels"]]
     expected += [table["target"] for table in values["tables"]]
     names = [library.aot_gemm_kernel_name(i) for i in range(library.aot_gemm_num_kernels())]
     names += [library.aot_rows_kernel_name(i) for i in range(library.aot_rows_num_kernels())]
@@ -270,8 +274,8 @@ def info() -> Info:
         table_reason=reason,
         choices_sha256=None if table is None else _choices(),
         misses_file=misses_file,
-        kernels=tuple(kernel["name"] for kernel in values["kernels"]),
-        row_kernels=tuple(kernel["name"] for kernel in values["row_kernels"]),
+        kernels=tuple(kernel["name"] for kernel in values["kernels"] if "limits" not in kernel),
+        row_kernels=tuple(kernel["name"] for kernel in row_kernels(values)),
         states=_states.counts(values),
         toolchain=values["toolchain"],
         library_bytes={x.name: x.num_bytes for x in folder.recorded().values() if ".so" in x.name},

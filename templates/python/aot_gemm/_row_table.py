@@ -8,9 +8,9 @@ from typing import Any
 from . import _library, _row_request, errors
 from ._catalogue import BLOCK_FORMATS, ROW_CATALOGUE, RowRow
 from ._dtypes import dtype_name
-from ._enumerations import BITS, PAIRS, SCALE_BLOCK, TIERS
+from ._enumerations import BITS, SCALE_BLOCK, TIERS
 from ._library import Library
-from ._manifest import compare_with_manifest, manifest_in, manifest_of
+from ._manifest import compare_with_manifest, manifest_in, manifest_of, row_kernels
 from ._rows import GRANULARITIES, format_scales
 from ._states import of_pack, state_text
 from ._table import extent_of, table_of
@@ -86,28 +86,27 @@ def _there(function: str, x: str, y: str, scale: str) -> RowRow:
 
 def _num_bytes(row: RowRow, rows: int, cols: int) -> int:
     """Count the fewest bytes that memory must move: `RowOperation.num_bytes` of the toolchain."""
-    vectors = {"rms_norm": 1, "layer_norm": 2}.get(row.function, 0)
     if row.form:
         scales = rows * -(-cols // BLOCK_FORMATS[row.form].block)
     else:
         scales = 4 * {"none": 0, "row": rows, "block": rows * -(-cols // SCALE_BLOCK), "tensor": 1}[row.scale]
-    x = BITS[row.x] * (rows * cols * (2 if row.function in PAIRS else 1) + vectors * cols)
+    x = BITS[row.x] * (rows * cols * row.width + row.vectors * cols)
     return (x + BITS[row.y] * rows * cols) // 8 + scales
 
 
-def _step_of(library: Library, table: int, section: int, index: int) -> tuple[dict[str, Any], int]:
-    """Return a step of the table, and the upper edge of its columns.
+def _step_of(library: Library, table: int, tag: str, index: int) -> tuple[dict[str, Any], int]:
+    """Return a step of an operation's section of the table, and the upper edge of its columns.
 
     Raises:
         CorruptLibraryError: the manifest has no such step.
     """
     try:
-        tables = manifest_in(library.folder)["tables"]
-        for column in tables[table]["row_table"]["sections"][section]["columns"]:
+        sections = manifest_in(library.folder)["tables"][table]["table"]["sections"]
+        for column in next(x for x in sections if x["operation"] == tag)["columns"]:
             if index < len(column["steps"]):
                 return column["steps"][index], column["cols"]
             index -= len(column["steps"])
-    except LookupError:
+    except (LookupError, StopIteration):
         pass
     raise errors.CorruptLibraryError(
         f"{library.folder.path_of(library.folder.library)} answers from a place that its manifest does not have; "
@@ -134,7 +133,8 @@ def plan_rows(
     """Say which kernel an operation on rows gets, without a GPU, for aligned and contiguous operands.
 
     Args:
-        function: "rms_norm", "layer_norm", "silu_mul", "gelu_tanh_mul", "rotary" or "quantize".
+        function: "rms_norm", "layer_norm", "silu_mul", "gelu_tanh_mul", "rotary" or "quantize", or one that the wheel
+            has from another package.
         rows: of the result; of "rotary" the heads of all tokens.
         cols: of the result; of "rotary" the elements of a head.
         dtype: element type of x, by name or as torch, NumPy or JAX have it.
@@ -156,9 +156,9 @@ def plan_rows(
     manifest = manifest_in(library.folder)
     number = library.c.aot_rows_operation(row.tag.encode())
     found = library.binding["rows_plan"](number, rows, cols, table_of(library, target))
-    kernel, tier, table = found["kernel"], found["tier"], found["table"]
+    kernel, tier, table = row_kernels(manifest)[found["kernel"]], found["tier"], found["table"]
     is_grid = TIERS[tier] == "grid"
-    step, edge = _step_of(library, table, found["section"], found["index"]) if is_grid else (None, 0)
+    step, edge = _step_of(library, table, row.tag, found["index"]) if is_grid else (None, 0)
     is_timed = step is not None and edge == cols and _tells(step, rows)
     values = manifest["tables"][table]
     return RowPlan(
@@ -168,8 +168,8 @@ def plan_rows(
         dtype=row.x,
         out_dtype=row.y,
         operation=row.tag,
-        kernel=manifest["row_kernels"][kernel]["name"],
-        state=manifest["row_kernels"][kernel]["state"],
+        kernel=kernel["name"],
+        state=kernel["state"],
         tier=TIERS[tier],
         bucket=None if step is None else (step["rows"], edge),
         time_us=step["time_us"] if step is not None and is_timed else None,

@@ -8,7 +8,7 @@ from typing import Any
 from . import _products, errors
 from ._catalogue import BLOCK_FORMATS
 from ._dtypes import dtype_number
-from ._enumerations import BLOCKS, ELEMENTS, INTERLEAVED, MX, NVFP4, ONE_SCALE, ROUNDS_NORM
+from ._enumerations import BLOCKS, ELEMENTS, INTERLEAVED, MX, NVFP4, ONE_SCALE, ROUNDS_NORM, ROW_FUNCTIONS
 
 GRANULARITIES = ("row", "tensor", "block")
 
@@ -309,3 +309,62 @@ def quantize(
         flags = {"row": 0, "block": BLOCKS, "tensor": ONE_SCALE}[scales_of(granularity, scale)]
     result: tuple[Any, Any] = _paired(_products.quantize(x, scale, out, scale_out, element, flags), dtype, scale)
     return result
+
+
+def rows(
+    function: str,
+    x: Any,
+    weight: Any = None,
+    bias: Any = None,
+    *,
+    residual: Any = None,
+    interleaved: bool = False,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+    round_norm: bool = False,
+    granularity: str = "row",
+    out: Any = None,
+    out_dtype: Any = None,
+    scale: Any = None,
+    residual_out: Any = None,
+    scale_out: Any = None,
+) -> Any:
+    """Compute an operation on rows by the name of its function, such as one of another package that has none here.
+
+    Args:
+        function: its name; those of this module are known too, but for "rotary", which has operands of its own.
+        x: (..., cols), of a function of pairs (..., 2 cols), as `rms_norm` has it.
+        weight: as `rms_norm` has it, where the function takes one; so are `bias`, `residual`, `eps`, `weight_offset`,
+            `round_norm` and `residual_out`.
+        bias: as `layer_norm` has it.
+        residual: as `rms_norm` has it.
+        interleaved: of a function of pairs, as `silu_mul` has it.
+        eps: as `rms_norm` has it.
+        weight_offset: as `rms_norm` has it.
+        round_norm: as `rms_norm` has it.
+        granularity: of a result of 8 bits whose scales are computed, as `quantize` has it.
+        out: (..., cols), written to; allocated where it is not given.
+        out_dtype: as `rms_norm` has it.
+        scale: as `rms_norm` has it.
+        residual_out: as `rms_norm` has it.
+        scale_out: as `quantize` has it.
+
+    Returns:
+        As `rms_norm`.
+
+    Raises:
+        AotGemmError: one of the classes that `rms_norm` lists; UnsupportedError too where there is no such function.
+    """
+    if function not in ROW_FUNCTIONS or function == "rotary":
+        known = ", ".join(repr(x) for x in ROW_FUNCTIONS if x != "rotary")
+        raise errors.UnsupportedError(f"rows: function is {errors.show(function)}; expected one of {known}")
+    check_granularity(granularity)
+    eps, offset = _real("rows", "eps", eps), _real("rows", "weight_offset", weight_offset)
+    element, flags = _element("rows", out_dtype)
+    if not flags:
+        flags = {"row": 0, "block": BLOCKS, "tensor": ONE_SCALE}[scales_of(granularity, scale)]
+    flags |= (INTERLEAVED if interleaved else 0) | (ROUNDS_NORM if round_norm else 0)
+    written = out, residual_out, scale_out
+    number = ROW_FUNCTIONS.index(function)
+    found = _products.rows(x, weight, bias, residual, scale, *written, element, flags, eps, offset, number)
+    return _paired(found, out_dtype, scale)

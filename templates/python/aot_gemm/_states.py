@@ -17,7 +17,7 @@ STATES = {
 
 def counts(manifest: dict[str, Any]) -> dict[str, int]:
     """Count the kernels of products and of operations on rows by their states; a state without a kernel counts 0."""
-    found = Counter(kernel["state"] for kernel in (*manifest["kernels"], *manifest["row_kernels"]))
+    found = Counter(kernel["state"] for kernel in manifest["kernels"])
     return {state: found[state] for state in STATES}
 
 

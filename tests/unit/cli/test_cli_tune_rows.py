@@ -4,11 +4,11 @@ import pytest
 
 from aot.core import errors
 from aot.core.operation import Operation
-from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.catalogue import row_operation
 from aot.tune.bundle import Bundle
 from tests.unit.invoked import aot, succeed
 
-BOTH = (RowOperation.BF16_RMS_NORM, RowOperation.BF16_ROTARY)
+BOTH = (row_operation("bf16_rms_norm"), row_operation("bf16_rotary"))
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from aot.cli.selection import selection_for_shapes
 from aot.core.errors import SelectionError
 from aot.core.target import load_target
 from aot.kinds.named_operations import NamedOperations
-from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.catalogue import row_operation
 from aot.select.join import operations_of
 from aot.select.selection import write_selection
 from aot.select.table.stepped import select_stepped
@@ -68,7 +68,7 @@ def test_a_target_without_a_shipped_selection_has_none(shipped, tmp_path):
     assert shipped == []
 
 
-ROWS = (RowOperation.BF16_SILU_MUL, RowOperation.FP16_SILU_MUL, RowOperation.BF16_GELU_TANH_MUL)
+ROWS = (row_operation("bf16_silu_mul"), row_operation("fp16_silu_mul"), row_operation("bf16_gelu_tanh_mul"))
 
 
 def test_operations_on_rows_are_what_is_shipped_of_them_and_else_selected(tmp_path, monkeypatch):

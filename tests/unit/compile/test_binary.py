@@ -24,7 +24,7 @@ from aot.emulate.code import DeviceCode
 from aot.emulate.host import EmulatedKernels
 from aot.families import any_family_of, family_named
 from aot.kinds.rows.candidate import RowKernelKey
-from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.catalogue import row_operation
 from aot.space.enumeration import fallback
 from tests.compiling import compile_kernels
 from tests.emulated import KeepingGpu, link, target_of
@@ -149,7 +149,7 @@ def test_a_family_says_what_compiles_its_launchers(tmp_path, monkeypatch, binary
 
 
 def test_an_operation_on_rows_takes_none_yet(tmp_path, monkeypatch, binary):
-    norm = RowOperation("bf16_rms_norm")
+    norm = row_operation("bf16_rms_norm")
     key = RowKernelKey(norm, fallback(norm, H200))
     monkeypatch.setattr(type(any_family_of(key.candidate)), "entry", lambda *_: binary)
     with pytest.raises(CompileError, match="is a Binary, which operations on rows do not take yet; expected an Entry"):

@@ -13,7 +13,7 @@ from aot.emulate.schedule import Mode, Schedule
 from aot.kinds.gemm.edge_shapes import edge_shapes
 from aot.kinds.rows.call import row_cases
 from aot.kinds.rows.candidate import RowKernelKey
-from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.catalogue import row_operation
 from aot.select.selector import fallback_key
 from aot.space.enumeration import fallback
 from tests.compiling import EVERY
@@ -22,7 +22,7 @@ from tests.unit.accepted import named
 from tests.unit.twins import BF16
 
 pytestmark = pytest.mark.slow
-NORM = RowOperation("bf16_rms_norm")
+NORM = row_operation("bf16_rms_norm")
 TWO = (Schedule(Mode.RANDOM, 3), Schedule(Mode.LAZY, 3))
 SMALL = (3, 5, 8)
 """A problem of the general kernel's that is one tile, and one block of k."""

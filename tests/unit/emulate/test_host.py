@@ -16,7 +16,8 @@ from aot.emulate.gpu import Clear, KernelLaunch
 from aot.emulate.host import EmulatedKernels
 from aot.kinds.rows.call import RowCall
 from aot.kinds.rows.candidate import RowKernelKey
-from aot.kinds.rows.operation import RowOperation, RowProblem
+from aot.kinds.rows.catalogue import row_operation
+from aot.kinds.rows.problem import RowProblem
 from aot.kinds.rows.signature import RowArgument
 from aot.select.selector import fallback_key
 from aot.space.enumeration import fallback
@@ -24,7 +25,7 @@ from tests.emulated import KeepingGpu, emulated_set, target_of
 from tests.unit.twins import BF16
 
 pytestmark = pytest.mark.slow
-NORM = RowOperation("bf16_rms_norm")
+NORM = row_operation("bf16_rms_norm")
 SPLIT = KernelKey(BF16, gemm_candidate("sm100_quack", 128, 128, split_k=2, split_k_mode="serial", schedule="static"))
 
 

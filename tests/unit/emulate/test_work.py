@@ -6,7 +6,7 @@ from aot.core.problem import Problem
 from aot.emulate.work import ROW_COLUMNS, TILE_BLOCKS, product_work, row_work
 from aot.kinds.gemm.edge_shapes import EdgeShape
 from aot.kinds.rows.call import RowCase
-from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.catalogue import row_operation
 from tests.unit.twins import BF16
 
 TILE = gemm_candidate("sm100_persistent", 128, 64)
@@ -24,4 +24,4 @@ def test_work_grows_with_tiles_and_blocks_of_k():
 
 
 def test_work_of_rows_is_that_of_their_elements():
-    assert row_work(RowCase(RowOperation.BF16_RMS_NORM, 3, 1000, is_full=False)) == 3 * (1000 + ROW_COLUMNS)
+    assert row_work(RowCase(row_operation("bf16_rms_norm"), 3, 1000, is_full=False)) == 3 * (1000 + ROW_COLUMNS)

@@ -12,7 +12,7 @@ from aot.kinds.named_operations import (
     named_operations,
     with_epilogues,
 )
-from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.catalogue import row_operations
 
 
 def tags(text):
@@ -94,7 +94,7 @@ def test_row_operations_are_named_beside_products():
     assert named.products == named_operations(DEFAULT_PRESET)
     assert [x.tag for x in named.others] == ["fp16_rms_norm", "bf16_e4m3_quantize", "bf16_e4m3_block_quantize"]
     assert rows(DEFAULT_PRESET) == []
-    assert rows("rows") == [x.tag for x in RowOperation]
+    assert rows("rows") == [x.tag for x in row_operations()]
     assert rows("llama") == [f"{x}_{name}" for name in ("rms_norm", "silu_mul", "rotary") for x in ("bf16", "fp16")]
     assert set(rows("fp8")) == {f"bf16_e4m3_{x}" for x in ("rms_norm", "layer_norm", "silu_mul", "quantize")} | {
         "bf16_e4m3_block_quantize"
@@ -107,7 +107,7 @@ def test_products_are_needed_beside_row_operations():
 
 
 def test_no_tag_is_of_both_catalogues():
-    assert not {x.tag for x in Operation} & {x.tag for x in RowOperation}
+    assert not {x.tag for x in Operation} & {x.tag for x in row_operations()}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from aot.core.errors import DeviceError
 from aot.core.operands import Arrangement, GemmCall, Matrix, Tensor, operands
 from aot.core.operation import Layout, Operation
 from aot.kinds.rows.call import RowCall
-from aot.kinds.rows.operation import RowOperation, RowProblem
+from aot.kinds.rows.catalogue import row_operation
+from aot.kinds.rows.problem import RowProblem
 from aot.kinds.rows.reference import RowParameters
 from aot.kinds.rows.signature import RowArgument
 from aot.measure.call_structs import (
@@ -237,7 +238,7 @@ def test_a_kernels_name_begins_with_its_operation(operation):
 def test_a_call_on_rows_arrives(path):
     library, twin = KernelLibrary(path), ctypes.CDLL(str(path))
     twin.twin_last_rows.restype = ctypes.POINTER(RowsProblemStruct)
-    problem = RowProblem(RowOperation.BF16_RMS_NORM, 3, 8)
+    problem = RowProblem(row_operation("bf16_rms_norm"), 3, 8)
     tensors = {
         RowArgument.X: Tensor(1 << 40, Matrix(3, 8, 16, 1)),
         RowArgument.WEIGHT: Tensor(2 << 40, Matrix(1, 8, 8, 1)),
@@ -251,17 +252,17 @@ def test_a_call_on_rows_arrives(path):
     assert last.flags == INTERLEAVED | ROUND_NORM | SCALE_GIVEN
     assert (last.x.data, list(last.x.strides), last.weight.data, last.y.data) == (1 << 40, [16, 1, 0], 2 << 40, None)
     assert twin.twin_last_rows_kernel() == 0
-    odd = library.bind(RowCall(RowProblem(RowOperation.BF16_RMS_NORM, 3, 7), tensors))
+    odd = library.bind(RowCall(RowProblem(row_operation("bf16_rms_norm"), 3, 7), tensors))
     with pytest.raises(DeviceError, match="the launch of third gave status 3: k is odd"):
         library.launch(2, odd, 0, 0, 77)
     with pytest.raises(DeviceError, match="the operation bf16_rotary: k is odd"):
-        library.bind(RowCall(RowProblem(RowOperation.BF16_ROTARY, 6, 8), tensors))
+        library.bind(RowCall(RowProblem(row_operation("bf16_rotary"), 6, 8), tensors))
 
 
 def test_heads_of_tokens_arrive(path):
     whole, angles = Matrix(3, 8, 12, 1, 2, 40), Matrix(2, 2, 4, 1)
     tensors = {x: Tensor((i + 1) << 40, whole) for i, x in enumerate((RowArgument.X, RowArgument.Y))}
     tensors |= {x: Tensor((i + 3) << 40, angles) for i, x in enumerate((RowArgument.COS, RowArgument.SIN))}
-    bound = rows_struct(RowCall(RowProblem(RowOperation.BF16_ROTARY, 6, 8), tensors), 5)
+    bound = rows_struct(RowCall(RowProblem(row_operation("bf16_rotary"), 6, 8), tensors), 5)
     assert (bound.rows, bound.heads, bound.cols, bound.positions, bound.rotary_dim) == (2, 3, 8, 2, 4)
     assert [list(getattr(bound, x).strides) for x in ("x", "y", "cos", "sin")] == [[40, 12, 1]] * 2 + [[4, 1, 0]] * 2

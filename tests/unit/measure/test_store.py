@@ -10,7 +10,7 @@ from aot.core.errors import StoreError
 from aot.core.measurement import OK, LibraryTime, Measurement, Outcome, Status
 from aot.core.operation import Operation
 from aot.kinds.gemm.tuned import TunedKernel
-from aot.kinds.rows.operation import RowProblem
+from aot.kinds.rows.problem import RowProblem
 from aot.measure.store import copy_store, open_store, read_store
 from aot.measure.store_sql import InFlight
 from tests.unit.row_twins import NORM, row_kernel_of

@@ -6,7 +6,7 @@ import pytest
 
 from aot.core.measurement import Outcome
 from aot.kinds.gemm import edge_shapes
-from aot.kinds.rows.operation import RowProblem
+from aot.kinds.rows.problem import RowProblem
 from aot.measure.protocol import TimingPlan
 from aot.measure.session import Session
 from aot.measure.store import open_store

@@ -9,8 +9,8 @@ import pytest
 from aot.core.candidate import KernelKey
 from aot.core.execution import Execution, KernelState
 from aot.core.problem import Problem
+from aot.kinds.rows.catalogue import row_operation
 from aot.kinds.rows.dispatch import RowColumn, RowSection, RowStep, RowTable
-from aot.kinds.rows.operation import RowOperation
 from aot.package.states import (
     execution_text,
     executions_of,
@@ -47,10 +47,10 @@ def test_a_kernel_is_measured_where_a_measured_row_has_a_time_of_it():
 
 
 def test_a_row_kernel_is_measured_where_a_step_has_a_time_of_it():
-    kernels = [row_kernel(RowOperation.BF16_RMS_NORM, x) for x in (SCALAR, SMALL_ROWS, WIDE)]
+    kernels = [row_kernel(row_operation("bf16_rms_norm"), x) for x in (SCALAR, SMALL_ROWS, WIDE)]
     keys = [x.key for x in kernels]
     steps = (RowStep(1, 1, 2.0, "measured"), RowStep(9, 2, 3.0, "predicted"))
-    table = RowTable((RowSection(RowOperation.BF16_RMS_NORM, (RowColumn(64, steps),), 0),))
+    table = RowTable((RowSection(row_operation("bf16_rms_norm"), (RowColumn(64, steps),), 0),))
     assert measured_steps(table, keys) == {keys[1]}
     made = with_states(kernels, measured_steps(table, keys), [replace(RIGHT, kernel=kernels[2].name)])
     assert [x.state for x in made] == ["compiled", "run", "executed"]

@@ -30,7 +30,7 @@ def assembled(tmp_path, monkeypatch):
     """Assemble a release of one wheel and a Debian package, whose contents are stand-ins."""
     monkeypatch.setattr(module, "fetch_toolchain", lambda _target: module)
     monkeypatch.setattr(module, "cuda_dir", tmp_path, raising=False)
-    monkeypatch.setattr(module, "components", lambda _families, _cuda_dir: (QUACK,))
+    monkeypatch.setattr(module, "components", lambda *_: (QUACK,))
     folder = tmp_path / "release"
     folder.mkdir()
     for name in ("aot_gemm-0.1.0.whl", "aot_kernels-0.1.0.whl"):

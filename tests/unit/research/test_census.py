@@ -11,7 +11,7 @@ from aot.core.errors import StoreError
 from aot.core.operation import Layout, Operation
 from aot.core.target import load_target
 from aot.families import families_of
-from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.catalogue import row_operation, row_operations
 from aot.space.enumeration import Patterns
 from research.studies.census import OPERATIONS, Span, count, markdown, merge, read_census, text, totals
 from tests.golden.manifest import BIG, kernel
@@ -75,11 +75,11 @@ def test_a_span_of_nothing_is_none():
 
 
 def test_operations_on_rows_are_counted_beside_products():
-    operations = (BF16, RowOperation.BF16_ROTARY)
+    operations = (BF16, row_operation("bf16_rotary"))
     census = count(operations, THOR, {}, nothing)
     assert [(x.operation, x.family, x.num_accepted) for x in census.on_rows] == [
-        (RowOperation.BF16_ROTARY, "row_rotary", 6),
-        (RowOperation.BF16_ROTARY, "row_scalar", 1),
+        (row_operation("bf16_rotary"), "row_rotary", 6),
+        (row_operation("bf16_rotary"), "row_scalar", 1),
     ]
     assert census.all_rows == (*census.rows, *census.on_rows)
     assert merge(count(operations[:1], THOR, {}, nothing), count(operations[1:], THOR, {}, nothing)) == census
@@ -97,7 +97,7 @@ def test_a_family_is_left_out_where_it_computes_no_such_operation():
 
 
 def test_a_sample_is_the_first_rounds_of_all():
-    operations = (BF16, RowOperation.BF16_ROTARY)
+    operations = (BF16, row_operation("bf16_rotary"))
     every = legal_keys(operations, THOR)
     first, second = (legal_keys(operations, THOR, sample) for sample in (1, 2))
     assert every[: len(second)] == second
@@ -129,7 +129,7 @@ def test_patterns_leave_the_others_out_before_a_sample_is_drawn():
 
 
 def test_all_operations_are_counted_by_default():
-    assert (*Operation, *RowOperation) == OPERATIONS
+    assert (*Operation, *row_operations()) == OPERATIONS
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +177,7 @@ def test_a_page_sums_a_familys_operations_and_says_why_others_are_not_legal():
 
 
 def test_a_census_is_written_with_a_line_for_each_row(tmp_path):
-    census = count((BF16, RowOperation.BF16_ROTARY), THOR, {"dsl": "1"}, nothing)
+    census = count((BF16, row_operation("bf16_rotary")), THOR, {"dsl": "1"}, nothing)
     (tmp_path / "c.json").write_text(text(census))
     assert read_census(tmp_path / "c.json") == census
     assert sum(line.startswith('{"') for line in text(census).splitlines()) == len(census.all_rows)

@@ -8,7 +8,8 @@ import pytest
 from aot.core.errors import StoreError
 from aot.core.strict_json import DecodeError
 from aot.kinds.rows.candidate import RowKernelKey, row_candidate
-from aot.kinds.rows.operation import RowOperation, RowProblem
+from aot.kinds.rows.catalogue import row_operation
+from aot.kinds.rows.problem import RowProblem
 from aot.select.times.record import read_record
 from research.studies.journals import parse_row_record, read_journal
 from research.studies.migrate import migrate
@@ -46,7 +47,7 @@ JOURNAL = [
     {"quarantined": {"kernel": BAD, "reason": "hung"}},
     {"idle": {}},
 ]
-KEY = RowKernelKey(RowOperation.BF16_RMS_NORM, row_candidate("row_registers", 128, 1, 8, 4))
+KEY = RowKernelKey(row_operation("bf16_rms_norm"), row_candidate("row_registers", 128, 1, 8, 4))
 
 
 def journal(path, lines=JOURNAL, end="\n"):

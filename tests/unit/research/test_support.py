@@ -9,7 +9,7 @@ from aot.core.execution import Execution, executions_path, write_executions
 from aot.core.operation import Operation
 from aot.core.target import load_target, target_names
 from aot.families import families, families_for
-from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.catalogue import row_operation, row_operations
 from aot.space.enumeration import has_tuned_kernels
 from research.studies import support as module
 from research.studies.census import read_census
@@ -46,7 +46,7 @@ def test_the_page_is_what_the_code_says():
 @pytest.mark.slow
 def test_every_operation_has_a_status_on_every_target():
     found = rows()
-    assert list(found) == [*(x.tag for x in Operation), *(x.value for x in RowOperation)]
+    assert list(found) == [*(x.tag for x in Operation), *(x.tag for x in row_operations())]
     assert sorted(x for names in alike(target_names()) for x in names) == target_names()
     known = re.compile(
         r"measured|by the times of [a-z0-9_]+_kk|right, not timed|(executed|compiles), not run|fallback only|none"
@@ -135,7 +135,7 @@ def test_an_operation_on_rows_is_right_where_all_of_its_kernels_were(tmp_path, m
     checks = {"bf16_rms_norm_row_scalar_256x1_v1x4": [14, 0], "fp16_rms_norm_row_scalar_256x1_v1x4": [14, 1]}
     (tmp_path / "h100_20261122_row_kernels.json").write_text(json.dumps({"checks": checks}))
     module.proven_rows.cache_clear()
-    assert module.proven_rows("h100") == {RowOperation.BF16_RMS_NORM}
+    assert module.proven_rows("h100") == {row_operation("bf16_rms_norm")}
     module.proven_rows.cache_clear()
 
 

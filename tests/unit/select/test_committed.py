@@ -11,7 +11,8 @@ from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_MEASURED
 from aot.core.problem import Problem
 from aot.core.target import load_target
-from aot.kinds.rows.operation import RowProblem
+from aot.kinds.rows.catalogue import twins
+from aot.kinds.rows.problem import RowProblem
 from aot.select.pipeline import COMMITTED
 from aot.select.score.explain import explained
 from aot.select.score.gate import check_heldout
@@ -102,7 +103,7 @@ def test_measured_steps_of_operations_on_rows_are_the_records_and_its_operations
     assert [x for x, candidate, step in steps if step.time_us != round(times[x.operation][x][candidate], 3)] == []
     asked = {problem.name for rows in times.values() for problem in rows}
     assert {x.name for x, _, _ in steps} == asked
-    assert {x.operation for x in sections} == {y for x in times for y in (x, *x.twins)}
+    assert {x.operation for x in sections} == {y for x in times for y in (x, *twins(x))}
 
 
 def test_there_is_a_committed_selection():

@@ -8,7 +8,6 @@ import aot
 from aot.core.target import load_target
 from aot.families import rows_family_of
 from aot.kinds.rows.kind import ROWS
-from aot.kinds.rows.operation import RowFunction
 from aot.kinds.rows.sizes import HEAD_EDGES
 from aot.select.times.record import read_record
 
@@ -23,7 +22,7 @@ def test_every_time_is_of_a_size_that_its_kernel_takes_and_that_there_is(path):
     for item in record.measurements:
         problem, candidate = item.problem, item.kernel.candidate
         assert rows_family_of(candidate).limits(candidate, problem.operation).takes(problem.cols), problem.name
-        if problem.operation.function is RowFunction.ROTARY:
+        if problem.operation.is_rotary:
             assert problem.cols in HEAD_EDGES, problem.name
         # What fits the L2 cache may move faster than memory.
         if problem.num_bytes > 4 * target.l2_bytes:

@@ -7,7 +7,8 @@ from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Row, Section
 from aot.core.operation import Operation
 from aot.core.table_check import table_fault
 from aot.core.target import load_target
-from aot.kinds.rows.operation import RowOperation, RowProblem
+from aot.kinds.rows.catalogue import row_operation
+from aot.kinds.rows.problem import RowProblem
 from aot.select.join import joined, operations_of, restricted
 from aot.select.selection import FamilyKernel, Regret
 from aot.select.selector import fallback_key
@@ -18,7 +19,7 @@ from tests.unit.selections import PLAIN, SELECTION
 from tests.unit.twins import BF16, CONDITIONS
 
 FP16, BIAS = Operation.FP16_KK, Operation.BF16_KK_BIAS
-SILU, GELU = RowOperation.BF16_SILU_MUL, RowOperation.FP16_GELU_TANH_MUL
+SILU, GELU = row_operation("bf16_silu_mul"), row_operation("fp16_gelu_tanh_mul")
 SMALL = named("sm90_quack_64x64_c1x1_pingpong", "h200")
 H200 = load_target("h200")
 

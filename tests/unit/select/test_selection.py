@@ -11,7 +11,7 @@ from aot.core.errors import SelectionError
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.target import load_target
-from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.catalogue import row_operation
 from aot.select.coverage import Coverage
 from aot.select.join import joined
 from aot.select.selection import (
@@ -229,7 +229,7 @@ def test_the_name_of_every_problem_may_be_a_worst_one(operation, num_groups):
 
 
 def with_rows():
-    return joined(SELECTION, select_stepped((RowOperation.BF16_SILU_MUL,), load_target("h200"), with_heldout=False))
+    return joined(SELECTION, select_stepped((row_operation("bf16_silu_mul"),), load_target("h200"), with_heldout=False))
 
 
 def test_operations_on_rows_are_kept_and_a_selection_without_says_nothing_of_them(tmp_path):
@@ -245,7 +245,11 @@ def test_operations_on_rows_are_kept_and_a_selection_without_says_nothing_of_the
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (("kernels", 0, "operation"), "bf16_kk", ": stepped.kernels[0].operation: expected one of "),
+        (
+            ("kernels", 0, "operation"),
+            "bf16_kk",
+            ": stepped.kernels[0].operation: expected the tag of an operation on rows, such as bf16_rms_norm",
+        ),
         (("kernels", 1, "candidate", "family"), "evil", ": no kernel family 'evil'; there are: "),
         (("table", "sections", 0, "fallback"), 9, ": bf16_silu_mul: its fallback is kernel 9 of 2; run"),
         (("table", "sections", 0, "columns", 0, "cols"), 4096, ": bf16_silu_mul: its edges in cols must ascend"),

@@ -9,9 +9,8 @@ from aot.compile.workplace import Workplace
 from aot.core.errors import CandidateError, CompileError
 from aot.core.target import load_target
 from aot.families import rows_family_of
+from aot.kinds.rows.catalogue import row_operation
 from aot.kinds.rows.kernel import RowKernel
-from aot.kinds.rows.operation import RowFunction, RowOperation
-from aot.kinds.rows.signature import row_signature_of
 from aot.kinds.rows.sizes import usual_problems
 from aot.kinds.rows.tuned import takes_packed
 from aot.measure.tuning_set import read_tuning_set
@@ -23,7 +22,7 @@ from tests.golden.manifest import kernel
 from tests.unit.tune.test_tuning import request_of
 
 H200 = load_target("h200")
-NORM, ROTARY = RowOperation.BF16_RMS_NORM, RowOperation.BF16_ROTARY
+NORM, ROTARY = row_operation("bf16_rms_norm"), row_operation("bf16_rotary")
 BOTH = (NORM, ROTARY)
 
 
@@ -37,7 +36,7 @@ def wanted(operation, patterns="", ratio=2.0):
 def test_sizes_are_rows_and_columns_of_models_and_heads_of_a_rotary_embedding():
     assert {(x.rows, x.cols) for x in usual_problems(NORM)} >= {(1, 4096), (8192, 16384)}
     assert {x.cols for x in usual_problems(ROTARY)} == {64, 128, 256}
-    assert ROTARY.function is RowFunction.ROTARY
+    assert ROTARY.is_rotary
 
 
 def test_a_size_is_measured_with_the_kernels_that_take_it_and_that_the_model_thinks_near_its_best():
@@ -70,7 +69,7 @@ def stand_ins(monkeypatch):
             if key.candidate.knobs.vectors_per_thread == 4 and key.candidate.family == "row_registers":
                 failures.append(CompileFailure(key.name, "why", 0.0))
             else:
-                described = RowKernel(*entry, row_signature_of(key.operation), limits, 0, 128, 32, 0)
+                described = RowKernel(*entry, key.operation.signature, limits, 0, 128, 32, 0)
                 made.append(Artifact(described, f"{key.name}.o"))
         return made, failures
 

@@ -9,8 +9,9 @@ from aot.core.element import ElementType
 from aot.core.target import load_target
 from aot.families import rows_families_of, rows_family_of
 from aot.kinds.rows.candidate import RowKernelKey
-from aot.kinds.rows.operation import RowFunction, RowOperation
-from aot.kinds.rows.signature import RowArgument, row_signature_of
+from aot.kinds.rows.catalogue import row_operation
+from aot.kinds.rows.function import GELU_TANH_MUL, OWN_FUNCTIONS
+from aot.kinds.rows.signature import RowArgument
 from tests import native
 from tests.compiling import compile_kernels
 from tests.objects import parameter_sizes
@@ -72,7 +73,7 @@ class Launch(ctypes.Structure):
 
 
 def key_of(tag):
-    operation = RowOperation(tag)
+    operation = row_operation(tag)
     candidates = (x for family in rows_families_of(operation, H200) for x in family.candidates(operation, H200))
     return RowKernelKey(operation, next(x for x in candidates if x.name == KERNELS[tag]))
 
@@ -105,9 +106,9 @@ def arguments_of(key, rows, cols):
     """Make the arguments of an entry, of contiguous tensors."""
     has_last = rows_family_of(key.candidate).limits(key.candidate, key.operation).has_last_stride
     last = (1,) if has_last else ()
-    is_rotary = key.operation.function is RowFunction.ROTARY
+    is_rotary = key.operation.is_rotary
     columns = {RowArgument.X: key.operation.num_columns_of_x(cols), RowArgument.COS: 32, RowArgument.SIN: 32}
-    for argument in row_signature_of(key.operation):
+    for argument in key.operation.signature:
         width, address = columns.get(argument, cols), {RowArgument.X: X, RowArgument.Y: Y}.get(argument, 0)
         match argument:
             case RowArgument.STREAM:
@@ -139,8 +140,8 @@ def call(library, symbol, values):
 def grid_of(key, rows, cols):
     """Return the CTAs along x."""
     operation, knobs = key.operation, key.candidate.knobs
-    rows *= HEADS if operation.function is RowFunction.ROTARY else 1
-    is_cut = not operation.reduces_rows and operation.function is not RowFunction.ROTARY
+    rows *= HEADS if operation.is_rotary else 1
+    is_cut = not operation.reduces_rows and not operation.is_rotary
     return max(-(-rows // knobs.rows_per_cta), 1) * (-(-cols // knobs.columns) if is_cut else 1)
 
 
@@ -173,11 +174,11 @@ def test_launches_are_programmatic_and_as_large_as_the_problem(objects, tmp_path
 
 
 def test_the_kernels_are_of_every_function_and_family():
-    assert {RowOperation(tag).function for tag in KERNELS} == set(RowFunction) - {RowFunction.GELU_TANH_MUL}
+    assert {row_operation(tag).function for tag in KERNELS} == set(OWN_FUNCTIONS) - {GELU_TANH_MUL}
     assert {key_of(tag).candidate.family for tag in KERNELS} == {
         "row_registers",
         "row_looped",
         "row_rotary",
         "row_scalar",
     }
-    assert {RowOperation(tag).y for tag in KERNELS} >= {ElementType.E4M3, ElementType.INT8}
+    assert {row_operation(tag).y for tag in KERNELS} >= {ElementType.E4M3, ElementType.INT8}

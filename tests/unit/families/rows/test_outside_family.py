@@ -8,7 +8,8 @@ from aot.core.candidate import Accepted
 from aot.core.target import load_target
 from aot.families import all_families_for, row_tiling_of, rows_family_of
 from aot.kinds.rows.candidate import RowKnobs
-from aot.kinds.rows.operation import RowOperation, RowProblem
+from aot.kinds.rows.catalogue import row_operation
+from aot.kinds.rows.problem import RowProblem
 from aot.select.table.stepped import SteppedTimes, select_stepped
 from aot.space.enumeration import Patterns, judge, legal
 from aot.space.kinds import space_of
@@ -17,7 +18,7 @@ from tests.example_family import example_family
 
 pytestmark = pytest.mark.slow
 H200 = load_target("h200")
-GATE = RowOperation.FP16_SILU_MUL
+GATE = row_operation("fp16_silu_mul")
 OWN = "gate_pieces_warps4"
 
 
@@ -36,7 +37,7 @@ def test_its_candidates_are_in_the_space_beside_ours():
     assert {x.family for x in legal(GATE, H200)} == {"gate_pieces", "row_registers"}
     verdicts = [verdict for x, verdict in judge(GATE, H200, Patterns()) if x.family == "gate_pieces"]
     assert [x.resources.num_threads for x in verdicts if isinstance(x, Accepted)] == [64, 128, 256]
-    assert not [x for x, _ in judge(RowOperation.BF16_RMS_NORM, H200, Patterns()) if x.family == "gate_pieces"]
+    assert not [x for x, _ in judge(row_operation("bf16_rms_norm"), H200, Patterns()) if x.family == "gate_pieces"]
     # What it asks of a chip is its own to say: nothing, where ours ask for dependent launches.
     assert [x.name for x in all_families_for(load_target("a100"), "rows")] == ["gate_pieces"]
 

@@ -9,12 +9,13 @@ from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.families import all_families_for, families_of, rows_families_of, rows_family_of
 from aot.kinds.rows.candidate import RowLimits, row_candidate
-from aot.kinds.rows.operation import RowFunction, RowOperation
+from aot.kinds.rows.catalogue import row_operation, row_operations
+from aot.kinds.rows.function import SILU_MUL
 from aot.space.enumeration import Patterns, fallback, judge, legal
 from aot.space.legality import check
 
 H200, THOR = load_target("h200"), load_target("thor")
-NORM, LAYER = RowOperation.BF16_RMS_NORM, RowOperation.BF16_LAYER_NORM
+NORM, LAYER = row_operation("bf16_rms_norm"), row_operation("bf16_layer_norm")
 GOOD = row_candidate("row_registers", 128, 2, 8, 4)
 
 
@@ -87,7 +88,7 @@ def test_a_legal_candidate_is_accepted_with_its_resources():
         ),
         (
             {},
-            RowOperation.BF16_E4M3_BLOCK_QUANTIZE,
+            row_operation("bf16_e4m3_block_quantize"),
             Reason.TILE,
             (
                 "row_registers_128x2_v8x4: 4096 columns at once; a block of scales has 128, and a kernel's threads "
@@ -96,7 +97,7 @@ def test_a_legal_candidate_is_accepted_with_its_resources():
         ),
         (
             {},
-            RowOperation.BF16_ROTARY,
+            row_operation("bf16_rotary"),
             Reason.OPERATION,
             "row_registers_128x2_v8x4: row_registers computes no bf16_rotary",
         ),
@@ -124,7 +125,7 @@ def test_shared_memory_and_features_are_looked_at():
         fallback(NORM, other)
     without = replace(H200, features=tuple(x for x in H200.features if x is not Feature.FP8), fp8_flops_per_s=None)
     text = f"{GOOD.name}: bf16_e4m3_quantize needs fp8, which h200 (sm_90a) has not"
-    assert reason(GOOD, RowOperation.BF16_E4M3_QUANTIZE, without) == (Reason.FEATURE, text)
+    assert reason(GOOD, row_operation("bf16_e4m3_quantize"), without) == (Reason.FEATURE, text)
 
 
 def test_an_unknown_family_is_refused_by_name():
@@ -133,7 +134,7 @@ def test_an_unknown_family_is_refused_by_name():
 
 
 @pytest.mark.parametrize("target", [H200, THOR])
-@pytest.mark.parametrize("operation", RowOperation)
+@pytest.mark.parametrize("operation", row_operations())
 def test_every_operation_has_kernels_for_aligned_rows_and_one_for_all(operation, target):
     general = fallback(operation, target)
     assert isinstance(check(general, operation, target), Accepted)
@@ -150,8 +151,8 @@ def test_the_space_is_what_families_enumerate():
     verdicts = dict(judge(NORM, H200, Patterns()))
     assert len(verdicts) == 31
     assert all(x.family in ("row_registers", "row_looped") for x in verdicts)
-    assert {x.family for x in legal(RowOperation.FP16_ROTARY, H200)} == {"row_rotary"}
-    assert all(x.knobs.columns == 128 for x in legal(RowOperation.BF16_E4M3_BLOCK_QUANTIZE, H200))
+    assert {x.family for x in legal(row_operation("fp16_rotary"), H200)} == {"row_rotary"}
+    assert all(x.knobs.columns == 128 for x in legal(row_operation("bf16_e4m3_block_quantize"), H200))
 
 
 @pytest.mark.parametrize(
@@ -159,14 +160,14 @@ def test_the_space_is_what_families_enumerate():
     [("bf16_rms_norm", 2), ("bf16_layer_norm", 3), ("bf16_e4m3_layer_norm", 4), ("bf16_e4m3_quantize", 2)],
 )
 def test_a_looped_kernel_reads_once_for_each_step(tag, num_reads):
-    operation = RowOperation(tag)
+    operation = row_operation(tag)
     looped = row_candidate("row_looped", 256, 1, 8, 2)
     assert rows_family_of(looped).num_reads(looped, operation) == num_reads
     assert rows_family_of(GOOD).num_reads(GOOD, operation) == 1
 
 
 def test_a_tensor_is_read_for_its_scale_and_for_its_result():
-    operation = RowOperation.BF16_E4M3_TENSOR_QUANTIZE
+    operation = row_operation("bf16_e4m3_tensor_quantize")
     found = legal(operation, H200)
     assert {x.family for x in found} == {"row_registers"}
     assert {(x.knobs.threads_per_row, x.knobs.rows_per_cta) for x in found} == {(128, 1), (256, 1)}
@@ -176,5 +177,5 @@ def test_a_tensor_is_read_for_its_scale_and_for_its_result():
 def test_rows_in_registers_are_no_wider_than_those():
     family = rows_family_of(GOOD)
     assert family.limits(GOOD, NORM) == RowLimits(16, 8, 4096)
-    pairs = next(x for x in RowOperation if x.function is RowFunction.SILU_MUL)
+    pairs = next(x for x in row_operations() if x.function == SILU_MUL)
     assert family.limits(GOOD, pairs) == RowLimits(16, 8)

@@ -6,14 +6,14 @@ from aot.core.candidate import Candidate
 from aot.core.knobs import PlainKnobs
 from aot.core.strict_json import DecodeError, decode
 from aot.kinds.rows.candidate import RowCandidate, RowKernelKey, RowLimits, row_candidate
-from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.catalogue import row_operation
 
 CANDIDATE = row_candidate("row_registers", 128, 2, 8, 4)
 
 
 def test_a_name_says_every_field():
     assert CANDIDATE.name == "row_registers_128x2_v8x4"
-    key = RowKernelKey(RowOperation.BF16_E4M3_RMS_NORM, CANDIDATE)
+    key = RowKernelKey(row_operation("bf16_e4m3_rms_norm"), CANDIDATE)
     assert key.name == "bf16_e4m3_rms_norm_row_registers_128x2_v8x4"
 
 

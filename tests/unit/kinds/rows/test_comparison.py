@@ -3,8 +3,8 @@ import pytest
 
 from aot.core.element import ElementType
 from aot.core.numerics import decode, encode
+from aot.kinds.rows.catalogue import row_operation
 from aot.kinds.rows.comparison import Written, fault_of
-from aot.kinds.rows.operation import RowOperation
 from aot.kinds.rows.reference import RowParameters, expected_scales, row_reference, scaled
 from aot.kinds.rows.signature import RowArgument
 
@@ -13,7 +13,7 @@ ROWS, COLS = 3, 160
 
 def written(tag, x, residual=None):
     """Give an operation, its reference, and what a right kernel writes."""
-    operation = RowOperation(tag)
+    operation = row_operation(tag)
     rows = {RowArgument.X: x} | ({} if residual is None else {RowArgument.RESIDUAL: residual})
     expected = row_reference(operation, rows, RowParameters())
     values, scales = expected.values, None

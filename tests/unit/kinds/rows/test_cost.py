@@ -4,11 +4,12 @@ from hypothesis import strategies as st
 
 from aot.core.target import load_target
 from aot.kinds.rows.candidate import row_candidate
-from aot.kinds.rows.operation import RowOperation, RowProblem
+from aot.kinds.rows.catalogue import row_operation
+from aot.kinds.rows.problem import RowProblem
 from aot.space.kinds import space_of
 
 H200, THOR = load_target("h200"), load_target("thor")
-NORM = RowOperation.BF16_RMS_NORM
+NORM = row_operation("bf16_rms_norm")
 REGISTERS = row_candidate("row_registers", 256, 1, 8, 2)
 LOOPED = row_candidate("row_looped", 256, 1, 8, 2)
 

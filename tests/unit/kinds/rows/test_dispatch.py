@@ -4,11 +4,12 @@ import pytest
 
 from aot.core.dispatch import Tier
 from aot.kinds.rows.candidate import RowLimits
+from aot.kinds.rows.catalogue import row_operation
 from aot.kinds.rows.dispatch import RowColumn, RowSection, RowStep, RowTable, look_up_rows, row_table_fault
-from aot.kinds.rows.operation import RowOperation, RowProblem
+from aot.kinds.rows.problem import RowProblem
 from tests.runtime.rows import ANY, SCALAR, SMALL, WIDE, row_kernel
 
-NORM = RowOperation.BF16_RMS_NORM
+NORM = row_operation("bf16_rms_norm")
 KERNELS = [row_kernel(NORM, x) for x in (SCALAR, SMALL, WIDE, ANY)]
 LIMITS = [kernel.limits for kernel in KERNELS]
 
@@ -75,7 +76,7 @@ def with_columns(*columns):
         (RowTable((replace(SECTION, fallback=9),)), "bf16_rms_norm: its fallback is kernel 9 of 4"),
         (RowTable((replace(SECTION, fallback=1),)), "its fallback, kernel 1, does not take all problems"),
         (
-            RowTable((replace(SECTION, operation=RowOperation.FP16_RMS_NORM),)),
+            RowTable((replace(SECTION, operation=row_operation("fp16_rms_norm")),)),
             "its fallback is kernel 0, which is for bf16_rms_norm",
         ),
         (with_columns(), "its edges in cols must ascend, and not be empty"),

@@ -5,7 +5,9 @@ from torch.nn import functional
 
 from aot.core.element import ElementType
 from aot.core.numerics import decode, encode, round_to
-from aot.kinds.rows.operation import RowFunction, RowOperation, RowScale
+from aot.kinds.rows.catalogue import row_operation, row_operations
+from aot.kinds.rows.function import RMS_NORM, SILU_MUL
+from aot.kinds.rows.operation import RowScale
 from aot.kinds.rows.reference import RowParameters, expected_scales, row_reference, scaled
 from aot.kinds.rows.signature import RowArgument
 
@@ -27,7 +29,7 @@ def rows_of(operation, seed=1):
     shapes = {X: (ROWS, operation.num_columns_of_x(COLS))}
     if operation.is_norm:
         shapes |= {RESIDUAL: (ROWS, COLS), WEIGHT: (1, COLS)} | ({BIAS: (1, COLS)} if operation.has_bias else {})
-    if operation.function is RowFunction.ROTARY:
+    if operation.is_rotary:
         shapes |= {COS: (ROWS, HALF), SIN: (ROWS, HALF)}
     drawn = {argument: rng.standard_normal(shape, np.float32) for argument, shape in shapes.items()}
     return {argument: decode(operation.x, encode(operation.x, values)) for argument, values in drawn.items()}
@@ -39,15 +41,15 @@ def by_torch(operation, rows, parameters):
     x = given[X]
     if operation.is_norm:
         z = (x.to(TORCH[operation.x]) + given[RESIDUAL].to(TORCH[operation.x])).float()
-        if operation.function is RowFunction.RMS_NORM:
+        if operation.function == RMS_NORM:
             return functional.rms_norm(z, (COLS,), given[WEIGHT][0] + parameters.weight_offset, EPS)
         return functional.layer_norm(z, (COLS,), given[WEIGHT][0], given[BIAS][0], EPS)
     if operation.is_pair:
         gate, linear = (x[:, ::2], x[:, 1::2]) if parameters.is_interleaved else x.chunk(2, 1)
-        if operation.function is RowFunction.SILU_MUL:
+        if operation.function == SILU_MUL:
             return functional.silu(gate) * linear
         return functional.gelu(gate, approximate="tanh") * linear
-    if operation.function is RowFunction.ROTARY:
+    if operation.is_rotary:
         turned = x[:, : 2 * HALF]
         pairs = turned.reshape(ROWS, HALF, 2) if parameters.is_interleaved else turned.reshape(ROWS, 2, HALF).mT
         found = torch.view_as_real(torch.view_as_complex(pairs.contiguous()) * torch.complex(given[COS], given[SIN]))
@@ -57,7 +59,7 @@ def by_torch(operation, rows, parameters):
 
 
 @pytest.mark.parametrize("is_interleaved", [False, True])
-@pytest.mark.parametrize("operation", RowOperation)
+@pytest.mark.parametrize("operation", row_operations())
 def test_torch_lies_within_the_radius_and_the_radius_is_small(operation, is_interleaved):
     rows, parameters = rows_of(operation), RowParameters(EPS, 1.0, is_interleaved)
     if operation.has_bias:
@@ -69,7 +71,7 @@ def test_torch_lies_within_the_radius_and_the_radius_is_small(operation, is_inte
     assert (found.radius <= smallest * (np.abs(found.values) + 1)).all()
 
 
-@pytest.mark.parametrize("operation", RowOperation)
+@pytest.mark.parametrize("operation", row_operations())
 def test_a_wrong_column_lies_outside(operation):
     rows, parameters = rows_of(operation), RowParameters(EPS)
     found = row_reference(operation, rows, parameters).values
@@ -79,7 +81,7 @@ def test_a_wrong_column_lies_outside(operation):
 
 @pytest.mark.parametrize("argument", [RESIDUAL, WEIGHT, BIAS])
 def test_what_is_not_there_is_left_away(argument):
-    operation, parameters = RowOperation.BF16_LAYER_NORM, RowParameters(EPS)
+    operation, parameters = row_operation("bf16_layer_norm"), RowParameters(EPS)
     rows = rows_of(operation)
     neutral = np.full_like(rows[argument], 1.0 if argument is WEIGHT else 0.0)
     without = {x: values for x, values in rows.items() if x is not argument}
@@ -88,7 +90,7 @@ def test_what_is_not_there_is_left_away(argument):
     assert (one.residual_out is None) == (argument is RESIDUAL)
 
 
-@pytest.mark.parametrize("operation", [RowOperation.BF16_RMS_NORM, RowOperation.FP16_RMS_NORM])
+@pytest.mark.parametrize("operation", [row_operation("bf16_rms_norm"), row_operation("fp16_rms_norm")])
 def test_the_sum_with_the_residual_is_rounded_as_torch_rounds_it(operation):
     rows = rows_of(operation)
     x, residual = (torch.tensor(rows[argument]).to(TORCH[operation.x]) for argument in (X, RESIDUAL))
@@ -96,7 +98,7 @@ def test_the_sum_with_the_residual_is_rounded_as_torch_rounds_it(operation):
     assert np.array_equal(got, (x + residual).double().numpy())
 
 
-@pytest.mark.parametrize("operation", [RowOperation.BF16_RMS_NORM, RowOperation.FP16_RMS_NORM])
+@pytest.mark.parametrize("operation", [row_operation("bf16_rms_norm"), row_operation("fp16_rms_norm")])
 def test_a_norm_that_is_rounded_before_the_weight_is_that_of_llama(operation):
     rows, dtype = rows_of(operation), TORCH[operation.x]
     x, residual, weight = (torch.tensor(rows[argument]).to(dtype) for argument in (X, RESIDUAL, WEIGHT))
@@ -122,7 +124,7 @@ def special(operation, value):
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("tag", ["bf16_rms_norm", "bf16_layer_norm"])
 def test_what_is_not_finite_is_as_torch_has_it(tag, value):
-    operation = RowOperation(tag)
+    operation = row_operation(tag)
     rows = special(operation, value)
     found = row_reference(operation, rows, RowParameters(EPS)).values
     got = by_torch(operation, {**rows, RESIDUAL: np.zeros((ROWS, COLS))}, RowParameters(EPS)).double().numpy()
@@ -134,13 +136,13 @@ def test_what_is_not_finite_is_as_torch_has_it(tag, value):
 
 def test_a_sum_of_squares_beyond_float32_makes_the_row_zero():
     rows = {X: np.full((1, COLS), 2.0**70)}
-    found = row_reference(RowOperation.BF16_RMS_NORM, rows, RowParameters(EPS)).values
+    found = row_reference(row_operation("bf16_rms_norm"), rows, RowParameters(EPS)).values
     assert np.array_equal(found.values, np.zeros((1, COLS)))
 
 
 def test_a_row_without_variance_may_be_anything_that_rounding_makes_of_it():
     rows = {X: np.full((1, COLS), 3.0)}
-    found = row_reference(RowOperation.FP16_LAYER_NORM, rows, RowParameters(EPS)).values
+    found = row_reference(row_operation("fp16_layer_norm"), rows, RowParameters(EPS)).values
     assert np.array_equal(found.values, np.zeros((1, COLS)))
     assert (found.radius < 0.1).all()
 
@@ -152,7 +154,7 @@ MOST = {ElementType.E4M3: 448, ElementType.E5M2: 57344, ElementType.INT8: 127}
     "tag", ["bf16_e4m3_quantize", "bf16_e5m2_quantize", "bf16_int8_quantize", "bf16_e4m3_block_quantize"]
 )
 def test_scales_are_the_largest_magnitude_over_the_largest_number(tag):
-    operation = RowOperation(tag)
+    operation = row_operation(tag)
     rows = special(operation, 300.0)
     found = row_reference(operation, rows, RowParameters()).values
     scales = expected_scales(operation, found)
@@ -166,7 +168,7 @@ def test_scales_are_the_largest_magnitude_over_the_largest_number(tag):
 
 
 def test_each_block_has_its_own_scale():
-    operation = RowOperation.BF16_E4M3_BLOCK_QUANTIZE
+    operation = row_operation("bf16_e4m3_block_quantize")
     x = np.ones((1, COLS))
     x[0, 128:] = 8.0
     found = row_reference(operation, {X: x}, RowParameters()).values
@@ -178,7 +180,7 @@ def test_each_block_has_its_own_scale():
 
 
 def test_a_nan_makes_the_scale_one_and_a_tiny_row_has_the_least():
-    operation = RowOperation.BF16_E4M3_QUANTIZE
+    operation = row_operation("bf16_e4m3_quantize")
     x = np.zeros((2, COLS))
     x[0, 7], x[1, 7] = np.nan, 2.0**-130
     scales = expected_scales(operation, row_reference(operation, {X: x}, RowParameters()).values)
@@ -186,7 +188,7 @@ def test_a_nan_makes_the_scale_one_and_a_tiny_row_has_the_least():
     assert scales.values[1, 0] == 2.0**-126
 
 
-TENSORS = [x for x in RowOperation if x.scale is RowScale.TENSOR]
+TENSORS = [x for x in row_operations() if x.scale is RowScale.TENSOR]
 
 
 def quantized_by_torch(x, operation):

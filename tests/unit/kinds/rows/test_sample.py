@@ -5,7 +5,8 @@ import pytest
 
 from aot.core.errors import VerificationError
 from aot.kinds.rows.call import timed_heads
-from aot.kinds.rows.operation import RowFunction, RowOperation, RowProblem
+from aot.kinds.rows.catalogue import row_operation, row_operations
+from aot.kinds.rows.problem import RowProblem
 from aot.kinds.rows.signature import RowArgument
 from aot.measure.bench import Operands, ProblemBench, Workspace
 from aot.measure.inputs import RandomPools
@@ -25,7 +26,7 @@ def bench_of(operation, fault="", rows=64, cols=256, plan=PLAN):
     return operands, ProblemBench(gpu, kernels, operands, Workspace(0, 0), plan)
 
 
-@pytest.mark.parametrize("operation", list(RowOperation), ids=lambda x: x.tag)
+@pytest.mark.parametrize("operation", list(row_operations()), ids=lambda x: x.tag)
 @pytest.mark.parametrize("rows", [1, 64])
 def test_a_right_kernel_is_timed(operation, rows):
     _, bench = bench_of(operation, rows=rows)
@@ -34,7 +35,7 @@ def test_a_right_kernel_is_timed(operation, rows):
     bench.close()
 
 
-@pytest.mark.parametrize("operation", list(RowOperation), ids=lambda x: x.tag)
+@pytest.mark.parametrize("operation", list(row_operations()), ids=lambda x: x.tag)
 @pytest.mark.parametrize("fault", ["wrong", "unwritten"])
 def test_the_first_and_the_last_row_are_looked_at(operation, fault):
     with pytest.raises(VerificationError, match="wrong result on sampled rows: y: "):
@@ -43,25 +44,25 @@ def test_the_first_and_the_last_row_are_looked_at(operation, fault):
 
 def test_a_wrong_scale_is_found():
     with pytest.raises(VerificationError, match="wrong result on sampled rows: scales: 1 of"):
-        bench_of(RowOperation.BF16_E4M3_QUANTIZE, "scales")[1].check(0)
+        bench_of(row_operation("bf16_e4m3_quantize"), "scales")[1].check(0)
 
 
 def test_a_sample_is_as_many_rows_as_the_plan_lets_it_read():
-    operands, _ = bench_of(RowOperation.BF16_SILU_MUL)
+    operands, _ = bench_of(row_operation("bf16_silu_mul"))
     assert [x.argument for x in operands.sample.spans] == [RowArgument.Y] * PLAN.sample_rows
-    operands, _ = bench_of(RowOperation.BF16_SILU_MUL, plan=TimingPlan(sample_elements=5 * 512))
+    operands, _ = bench_of(row_operation("bf16_silu_mul"), plan=TimingPlan(sample_elements=5 * 512))
     assert len(operands.sample.spans) == 5
-    operands, _ = bench_of(RowOperation.BF16_E4M3_BLOCK_QUANTIZE)
+    operands, _ = bench_of(row_operation("bf16_e4m3_block_quantize"))
     scales = [x for x in operands.sample.spans if x.argument is RowArgument.SCALE]
     assert ({x.count for x in scales}, scales[-1].start) == ({2}, 63 * 2)
 
 
 def test_the_sets_of_operands_exceed_the_cache_and_rows_of_a_rotary_embedding_are_heads():
-    operands, _ = bench_of(RowOperation.BF16_ROTARY)
-    assert RowOperation.BF16_ROTARY.function is RowFunction.ROTARY
+    operands, _ = bench_of(row_operation("bf16_rotary"))
+    assert row_operation("bf16_rotary").is_rotary
     assert len(operands.calls) * set_bytes(operands.problem) >= 3 << 15
     x, cos = (operands.calls[0].tensors[y].matrix for y in (RowArgument.X, RowArgument.COS))
     assert (x.num_groups, x.num_rows, x.num_columns) == (2, 32, 256)
     assert (cos.num_rows, cos.num_columns) == (2, 128)
-    heads = [timed_heads(RowProblem(RowOperation.BF16_ROTARY, rows, 64)) for rows in (32, 8, 40, 7)]
+    heads = [timed_heads(RowProblem(row_operation("bf16_rotary"), rows, 64)) for rows in (32, 8, 40, 7)]
     assert heads == [32, 8, 8, 1]

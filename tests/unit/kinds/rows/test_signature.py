@@ -1,7 +1,7 @@
 import pytest
 
-from aot.kinds.rows.operation import RowOperation
-from aot.kinds.rows.signature import RowFlag, row_signature_of
+from aot.kinds.rows.catalogue import row_operations
+from aot.kinds.rows.signature import RowFlag
 
 SIGNATURES = {
     "rms_norm": "x residual weight y residual_out eps weight_offset flags stream",
@@ -29,9 +29,9 @@ SIGNATURES = {
 }
 
 
-@pytest.mark.parametrize("operation", RowOperation)
+@pytest.mark.parametrize("operation", row_operations())
 def test_arguments_stand_in_one_order(operation):
-    assert " ".join(row_signature_of(operation)) == SIGNATURES[operation.tag.removeprefix(f"{operation.x.tag}_")]
+    assert " ".join(operation.signature) == SIGNATURES[operation.tag.removeprefix(f"{operation.x.tag}_")]
 
 
 def test_flags_are_those_of_the_runtime():

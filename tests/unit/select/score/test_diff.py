@@ -8,7 +8,8 @@ from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Row, Section,
 from aot.core.element import ElementType
 from aot.core.operation import Operation
 from aot.core.target import load_target
-from aot.kinds.rows.operation import RowOperation, RowProblem
+from aot.kinds.rows.catalogue import row_operation
+from aot.kinds.rows.problem import RowProblem
 from aot.select.score.diff import Change, Difference, compare
 from aot.select.selection import SELECTION_VERSION, Selection
 from aot.select.table.stepped import SteppedTimes, select_stepped
@@ -156,7 +157,10 @@ def test_kernels_and_operations_of_one_side_are_named():
     assert compare(both, other, {}).operations == (BF16,)
 
 
-def rows(*candidates, operation=RowOperation.BF16_SILU_MUL):
+SILU_MUL = row_operation("bf16_silu_mul")
+
+
+def rows(*candidates, operation=SILU_MUL):
     """Select for an operation on rows, by times in which the i-th candidate is the best at the i-th number of rows."""
     problems = [RowProblem(operation, 16**i, 4096) for i in range(len(candidates))]
     times = {problem: {x: 5.0 + (i != j) for i, x in enumerate(candidates)} for j, problem in enumerate(problems)}
@@ -164,14 +168,14 @@ def rows(*candidates, operation=RowOperation.BF16_SILU_MUL):
 
 
 def test_tables_of_operations_on_rows_are_compared_at_the_corners_of_either():
-    one, other = legal(RowOperation.BF16_SILU_MUL, H200)[:2]
+    one, other = legal(row_operation("bf16_silu_mul"), H200)[:2]
     found = compare(rows(one), rows(one), {})
     assert (found.changes, found.operations) == ((), ())
     assert found.num_entries > 20
     found = compare(rows(one), rows(one, other), {})
-    change = next(x for x in found.changes if x.corner == RowProblem(RowOperation.BF16_SILU_MUL, 16, 4096))
+    change = next(x for x in found.changes if x.corner == RowProblem(row_operation("bf16_silu_mul"), 16, 4096))
     assert change == Change(Tier.GRID, change.corner, one, other, None, is_measured=False)
     assert (found.added, found.dropped) == ((f"bf16_silu_mul_{other.name}",), ())
-    twin = rows(one, operation=RowOperation.FP16_SILU_MUL)
+    twin = rows(one, operation=row_operation("fp16_silu_mul"))
     found = compare(rows(one), twin, {})
-    assert found.operations == (RowOperation.BF16_SILU_MUL, RowOperation.FP16_SILU_MUL)
+    assert found.operations == (row_operation("bf16_silu_mul"), row_operation("fp16_silu_mul"))

@@ -13,7 +13,7 @@ from aot.core.errors import CoverageError, SelectionError
 from aot.core.operation import Operation
 from aot.core.strict_json import decode
 from aot.core.target import load_target
-from aot.kinds.rows.operation import RowOperation
+from aot.kinds.rows.catalogue import row_operation
 from aot.select import pipeline
 from aot.select.join import joined
 from aot.select.portfolio.objective import Objective
@@ -72,7 +72,7 @@ def test_what_is_not_measured_is_refused_where_that_is_asked(selection):
 
 
 def test_operations_on_rows_without_times_of_their_own_are_not_measured(selection):
-    rows = select_stepped((RowOperation.BF16_SILU_MUL,), load_target(selection.target), with_heldout=False)
+    rows = select_stepped((row_operation("bf16_silu_mul"),), load_target(selection.target), with_heldout=False)
     both, found = joined(selection, rows), covered(selection, SHAPES)
     text = r"by times of their own for bf16_silu_mul \(exact, by the cost model\); measure them"
     with pytest.raises(CoverageError, match=text):

@@ -7,8 +7,10 @@ from aot.core.json_text import write_json
 from aot.core.strict_json import decode, parse_json
 from aot.core.target import load_target
 from aot.families import rows_family_of
+from aot.kinds.rows.catalogue import row_operation, row_operations
 from aot.kinds.rows.dispatch import RowTable
-from aot.kinds.rows.operation import MAX_COLS, RowOperation, RowProblem
+from aot.kinds.rows.operation import MAX_COLS
+from aot.kinds.rows.problem import RowProblem
 from aot.kinds.rows.sizes import COL_EDGES, ROW_EDGES
 from aot.select import pipeline
 from aot.select.portfolio.objective import SelectionLimits
@@ -18,7 +20,7 @@ from aot.space.enumeration import Patterns, fallback, legal
 from aot.space.kinds import space_of
 
 H200 = load_target("h200")
-NORM, TWIN = RowOperation.BF16_RMS_NORM, RowOperation.FP16_RMS_NORM
+NORM, TWIN = row_operation("bf16_rms_norm"), row_operation("fp16_rms_norm")
 
 
 def time_us(candidate, problem):
@@ -34,15 +36,15 @@ def selected(times=None, operations=(NORM,), target=H200, **options):
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["h200", "thor"])
 def test_every_operation_gets_a_sound_table_that_says_predicted(target, tmp_path):
-    whole = select_stepped(tuple(RowOperation), load_target(target))
+    whole = select_stepped(tuple(row_operations()), load_target(target))
     assert (whole.provenance, whole.heldout) == ("predicted", ())
     write_selection(tmp_path / "s.json", whole)
     assert read_selection(tmp_path / "s.json") == whole
     selection = whole.others
-    assert [section.operation for section in selection.table.sections] == list(RowOperation)
+    assert [section.operation for section in selection.table.sections] == list(row_operations())
     steps = [step for section in selection.table.sections for column in section.columns for step in column.steps]
     assert {step.provenance for step in steps} == {"predicted"}
-    for operation in RowOperation:
+    for operation in row_operations():
         own = [key for key in selection.kernels if key.operation is operation]
         assert 2 <= len(own) <= SelectionLimits.max_row_kernels + 1
         assert own[0].candidate == fallback(operation, load_target(target))
@@ -172,7 +174,7 @@ def test_an_operation_without_times_has_those_of_the_one_of_another_type_and_say
 
 
 def test_what_the_committed_records_have_is_measured_and_the_rest_by_them_or_the_model():
-    asked = (NORM, TWIN, RowOperation.FP16_GELU_TANH_MUL)
+    asked = (NORM, TWIN, row_operation("fp16_gelu_tanh_mul"))
     found = pipeline.select_stepped(asked, H200, pipeline.records_of(H200, RECORDS))
     assert [x.method.partition(", ")[2] for x in found.regrets] == ["", "by imputed times", "by the cost model"]
     assert [x.operation for x in found.heldout] == [NORM]

@@ -2,13 +2,14 @@ import numpy as np
 import pytest
 
 from aot.core.target import load_target
-from aot.kinds.rows.operation import RowOperation, RowProblem
+from aot.kinds.rows.catalogue import row_operation
+from aot.kinds.rows.problem import RowProblem
 from aot.select.times.nearby import NearbyTimes
 from aot.space.enumeration import legal
 from aot.space.kinds import space_of
 
 H200 = load_target("h200")
-NORM = RowOperation.BF16_RMS_NORM
+NORM = row_operation("bf16_rms_norm")
 CANDIDATES = legal(NORM, H200)[:6]
 
 
