@@ -245,7 +245,7 @@ def _nearest(request: Request, here: list[Row]) -> str:
     possible = [(row, left) for row, left in steps if left is not None]
     if not possible:
         return "none of them comes near"
-    row, left = min(possible, key=lambda x: len(x[1]))
+    row, left = min(possible, key=lambda x: (len(x[1]), _types(x[0])[:2] != (request.a, request.b)))
     return f"the nearest that it has is {row.call}: {', and '.join(left)}"
 
 
@@ -282,8 +282,10 @@ def _adds_more(request: Request, row: Row) -> bool:
 
 
 def _steps_left(request: Request, row: Row) -> list[str]:
-    """Say which steps of an epilogue an operation leaves to the caller."""
+    """Say which steps an operation leaves to the caller: gathering rows, and those of an epilogue."""
     left = []
+    if (request.grouping, row.grouping) == ("gathered", "grouped"):
+        left += ["give the rows that the index names, and no index"]
     if request.bias and row.has_bias == 0:
         left += ["add the bias to its result"]
     if request.epilogue != row.epilogue and request.epilogue in _GATES:

@@ -214,11 +214,11 @@ def compact(product: str, tensor: Any) -> Any:  # noqa: ARG001
     return framework_of(tensor).compact(tensor)
 
 
-def pack_factors(product: str, factors: Any) -> Any:  # noqa: ARG001
-    """Put factors that lie in rows of blocks into the atoms that kernels take."""
+def pack_factors(product: str, factors: Any) -> Any:
+    """Put factors that lie in rows of blocks into the atoms that kernels take: of groups, those of the weights."""
     from . import _factors  # here, since most calls have none
 
-    return _factors.pack_factors(factors)
+    return _factors.pack_factors(factors, **({"stacked": True} if product == "grouped_linear" else {}))
 
 
 def examine(kind: type) -> bool:
