@@ -8,7 +8,6 @@ the weight. Products of int8 are summed up exactly where their sums are numbers 
 
 from __future__ import annotations
 
-import ctypes
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -370,6 +369,7 @@ def preload(device: int = -1) -> None:
     from ._check import check  # here, since an import of the package does not need it
 
     check()
-    _library.check(_library.library().aot_gemm_preload(ctypes.c_int32(device)))
+    for library in _library.libraries():
+        library.preload(device)
     _library.binding()
     from . import _request, _row_request  # noqa: F401 - what a call that is refused or copied needs
