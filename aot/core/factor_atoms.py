@@ -5,6 +5,9 @@ byte (r % 32) * 16 + (r // 32) * 4 + b, so that `tcgen05.cp.32x128b.warpx4` brin
 memory. Atoms of one 128 rows lie behind each other along k. What fills the last atoms up is written as zeros: hardware
 multiplies elements behind the end, which are zeros, by it, and NaN times 0 is NaN.
 
+Where the rows of A are grouped, each group's factors begin with an atom: `first_atom_of_group` says which. Places that
+are no row's, at the end of a group's last atoms and in atoms of no group, may hold anything.
+
 Source: PTX ISA, tcgen05.mma, "Scale factors", scale_vec::1X to ::4X layouts; cuBLAS, "1D block scaling factors layout".
 """
 
@@ -34,6 +37,41 @@ ATOM_BYTES = ATOM_ROWS * ATOM_COLUMNS
 def num_atoms(rows: int, blocks: int) -> tuple[int, int]:
     """Return how many atoms hold the factors of some rows and of some blocks along k."""
     return -(-rows // ATOM_ROWS), -(-blocks // ATOM_COLUMNS)
+
+
+def first_atom_of_group(start: Any, group: Any) -> Any:
+    """Return which atoms, counted in 128 rows, the factors of a group of rows begin with.
+
+    Each group in front takes at most one atom that is not full, so that whole numbers of the rows in front, and one
+    more for each group in front, keep groups apart, whatever their sizes are. Nobody has to add up what groups take,
+    and a group is found by its own start. Source: quack varlen_utils.py, `offset_batch_SFA`.
+
+    Args:
+        start: the group's first row, of those of all groups: integers of Python, of numpy, or of a traced kernel.
+        group: its number, the same.
+    """
+    return start // ATOM_ROWS + group
+
+
+def num_atoms_of_groups(rows: int, num_groups: int) -> int:
+    """Return how many atoms, counted in 128 rows, hold the factors of groups of rows, whatever their sizes are.
+
+    Args:
+        rows: of all groups.
+        num_groups: 1 or more.
+    """
+    return -(-rows // ATOM_ROWS) + num_groups - 1
+
+
+def row_in_atoms(row: Any, start: Any, group: Any) -> Any:
+    """Return which row of atoms a row of a group is.
+
+    Args:
+        row: of those of all groups: integers of Python, of numpy, or of a kernel that is traced.
+        start: the group's first row, the same.
+        group: its number, the same.
+    """
+    return first_atom_of_group(start, group) * ATOM_ROWS + row - start
 
 
 def byte_in_atom(row: Any, block: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
-from aot.core.formats import ATOM_COLUMNS, FactorLayout
+from aot.core.formats import ATOM_COLUMNS, ATOM_ROWS, FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.problem import Problem
@@ -67,22 +67,37 @@ class Matrix:
 
 @dataclass(frozen=True)
 class AtomMatrix(Matrix):
-    """Scale factors in atoms, (rows, blocks along k); strides are not looked at. See `aot.core.factor_atoms`."""
+    """Scale factors in atoms, (rows, blocks along k), or a stack of them, one behind the other.
+
+    Strides of rows and columns are not looked at. Those of A's rows in groups have the rows of all atoms, as
+    `aot.core.factor_atoms` counts them.
+    """
 
     @property
-    def num_elements(self) -> int:
-        """Count the bytes of whole atoms."""
+    def _matrix_bytes(self) -> int:
         from aot.core.factor_atoms import ATOM_BYTES, num_atoms  # which needs numpy; see `Matrix.filled`
 
         down, along = num_atoms(self.num_rows, self.num_columns)
         return down * along * ATOM_BYTES
 
+    @property
+    def num_elements(self) -> int:
+        """Count the bytes of whole atoms."""
+        return self.num_groups * self._matrix_bytes
+
     def positions(self, rows: Indices, columns: Indices, group: int = 0) -> Indices:
-        """Return at which bytes factors lie, (rows, columns)."""
+        """Return at which bytes factors of one matrix lie, (rows, columns), counted from the first of the stack."""
         from aot.core.factor_atoms import factor_positions
 
-        del group
-        return factor_positions(rows, columns, self.num_columns)
+        return group * self._matrix_bytes + factor_positions(rows, columns, self.num_columns)
+
+    @property
+    def all_positions(self) -> Indices:
+        """Return at which bytes all factors lie, (group, row, column)."""
+        import numpy as np
+
+        rows, columns = (np.arange(x, dtype=np.int64) for x in (self.num_rows, self.num_columns))
+        return np.stack([self.positions(rows, columns, group) for group in range(self.num_groups)])
 
     @property
     def filled(self) -> Indices:
@@ -90,7 +105,12 @@ class AtomMatrix(Matrix):
         import numpy as np
 
         columns = np.arange(self.num_columns, self.num_columns + -self.num_columns % ATOM_COLUMNS, dtype=np.int64)
-        return self.positions(np.arange(self.num_rows, dtype=np.int64), columns)
+        rows = np.arange(self.num_rows, dtype=np.int64)
+        return np.concatenate([self.positions(rows, columns, group) for group in range(self.num_groups)])
+
+    def stacked(self, num_groups: int) -> AtomMatrix:
+        """Return a stack of as many, each of whole atoms."""
+        return replace(self, num_groups=num_groups, group_stride=self._matrix_bytes)
 
 
 @dataclass(frozen=True)
@@ -245,11 +265,16 @@ def operands(
             return AtomMatrix(*extents, 0, 0)
         return _matrix(*extents, row_major=is_row_major, padding=padding, stride_multiple=stride_multiple)
 
-    scale_a = factors(operation.a, d.num_rows, is_vector=arrangement.has_scales_of_a)
+    rows_of_a = d.num_rows
+    if operation.grouping.groups_rows and operation.types.factors is FactorLayout.ATOMS:
+        from aot.core.factor_atoms import num_atoms_of_groups
+
+        rows_of_a = num_atoms_of_groups(d.num_rows, groups) * ATOM_ROWS
+    scale_a = factors(operation.a, rows_of_a, is_vector=arrangement.has_scales_of_a)
     scale_b = factors(operation.b, rows, is_vector=arrangement.has_scales_of_b)
     bias, one = Matrix(1, rows, 0, 1), Matrix(1, 1, 1, 1)
     if operation.grouping.groups_rows:
-        scale_b, bias = scale_b.stacked(groups), bias.stacked(groups)
+        scale_b, bias, one = (x.stacked(groups) for x in (scale_b, bias, one))
     offsets, index = Matrix(groups, 1, 1, 1), Matrix(d.num_rows, 1, 1, 1)
     found = dict(zip(OPERANDS, (a, b, d, scale_a, scale_b, bias, d, one, offsets, index), strict=True))
     taken = set(signature_of(operation, has_workspace=False, prefetches_b=False))

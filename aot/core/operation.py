@@ -128,6 +128,10 @@ class Operation(Product):
     MXFP8_BF16_KK_RESIDUAL = "mxfp8_bf16_kk_residual", t.MXFP8_BF16, Layout.KK, Epilogue.RESIDUAL
     MXFP8_BF16_KK_SWIGLU = "mxfp8_bf16_kk_swiglu", t.MXFP8_BF16, Layout.KK, Epilogue.SWIGLU
     MXFP8_BF16_KK_GEGLU = "mxfp8_bf16_kk_geglu", t.MXFP8_BF16, Layout.KK, Epilogue.GEGLU
+    NVFP4_BF16_KK_GROUPED = "nvfp4_bf16_kk_grouped", t.NVFP4_BF16, *_GROUPED
+    NVFP4_BF16_KK_GROUPED_SWIGLU = "nvfp4_bf16_kk_grouped_swiglu", t.NVFP4_BF16, *_GROUPED_SWIGLU
+    MXFP8_BF16_KK_GROUPED = "mxfp8_bf16_kk_grouped", t.MXFP8_BF16, *_GROUPED
+    MXFP8_BF16_KK_GROUPED_SWIGLU = "mxfp8_bf16_kk_grouped_swiglu", t.MXFP8_BF16, *_GROUPED_SWIGLU
 
     BF16_INT4_G128_KK = "bf16xint4g128_bf16_kk", t.BF16_INT4_G128, Layout.KK
     BF16_INT4_G128_ZEROS_KK = "bf16xint4g128z_bf16_kk", t.BF16_INT4_G128_ZEROS, Layout.KK

@@ -29,14 +29,16 @@ class Argument(Word):
     """Float32 vector (m) of a stride of 1 or 0; of blocks (m, k / 128)."""
     SCALE_B = "scale_b"
     """Float32 vector (n) of a stride of 1 or 0, with a gate (2, n); of blocks (n / 128, k / 128). In atoms these and
-    those of A are a vector of bytes, with a gate those of its 2 n rows as they alternate."""
+    those of A are a vector of bytes, with a gate those of its 2 n rows as they alternate; where rows are grouped, those
+    of the groups' B one behind the other, and of A as `aot.core.factor_atoms` has them."""
     BIAS = "bias"
     """Vector (n), contiguous, with a gate (2, n); of 0 elements where a bias may be left away and is."""
     RESIDUAL = "residual"
     """Tensor (m, n) of D's type, row-major."""
     SCALE_D = "scale_d"
     """Float32 vector of one element, by which a D of 8 bits is multiplied before it is rounded, or the sum before a
-    bias: the factor of all of A times that of all of B."""
+    bias: the factor of all of A times that of all of B. Where rows are grouped a contiguous vector (num_groups), of the
+    factor of all of A times that of the group's B."""
     OFFSETS = "offsets"
     """int32 vector (num_groups): where each group ends, in rows or in k, ascending, as torch._grouped_mm has them."""
     INDEX = "index"

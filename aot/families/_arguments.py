@@ -87,7 +87,7 @@ def strided_argument(element: ElementType, shape: tuple[Any, ...]) -> Any:
     return cute.runtime.make_fake_tensor(cutlass_type(element), shape, stride=strides, assumed_align=element.num_bytes)
 
 
-def _atoms_argument(operand: Operand) -> Any:
+def atoms_argument(operand: Operand) -> Any:
     """Make a fake vector of the bytes of an operand's scale factors, in atoms."""
     if operand.scale is None:
         raise ValueError(f"operand {operand} has no scale factors; expected some in atoms")
@@ -116,10 +116,10 @@ def epilogue_arguments(
         Argument.B: lambda: matrix_argument(b.element, (*front, n, k), len(front) + int(b.is_k_major), loads),
         Argument.D: lambda: matrix_argument(operation.d, (*batch, m, n), len(batch) + 1, stores),
         Argument.SCALE_A: lambda: (
-            _atoms_argument(a) if in_atoms else strided_argument(float32, (m, cute.sym_int()) if is_block else (m,))
+            atoms_argument(a) if in_atoms else strided_argument(float32, (m, cute.sym_int()) if is_block else (m,))
         ),
         Argument.SCALE_B: lambda: (
-            _atoms_argument(b)
+            atoms_argument(b)
             if in_atoms
             else strided_argument(float32, (cute.sym_int(), cute.sym_int()) if is_block else (*pair, n))
         ),

@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Any, Optional
 from cuda.bindings import driver as cuda
 from cutlass import Int32, const_expr, cute
 
-from aot.core.factor_atoms import ATOM_BYTES, LANES
-from aot.core.formats import ATOM_COLUMNS, ATOM_ROWS, FactorLayout
+from aot.core.formats import FactorLayout
 from aot.core.knobs import SplitK
 from aot.families import Entry, signature
 from aot.families._arguments import epilogue_arguments, transpose
+from aot.families._atoms import atoms_of
 from aot.families._epilogue_registers import in_order, in_turns, paired
 from aot.families._quack import flags_and_regions, scheduler_options
 
 if TYPE_CHECKING:
     from aot.core.candidate import KernelKey, Workspace
-    from aot.core.formats import Operand
 
 
 def _vectors(swap_ab: bool, scale_a: Any, scale_b: Any, bias: Any) -> dict[str, Any]:
@@ -25,25 +24,6 @@ def _vectors(swap_ab: bool, scale_a: Any, scale_b: Any, bias: Any) -> dict[str, 
     if swap_ab:
         return {"row_scale": scale_b, "column_scale": scale_a, "row_bias": bias}
     return {"row_scale": scale_a, "column_scale": scale_b, "column_bias": bias}
-
-
-def atoms_of(factors: Any, operand: Any, form: Operand) -> Any:
-    """View the bytes of an operand's scale factors as quack takes them; to be called while tracing.
-
-    Args:
-        factors: a vector of whole atoms, those of 128 rows behind each other along k.
-        operand: (rows, k), that they belong to.
-        form: of the operand.
-
-    Returns:
-        Atoms along the rows, atoms along k, and the rows and blocks of one: (32, 4, 4).
-    """
-    rows, k = operand.shape
-    down = cute.ceil_div(rows, ATOM_ROWS)
-    along = cute.ceil_div(k, form.scale.block_k * ATOM_COLUMNS)
-    strides = (along * ATOM_BYTES, ATOM_BYTES, LANES // 2, ATOM_COLUMNS, 1)
-    layout = cute.make_layout((down, along, LANES, ATOM_ROWS // LANES, ATOM_COLUMNS), stride=strides)
-    return cute.make_tensor(factors.iterator, layout)
 
 
 def epilogue_entry(gemm: Any, key: KernelKey, workspace: Workspace, max_active_clusters: int) -> Entry:

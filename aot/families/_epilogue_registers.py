@@ -52,9 +52,16 @@ def paired(tensor: Any, stacked: int = 0) -> Any:
     return cute.make_tensor(tensor.iterator, cute.make_layout(shape, stride=stride))
 
 
-def in_turns(weight: Any) -> Any:
-    """View (2, n, k) whose rows alternate as the 2 n rows that they are, one behind the other; while tracing."""
-    layout = cute.make_layout((2 * weight.shape[1], weight.shape[2]), stride=(weight.stride[0], weight.stride[2]))
+def in_turns(weight: Any, stacked: int = 0) -> Any:
+    """View (2, n, k) whose rows alternate as the 2 n rows that they are, one behind the other; while tracing.
+
+    Args:
+        weight: what has them.
+        stacked: its modes in front of the 2, such as that of the groups.
+    """
+    _, n, k = weight.shape[stacked:]
+    of_rows, _, of_k = weight.stride[stacked:]
+    layout = cute.make_layout((*weight.shape[:stacked], 2 * n, k), stride=(*weight.stride[:stacked], of_rows, of_k))
     return cute.make_tensor(weight.iterator, layout)
 
 

@@ -14,8 +14,9 @@ from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.signature import Argument
 from aot.families import Entry, signature
-from aot.families._arguments import matrix_argument, strided_argument, vector_argument
-from aot.families._epilogue_registers import paired
+from aot.families._arguments import atoms_argument, matrix_argument, strided_argument, vector_argument
+from aot.families._atoms import atoms_of_groups, atoms_of_rows
+from aot.families._epilogue_registers import in_turns, paired
 from aot.families._group_starts import Starts
 from aot.families._places import addresses_argument, num_groups_of, write_places
 from aot.families._quack import MAX_SWIZZLE
@@ -33,7 +34,9 @@ def grouped_arguments(signature: Signature, operation: Operation) -> tuple[Any, 
 
     With a gate the operands of n rows are of (2, n) rows: the gate's, and the linear half's.
     """
-    rows, n, k, groups, rows_of_a = (cute.sym_int() for _ in range(5))
+    rows, n, groups, rows_of_a = (cute.sym_int() for _ in range(4))
+    k = cute.sym_int(divisibility=operation.k_step)
+    in_atoms = operation.types.factors is FactorLayout.ATOMS
     pair = () if operation.gate is None else (cute.sym_int(),)
     float32, a, b = ElementType.FLOAT32, operation.a, operation.b
     groups_rows, is_block = operation.grouping.groups_rows, operation.types.factors is FactorLayout.BLOCK
@@ -51,8 +54,16 @@ def grouped_arguments(signature: Signature, operation: Operation) -> tuple[Any, 
             b.element, (*stack, *pair, n, k), leading=len(stack) + len(pair) + int(b.is_k_major)
         ),
         Argument.D: lambda: matrix_argument(operation.d, (*of_d, rows, n), leading=len(of_d) + 1),
-        Argument.SCALE_A: lambda: strided_argument(float32, (height, cute.sym_int()) if is_block else (height,)),
-        Argument.SCALE_B: lambda: strided_argument(float32, (*stack, *(blocks if is_block else (*pair, n)))),
+        Argument.SCALE_A: lambda: (
+            atoms_argument(a)
+            if in_atoms
+            else strided_argument(float32, (height, cute.sym_int()) if is_block else (height,))
+        ),
+        Argument.SCALE_B: lambda: (
+            atoms_argument(b)
+            if in_atoms
+            else strided_argument(float32, (*stack, *(blocks if is_block else (*pair, n))))
+        ),
         Argument.BIAS: lambda: strided_argument(operation.bias, (*stack, *pair, cute.sym_int())),
         Argument.SCALE_D: lambda: vector_argument(float32, float32.num_bytes),
         Argument.OFFSETS: vector_of_int32,
@@ -75,6 +86,7 @@ def grouped_entry(gemm: Any, key: KernelKey, max_active_clusters: int) -> Entry:
     operation = key.operation
     has_gate, groups_rows = operation.gate is not None, operation.grouping.groups_rows
     is_block = operation.types.factors is FactorLayout.BLOCK
+    in_atoms = operation.types.factors is FactorLayout.ATOMS
 
     @cute.jit
     def entry(
@@ -96,19 +108,26 @@ def grouped_entry(gemm: Any, key: KernelKey, max_active_clusters: int) -> Entry:
         )
         target = d
         if const_expr(has_gate):
-            b = paired(b, stacked=1)
+            b = in_turns(b, stacked=1) if const_expr(operation.is_interleaved) else paired(b, stacked=1)
             bias = paired(bias, stacked=1) if const_expr(bias is not None) else None
             target = None
-            if const_expr(scale_b is not None and not is_block):
+            if const_expr(scale_b is not None and not is_block and not in_atoms):
                 scale_b = paired(scale_b, stacked=1)
         product = d if const_expr(has_gate) else None
         if const_expr(groups_rows):
-            write_places(b_of_groups, b, places, stream, is_dependent=True)
+            write_places(b_of_groups, b, places, stream, is_dependent=True, bits=operation.b.element.bits)
             starts = Starts(offsets, num_groups_of(b, places), d.shape[0])
             lengths = VarlenArguments(mCuSeqlensM=starts, mAIdx=index)
         else:
             starts = Starts(offsets, d.shape[0], a.shape[1])
             lengths = VarlenArguments(mCuSeqlensK=starts)
+        atoms = {}
+        if const_expr(in_atoms):
+            atoms = {
+                "mSFA": atoms_of_rows(scale_a, a.shape[1], operation.a),
+                "mSFB": atoms_of_groups(scale_b, b, num_groups_of(b, places), operation.b),
+            }
+            scale_a = scale_b = None
         epilogue = gemm.arguments(
             scale_a=scale_a,
             scale_b=scale_b,
@@ -119,6 +138,6 @@ def grouped_entry(gemm: Any, key: KernelKey, max_active_clusters: int) -> Entry:
             index=index,
             places=places,
         )
-        gemm(a, gemm.view_b(b), target, None, epilogue, scheduler, lengths, stream)
+        gemm(a, gemm.view_b(b), target, None, epilogue, scheduler, lengths, stream, **atoms)
 
     return Entry(entry, grouped_arguments(signature(key), operation))

@@ -163,6 +163,15 @@ class GroupRows(GroupVector, ColumnVector):
     """A vector with an element for each row of a tile."""
 
 
+class GroupFactor(Factor):
+    """A float32 of a group's own in global memory, of a vector (groups)."""
+
+    @cute.jit
+    def begin(self, gemm: Any, param: Any, smem_tensor: Any, ctx: Any) -> Any:  # noqa: ARG002 - quack's parameters
+        """Read it."""
+        return param[ctx.batch_idx]
+
+
 class GroupedMixin(EpilogueMixin):
     """The epilogue of an operation over groups, for any of quack's GEMMs."""
 
@@ -170,7 +179,7 @@ class GroupedMixin(EpilogueMixin):
         GroupRows("row_scale"),
         GroupColumns("column_scale"),
         GroupColumns("column_bias"),
-        Factor("scale_d"),
+        GroupFactor("scale_d"),
         TileStore("product", gated=True),
     )
     _extra_param_fields = (("split_k_semaphore", Any, None), ("split_k_workspace", Any, None))

@@ -17,6 +17,8 @@ import cutlass
 from cuda.bindings import driver as cuda
 from cutlass import Constexpr, Int32, Int64, const_expr, cute, range_constexpr
 
+from aot.core.element import BYTE_BITS
+
 PLACES_A_LAUNCH = 128
 """Places that one launch writes: 512 bytes of parameters, of the 4 KiB that a kernel may have. Source: CUDA Programming
 Guide, `__global__` function parameters."""
@@ -57,7 +59,12 @@ def _write_places(places: cute.Tensor, first: Int32, values: list[Int32], is_dep
 
 @cute.jit
 def write_places(
-    b_of_groups: cute.Tensor, b: cute.Tensor, places: cute.Tensor, stream: cuda.CUstream, is_dependent: Constexpr[bool]
+    b_of_groups: cute.Tensor,
+    b: cute.Tensor,
+    places: cute.Tensor,
+    stream: cuda.CUstream,
+    is_dependent: Constexpr[bool],
+    bits: Constexpr[int],
 ) -> None:
     """Launch what writes the table of places; nothing where the groups' are one stack.
 
@@ -67,9 +74,10 @@ def write_places(
         places: int32, as many as there are addresses, on the device.
         stream: CUstream.
         is_dependent: whether the kernel behind it waits for it by griddepcontrol, as it then does for the one in front.
+        bits: of an element of B.
     """
     count = b_of_groups.shape[0]
-    base, step = b.iterator.toint(), Int64(b.stride[0]) * (b.element_type.width // 8)
+    base, step = b.iterator.toint(), Int64(b.stride[0]) * bits // BYTE_BITS
     for first in cutlass.range(0, count, PLACES_A_LAUNCH):
         values = [
             Int32((b_of_groups[cutlass.min(first + i, count - 1)] - base) // step) for i in range(PLACES_A_LAUNCH)

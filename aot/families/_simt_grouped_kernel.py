@@ -11,19 +11,22 @@ from typing import Any, NamedTuple
 
 import cutlass
 from cuda.bindings import driver as cuda
-from cutlass import Constexpr, Float32, Int32, const_expr, cute, memory, range_constexpr
+from cutlass import Constexpr, Float32, Int32, Int64, const_expr, cute, memory, range_constexpr
 
 from aot.core.element import ElementType
-from aot.core.formats import SCALE_BLOCK, FactorLayout
+from aot.core.factor_atoms import ATOM_BYTES, row_in_atoms
+from aot.core.formats import ATOM_COLUMNS, ATOM_ROWS, FactorLayout, Operand
 from aot.core.operation import Operation
 from aot.core.signature import Argument, Signature
 from aot.families._arguments import cutlass_type
+from aot.families._epilogue_registers import in_turns
 from aot.families._epilogue_steps import EpilogueOperands, finish
 from aot.families._group_starts import Starts
 from aot.families._places import addresses_argument, num_groups_of, place_of, write_places
 from aot.families._simt_kernel import LOADS, ROW, SIDE, THREADS_ACROSS
 from aot.families._simt_kernel import _multiply as multiply
 from aot.families._simt_kernel import _tensor as tensor_argument
+from aot.families._simt_narrow import element_at, factor_at
 from aot.families._simt_tile import NUM_THREADS, TILE, TILE_K, num_halves
 
 
@@ -62,9 +65,12 @@ def _stage(
     index: cute.Tensor | None,
     scale: cute.Tensor | None,
     first_scaled: Int32,
-    rows_of_scale: Constexpr[int],
+    form: Constexpr[Operand],
+    turn: Constexpr[int | None] = None,
 ) -> None:
     """Copy a TILE by TILE_K piece of a (rows, k) operand to shared memory, widened and scaled, zero outside.
+
+    With a turn, 0 or 1, it is a piece of those of each two rows that come first or second.
 
     Args:
         source: the operand.
@@ -72,9 +78,10 @@ def _stage(
         rows: the first row and the end of those that are there.
         depth: the same along k.
         index: the rows of the operand by the piece's.
-        scale: a factor for `rows_of_scale` rows, and SCALE_BLOCK elements along k.
+        scale: factors of blocks, as `form` has them.
         first_scaled: the row that the operand's first one is of those that have factors.
-        rows_of_scale: 1 or SCALE_BLOCK.
+        form: of the operand.
+        turn: see above.
     """
     thread, _, _ = cute.arch.thread_idx()
     for i in range_constexpr(LOADS):
@@ -83,9 +90,10 @@ def _stage(
         value = staged.element_type(0)
         found = _row_of(index, row, rows[1], source.shape[0])
         if found >= 0 and k < depth[1]:
-            value = source[found, k].to(staged.element_type)
+            at = found if const_expr(turn is None) else 2 * found + turn
+            value = element_at(source, at, k, form).to(staged.element_type)
             if const_expr(scale is not None):
-                value = value * scale[(first_scaled + found) // rows_of_scale, k // SCALE_BLOCK]
+                value = value * factor_at(scale, first_scaled + at, k, source.shape[1], form)
         staged[element % TILE_K, element // TILE_K] = value
 
 
@@ -124,9 +132,49 @@ def _part_of_depth(a: cute.Tensor, d: cute.Tensor, offsets: cute.Tensor) -> Part
     return Part(group, first_m, d.shape[1], first_n, starts[group], starts[group + 1])
 
 
+def _matrix_of_stack(stack: Any, place: Any, form: Operand) -> Any:
+    """View what lies at a place of a stack of B; of elements that share bytes it is of bytes."""
+    step = Int64(place) * Int64(stack.stride[0]) // form.element.num_sharing
+    return cute.make_tensor(stack.iterator + step, cute.make_layout(stack.shape[1:], stride=stack.stride[1:]))
+
+
 def _of_group(tensor: Any, group: Any) -> Any:
     """View what a group has of a stack of groups; None where there is none."""
     return None if tensor is None else tensor[(group, *[None] * (cute.rank(tensor) - 1))]
+
+
+def _atoms_of_group(factors: Any, group: Any, b: Any, form: Operand) -> Any:
+    """View the bytes of a group's atoms of B, whose stack of groups lies one behind the other; b is (rows, k)."""
+    num_rows = cute.ceil_div(b.shape[0], ATOM_ROWS)
+    num_bytes = num_rows * cute.ceil_div(b.shape[1], form.scale.block_k * ATOM_COLUMNS) * ATOM_BYTES
+    return cute.make_tensor(factors.iterator + Int64(group) * Int64(num_bytes), cute.make_layout(num_bytes))
+
+
+def _halves(b: Any, operation: Operation) -> list[Any]:
+    """View what sums are taken of: B, or of a gate each of its halves, or both where their rows are in turns."""
+    if operation.is_interleaved:
+        return [in_turns(b)] * num_halves(operation)
+    return [b] if num_halves(operation) == 1 else [b[half, None, None] for half in range(num_halves(operation))]
+
+
+def _first_scaled(starts: Any, group: Any, operation: Operation) -> Any:
+    """Return the row of A's factors that row 0 of A is, as a group's rows are counted there."""
+    in_atoms = operation.types.factors is FactorLayout.ATOMS
+    return row_in_atoms(Int32(0), starts[group], group) if in_atoms else Int32(0)
+
+
+def _operands_of_group(
+    group: Any, b: Any, scale_b: Any, bias: Any, scale_d: Any, operation: Operation
+) -> tuple[Any, Any, Any]:
+    """View the factors of a group's B, its bias, and the factor of its sums; None where there is none."""
+    if operation.types.factors is FactorLayout.ATOMS:
+        rows = in_turns(b) if operation.is_interleaved else b
+        scale_b = _atoms_of_group(scale_b, group, rows, operation.b)
+    else:
+        scale_b = _of_group(scale_b, group)
+    if scale_d is not None:
+        scale_d = cute.make_tensor(scale_d.iterator + group, cute.make_layout(1))
+    return scale_b, _of_group(bias, group), scale_d
 
 
 @cute.jit
@@ -156,19 +204,22 @@ def _kernel(
 ) -> None:
     thread, _, _ = cute.arch.thread_idx()
     groups_rows = const_expr(operation.grouping.groups_rows)
+    first_scaled = Int32(0)
     if const_expr(groups_rows):
-        part = _part_of_rows(a, d, offsets, num_groups_of(b, places))
-        b = _of_group(b, place_of(places, part.group))
-        scale_b, bias = [_of_group(x, part.group) for x in (scale_b, bias)]
+        groups = num_groups_of(b, places)
+        part = _part_of_rows(a, d, offsets, groups)
+        first_scaled = _first_scaled(Starts(offsets, groups, d.shape[0]), part.group, operation)
+        b = _matrix_of_stack(b, place_of(places, part.group), operation.b)
+        scale_b, bias, scale_d = _operands_of_group(part.group, b, scale_b, bias, scale_d, operation)
     else:
         part = _part_of_depth(a, d, offsets)
         d = _of_group(d, part.group)
     halves = const_expr(num_halves(operation))
-    halves_b = [b] if const_expr(halves == 1) else [b[half, None, None] for half in range(halves)]
+    halves_b = _halves(b, operation)
     shared = memory.SmemAllocator()
     layout = cute.make_layout((TILE_K, TILE), stride=(ROW, 1))
     accumulator = cutlass_type(operation.accumulator)
-    is_blocked = const_expr(operation.types.factors is FactorLayout.BLOCK)
+    is_blocked = const_expr(operation.types.factors in (FactorLayout.BLOCK, FactorLayout.ATOMS))
     staged_a = shared.allocate_tensor(accumulator, layout, 16)
     staged_b = [shared.allocate_tensor(accumulator, layout, 16) for _ in range(halves)]
     sums = [cute.make_rmem_tensor((SIDE, SIDE), accumulator) for _ in range(halves)]
@@ -178,10 +229,13 @@ def _kernel(
     row, column = thread // THREADS_ACROSS * SIDE, thread % THREADS_ACROSS * SIDE
     for step in range(cute.ceil_div(cutlass.max(part.end_k - part.first_k, 0), TILE_K)):
         depth = (part.first_k + step * TILE_K, part.end_k)
-        _stage(a, staged_a, rows, depth, index, scale_a if const_expr(is_blocked) else None, Int32(0), 1)
+        factors = scale_a if const_expr(is_blocked) else None
+        _stage(a, staged_a, rows, depth, index, factors, first_scaled, operation.a)
         for half in range_constexpr(halves):
             factors = scale_b if const_expr(is_blocked) else None
-            _stage(halves_b[half], staged_b[half], columns, depth, None, factors, half * d.shape[1], SCALE_BLOCK)
+            turn = half if const_expr(operation.is_interleaved) else None
+            before = Int32(0) if const_expr(operation.is_interleaved) else half * d.shape[1]
+            _stage(halves_b[half], staged_b[half], columns, depth, None, factors, before, operation.b, turn)
         cute.arch.sync_threads()
         for half in range_constexpr(halves):
             multiply(staged_a, staged_b[half], sums[half], row, column)
@@ -222,7 +276,7 @@ def make_entry(operation: Operation) -> Any:
         stream: cuda.CUstream,
     ) -> None:
         if const_expr(groups_rows):
-            write_places(b_of_groups, b, places, stream, is_dependent=False)
+            write_places(b_of_groups, b, places, stream, is_dependent=False, bits=operation.b.element.bits)
             tiles_m = (d.shape[0] + num_groups_of(b, places) * (TILE - 1)) // TILE
             blocks = tiles_m * cute.ceil_div(d.shape[1], TILE)
         else:
@@ -237,6 +291,7 @@ def make_entry(operation: Operation) -> Any:
 def arguments(signature: Signature, operation: Operation) -> tuple[Any, ...]:
     """Make the arguments of the entry, each None where the signature has none."""
     has_gate, is_block = operation.gate is not None, operation.types.factors is FactorLayout.BLOCK
+    in_atoms = operation.types.factors is FactorLayout.ATOMS
     stack = int(operation.grouping.groups_rows)
     rank = 2 if is_block else 1
     pair = int(has_gate)
@@ -244,8 +299,12 @@ def arguments(signature: Signature, operation: Operation) -> tuple[Any, ...]:
         Argument.A: lambda: tensor_argument(operation.a.element, 2),
         Argument.B: lambda: tensor_argument(operation.b.element, 2 + stack + pair),
         Argument.D: lambda: tensor_argument(operation.d, 3 - stack),
-        Argument.SCALE_A: lambda: tensor_argument(ElementType.FLOAT32, rank),
-        Argument.SCALE_B: lambda: tensor_argument(ElementType.FLOAT32, stack + (rank if is_block else 1 + pair)),
+        Argument.SCALE_A: lambda: tensor_argument(operation.types.factor, rank, is_contiguous=in_atoms),
+        Argument.SCALE_B: lambda: tensor_argument(
+            operation.types.factor,
+            1 if in_atoms else stack + (rank if is_block else 1 + pair),
+            is_contiguous=in_atoms,
+        ),
         Argument.BIAS: lambda: tensor_argument(operation.bias, stack + 1 + pair),
         Argument.SCALE_D: lambda: tensor_argument(ElementType.FLOAT32, 1, is_contiguous=True),
         Argument.OFFSETS: lambda: tensor_argument(ElementType.INT32, 1, is_contiguous=True),

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from aot.core.numerics import Bits
-    from aot.core.operands import Indices
     from aot.kinds.kind import Tuned
     from aot.kinds.trial import AnyArgument, Case, Placed
     from aot.measure.gpu import Gpu, Handle, Kernels
@@ -59,18 +58,15 @@ class _Operand:
         """The elements, (group, row, column), as they are in `region`."""
         matrix = self.placed.matrix
         if isinstance(matrix, AtomMatrix):
-            return np.asarray(self._elements[self._positions()])[None]
+            return np.asarray(self._elements[matrix.all_positions])
         return _view(self._elements, matrix)
-
-    def _positions(self) -> Indices:
-        matrix = self.placed.matrix
-        return matrix.positions(np.arange(matrix.num_rows), np.arange(matrix.num_columns))
 
     def put(self, bits: Bits) -> None:
         """Set the elements, and what fills them up, and put everything on the device."""
-        if isinstance(self.placed.matrix, AtomMatrix):
-            self._elements[self._positions()] = bits[0]
-            self._elements[self.placed.matrix.filled] = 0
+        matrix = self.placed.matrix
+        if isinstance(matrix, AtomMatrix):
+            self._elements[matrix.all_positions] = bits
+            self._elements[matrix.filled] = 0
         else:
             self.bits[:] = bits
         self._gpu.upload(self.region_address, self._stored())

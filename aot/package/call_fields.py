@@ -34,7 +34,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "linear": (*_SCALED, "residual", "scale_d", *_CHOICE),
     "matmul": ("left", "right", "out", "flags"),
     "gated_linear": (*_SCALED, "scale_d", "weights", *_CHOICE),
-    "grouped_linear": (*_SCALED, "offsets", "index", "weights", *_CHOICE),
+    "grouped_linear": (*_SCALED, "scale_d", "offsets", "index", "weights", *_CHOICE),
     "packed_linear": ("left", "right", "bias", "out", "scale_w", "element", "flags", "weight_format", "columns"),
     "linear_many": ("left",),
     "constant": ("left",),

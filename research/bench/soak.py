@@ -164,7 +164,7 @@ class Kernels:
         tensors = (self.operand("a", entry), self.operand("b", entry), out)
         matrices = [TensorStruct(x.data_ptr(), tuple(x.stride())) for x in tensors]
         size = ctypes.sizeof(ProblemStruct)
-        number = _library.operation(operation.call)
+        number = _library.libraries()[0].operation(operation.call)
         problem = ProblemStruct(size, number, CURRENT_DEVICE, *entry.shape, *matrices, entry.flags)
         if operation.has_bias:
             bias = self._matrix("bias", 1, entry.shape[1], entry.dtype)

@@ -132,7 +132,11 @@ typedef struct {
  * nvfp4, mxfp4, mxfp8: the factor of row i of A, or of B, and of block j along k (16, 32 and 32 elements) is byte
  * (i / 128 * ceil(blocks / 4) + j / 4) * 512 + i % 32 * 16 + i % 128 / 32 * 4 + j % 4. Strides of factors are not looked at,
  * addresses are multiples of 16. What fills a row's last four blocks up has to be zero. Elements of 4 bits lie two in a
- * byte, the first in the lower half; extents and strides count elements, and rows begin with a byte.
+ * byte, the first in the lower half; extents and strides count elements, and rows begin with a byte. Of "..._grouped" the
+ * factors of a group's rows begin with an atom: row i of group g, which starts at row s of all groups, counts as row
+ * (s / 128 + g) * 128 + i - s in that formula, and A has ceil(m / 128) + num_groups - 1 times 128 rows of factors, of which
+ * those that are no row's may hold anything. B's are a group's atoms, group_strides.scale_b bytes behind those of the one
+ * before it, which has to be their number; scale_d is (num_groups, 1), adjacent: of all of A times all of the group's B.
  *
  * A packed weight ("bf16xint4g128_bf16" and others): B is the bytes that the Python package's `pack` writes, at a multiple of
  * 16, and its strides are not looked at. n and k are those of the weight; k is a multiple of 128, 32 or 16, as the format says.

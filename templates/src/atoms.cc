@@ -63,6 +63,38 @@ int check_shape_of(Product product, const char* name, const DLTensor& factors, c
                 shape_text(factors).characters, rows, k, format.block_k, rows, blocks, num_bytes);
 }
 
+// Checks the factors of groups: x's in atoms, which begin anew with each group, and the weights' in atoms or in rows of blocks.
+int check_shapes_of_groups(const Operands& operands, int64_t k, const AtomFormat& format) {
+  const DLTensor& x = *operands[kLeft];
+  const DLTensor& weight = *operands[kRight];
+  const DLTensor& scale_x = *operands[kScaleX];
+  const DLTensor& scale_w = *operands[kScaleW];
+  const int64_t groups = weight.shape[0];
+  if (x.shape[0] > INT32_MAX || k > INT32_MAX || groups > INT32_MAX || weight.shape[1] > INT32_MAX) {
+    return refuse("ShapeError", "grouped_linear: got x %s and weight %s; expected at most %d rows, k and groups; split the problem",
+                  shape_text(x).characters, shape_text(weight).characters, INT32_MAX);
+  }
+  const int64_t row_bytes = format.row_bytes(k);
+  const int64_t num_atoms = num_atom_rows(x.shape[0], groups);
+  const bool is_whole = row_bytes == 0 || (scale_x.ndim == 1 && scale_x.shape[0] % row_bytes == 0);
+  if (scale_x.ndim != 1 || !is_whole || (row_bytes > 0 && scale_x.shape[0] / row_bytes != num_atoms)) {
+    return refuse("ShapeError", "grouped_linear: scale_x has shape %s, of %" PRId64 " rows and k %" PRId64 " in %" PRId64
+                  " groups; expected atoms as one run of bytes, %" PRId64 " for 128 rows, of which there are %" PRId64
+                  " whatever the groups' sizes are; put factors into them by pack_factors(factors, offsets)",
+                  shape_text(scale_x).characters, x.shape[0], k, groups, row_bytes, num_atoms);
+  }
+  const int64_t blocks = format.num_blocks(k);
+  const int64_t of_group = format.num_bytes(weight.shape[1], k);
+  const bool are_blocks = scale_w.ndim == 3 && scale_w.shape[0] == groups && scale_w.shape[1] == weight.shape[1] &&
+                          scale_w.shape[2] == blocks;
+  const bool are_atoms = scale_w.ndim == 1 && scale_w.shape[0] % groups == 0 && scale_w.shape[0] / groups == of_group;
+  if (are_blocks || are_atoms) return 0;
+  return refuse("ShapeError", "grouped_linear: scale_w has shape %s, beside weight %s and k %" PRId64 "; expected a factor for each %d "
+                "elements: (%" PRId64 ", %" PRId64 ", %" PRId64 "); or atoms as one run of bytes, %" PRId64 " for each of %" PRId64
+                " groups; put factors into them by pack_factors(factors, stacked=True)", shape_text(scale_w).characters,
+                shape_text(weight).characters, k, format.block_k, groups, weight.shape[1], blocks, of_group, groups);
+}
+
 int refuse_mixed(Product product, Element of_x, Element of_w) {
   return refuse("DtypeError", "%s: scale_x is %s and scale_w %s; expected factors of one format; quantize one of the two anew",
                 product_name(product), type_of(of_x).name, type_of(of_w).name);
@@ -91,14 +123,16 @@ int resolve_atoms(Product product, const Operands& operands, Request* request, i
   request->factor = of_x != kUnsaid ? of_x : is_nvfp4 ? Element::kE4m3 : Element::kE8m0;
   *operation = find_operation(*request);
   if (*operation < 0) return refuse(kNoOperation, "%s", write_request(product, *request).characters);
-  if (kOperations[*operation].is_interleaved() && (operands.weights != nullptr || !operands.options.is_interleaved)) {
+  const bool are_two = product == Product::kGatedLinear && operands.weights != nullptr;
+  if (kOperations[*operation].is_interleaved() && (are_two || !operands.options.is_interleaved)) {
     return refuse("OperandError", "%s: got %s of a gate; expected one weight of both, whose rows and factors are in turns, the gate's "
                   "first: factors lie in atoms of 128 rows; interleave them once, where the model is loaded, and pass "
-                  "interleaved=True", product_name(product), operands.weights != nullptr ? "two weights" : "halves");
+                  "interleaved=True", product_name(product), are_two ? "two weights" : "halves");
   }
   const int64_t held = std::min<int64_t>(left.shape[left.ndim - 1], INT32_MAX);  // more is refused below, whatever it holds
   const int64_t k = held * (is_packed(request->a) ? kElementsInByte : 1) + (left.shape[left.ndim - 1] > held ? 1 : 0);
   const AtomFormat& format = kOperations[*operation].atoms;
+  if (product == Product::kGroupedLinear) return check_shapes_of_groups(operands, k, format);
   if (check_shape_of(product, "scale_x", *operands[kScaleX], left, k, format) != 0) return -1;
   return check_shape_of(product, "scale_w", *operands[kScaleW], right, k, format);
 }

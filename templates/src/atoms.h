@@ -21,7 +21,7 @@ bool are_of_atoms(const Operands& operands, Element a, Element b);
 // Finds the operation of operands with such factors, and checks these.
 int resolve_atoms(Product product, const Operands& operands, Request* request, int32_t* operation);
 
-// Says whether factors lie in rows of blocks, and have to be put into atoms.
+// Says whether factors lie in rows of blocks, and have to be put into atoms; those of a weight of groups, for each of these.
 inline bool are_in_rows(const DLTensor& factors) { return factors.ndim != 1; }
 
 // States factors in atoms for the C API.

@@ -196,6 +196,9 @@ aot_gemm_group_strides_t packed_steps(const aot_gemm_problem_t& problem, const O
   if (is_batch) steps.a = problem.m * problem.k;
   if (is_batch || operation.groups_rows()) steps.b = rows_of_b(problem, operation) * problem.k;
   if (is_batch || operation.grouping == Grouping::kKgrouped) steps.d = problem.m * problem.n;
+  if (operation.groups_rows() && operation.scale == Scale::kAtoms) {
+    steps.scale_b = operation.atoms.num_bytes(rows_of_b(problem, operation), problem.k);
+  }
   return steps;
 }
 
@@ -224,7 +227,7 @@ PyObject* plan(PyObject* self, PyObject* const* arguments, Py_ssize_t num_argume
   problem.bias = packed(1, n, false);
   problem.residual = packed(m, n, false);
   problem.num_groups = num_groups;
-  problem.offsets = problem.index = {nullptr, {1, 1}};
+  problem.offsets = problem.index = problem.scale_d = {nullptr, {1, 1}};
   int32_t index = 0;
   const bool is_known = find_operation(problem.operation, &index) == AOT_GEMM_OK;
   if (is_known && kOperations[index].gathers()) problem.rows_of_a = m;

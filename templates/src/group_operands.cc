@@ -2,6 +2,7 @@
 
 #include <cinttypes>
 
+#include "atoms.h"
 #include "product_operands.h"
 #include "refusal.h"
 #include "scales.h"
@@ -17,7 +18,7 @@ bool is_gate(Epilogue epilogue) { return epilogue == Epilogue::kSwiglu || epilog
 // Says whether the groups are runs of k, and each has a result of its own: the weight is one matrix then.
 bool groups_k(const Operands& operands) { return operands[kRight]->ndim == 2; }
 
-int check_shapes(const Operands& operands) {
+int check_shapes(const Operands& operands, bool have_one_k) {
   const DLTensor& x = *operands[kLeft];
   const DLTensor& weight = *operands[kRight];
   if (x.ndim != 2 || (weight.ndim != 3 && weight.ndim != 2) || (weight.ndim == 3 && weight.shape[0] == 0)) {
@@ -26,7 +27,7 @@ int check_shapes(const Operands& operands) {
                   shape_text(weight).characters);
   }
   const int64_t k = weight.shape[weight.ndim - 1];
-  if (x.shape[1] != k) {
+  if (have_one_k && x.shape[1] != k) {
     return refuse("ShapeError", "grouped_linear: x %s has k %" PRId64 ", weight %s has k %" PRId64 "; expected one k",
                   shape_text(x).characters, x.shape[1], shape_text(weight).characters, k);
   }
@@ -107,6 +108,26 @@ int check_matrix(const char* name, const DLTensor& tensor, Matrix* matrix) {
                 name, shape_text(tensor).characters, stride_text(tensor).characters);
 }
 
+// Counts in elements the strides of weights that were read as bytes that hold two each.
+int unpack_weights(const DLTensor& weight, aot_gemm_problem_t* problem) {
+  Matrix rows = {problem->b.data, {weight.shape[1], weight.shape[2]}, {problem->b.strides[0], problem->b.strides[1]}};
+  if (unpack(kProduct, "weight", &rows) != 0) return -1;
+  problem->b.strides[0] = rows.strides[0];
+  problem->b.strides[1] = rows.strides[1];
+  int64_t* const step = &problem->group_strides.b;
+  if (__builtin_mul_overflow(*step, kElementsInByte, step)) *step = INT64_MAX;
+  return 0;
+}
+
+// States factors in atoms, and the factors of groups' own.
+int state_narrow_factors(const Operands& operands, const Operation& operation, aot_gemm_problem_t* problem) {
+  if (state_atoms(kProduct, "scale_x", *operands[kScaleX], &problem->scale_a) != 0) return -1;
+  if (state_atoms(kProduct, "scale_w", *operands[kScaleW], &problem->scale_b) != 0) return -1;
+  problem->group_strides.scale_b = operation.atoms.num_bytes(operands[kRight]->shape[1], problem->k);
+  if (operands[kScaleD] != nullptr) problem->scale_d = {data_of(*operands[kScaleD]), {1, 1}};
+  return 0;
+}
+
 // States runs of k, each of which has a result of its own.
 int state_runs_of_k(const Operands& operands, const Result& result, aot_gemm_problem_t* problem) {
   const DLTensor& x = *operands[kLeft];
@@ -131,11 +152,12 @@ int check_grouped(const Operands& operands, Result* result) {
   const DLTensor& weight = *operands[kRight];
   Element a;
   Element b;
-  if (check_tensor(kProduct, "x", x, x, &a) != 0 || check_tensor(kProduct, "weight", weight, x, &b) != 0) return -1;
-  if (check_shapes(operands) != 0 || check_offsets(operands) != 0) return -1;
+  if (check_packable(kProduct, "x", x, x, &a) != 0 || check_packable(kProduct, "weight", weight, x, &b) != 0) return -1;
+  if (check_shapes(operands, is_packed(a) == is_packed(b)) != 0 || check_offsets(operands) != 0) return -1;
   if (resolve(kProduct, operands, grouping_of(operands), a, b, &result->operation) != 0) return -1;
   find_extents(operands, result);
   if (check_bias(operands, *result) != 0) return -1;
+  if (check_scale_out(kProduct, operands, *result, groups_k(operands) ? 1 : weight.shape[0]) != 0) return -1;
   return check_out(kProduct, operands, *result);
 }
 
@@ -145,14 +167,16 @@ int state_grouped(const Operands& operands, const Result& result, aot_gemm_probl
   Matrix d;
   const DLTensor& weight = *operands[kRight];
   if (check_matrix("x", *operands[kLeft], &a) != 0 || check_matrix("out", *operands[kOut], &d) != 0) return -1;
+  problem->b = {data_of(weight), {stride_of(weight, 1), stride_of(weight, 2)}};
+  problem->group_strides.b = stride_of(weight, 0);
+  const Operation& operation = result.computed_by();
+  if (is_packed(operation.a) && (unpack(kProduct, "x", &a) != 0 || unpack_weights(weight, problem) != 0)) return -1;
   problem->m = result.extents[0];
   problem->n = result.extents[1];
   problem->k = a.extents[1];
   problem->a = {a.data, {a.strides[0], a.strides[1]}};
-  problem->b = {data_of(weight), {stride_of(weight, 1), stride_of(weight, 2)}};
   problem->d = {d.data, {d.strides[0], d.strides[1]}};
   problem->num_groups = weight.shape[0];
-  problem->group_strides.b = stride_of(weight, 0);
   if (operands.weights != nullptr) {
     problem->b.data = nullptr;
     problem->group_strides.b = 0;
@@ -169,7 +193,8 @@ int state_grouped(const Operands& operands, const Result& result, aot_gemm_probl
     problem->group_strides.bias = stride_of(*operands[kBias], 0);
   }
   if (operands[kScaleX] == nullptr) return 0;
-  const Scale kind = result.computed_by().scale;
+  const Scale kind = operation.scale;
+  if (kind == Scale::kAtoms) return state_narrow_factors(operands, operation, problem);
   if (state_scale(kProduct, "scale_x", *operands[kScaleX], kind, &problem->scale_a) != 0) return -1;
   return state_group_scale(*operands[kScaleW], kind, &problem->scale_b, &problem->group_strides.scale_b);
 }

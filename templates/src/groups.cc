@@ -121,6 +121,14 @@ class GroupedResult {
                 count_, problem_.m, problem_.n, step, d.strides[0], d.strides[1]);
   }
 
+  // Checks the same of matrices whose elements may share bytes, which rows and groups begin with.
+  aot_gemm_status_t check_apart_packed(const char* name, const aot_gemm_tensor_t& tensor, int64_t count, int64_t step,
+                                       int64_t rows, int64_t k, Element element) const {
+    if (!is_packed(element)) return check_apart(name, tensor, count, step, rows, k, bytes_of(element));
+    const aot_gemm_tensor_t bytes = {tensor.data, {rows > 1 ? size_of(element, tensor.strides[0]) : 0, 1}};
+    return check_apart(name, bytes, count, size_of(element, step), rows, size_of(element, k + 1), 1);
+  }
+
   // Checks that `count` matrices lie in the address space, and past D's last byte or before its first.
   aot_gemm_status_t check_apart(const char* name, const aot_gemm_tensor_t& tensor, int64_t count, int64_t step,
                                 int64_t rows, int64_t columns, int64_t element_bytes) const {
@@ -162,6 +170,39 @@ class GroupedResult {
   Bytes bytes_ = {0, 0};
 };
 
+// Checks narrow factors in atoms: `count` runs of bytes, one behind the other.
+aot_gemm_status_t check_atoms(const char* name, const aot_gemm_tensor_t& tensor, int64_t count, int64_t run_bytes,
+                              const GroupedResult& d) {
+  const aot_gemm_status_t status = check_address(name, tensor.data, kPackedRunBytes);
+  if (status != AOT_GEMM_OK) return status;
+  if (run_bytes > 0 && count > kMaxExtent / run_bytes) {
+    return fail(AOT_GEMM_ERROR_SHAPE, "%s takes %" PRId64 " times %" PRId64 " bytes of atoms; expected at most %" PRId64
+                "; split the problem", name, count, run_bytes, kMaxExtent);
+  }
+  return d.check_apart(name, {tensor.data, {0, 1}}, 1, 0, 1, count * run_bytes, 1);
+}
+
+// Checks the factors of groups in atoms, and the factor that each group's sums are multiplied by.
+aot_gemm_status_t check_narrow_factors(const aot_gemm_problem_t& problem, const Operation& operation, const GroupedResult& d) {
+  const int64_t groups = num_groups_of(problem);
+  const int64_t step = operation.atoms.num_bytes(rows_of_b(problem, operation), problem.k);
+  if (groups > 1 && problem.group_strides.scale_b != step) {
+    return fail(AOT_GEMM_ERROR_STRIDE, "group_strides.scale_b is %" PRId64 "; expected %" PRId64 ", the bytes of a group's atoms, "
+                "which lie one behind the other; copy them", problem.group_strides.scale_b, step);
+  }
+  const int64_t num_atoms = num_atom_rows(problem.m, groups);
+  aot_gemm_status_t status = check_atoms("scale_a", problem.scale_a, num_atoms, operation.atoms.row_bytes(problem.k), d);
+  if (status == AOT_GEMM_OK) status = check_atoms("scale_b", problem.scale_b, groups, step, d);
+  if (status != AOT_GEMM_OK || !operation.scales_d()) return status;
+  status = check_address("scale_d", problem.scale_d.data, kFactorBytes);
+  if (status == AOT_GEMM_OK && groups > 1 && problem.scale_d.strides[0] != 1) {
+    return fail(AOT_GEMM_ERROR_STRIDE, "scale_d of %" PRId64 " groups has the stride %" PRId64
+                "; expected 1, a factor for each group; copy it", groups, problem.scale_d.strides[0]);
+  }
+  if (status != AOT_GEMM_OK) return status;
+  return d.check_apart("scale_d", {problem.scale_d.data, {1, 1}}, 1, 0, groups, 1, kFactorBytes);
+}
+
 // Checks the factors and the bias of groups.
 aot_gemm_status_t check_of_groups(const aot_gemm_problem_t& problem, const Operation& operation, const GroupedResult& d) {
   aot_gemm_status_t status = AOT_GEMM_OK;
@@ -172,6 +213,7 @@ aot_gemm_status_t check_of_groups(const aot_gemm_problem_t& problem, const Opera
     status = d.check_apart("the bias", problem.bias, groups, steps.bias, 1, all_rows, bytes_of(operation.bias_element));
   }
   if (status != AOT_GEMM_OK || operation.scale == Scale::kNone) return status;
+  if (operation.scale == Scale::kAtoms) return check_narrow_factors(problem, operation, d);
   const bool is_blocked = operation.scale == Scale::kBlock;
   const int64_t columns = is_blocked ? num_blocks(problem.k) : 1;
   const int64_t rows = is_blocked ? num_blocks(all_rows) : all_rows;
@@ -187,7 +229,7 @@ aot_gemm_status_t check_of_groups(const aot_gemm_problem_t& problem, const Opera
 aot_gemm_status_t check_b_of_groups(const aot_gemm_problem_t& problem, const Operation& operation,
                                     const GroupedResult& d) {
   const int64_t groups = num_groups_of(problem);
-  const int64_t element_bytes = bytes_of(operation.b);
+  const int64_t address_bytes = is_packed(operation.b) ? 1 : bytes_of(operation.b);
   if (problem.b.data != nullptr || problem.group_strides.b != 0) {
     return fail(AOT_GEMM_ERROR_ARGUMENT,
                 "b_of_groups is given, and b.data is %p and group_strides.b %" PRId64 "; expected null and 0: the groups' B are "
@@ -197,9 +239,9 @@ aot_gemm_status_t check_b_of_groups(const aot_gemm_problem_t& problem, const Ope
   for (int64_t i = 0; i < groups; ++i) {
     const aot_gemm_tensor_t b = {const_cast<void*>(problem.b_of_groups[i]),
                                  {problem.b.strides[0], problem.b.strides[1]}};
-    aot_gemm_status_t status = check_address("B of a group", b.data, element_bytes);
+    aot_gemm_status_t status = check_address("B of a group", b.data, address_bytes);
     if (status == AOT_GEMM_OK) {
-      status = d.check_apart("B of a group", b, 1, 0, rows_of_b(problem, operation), problem.k, element_bytes);
+      status = d.check_apart_packed("B of a group", b, 1, 0, rows_of_b(problem, operation), problem.k, operation.b);
     }
     if (status != AOT_GEMM_OK) return status;
   }
@@ -232,18 +274,22 @@ aot_gemm_status_t check_groups(const aot_gemm_problem_t& problem, const Operatio
   if (status != AOT_GEMM_OK || problem.k == 0) return status;
   const int64_t rows_a = rows_of_a(problem, operation);
   const int64_t count_b = operation.groups_rows() ? num_groups_of(problem) : 1;
-  status = d.check_apart("A", problem.a, 1, 0, rows_a, problem.k, bytes_of(operation.a));
+  status = d.check_apart_packed("A", problem.a, 1, 0, rows_a, problem.k, operation.a);
   if (status != AOT_GEMM_OK) return status;
   if (problem.b_of_groups != nullptr) return check_b_of_groups(problem, operation, d);
+  if (is_packed(operation.b) && problem.group_strides.b % kElementsInByte != 0) {
+    return fail(AOT_GEMM_ERROR_STRIDE, "group_strides.b is %" PRId64 "; expected a multiple of %" PRId64 " elements, which share a "
+                "byte; copy B", problem.group_strides.b, kElementsInByte);
+  }
   const int64_t rows_b = rows_of_b(problem, operation);
-  return d.check_apart("B", problem.b, count_b, problem.group_strides.b, rows_b, problem.k, bytes_of(operation.b));
+  return d.check_apart_packed("B", problem.b, count_b, problem.group_strides.b, rows_b, problem.k, operation.b);
 }
 
 aot_gemm_problem_t stack_of_groups(const aot_gemm_problem_t& problem, const Operation& operation) {
   aot_gemm_problem_t stack = problem;
   const Spacing spacing = find_spacing(problem.b_of_groups, num_groups_of(problem));
   stack.b.data = reinterpret_cast<void*>(spacing.base);
-  stack.group_strides.b = static_cast<int64_t>(spacing.step) / bytes_of(operation.b);
+  stack.group_strides.b = static_cast<int64_t>(spacing.step) * 8 / bits_in(operation.b);
   if (spacing.is_regular || problem.k == 0) stack.b_of_groups = nullptr;
   return stack;
 }

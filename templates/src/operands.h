@@ -72,7 +72,9 @@ int check_memory(Product product, const char* name, const DLTensor& tensor, cons
 int check_tensor(Product product, const char* name, const DLTensor& tensor, const DLTensor& left, Element* element);
 
 // Says whether operands of a function may be packed: each element of a tensor is then a byte, which holds two.
-inline bool takes_packed(Product product) { return product == Product::kLinear || product == Product::kGatedLinear; }
+inline bool takes_packed(Product product) {
+  return product == Product::kLinear || product == Product::kGatedLinear || product == Product::kGroupedLinear;
+}
 
 // The same as check_tensor of an operand that may be packed.
 int check_packable(Product product, const char* name, const DLTensor& tensor, const DLTensor& left, Element* element);

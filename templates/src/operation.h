@@ -30,6 +30,8 @@ constexpr int64_t kElementsInByte = 2;
 // Rows whose factors share atoms.
 constexpr int64_t kAtomRows = 128;
 constexpr int64_t num_atom_rows(int64_t rows) { return (rows + kAtomRows - 1) / kAtomRows; }
+// The same of A's rows in groups, each of which begins with an atom: num_atoms_of_groups of aot.core.factor_atoms.
+constexpr int64_t num_atom_rows(int64_t rows, int64_t num_groups) { return num_atom_rows(rows) + num_groups - 1; }
 
 // The scale factors of operands in atoms (Scale::kAtoms): what one serves, and of which type it is.
 struct AtomFormat {
@@ -37,8 +39,10 @@ struct AtomFormat {
   int32_t block_k;
 
   constexpr int64_t num_blocks(int64_t k) const { return k / block_k + (k % block_k != 0); }
-  // The bytes that the factors of some rows take, in whole atoms of 128 rows by 4 blocks along k.
-  constexpr int64_t num_bytes(int64_t rows, int64_t k) const { return num_atom_rows(rows) * ((num_blocks(k) + 3) / 4) * 512; }
+  // The bytes that the factors of up to 128 rows take, in whole atoms of 128 rows by 4 blocks along k.
+  constexpr int64_t row_bytes(int64_t k) const { return (num_blocks(k) + 3) / 4 * 512; }
+  // The same of any rows.
+  constexpr int64_t num_bytes(int64_t rows, int64_t k) const { return num_atom_rows(rows) * row_bytes(k); }
 };
 
 // What the bytes of a packed weight are: rows for 16 rows of the weight each, of blocks for 128 elements along k.

@@ -72,28 +72,15 @@ int resolve_scaled(Product product, const Operands& operands, Request* request, 
   return *operation >= 0 ? 0 : refuse_request(product, *request);
 }
 
-int check_scale_out(Product product, const Operands& operands, const Result& result) {
-  const Operation& operation = result.computed_by();
-  if (operands[kScaleD] == nullptr) {
-    if (!operation.scales_d()) return 0;
-    if (operation.scale == Scale::kAtoms) {
-      return refuse("OperandError", "%s: NVFP4 needs the tensors' own factors, by which D is multiplied; expected pairs, scale_x="
-                    "(factors, factor) and scale_w=(factors, factor); or the product of the two as scale_out=, a float32 tensor of "
-                    "one element in GPU memory, 1.0 where the tensors have none", product_name(product));
-    }
-    return refuse("OperandError", "%s: a %s result needs scale_out, by which it is multiplied before it is rounded; expected "
-                  "a float32 tensor of one element in GPU memory; pass scale_out=", product_name(product),
-                  type_of(operation.d).name);
+// Checks the factors that groups have, one each.
+int check_scales_of_groups(const DLTensor& scale, int64_t groups) {
+  if (scale.ndim != 1 || scale.shape[0] != groups) {
+    return refuse("ShapeError", "grouped_linear: scale_out has shape %s; expected (%" PRId64 ",), the product of x's own factor and "
+                  "that of each group's weight; expand the weights' to one for each group", shape_text(scale).characters, groups);
   }
-  if (!operation.scales_d()) {
-    return refuse("OperandError", "%s: got scale_out, which goes with a float8 result%s; the result is %s; leave it away",
-                  product_name(product), operation.scale == Scale::kAtoms ? ", and with NVFP4" : "", type_of(operation.d).name);
-  }
-  const DLTensor& scale = *operands[kScaleD];
-  if (check_tensor_of(product, "scale_out", scale, *operands[kLeft], Element::kFloat32) != 0) return -1;
-  if (is_one_element(scale)) return 0;
-  return refuse("ShapeError", "%s: scale_out has shape %s; expected one element", product_name(product),
-                shape_text(scale).characters);
+  if (groups <= 1 || stride_of(scale, 0) == 1) return 0;
+  return refuse("StrideError", "grouped_linear: scale_out has the stride %" PRId64 "; expected adjacent elements; make it contiguous",
+                stride_of(scale, 0));
 }
 
 // Checks that a left and a right operand make a product. Where one alone is packed, of which there is none, k is not compared.
@@ -117,19 +104,6 @@ int check_shapes(Product product, const DLTensor& left, const DLTensor& right, b
 }
 
 aot_gemm_tensor_t as_tensor(const Matrix& matrix) { return {matrix.data, {matrix.strides[0], matrix.strides[1]}}; }
-
-// Counts in elements what was read as a matrix of bytes that hold two each.
-int unpack(Product product, const char* name, Matrix* matrix) {
-  if (matrix->extents[1] > 1 && matrix->strides[1] != 1) {
-    return refuse("StrideError", "%s: %s (%" PRId64 ", %" PRId64 ") has the strides (%" PRId64 ", %" PRId64 "); expected bytes that "
-                  "are adjacent along k; make it contiguous", product_name(product), name, matrix->extents[0],
-                  matrix->extents[1], matrix->strides[0], matrix->strides[1]);
-  }
-  matrix->extents[1] *= kElementsInByte;  // at most INT32_MAX, as the factors were checked
-  if (__builtin_mul_overflow(matrix->strides[0], kElementsInByte, &matrix->strides[0])) matrix->strides[0] = INT64_MAX;
-  matrix->strides[1] = 1;
-  return 0;
-}
 
 // States the operands that a plain product has none of.
 int state_others(Product product, const Operands& operands, const Result& result, aot_gemm_problem_t* problem) {
@@ -190,6 +164,44 @@ int resolve(Product product, const Operands& operands, Grouping grouping, Elemen
   return *operation >= 0 ? 0 : refuse_request(product, request);
 }
 
+int check_scale_out(Product product, const Operands& operands, const Result& result, int64_t num_factors) {
+  const Operation& operation = result.computed_by();
+  if (operands[kScaleD] == nullptr) {
+    if (!operation.scales_d()) return 0;
+    if (operation.scale == Scale::kAtoms) {
+      return refuse("OperandError", "%s: NVFP4 needs the tensors' own factors, by which D is multiplied; expected pairs, scale_x="
+                    "(factors, factor) and scale_w=(factors, factor); or the product of the two as scale_out=, a float32 tensor of "
+                    "%s in GPU memory, 1.0 where the tensors have none", product_name(product),
+                    product == Product::kGroupedLinear ? "(groups,)" : "one element");
+    }
+    return refuse("OperandError", "%s: a %s result needs scale_out, by which it is multiplied before it is rounded; expected "
+                  "a float32 tensor of one element in GPU memory; pass scale_out=", product_name(product),
+                  type_of(operation.d).name);
+  }
+  if (!operation.scales_d()) {
+    return refuse("OperandError", "%s: got scale_out, which goes with a float8 result%s; the result is %s; leave it away",
+                  product_name(product), operation.scale == Scale::kAtoms ? ", and with NVFP4" : "", type_of(operation.d).name);
+  }
+  const DLTensor& scale = *operands[kScaleD];
+  if (check_tensor_of(product, "scale_out", scale, *operands[kLeft], Element::kFloat32) != 0) return -1;
+  if (product == Product::kGroupedLinear) return check_scales_of_groups(scale, num_factors);
+  if (is_one_element(scale)) return 0;
+  return refuse("ShapeError", "%s: scale_out has shape %s; expected one element", product_name(product),
+                shape_text(scale).characters);
+}
+
+int unpack(Product product, const char* name, Matrix* matrix) {
+  if (matrix->extents[1] > 1 && matrix->strides[1] != 1) {
+    return refuse("StrideError", "%s: %s (%" PRId64 ", %" PRId64 ") has the strides (%" PRId64 ", %" PRId64 "); expected bytes that "
+                  "are adjacent along k; make it contiguous", product_name(product), name, matrix->extents[0],
+                  matrix->extents[1], matrix->strides[0], matrix->strides[1]);
+  }
+  matrix->extents[1] *= kElementsInByte;  // at most INT32_MAX, as the factors were checked
+  if (__builtin_mul_overflow(matrix->strides[0], kElementsInByte, &matrix->strides[0])) matrix->strides[0] = INT64_MAX;
+  matrix->strides[1] = 1;
+  return 0;
+}
+
 int check_product(Product product, const Operands& operands, Result* result) {
   const DLTensor& left = *operands[kLeft];
   const DLTensor& right = *operands[kRight];
@@ -214,7 +226,7 @@ int check_product(Product product, const Operands& operands, Result* result) {
   if (check_of(product, operands, kBias, operation.bias_element, &num_rows, 1, reason) != 0) return -1;
   reason = ", as the result";
   if (check_of(product, operands, kResidual, operation.d, result->extents, result->num_dims, reason) != 0) return -1;
-  if (check_scale_out(product, operands, *result) != 0) return -1;
+  if (check_scale_out(product, operands, *result, 1) != 0) return -1;
   return check_out(product, operands, *result);
 }
 

@@ -12,6 +12,12 @@ namespace aot {
 // Finds the operation of operands whose sizes fit, by their element types, factors and options.
 int resolve(Product product, const Operands& operands, Grouping grouping, Element a, Element b, int32_t* operation);
 
+// Checks the factor of D, or those that each group has.
+int check_scale_out(Product product, const Operands& operands, const Result& result, int64_t num_factors);
+
+// Counts in elements what was read as a matrix of bytes that hold two each.
+int unpack(Product product, const char* name, Matrix* matrix);
+
 // Checks devices, element types and shapes of operands that are not grouped, and works out what is computed.
 int check_product(Product product, const Operands& operands, Result* result);
 

@@ -8,6 +8,7 @@ import zlib
 from math import ceil, lcm
 
 from aot.core.element import ElementType
+from aot.core.epilogue import Epilogue
 from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.kinds.rows.function import RMS_NORM
@@ -106,7 +107,14 @@ def _extents(rng, operation, *, is_whole):
     if is_whole:
         k = ceil(k / operation.k_step) * operation.k_step
     groups = 0 if operation.grouping is Grouping.DENSE else rng.choice((2, 3, 8, 65))
+    if operation.types.factors is FactorLayout.ATOMS and is_grouped:  # of which the library takes 2^31 - 1 bytes
+        groups = min(groups, (2**31 - 1) // _bytes_of_atoms(operation, n, max(k, 1)))
     return m, n, max(k, 1), groups
+
+
+def _bytes_of_atoms(operation, n, k):
+    """Give the bytes of the factors of a group's B: 512 for 128 rows and four blocks along k."""
+    return ceil(operation.num_rows_of_b(n) / 128) * ceil(k / operation.b.scale.block_k / 4) * 512
 
 
 def _scaled(make, operation, problem, height, rows):
@@ -124,14 +132,17 @@ def _scaled(make, operation, problem, height, rows):
     if operation.types.factors is FactorLayout.ATOMS:
         for name in ("scale_a", "scale_b"):
             setattr(problem, name, TensorStruct(_address(make.rng, name, ALIGNMENT), (0, 0)))
+        of_group = _bytes_of_atoms(operation, problem.n, problem.k)
+        problem.group_strides.scale_b = of_group if operation.grouping.groups_rows else 0
     if operation.types.scales_d:
-        problem.scale_d = TensorStruct(_address(make.rng, "scale_d", 4), (0, 0))
+        is_vector = operation.grouping.groups_rows
+        problem.scale_d = TensorStruct(_address(make.rng, "scale_d", 4), (int(is_vector), 0))
 
 
 def _added(make, operation, problem, rows):
     """Give a problem what is added to its sums."""
     rng = make.rng
-    if operation.has_bias and rng.randrange(3):
+    if operation.has_bias and (operation.epilogue is Epilogue.BIAS or rng.randrange(3)):
         problem.bias = TensorStruct(_address(rng, "bias", ALIGNMENT), (rng.randrange(9), 1))
         problem.group_strides.bias = rows + rng.randrange(5)
     if operation.has_residual:
@@ -204,7 +215,9 @@ def products(kernel):
     found = [(product(make, operation, has_odd_n=has_odd_n), rng.randrange(2**47)) for _ in range(COUNT)]
     if operation.grouping.groups_rows:
         for problem, _ in found[::3]:
-            separated(of_lists, problem, ALIGNMENT if is_aligned else operation.types.b.num_bytes)
+            separated(
+                of_lists, problem, ALIGNMENT if is_aligned else operation.types.b.size_of(operation.types.b.num_sharing)
+            )
     elif operation.gate is not None and not operation.is_interleaved:
         for problem, _ in found[::3]:
             turned(of_lists, problem, ALIGNMENT // operation.types.b.num_bytes if is_aligned else 1)

@@ -41,6 +41,10 @@ def in_atoms(tile_m, tile_n, schedule="clc", **fields):
     return gemm_candidate("sm100_block_scale", tile_m, tile_n, schedule=schedule, **fields)
 
 
+def grouped_in_atoms(tile_m, tile_n, schedule="clc", **fields):
+    return gemm_candidate("sm100_grouped_block_scale", tile_m, tile_n, schedule=schedule, **fields)
+
+
 KERNELS = {
     "thor": [
         (Op.E4M3_BF16_KK, operands.sm100(128, 256, **PAIR)),
@@ -59,6 +63,9 @@ KERNELS = {
         (Op.NVFP4_BF16_KK_RESIDUAL, in_atoms(256, 128, swap_ab=True, **PAIR)),
         (Op.MXFP8_BF16_KK_GELU_TANH, in_atoms(128, 64, swap_ab=True)),
         (Op.NVFP4_BF16_KK_SWIGLU, in_atoms(256, 128, **PAIR)),
+        (Op.NVFP4_BF16_KK_GROUPED, grouped_in_atoms(128, 64, "static", cluster_m=2)),
+        (Op.NVFP4_BF16_KK_GROUPED_SWIGLU, grouped_in_atoms(256, 128, **PAIR)),
+        (Op.MXFP8_BF16_KK_GROUPED, grouped_in_atoms(128, 192)),
     ],
     "h200": [
         (Op.E4M3_BF16_KK, operands.sm90(64, 16, swap_ab=True)),
@@ -108,6 +115,10 @@ MORE = {
         (Op.MXFP8_BF16_KK_RESIDUAL, in_atoms(256, 64, **PAIR)),
         (Op.NVFP4_BF16_KK_GEGLU, in_atoms(128, 192, "static")),
         (Op.MXFP8_BF16_KK_SWIGLU, in_atoms(128, 64, cluster_n=2)),
+        (Op.NVFP4_BF16_KK_GROUPED, grouped_in_atoms(256, 192, **PAIR)),
+        (Op.NVFP4_BF16_KK_GROUPED_SWIGLU, grouped_in_atoms(128, 128, cluster_n=2)),
+        (Op.MXFP8_BF16_KK_GROUPED, grouped_in_atoms(256, 64, "static", **PAIR)),
+        (Op.MXFP8_BF16_KK_GROUPED_SWIGLU, grouped_in_atoms(128, 64, "static")),
     ],
     "h200": [
         (Op.BF16_KK_RESIDUAL, gemm_candidate("sm90_cluster_split_k", 64, 96, split_k=2, **SHARED_K)),

@@ -155,7 +155,7 @@ class Operands:
         least, bits = min(self.separate), LARGEST_STEP
         for address in self.separate:
             bits |= address - least
-        return least, NO_END, (bits & -bits) // self.operation.types.b.num_bytes
+        return least, NO_END, self.operation.types.b.num_in(bits & -bits)
 
     def places(self):
         """Give the table of the places of groups, of groups of rows."""
@@ -255,7 +255,8 @@ class Operands:
         given, p = getattr(self.problem, name), self.problem
         rows = self.height if name == "scale_a" else self.operation.num_rows_of_b(p.n)
         if self.operation.types.factors is FactorLayout.ATOMS:
-            return tensor(given.data, [self.operation.a.scale.size_of(rows, p.k)], [])
+            down, along, count, _ = self._atoms_of(name)
+            return tensor(given.data, [count * down * along * ATOM_BYTES], [])
         extents, strides = [rows], [given.strides[0] if rows > 1 else 0]
         if self.operation.types.factors is FactorLayout.BLOCK:
             rows = rows if name == "scale_a" else ceil(rows / BLOCK)
@@ -267,24 +268,37 @@ class Operands:
             extents, strides = [self.groups, *extents], [self.steps.scale_b, *strides]
         return tensor(address, extents, strides)
 
+    def _atoms_of(self, name):
+        """Give how many atoms there are along the rows and along k, of how many matrices, and of what operand.
+
+        Of groups each begins with an atom, of A as if each of those in front left one that is not full.
+        """
+        operand = self.operation.a if name == "scale_a" else self.operation.b
+        rows = self.problem.m if name == "scale_a" else self.operation.num_rows_of_b(self.problem.n)
+        down, along = ceil(rows / ATOM_ROWS), ceil(self.problem.k / operand.scale.block_k / ATOM_BLOCKS)
+        if not self.grouping.groups_rows:
+            return down, along, 1, operand
+        return (down + self.groups - 1, along, 1, operand) if name == "scale_a" else (down, along, self.groups, operand)
+
     def atoms(self, name, box_rows, num_parts, *, is_of_x):
         """Give the descriptor of atoms of factors, 512 bytes each as 256 numbers, and how many there are each way.
 
         Those of a stage that CTAs of a cluster share are loaded by them in equal parts, one behind the other.
         """
-        operand = self.operation.a if name == "scale_a" else self.operation.b
-        rows = self.problem.m if name == "scale_a" else self.operation.num_rows_of_b(self.problem.n)
-        down, along = ceil(rows / ATOM_ROWS), ceil(self.problem.k / operand.scale.block_k / ATOM_BLOCKS)
+        down, along, count, operand = self._atoms_of(name)
         of_a_stage = operand.element.num_in(ROW_BYTES) // operand.scale.block_k // ATOM_BLOCKS
         modes = [(along, ATOM_BYTES, of_a_stage), (down, along * ATOM_BYTES, ceil(box_rows / ATOM_ROWS))]
-        modes = [(ATOM_BYTES // 2, 2, ATOM_BYTES // 2), *(modes[::-1] if is_of_x and of_a_stage == 1 else modes)]
+        down_first = of_a_stage == 1 and (is_of_x or box_rows > ATOM_ROWS)
+        modes = [(ATOM_BYTES // 2, 2, ATOM_BYTES // 2), *(modes[::-1] if down_first else modes)]
         left, box = prod(x for _, _, x in modes) // num_parts, []
         for _, _, extent in modes:
             box.append(min(left, extent))
             left //= box[-1]
         extents, (_, *strides), _ = zip(*modes, strict=True)
+        if name == "scale_b" and self.grouping.groups_rows:
+            extents, strides, box = (*extents, count), [*strides, down * along * ATOM_BYTES], [*box, 1]
         address = getattr(self.problem, name).data
-        return Map(frozenset({"uint16"}), address, extents, tuple(strides), 16, box=tuple(box)), (down, along)
+        return Map(frozenset({"uint16"}), address, extents, tuple(strides), 16, box=tuple(box)), (down, along, count)
 
     def _halves(self, n, stride):
         """Give extents and strides of a vector with a gate: a fast kernel has two halves of its columns' modes."""
@@ -324,7 +338,8 @@ class Operands:
         return [tensor(p.index.data, [p.m], [])] if self.grouping is Grouping.GATHERED else []
 
     def scale_d(self):
-        return [tensor(self.problem.scale_d.data, [1], [])] if self.operation.types.scales_d else []
+        count = self.groups if self.grouping.groups_rows else 1
+        return [tensor(self.problem.scale_d.data, [count], [])] if self.operation.types.scales_d else []
 
 
 def _row(count):
@@ -382,7 +397,9 @@ def _atoms(o):
     for number, (name, side) in enumerate(zip(names, sides, strict=True)):
         found, shape = o.atoms(name, *side, is_of_x=number == 0)
         yield found
-        yield Plain(struct.pack("<2i", *(shape if number == 0 else shape[::-1])))
+        *shape, count = shape
+        shape = (*(shape if number == 0 else shape[::-1]), *((count,) if number and o.grouping.groups_rows else ()))
+        yield Plain(struct.pack(f"<{len(shape)}i", *shape))
 
 
 def _stored(o, name):

@@ -75,6 +75,11 @@ void draw_groups(const aot::Operation& operation, aot_gemm_problem_t* problem) {
   problem->num_groups = one_in(12) ? problem->num_groups : static_cast<int64_t>(draw(9)) + 1;
   problem->group_strides.d = one_in(6) ? draw_stride(8) : static_cast<int64_t>(draw(64)) << 40;
   problem->offsets = {draw_address(), {1, 1}};
+  const bool are_extents = problem->n >= 0 && problem->n <= INT32_MAX && problem->k >= 0 && problem->k <= INT32_MAX;
+  if (operation.scale == aot::Scale::kAtoms && are_extents && !one_in(12)) {
+    problem->group_strides.scale_b = operation.atoms.num_bytes(operation.has_gate() ? 2 * problem->n : problem->n, problem->k);
+  }
+  if (operation.scales_d() && !one_in(12)) problem->scale_d.strides[0] = 1;
   if (operation.gathers() != one_in(40)) problem->index = {draw_address(), {one_in(20) ? draw_stride(2) : 1, 1}};
   if (operation.gathers() != one_in(40)) problem->rows_of_a = draw_extent();
 }

@@ -16,6 +16,7 @@ from importlib import import_module
 from pathlib import Path
 
 from aot.core.element import ElementType
+from aot.core.factor_atoms import num_atoms_of_groups
 from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
@@ -54,7 +55,7 @@ NAMES = {
 }
 DTYPE_OF = {name: dtype for dtype, name in NAMES.items()}
 GROUPED = tuple(x for x in Operation if x.grouping.has_offsets)
-IN_ATOMS = tuple(x for x in Operation if x.types.factors is FactorLayout.ATOMS)
+IN_ATOMS = tuple(x for x in Operation if x.types.factors is FactorLayout.ATOMS and x not in GROUPED)
 ODD_OBJECTS = (1, 0.5, "text", [1], {}, object(), b"", True, -1)
 ODD_DEVICES = ((13, 0), (2, 1), (1, 0), (2, -1), (0, 0), (2, 99))
 ODD_DIMS = (-(2**31), -1, 65, 2**31 - 1)
@@ -289,11 +290,25 @@ def draw_group_scales(rng, kind, operation, height, groups, rows, k):
     """Draw scale_x and scale_w of groups."""
     if operation.types.factors is None:
         return {}
+    if operation.types.factors is FactorLayout.ATOMS:
+        return draw_narrow_scales(rng, kind, operation, height, groups, rows, k)
     blocks = -(-k // 128)
     shapes_x, shapes_w = ((), (height,), (height, 1)), ((), (groups,), (groups, rows), (groups, 1, rows))
     if operation.types.factors is FactorLayout.BLOCK:
         shapes_x, shapes_w = ((height, blocks),), ((groups, -(-rows // 128), blocks),)
     return {"scale_x": draw_scale(rng, kind, shapes_x), "scale_w": draw_scale(rng, kind, shapes_w)}
+
+
+def draw_narrow_scales(rng, kind, operation, height, groups, rows, k):
+    """Draw those of NVFP4 and MXFP8, mostly in atoms, and the factors of groups' own."""
+    scale = operation.a.scale
+    held = (E4M3 if scale.element is ElementType.E4M3 else E8M0) if rng.random() < 0.8 else UINT8
+    of_x = (num_atoms_of_groups(height, groups) * scale.size_of(1, k),)
+    of_w = (groups * scale.size_of(rows, k),) if rng.random() < 0.8 else (groups, *scale.num_factors(rows, k))
+    found = {"scale_x": kind(rng, of_x, held), "scale_w": kind(rng, of_w, held)}
+    if operation.types.scales_d or rng.random() < 0.02:
+        found["scale_out"] = draw_scale(rng, kind, ((groups,), (groups,), (1,)))
+    return found
 
 
 def grouped_call(package, rng, kinds):
@@ -304,14 +319,16 @@ def grouped_call(package, rng, kinds):
         return (first if rng.random() < 0.95 else rng.choice(kinds))(*arguments, oddness)
 
     (m, n, k), groups = (rng.choice(EXTENTS) for _ in range(3)), rng.choice((1, 2, 3, 5, 130))
-    a, b, d = (DTYPE_OF[x.value] for x in (operation.types.a, operation.types.b, operation.d))
+    a, b, d = (DTYPE_OF.get(x.value, UINT8) for x in (operation.types.a, operation.types.b, operation.d))
+    per_byte = operation.types.a.num_sharing
+    k = k // 32 * 32 if per_byte > 1 else k
     if operation.grouping is Grouping.K_GROUPED:
         operands = [kind(rng, (m, k), a), kind(rng, (n, k), b), kind(rng, (groups,), INT32)]
         return package.grouped_linear, operands, {"out": kind(rng, (groups, m, n), d)}
     is_gathered, rows = operation.grouping is Grouping.GATHERED, operation.num_rows_of_b(n)
     height = rng.choice(EXTENTS) if is_gathered else m
-    weights = draw_weights(rng, kind, groups, (rows, k), b)
-    operands = [kind(rng, (height, k), a), weights, kind(rng, (groups + (rng.random() < 0.3),), INT32)]
+    weights = draw_weights(rng, kind, groups, (rows, k // per_byte), b)
+    operands = [kind(rng, (height, k // per_byte), a), weights, kind(rng, (groups + (rng.random() < 0.3),), INT32)]
     named = draw_group_scales(rng, kind, operation, height, groups, rows, k)
     if rng.random() < 0.7:
         named["out"] = kind(rng, (m, n), d)
@@ -320,7 +337,7 @@ def grouped_call(package, rng, kinds):
     if is_gathered:
         named["index"] = kind(rng, (m,), INT32) if rng.random() < 0.97 else rng.choice(ODD_OBJECTS)
     if operation.gate is not None:
-        named |= {"gate": "silu" if "swiglu" in operation.tag else "gelu_tanh", "interleaved": rng.random() < 0.3}
+        named |= {"gate": "silu" if "swiglu" in operation.tag else "gelu_tanh", "interleaved": rng.random() < 0.5}
     if operation.has_bias and rng.random() < 0.5:
         operands.append(kind(rng, (groups, rows), d))
     return package.grouped_linear, operands, named

@@ -10,8 +10,8 @@ from aot.core.operation import Operation
 from aot.core.signature import Argument, signature_of
 from aot.measure.call_structs import GATE_INTERLEAVED, ProblemStruct, TensorStruct
 
-IN_ATOMS = tuple(x for x in Operation if x.types.factors is FactorLayout.ATOMS)
-"""The operations of narrow elements whose factors lie in atoms."""
+IN_ATOMS = tuple(x for x in Operation if x.types.factors is FactorLayout.ATOMS and x.grouping is Grouping.DENSE)
+"""The operations of one product of narrow elements whose factors lie in atoms."""
 MANY = tuple(x for x in Operation if x.has_parts)
 """The operations of several weights, whose operands are stated by part: test_many.py."""
 DENSE = tuple(

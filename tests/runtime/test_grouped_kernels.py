@@ -50,6 +50,10 @@ def sm100(tile_m, tile_n, schedule="clc", **fields):
     return gemm_candidate("sm100_grouped", tile_m, tile_n, schedule=schedule, **fields)
 
 
+def in_atoms(tile_m, tile_n, schedule="clc", **fields):
+    return gemm_candidate("sm100_grouped_block_scale", tile_m, tile_n, schedule=schedule, **fields)
+
+
 PAIR = {"cluster_m": 2, "use_2cta": True}
 SOME = [
     (Operation.BF16_KK_GROUPED, sm90(128, 256, "cooperative", cluster_m=2)),
@@ -61,6 +65,8 @@ SOME = [
     (Operation.E4M3_BF16_BLOCK_KK_GATHERED_SWIGLU, block(64, 128)),
     (Operation.BF16_KK_GROUPED, sm100(128, 256, **PAIR)),
     (Operation.BF16_MN_KGROUPED, sm100(128, 64, "static")),
+    (Operation.NVFP4_BF16_KK_GROUPED, in_atoms(128, 64, "static")),
+    (Operation.NVFP4_BF16_KK_GROUPED_SWIGLU, in_atoms(256, 128, **PAIR)),
 ]
 """Of each family and kind of groups one."""
 MORE = [
@@ -70,6 +76,8 @@ MORE = [
     (Operation.E4M3_BF16_KK_GROUPED, sm90(64, 192)),
     (Operation.BF16_KK_GATHERED_SWIGLU, sm100(128, 128)),
     (Operation.E4M3_BF16_KK_GATHERED, sm100(64, 128)),
+    (Operation.MXFP8_BF16_KK_GROUPED, in_atoms(128, 192)),
+    (Operation.MXFP8_BF16_KK_GROUPED_SWIGLU, in_atoms(256, 64, "static", **PAIR)),
 ]
 KERNELS = SOME + MORE if EVERY else SOME
 
@@ -111,6 +119,11 @@ def arguments(operation):
         scale_a = struct_of(SCALE_A, (height, blocks), (blocks, 1))
         of_b = rows // SCALE_BLOCK
         scale_b = struct_of(SCALE_B, (GROUPS, of_b, blocks), (of_b * blocks, blocks, 1))
+    if operation.types.factors is FactorLayout.ATOMS:  # 512 bytes for 128 rows and four blocks along k
+        along = K // (4 * operation.a.scale.block_k) * 512
+        scale_a = struct_of(SCALE_A, ((-(-ROWS // 128) + GROUPS - 1) * along,), ())
+        scale_b = struct_of(SCALE_B, (GROUPS * rows // 128 * along,), ())
+        b = struct_of(B, (GROUPS, 2, N, K), (2 * N * K, K, 2 * K)) if pair else b
     return {
         Argument.A: struct_of(A, (height, K), (leading[0],)),
         Argument.B: struct_of(B, (N, K), (leading[1],)) if is_k else b,
@@ -118,7 +131,7 @@ def arguments(operation):
         Argument.SCALE_A: scale_a,
         Argument.SCALE_B: scale_b,
         Argument.BIAS: bias,
-        Argument.SCALE_D: struct_of(SCALE_D, (1,), ()),
+        Argument.SCALE_D: struct_of(SCALE_D, (GROUPS,), ()),
         Argument.OFFSETS: struct_of(OFFSETS, (GROUPS,), ()),
         Argument.INDEX: struct_of(INDEX, (ROWS,), ()),
         Argument.B_OF_GROUPS: struct_of(0, (0,), ()),
@@ -164,12 +177,21 @@ def test_the_launch_is_of_as_many_tiles_as_groups_of_any_sizes_may_have(each, li
 def test_descriptors_are_of_the_stacks(each, library):
     operation = each.kernel.operation
     found = maps(launch(library, each, arguments(operation))[1])
-    element = operation.a.element.num_bytes
+    size_of = operation.a.element.size_of
+    element = size_of(2) / 2
     if operation.grouping is Grouping.K_GROUPED:
         assert found[D] == ((N, ROWS, GROUPS), (N * 2, ROWS * N * 2))
         assert {A, B} <= found.keys()
         return
-    if operation.gate is not None:
+    if operation.types.factors is FactorLayout.ATOMS:
+        along, rows = K // (4 * operation.a.scale.block_k), operation.num_rows_of_b(N)
+        (of_a, steps_of_a), (of_b, steps_of_b) = found.pop(SCALE_A), found.pop(SCALE_B)
+        assert sorted(zip(of_a[1:], steps_of_a, strict=True))[-1:] == [(3 + GROUPS - 1, along * 512)]
+        assert of_b == (256, along, rows // 128, GROUPS)
+        assert steps_of_b == (512, along * 512, rows // 128 * along * 512)
+    if operation.is_interleaved:
+        assert found[B] == ((K, 2 * N, GROUPS), (size_of(K), size_of(2 * N * K)))
+    elif operation.gate is not None:
         assert found[B] == ((K, 2, N, GROUPS), (N * K * element, K * element, 2 * N * K * element))
     elif operation.layout.b_k_major:
         assert found[B] == ((K, N, GROUPS), (K * element, N * K * element))
@@ -204,8 +226,8 @@ def test_places_are_written_in_front_and_one_tensor_map_is_of_all(each, library)
     given = arguments(operation)
     extents, strides = ((N, K), (K,)) if operation.layout.b_k_major else ((N, K), (N,))
     pair = ((2, *extents), (N * K, *strides)) if operation.gate is not None else (extents, strides)
-    element = operation.b.element.num_bytes
-    given[Argument.B] = struct_of(B, (2**31 - 1, *pair[0]), (step // element, *pair[1]))
+    pair = (pair[0], (K, 2 * K)) if operation.is_interleaved else pair
+    given[Argument.B] = struct_of(B, (2**31 - 1, *pair[0]), (operation.b.element.num_in(step), *pair[1]))
     given[Argument.B_OF_GROUPS] = struct_of(ctypes.addressof(addresses), (count,), ())
     given[Argument.PLACES] = struct_of(PLACES, (count,), ())
     *writes, (_, parameters) = launches(library, each, given, num_before=3)

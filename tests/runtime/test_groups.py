@@ -41,13 +41,21 @@ def rows_of_b(operation):
     return N if operation.gate is None else 2 * N
 
 
+def row_of_atoms(operation):
+    """Return the bytes of the atoms of 128 rows: 512 for each four blocks along k, of 16 or 32 elements."""
+    return K // (4 * (16 if operation.tag.startswith("nvfp4") else 32)) * 512
+
+
 def group_steps(operation):
     """Return the steps from group to group of packed operands."""
     rows, blocks = rows_of_b(operation), K // SCALE_BLOCK
     if operation.grouping is Grouping.K_GROUPED:
         return {"d": M * N}
-    of_blocks = operation.types.factors is FactorLayout.BLOCK
-    return {"b": rows * K, "bias": rows, "scale_b": rows // SCALE_BLOCK * blocks if of_blocks else rows}
+    of_factors = {
+        FactorLayout.BLOCK: rows // SCALE_BLOCK * blocks,
+        FactorLayout.ATOMS: rows // 128 * row_of_atoms(operation),
+    }
+    return {"b": rows * K, "bias": rows, "scale_b": of_factors.get(operation.types.factors, rows)}
 
 
 def state(library, operation, **changes):
@@ -70,6 +78,11 @@ def state(library, operation, **changes):
         tensors |= {"scale_a": (blocks if is_block else 1, 1), "scale_b": (blocks if is_block else 1, 1)}
     if operation.has_bias:
         tensors["bias"] = (0, 1)
+    if operation.types.scales_sum:
+        tensors["scale_d"] = (1, 1)
+    if operation.is_interleaved:
+        changes = {"flags": GATE_INTERLEAVED} | changes
+        changes["flags"] |= GATE_INTERLEAVED
     stated = ProblemStruct(ctypes.sizeof(ProblemStruct), number, -1, M, N, K)
     stated.num_groups = GROUPS
     stated.rows_of_a = ROWS_OF_A if is_gathered else 0
@@ -90,7 +103,7 @@ def launched(library, stated):
 
 
 def read(tensor, num_strides):
-    return tensor.data or 0, list(tensor.shape), list(tensor.strides)[:num_strides]
+    return tensor.data or 0, list(tensor.shape), list(tensor.strides)[:num_strides] if num_strides else []
 
 
 @pytest.mark.parametrize("operation", GROUPED, ids=lambda x: x.tag)
@@ -110,7 +123,8 @@ def test_every_operand_of_groups_arrives(library, operation):
     if operation.gate is None:
         assert read(launch.b.stack, 2) == (ADDRESSES["b"], [GROUPS, N, K], [N * K, leading_b])
     else:
-        assert read(launch.b.stack_of_parts, 3) == (ADDRESSES["b"], [GROUPS, 2, N, K], [2 * N * K, N * K, K])
+        steps = [K, 2 * K] if operation.is_interleaved else [N * K, K]
+        assert read(launch.b.stack_of_parts, 3) == (ADDRESSES["b"], [GROUPS, 2, N, K], [2 * N * K, *steps])
     if operation.grouping is Grouping.GATHERED:
         assert (launch.index.data, list(launch.index.shape)) == (ADDRESSES["index"], [M])
 
@@ -124,6 +138,16 @@ def test_factors_and_bias_of_groups_arrive(library, operation):
         stack = [GROUPS, rows // SCALE_BLOCK, blocks], [rows // SCALE_BLOCK * blocks, blocks, 1]
         assert read(launch.scale_a.matrix, 2) == (ADDRESSES["scale_a"], [rows_a, blocks], [blocks, 1])
         assert read(launch.scale_b.stack, 3) == (ADDRESSES["scale_b"], *stack)
+        return
+    if operation.types.factors is FactorLayout.ATOMS:
+        whole = GROUPS * rows // 128 * row_of_atoms(operation)  # of B, whose rows are whole atoms here
+        held = (1 + GROUPS - 1) * row_of_atoms(operation)  # of A's 48 rows
+        assert read(launch.scale_a.vector, 0) == (ADDRESSES["scale_a"], [held], [])
+        assert read(launch.scale_b.vector, 0) == (ADDRESSES["scale_b"], [whole], [])
+        of_groups = (ADDRESSES["scale_d"], [GROUPS], []) if operation.types.scales_sum else (0, [0], [])
+        assert read(launch.scale_d, 0) == of_groups
+        if operation.gate is not None:
+            assert read(launch.bias.stack_of_parts, 3) == (ADDRESSES["bias"], [GROUPS, 2, N], [2 * N, 1, 2])
         return
     assert read(launch.scale_a.vector, 1) == (ADDRESSES["scale_a"], [rows_a], [1])
     if operation.gate is None:
@@ -147,9 +171,28 @@ def test_offsets_may_begin_with_the_start_of_the_first_group(library):
     assert list(launched(library, stated).offsets.shape) == [GROUPS + 1]
 
 
+NVFP4 = Operation.NVFP4_BF16_KK_GROUPED
+
+
 @pytest.mark.parametrize(
     ("operation", "changes", "status", "text"),
     [
+        (NVFP4, {"scale_a": (0, (0, 0))}, ARGUMENT, "`scale_a.data` is null"),
+        (NVFP4, {"scale_d": (0, (1, 1))}, ARGUMENT, "`scale_d.data` is null"),
+        (
+            NVFP4,
+            {"scale_d": (ADDRESSES["scale_d"], (0, 1))},
+            STRIDE,
+            "scale_d of 5 groups has the stride 0; expected 1",
+        ),
+        (NVFP4, {"scale_a": (ADDRESSES["scale_a"] + 8, (0, 0))}, STRIDE, "expected a multiple of 16, which its atoms"),
+        (NVFP4, {"b": (ADDRESSES["b"], (K + 1, 1))}, STRIDE, "rows at multiples of 2 elements, which share a byte"),
+        (NVFP4, {"m": 2**31 - 1}, SHAPE, "scale_a takes 16777220 times 2048 bytes of atoms; expected at most"),
+        (NVFP4, {"d": (ADDRESSES["scale_a"] + 5 * 2048 - 2, (N, 1))}, STRIDE, "reaches into the memory of scale_a"),
+        (NVFP4, {"d": (ADDRESSES["scale_b"] + 5 * 2048 - 2, (N, 1))}, STRIDE, "reaches into the memory of scale_b"),
+        (NVFP4, {"d": (ADDRESSES["scale_d"] + 4 * 4, (N, 1))}, STRIDE, "reaches into the memory of scale_d"),
+        (NVFP4, {"d": (ADDRESSES["b"] + GROUPS * N * K // 2 - 2, (N, 1))}, STRIDE, "reaches into the memory of B"),
+        (NVFP4, {"bias": (64, (0, 1))}, ARGUMENT, "got a bias, which operation nvfp4_bf16_grouped does not take"),
         (Operation.BF16_KK_GROUPED, {"offsets": (0, (1, 1))}, ARGUMENT, "`offsets.data` is null"),
         (Operation.BF16_KK_GATHERED, {"index": (0, (1, 1))}, ARGUMENT, "`index.data` is null"),
         (
@@ -192,6 +235,28 @@ def test_steps_below_0_and_out_of_reach_are_refused(library):
     stated.group_strides.b = 2**62
     assert library.launch(stated, 0, 0, STREAM) == STRIDE
     assert "past the end of the address space" in library.error()
+
+
+@pytest.mark.parametrize(
+    ("field", "step", "text"),
+    [
+        ("b", N * K + 1, "group_strides.b is 32769; expected a multiple of 2 elements, which share a byte"),
+        ("scale_b", 4096, "group_strides.scale_b is 4096; expected 2048, the bytes of a group's atoms"),
+        ("scale_b", 0, "group_strides.scale_b is 0; expected 2048"),
+    ],
+)
+def test_steps_of_narrow_groups_are_of_whole_bytes_and_atoms(library, field, step, text):
+    stated = state(library, NVFP4)
+    setattr(stated.group_strides, field, step)
+    assert library.launch(stated, 0, 0, STREAM) == STRIDE
+    assert text in library.error()
+
+
+@pytest.mark.parametrize("ends", ["behind the last byte", "on the last byte"])
+def test_a_result_lies_apart_from_the_atoms_of_all_groups(library, ends):
+    address = ADDRESSES["scale_b"] + 5 * 2048 - (0 if ends.startswith("behind") else 2)
+    status = library.select(state(library, NVFP4, d=(address, (N, 1))))[0]
+    assert (status == 0) == ends.startswith("behind"), library.error()
 
 
 @pytest.mark.parametrize("is_gated", [False, True])
@@ -244,8 +309,7 @@ def test_groups_of_separate_b_are_one_stack_with_a_place_each(library, operation
     stated = listed(library, operation, addresses)
     assert library.workspace_bytes(stated) == of_kernel + 32  # five int32, to 16 bytes
     launch = launched(library, stated)
-    element = operation.b.element.num_bytes
-    assert b_of(launch, operation) == (ADDRESSES["b"] + MIB, 2**31 - 1, 2 * MIB // element)
+    assert b_of(launch, operation) == (ADDRESSES["b"] + MIB, 2**31 - 1, operation.b.element.num_in(2 * MIB))
     assert (launch.places.data, launch.places.shape[0]) == (WORKSPACE + of_kernel, GROUPS)
     assert launch.b_of_groups.shape[0] == GROUPS
     assert launch.b_of_groups.data == ctypes.cast(stated.b_of_groups, ctypes.c_void_p).value

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from importlib import import_module
 
 import numpy as np
 import pytest
 
 from aot.core.dispatch import look_up
+from aot.core.element import ElementType
 from aot.core.formats import SCALE_BLOCK, FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
@@ -16,10 +18,13 @@ from aot.core.problem import Problem
 from aot.kinds.gemm.group_inputs import GroupSizes, draw_ends
 from tests.runtime import host
 from tests.runtime.exchange import Framework
-from tests.runtime.tensors import BFLOAT16, E4M3, FLOAT32, INT32, install_old_torch
+from tests.runtime.tensors import BFLOAT16, E4M3, E8M0, FLOAT32, INT32, UINT8, install_old_torch
 from tests.runtime.test_groups import GROUPED
 from tests.runtime.test_python_operations import DTYPES, address, call_of
 
+NVFP4 = Operation.NVFP4_BF16_KK_GROUPED
+FACTOR_TYPES = {ElementType.E4M3: E4M3, ElementType.E8M0: E8M0}
+TYPE_OF = {x: UINT8 if x.types.a is ElementType.E2M1 else DTYPES[x.types.a] for x in GROUPED}
 DTYPES_OF = {x.types.a: x.types.a.value for x in Operation}
 ROWS, TOKENS, N, K, GROUPS = 40, 12, 128, 256, 3
 CALLS = [x for x in GROUPED if x is x.layouts[0] and x.grouping.groups_rows]
@@ -47,8 +52,8 @@ def arguments(operation, tensor):
     is_gathered = operation.grouping is Grouping.GATHERED
     rows, height = operation.num_rows_of_b(N), TOKENS if is_gathered else ROWS
     operands = [
-        tensor((height, K), DTYPES[operation.types.a]),
-        tensor((GROUPS, rows, K), DTYPES[operation.types.b]),
+        tensor((height, columns_of(operation)), TYPE_OF[operation]),
+        tensor((GROUPS, rows, columns_of(operation)), TYPE_OF[operation]),
         tensor((GROUPS,), INT32),
     ]
     named = {"out": tensor((ROWS, N), DTYPES[operation.d])}
@@ -64,7 +69,31 @@ def arguments(operation, tensor):
         blocks = K // SCALE_BLOCK
         named["scale_x"] = tensor((height, blocks), FLOAT32)
         named["scale_w"] = tensor((GROUPS, rows // SCALE_BLOCK, blocks), FLOAT32)
+    if operation.types.factors is FactorLayout.ATOMS:
+        named |= narrow_factors(operation, tensor)
     return operands, named
+
+
+def columns_of(operation):
+    """Count the elements of a row as Python sees them: of those of 4 bits bytes."""
+    return K // operation.types.a.num_sharing
+
+
+def row_of_atoms(operation):
+    """Count the bytes of the atoms of 128 rows."""
+    return K // (4 * operation.a.scale.block_k) * 512
+
+
+def narrow_factors(operation, tensor):
+    """Make the factors of rows in groups and of the weights, in atoms, and say that a gate's rows are in turns."""
+    kind, rows = FACTOR_TYPES[operation.types.factor], operation.num_rows_of_b(N)
+    made = {
+        "scale_x": tensor(((1 + GROUPS - 1) * row_of_atoms(operation),), kind),
+        "scale_w": tensor((GROUPS * rows // 128 * row_of_atoms(operation),), kind),
+    }
+    if operation.types.scales_sum:
+        made["scale_out"] = tensor((GROUPS,), FLOAT32)
+    return made | ({"interleaved": True} if operation.gate is not None else {})
 
 
 @pytest.mark.parametrize("operation", CALLS, ids=lambda x: x.call)
@@ -78,10 +107,94 @@ def test_every_operation_of_groups_is_launched_with_what_it_was_given(package, l
     assert (launch.offsets.data, list(launch.offsets.shape)) == (offsets.address, [GROUPS])
     assert launch.index.data == address(named.get("index"))
     assert launch.bias.data == (bias[0].address if bias else None)
+    assert launch.scale_d.data == address(named.get("scale_out"))
     factors = [launch.scale_a.vector.data, launch.scale_b.vector.data]
     assert factors == [address(named.get(name)) for name in ("scale_x", "scale_w")]
     assert list(launch.a.shape) == [x.shape[0], K]
     assert list(launch.d.shape) == [ROWS, N]
+
+
+def taken(operation, tensor, **changes):
+    operands, named = arguments(operation, tensor)
+    return operands, named | {name: tensor(*x) if isinstance(x, tuple) else x for name, x in changes.items()}
+
+
+def test_own_factors_of_the_weights_are_multiplied_by_that_of_x(package, library, tensor):
+    operands, named = arguments(NVFP4, tensor)
+    whole = named.pop("scale_out")
+
+    class Own:
+        def __mul__(self, other):
+            assert other is of_weights
+            return whole
+
+    of_weights = object()
+    named |= {"scale_x": (named["scale_x"], Own()), "scale_w": (named["scale_w"], of_weights)}
+    package.grouped_linear(*operands, **named)
+    (launch,) = library.fake_launches()
+    assert (launch.scale_d.data, launch.scale_d.shape[0]) == (whole.address, GROUPS)
+
+
+def test_factors_of_narrow_groups_are_of_whole_atoms(package, library, tensor):
+    for operation in (NVFP4, Operation.MXFP8_BF16_KK_GROUPED_SWIGLU):
+        library.c.recorder_reset()
+        operands, named = arguments(operation, tensor)
+        package.grouped_linear(*operands, **named)
+        (launch,) = library.fake_launches()
+        held = [x.vector.shape[0] for x in (launch.scale_a, launch.scale_b)]
+        assert held == [named[x].shape[0] for x in ("scale_x", "scale_w")]
+        b = launch.b.stack if operation.gate is None else launch.b.stack_of_parts
+        assert list(b.shape)[-1] == K
+        assert list(b.strides)[:2] == ([N * K, K] if operation.gate is None else [2 * N * K, K])
+
+
+def test_factors_of_weights_in_rows_of_blocks_are_put_into_atoms(package, library, tensor, monkeypatch):
+    blocks = K // NVFP4.a.scale.block_k
+    operands, named = taken(NVFP4, tensor, scale_w=((GROUPS, N, blocks), E4M3))
+    packed = tensor((GROUPS * row_of_atoms(NVFP4),), E4M3)
+    calls = []
+
+    def pack(factors, *, stacked):
+        calls.append((factors, stacked))
+        return packed
+
+    monkeypatch.setattr(import_module(f"{package.__name__}._factors"), "pack_factors", pack)
+    package.grouped_linear(*operands, **named)
+    assert calls == [(named["scale_w"], True)]
+    assert library.fake_launches()[0].scale_b.vector.data == packed.address
+
+
+NARROW_REFUSED = [
+    ({"scale_x": ((ROWS, 16), E4M3)}, "ShapeError", "scale_x has shape (40, 16), of 40 rows and k 256 in 3 groups"),
+    ({"scale_x": ((2 * 2048,), E4M3)}, "ShapeError", "2048 for 128 rows, of which there are 3 whatever the groups'"),
+    ({"scale_x": ((3 * 2048 + 1,), E4M3)}, "ShapeError", "put factors into them by pack_factors(factors, offsets)"),
+    ({"scale_w": ((3, 128, 17), E4M3)}, "ShapeError", "(3, 128, 16); or atoms as one run of bytes, 2048 for each of 3"),
+    ({"scale_w": ((2 * 2048,), E4M3)}, "ShapeError", "pack_factors(factors, stacked=True)"),
+    ({"scale_w": ((3 * 2048,), E8M0)}, "DtypeError", "scale_x is float8_e4m3fn and scale_w float8_e8m0fnu"),
+    ({"scale_out": ((1,), FLOAT32)}, "ShapeError", "scale_out has shape (1,); expected (3,), the product of x's own"),
+    ({"scale_out": ((3,), FLOAT32, (2,))}, "StrideError", "scale_out has the stride 2; expected adjacent elements"),
+    ({"scale_out": None}, "OperandError", "as scale_out=, a float32 tensor of (groups,) in GPU memory"),
+    ({"bias": ((GROUPS, N), BFLOAT16)}, "UnsupportedError", "with bias"),
+    ({"index": ((ROWS,), INT32)}, "UnsupportedError", "is nvfp4_bf16_grouped: give the rows that"),
+    ({"gate": "silu"}, "OperandError", "got halves of a gate; expected one weight of both, whose rows and factors"),
+    ({"gate": "gelu_tanh", "interleaved": True}, "UnsupportedError", "geglu"),
+]
+
+
+@pytest.mark.parametrize(("changes", "error", "text"), NARROW_REFUSED)
+def test_what_narrow_groups_do_not_take_is_refused(package, library, tensor, changes, error, text):
+    operands, named = taken(NVFP4, tensor, **{"out": None, **changes})
+    with pytest.raises(getattr(package, error), match="grouped_linear: ") as raised:
+        package.grouped_linear(*operands, **named)
+    assert text in str(raised.value)
+    assert library.fake_launches() == []
+
+
+def test_narrow_rows_beside_wide_weights_are_refused(package, library, tensor):
+    operands, named = arguments(NVFP4, tensor)
+    with pytest.raises(package.DtypeError, match="there is no product of float4_e2m1fn by bfloat16 into bfloat16"):
+        package.grouped_linear(operands[0], tensor((GROUPS, N, K), BFLOAT16), operands[2], **named)
+    assert library.fake_launches() == []
 
 
 def test_the_result_is_allocated_of_the_rows_of_the_index(package, library, tensor):
@@ -243,7 +356,7 @@ def listed(operation, tensor):
     """Make all that a call of separate weights is given."""
     operands, named = arguments(operation, tensor)
     shape = operands[1].shape[1:]
-    weights = [tensor(shape, DTYPES[operation.types.b]) for _ in range(GROUPS)]
+    weights = [tensor(shape, TYPE_OF[operation]) for _ in range(GROUPS)]
     weights[0], weights[1] = weights[1], weights[0]
     return [operands[0], weights, *operands[2:]], named
 
@@ -258,7 +371,7 @@ def test_separate_weights_are_launched_in_one_product(package, library, manifest
     b = launch.b.stack if operation.gate is None else launch.b.stack_of_parts
     assert b.data == min(addresses)
     assert (b.shape[0], launch.b_of_groups.shape[0], launch.places.shape[0]) == (2**31 - 1, GROUPS, GROUPS)
-    step = b.strides[0] * operation.b.element.num_bytes
+    step = operation.b.element.size_of(b.strides[0])
     assert all((x - min(addresses)) % step == 0 for x in addresses)
 
 
@@ -373,11 +486,12 @@ def test_plan_of_groups_asks_for_what_is_expected_of_one(package, manifest, oper
     kind = operation.grouping.value
     is_k = kind == "kgrouped"
     named = {"layout": operation.layout.value, "grouping": kind, "gated": operation.gate is not None}
-    if operation.types.is_scaled:
-        named["scales"] = "block" if operation.types.factors is FactorLayout.BLOCK else "vector"
+    if operation.types.factors in (FactorLayout.BLOCK, FactorLayout.VECTOR):
+        named["scales"] = operation.types.scaling
+    dtype = operation.a.tag if operation.types.scaling == "atoms" else DTYPES_OF[operation.types.a]
     for m, groups in ((1000, 7), (64, 64), (3, 8), (4096, 1)):
         shape = (256, 512, 16 * m) if is_k else (m, 512, 256)
-        got = package.plan(*shape, DTYPES_OF[operation.types.a], groups=groups, **named)
+        got = package.plan(*shape, dtype, groups=groups, **named)
         expected = -(-(shape[2] if is_k else m) // groups)
         one = (256, 512, expected) if is_k else (expected, 512, 256)
         section = manifest.tables[0].table.section(operation, groups)
@@ -385,8 +499,11 @@ def test_plan_of_groups_asks_for_what_is_expected_of_one(package, manifest, oper
         assert got.kernel == manifest.kernels[choice.kernel].name
         assert (got.groups, got.expected, got.grouping, got.operation) == (groups, expected, kind, operation.call)
         least = operation.num_bytes(*one, groups) - operation.num_bytes(0, 0, 0, groups)
+        if operation.types.factors is FactorLayout.ATOMS:  # of which a wheel does not count what fills atoms up
+            scale = operation.a.scale
+            least -= groups * (scale.size_of(expected, 256) - expected * 256 // scale.block_k)
         assert got.roofline_us >= 0.99 * least / manifest.tables[0].bandwidth_bytes_per_s * 1e6
-        text = package.explain(*shape, DTYPES_OF[operation.types.a], groups=groups, **named)
+        text = package.explain(*shape, dtype, groups=groups, **named)
         assert f"  groups     {groups} of " in text
         assert f"asked for {expected} {'k' if is_k else 'rows'} of each" in text
 

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from aot.core import block_quantization
-from aot.core.factor_atoms import pack_factors
+from aot.core.factor_atoms import pack_factors, unpack_factors
 
 FORMATS = ("nvfp4", "mxfp4", "mxfp8")
 M, N, K = 130, 72, 160
@@ -87,6 +87,95 @@ def test_a_given_factor_is_the_tensors_own(blocks):
 def test_a_format_is_named_by_keyword_too(blocks):
     x = torch.randn(4, 64)
     assert torch.equal(blocks.quantize(x, dtype="mxfp4")[0], blocks.quantize(x, "mxfp4")[0])
+
+
+@pytest.mark.parametrize("has_index", [False, True], ids=["in order", "gathered"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_factors_of_groups_begin_with_an_atom_each(blocks, name, has_index):
+    """Each group's run of atoms is that of its rows alone: the places are not computed by the formula here."""
+    ends, rows = [0, 129, 129, 130, 300, 300], 310
+    x = torch.randn(200 if has_index else rows, K, dtype=torch.bfloat16)
+    index = torch.randint(0, 200, (rows,), dtype=torch.int32) if has_index else None
+    offsets = torch.tensor(ends, dtype=torch.int32)
+    values, scale = blocks.quantize(x, name, offsets=offsets, index=index)
+    of_all, scale_of_all = blocks.quantize(x, name)
+    (atoms, own), (dense, own_of_all) = split(scale), split(scale_of_all)
+    taken = torch.arange(rows) if index is None else index
+    assert torch.equal(values.view(torch.uint8), of_all.view(torch.uint8)[taken])
+    assert own is own_of_all is None or torch.equal(own, own_of_all)
+    plain = unpack_factors(dense.view(torch.uint8).numpy(), len(x), K // (16 if name == "nvfp4" else 32))[taken]
+    runs = atoms.view(torch.uint8).numpy().reshape(3 + len(ends) - 1, -1)
+    expected = np.zeros_like(runs)
+    for first, start, end in ((0, 0, 0), (1, 0, 129), (3, 129, 129), (4, 129, 130), (5, 130, 300), (7, 300, 300)):
+        of_group = pack_factors(np.ascontiguousarray(plain[start:end])).reshape(-1, runs.shape[1])
+        expected[first : first + len(of_group)] = of_group
+    assert np.array_equal(runs, expected)
+
+
+def test_rows_that_an_index_does_not_name_are_zeros(blocks):
+    x, index = torch.randn(4, 32, dtype=torch.bfloat16), torch.tensor([1, -1, 4, 0], dtype=torch.int32)
+    ends = torch.tensor([1, 1, 4], dtype=torch.int32)  # the first start in front: row 0 is of no group
+    values, (atoms, _) = blocks.quantize(x, "nvfp4", offsets=ends, index=index, groups=2)
+    plain, (dense, _) = blocks.quantize(x, "nvfp4")
+    assert torch.equal(values, torch.stack([plain[1], 0 * plain[1], 0 * plain[1], plain[0]]))
+    found = unpack_factors(atoms.view(torch.uint8).numpy(), 256, 2)
+    of_rows = unpack_factors(dense.view(torch.uint8).numpy(), 4, 2)
+    assert np.array_equal(found[128:131], np.stack([0 * of_rows[0], 0 * of_rows[0], of_rows[0]]))
+    assert np.count_nonzero(found) == np.count_nonzero(of_rows[0])
+    nothing = blocks.quantize(x[:0], "nvfp4", offsets=ends, index=index, groups=2)
+    assert not nothing[0].any()
+    assert not nothing[1][0].view(torch.uint8).any()
+
+
+GROUP_REFUSED = {
+    "an index alone": (
+        lambda b, x: b.quantize(x, "nvfp4", index=torch.zeros(2)),
+        "OperandError",
+        "quantize: got an index or groups without offsets",
+    ),
+    "three dimensions": (
+        lambda b, x: b.quantize(x[None], "mxfp8", offsets=torch.ones(1, dtype=torch.int32)),
+        "ShapeError",
+        "quantize: x has 3 dimensions beside offsets; expected (rows, k)",
+    ),
+    "other groups": (
+        lambda b, x: b.quantize(x, "mxfp8", offsets=torch.ones(3, dtype=torch.int32), groups=1),
+        "ShapeError",
+        "offsets have shape (3,) and groups is 1; expected (groups,), where each group ends, or",
+    ),
+    "a stack and offsets": (
+        lambda b, x: b.pack_factors(x[None].to(torch.uint8), torch.ones(1), stacked=True),
+        "OperandError",
+        "got stacked=True and offsets; expected one of the two",
+    ),
+    "a stack of vectors": (
+        lambda b, x: b.pack_factors(x.to(torch.uint8), stacked=True),
+        "ShapeError",
+        "expected (groups, rows, blocks)",
+    ),
+    "groups alone": (
+        lambda b, x: b.pack_factors(x.to(torch.uint8), groups=1),
+        "OperandError",
+        "pack_factors: got groups or an index without offsets",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", GROUP_REFUSED)
+def test_what_is_no_group_of_rows_is_refused(atoms_package, blocks, case):
+    call, kind, message = GROUP_REFUSED[case]
+    package = atoms_package if "pack" in call.__code__.co_names[0] else blocks
+    with pytest.raises(getattr(atoms_package, kind)) as caught:
+        call(package, torch.ones(4, 32))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("library", [np, torch], ids=["numpy", "torch"])
+def test_factors_of_a_stack_are_the_atoms_of_each_behind_the_other(atoms_package, library):
+    codes = np.random.default_rng(3).integers(1, 256, (3, 130, 5)).astype(np.uint8)
+    given = codes if library is np else torch.from_numpy(codes)
+    found = np.asarray(atoms_package.pack_factors(given, stacked=True))
+    assert np.array_equal(found, np.concatenate([pack_factors(x) for x in codes]))
 
 
 REFUSED = {

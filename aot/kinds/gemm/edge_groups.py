@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aot.core.comparison import Check, Comparison, worst
+from aot.core.factor_atoms import row_in_atoms
+from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.numerics import decode, poison
 from aot.core.operands import element_of
@@ -37,13 +39,17 @@ class Part:
     check: Check
 
 
-def _rows_of_group(shape: EdgeShape, bits: Operands, group: int, rows: Indices) -> dict[Argument, NDArray[np.float64]]:
+def _rows_of_group(
+    shape: EdgeShape, bits: Operands, group: int, start: int, rows: Indices
+) -> dict[Argument, NDArray[np.float64]]:
     """Return the operands of a group of rows; those that are not A's are zeros, and so are their factors."""
     operation = shape.problem.operation
     height = bits[Argument.A].shape[1]
     is_there = (rows >= 0) & (rows < height)
     columns = np.arange(shape.problem.n, dtype=np.int64)
     indices = needed(shape.problem, np.where(is_there, rows, 0), columns, shape.arrangement)
+    if operation.types.factors is FactorLayout.ATOMS:
+        indices[Argument.SCALE_A] = (row_in_atoms(rows, start, group), indices[Argument.SCALE_A][1])
     values = {
         x: decode(element_of(operation, x), y[min(group, len(y) - 1)][np.ix_(*indices[x])])
         for x, y in bits.items()
@@ -82,7 +88,7 @@ def parts_of(shape: EdgeShape, bits: Operands) -> list[Part]:
             parts.append(Part(group, slice(None), Check(operation, reference(operation, values))))
         elif end > start:
             rows = np.arange(start, end, dtype=np.int64) if index is None else index[taken]
-            values = _rows_of_group(shape, bits, group, rows)
+            values = _rows_of_group(shape, bits, group, start, rows)
             parts.append(Part(0, taken, Check(operation, reference(operation, values))))
     return parts
 

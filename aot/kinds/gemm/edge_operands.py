@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from aot.core.element import ElementType
+from aot.core.factor_atoms import row_in_atoms
 from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.numerics import encode, poison, special_bits
@@ -21,6 +23,8 @@ from aot.kinds.inputs import deviation, draw
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from numpy.typing import NDArray
 
     from aot.core.numerics import Bits
     from aot.core.operands import Matrix
@@ -72,6 +76,8 @@ def _random_matrix(shape: EdgeShape, argument: Argument, matrix: Matrix, rng: np
         return np.broadcast_to(draw_scales(rng, (rows, extents[1]), _factor(shape, argument)), extents)
     if argument is Argument.SCALE_D:
         value = _factor_of_sums(shape) if operation.types.scales_sum else SCALE_D
+        if operation.grouping.groups_rows:  # of which each group has another
+            value *= math.exp2(rng.uniform(-1.0, 1.0))
         return encode(dtype, np.full(extents, value, np.float32))
     if shape.content is Content.ALL_BITS:
         dtype = ElementType.FLOAT32
@@ -115,6 +121,15 @@ def _positions(shape: EdgeShape, matrices: Mapping[Argument, Matrix], rng: np.ra
     return found
 
 
+def _rows_of_no_group(operands: Mapping[Argument, Bits]) -> NDArray[np.bool_]:
+    """Say which rows of the atoms of A's factors are no row's of a group: (rows,)."""
+    ends = operands[Argument.OFFSETS].reshape(-1).view(np.int32).tolist()
+    is_free = np.ones(operands[Argument.SCALE_A].shape[1], np.bool_)
+    for group, (start, end) in enumerate(pairwise([0, *ends])):
+        is_free[row_in_atoms(np.arange(start, end), start, group)] = False
+    return is_free
+
+
 def _poison_behind(operands: dict[Argument, Bits], shape: EdgeShape) -> None:
     """Put poison behind the end of the last group: into A's rows and their factors, or into A and B along k.
 
@@ -129,6 +144,8 @@ def _poison_behind(operands: dict[Argument, Bits], shape: EdgeShape) -> None:
     behind = {Argument.A: rows}
     if operation.grouping is Grouping.K_GROUPED:
         behind = dict.fromkeys((Argument.A, Argument.B), (slice(None), slice(None), slice(end, None)))
+    elif operation.types.factors is FactorLayout.ATOMS:
+        operands[Argument.SCALE_A][:, _rows_of_no_group(operands)] = poison(element_of(operation, Argument.SCALE_A))
     elif shape.arrangement.has_scales_of_a or operation.types.factors is FactorLayout.BLOCK:
         behind[Argument.SCALE_A] = rows
     for argument, places in behind.items():

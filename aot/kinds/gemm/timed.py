@@ -9,6 +9,8 @@ import numpy as np
 
 from aot.core.comparison import Check, Comparison
 from aot.core.epilogue import Epilogue
+from aot.core.factor_atoms import row_in_atoms
+from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.numerics import is_bad, unit_roundoff
 from aot.core.operands import Arrangement, operands, plain_arrangement
@@ -91,6 +93,9 @@ class ProductSample:
         if operation.grouping is Grouping.K_GROUPED:
             first_k = self._group * problem.k
         indices = needed(problem, of_a, self.columns, arrangement)
+        if operation.grouping.groups_rows and operation.types.factors is FactorLayout.ATOMS:
+            in_atoms = row_in_atoms(of_a, self._group * problem.m, self._group)
+            indices[Argument.SCALE_A] = (in_atoms, indices[Argument.SCALE_A][1])
         if operation.grouping is Grouping.K_GROUPED:
             indices |= {x: (indices[x][0], indices[x][1] + first_k) for x in (Argument.A, Argument.B)}
         values: dict[Argument, NDArray[np.float64]] = {

@@ -22,32 +22,121 @@ _MODULES = ("cupy", "jax", "jaxlib", "numpy")
 _NUM_BYTES = 1
 
 
-def pack_factors(factors: Any) -> Any:
+def pack_factors(
+    factors: Any, offsets: Any = None, *, groups: int | None = None, index: Any = None, stacked: bool = False
+) -> Any:
     """Put factors into atoms, as the kernels of NVFP4, MXFP4 and MXFP8 take them.
 
         held = aot_gemm.pack_factors(factors)
         y = aot_gemm.linear(x, weight, scale_x=scale_x, scale_w=held)
 
-    `linear` takes factors in rows of blocks too, and does this with each call; of a weight it is done once.
+    `linear` takes factors in rows of blocks too, and does this with each call; of a weight it is done once. So does
+    `grouped_linear` of its weights' factors; those of x, whose atoms begin anew with each group, it takes in atoms:
+
+        scale_x = aot_gemm.pack_factors(factors, offsets)
+        scale_w = aot_gemm.pack_factors(factors_of_weights, stacked=True)
+
+    Nothing of the offsets is read by the host.
 
     Args:
         factors: (rows, blocks), or with more leading dimensions, of 8 bits: float8_e4m3fn, float8_e8m0fnu or uint8. A
             tensor of torch, on any device, or an array of numpy, CuPy or JAX.
+        offsets: of rows in groups (groups,), where each group ends, ascending, as `grouped_linear` has them; beside
+            `groups` also (groups + 1,), the first start in front. Integers, of the same framework and device.
+        groups: how many groups there are; as many as offsets where it is not given.
+        index: of rows in groups (rows,), integers: row i of the groups has the factors of row index[i], or zeros where
+            there is no such row.
+        stacked: whether the first dimension is of groups, each of which begins with an atom: of weights (groups, n,
+            blocks).
 
     Returns:
-        (ceil(rows / 128) * ceil(blocks / 4) * 512,), of the same type, with zeros in what fills the atoms up.
+        (ceil(rows / 128) * ceil(blocks / 4) * 512,), of the same type, with zeros in what fills the atoms up; of a
+        stack as many for each group, one behind the other; and of rows in groups ((ceil(rows / 128) + groups - 1) *
+        ceil(blocks / 4) * 512,), where the factors of group g begin with atom (start of g // 128 + g) of its 128 rows.
 
     Raises:
         DtypeError: it is no such tensor.
-        ShapeError: it has one dimension or none.
+        ShapeError: it has one dimension or none, or offsets are not of so many groups.
+        OperandError: it is a stack beside offsets, or an index or groups are there without offsets.
     """
     library = _library_of("pack_factors", factors)
-    if len(factors.shape) < 2:
+    if len(factors.shape) < 2 + int(stacked):
         raise errors.ShapeError(
-            f"pack_factors: factors have shape {tuple(factors.shape)}; expected (rows, blocks); what has one dimension "
-            "is atoms already"
+            f"pack_factors: factors have shape {tuple(factors.shape)}; expected "
+            f"{'(groups, rows, blocks)' if stacked else '(rows, blocks); what has one dimension is atoms already'}"
         )
-    return atoms_of(library, factors)
+    if offsets is None:
+        if groups is not None or index is not None:
+            raise errors.OperandError(
+                "pack_factors: got groups or an index without offsets; expected where each group ends"
+            )
+        return atoms_of_stack(library, factors) if stacked else atoms_of(library, factors)
+    if stacked:
+        raise errors.OperandError("pack_factors: got stacked=True and offsets; expected one of the two")
+    return atoms_of_groups(library, factors, groups_of(offsets, groups), index)
+
+
+def groups_of(offsets: Any, groups: int | None) -> tuple[Any, Any]:
+    """Return where groups start and end, of offsets that may have the first start in front.
+
+    Raises:
+        ShapeError: offsets are not of so many groups.
+    """
+    count = offsets.shape[0] if len(offsets.shape) == 1 else -1
+    num_groups = count if groups is None else groups
+    if num_groups < 1 or count - num_groups not in (0, 1):
+        raise errors.ShapeError(
+            f"pack_factors: offsets have shape {tuple(offsets.shape)} and groups is {errors.show(groups)}; expected "
+            "(groups,), where each group ends, or (groups + 1,) beside groups, the first start in front"
+        )
+    return offsets[:-1] if count > num_groups else None, offsets[count - num_groups :]
+
+
+def atoms_of_groups(library: Any, factors: Any, groups: tuple[Any, Any], index: Any = None) -> Any:
+    """Put factors (..., blocks) of rows in groups into atoms, which begin anew with each group.
+
+    Args:
+        library: torch, or a module with numpy's functions.
+        factors: of the rows.
+        groups: as `groups_of` returns them.
+        index: of the rows of the groups, which row of factors each is; None where they are the same.
+    """
+    blocks, height = factors.shape[-1], math.prod(factors.shape[:-1])
+    rows = height if index is None else index.shape[0]
+    starts, ends = groups
+    ends = library.clip(ends, 0, rows)
+    if starts is None:
+        starts = library.concatenate((library.zeros_like(ends[:1]), ends[:-1]))
+    starts = library.clip(starts, 0, rows)
+    count = ends.shape[0]
+    device = {"device": factors.device} if library.__name__ == "torch" else {}
+    firsts = starts // _ATOM_ROWS + library.arange(count, dtype=starts.dtype, **device)
+    place = library.arange((-(-rows // _ATOM_ROWS) + count - 1) * _ATOM_ROWS, dtype=starts.dtype, **device)
+    side = {"right": True} if library.__name__ == "torch" else {"side": "right"}
+    group = library.clip(library.searchsorted(firsts, place // _ATOM_ROWS, **side) - 1, 0, count - 1)
+    row = starts[group] + place - firsts[group] * _ATOM_ROWS
+    is_there = (row >= starts[group]) & (row < ends[group])
+    if index is not None:
+        row = index[library.clip(row, 0, max(rows - 1, 0))] if rows else row
+        is_there = is_there & (row >= 0) & (row < height)
+    codes = factors.view(library.uint8).reshape(height, blocks)
+    if height == 0:
+        codes, row = library.zeros((1, blocks), dtype=library.uint8, **device), row * 0
+    found = codes[library.clip(row, 0, max(height - 1, 0))] * is_there[:, None]
+    return atoms_of(library, found).view(factors.dtype)
+
+
+def atoms_of_stack(library: Any, factors: Any) -> Any:
+    """Put factors (groups, ..., blocks) into atoms, those of one group behind those of the other."""
+    groups, blocks = factors.shape[0], factors.shape[-1]
+    rows = math.prod(factors.shape[1:-1])
+    below = -rows % _ATOM_ROWS
+    codes = factors.view(library.uint8).reshape(groups, rows, blocks)
+    if library.__name__ == "torch":
+        whole = library.nn.functional.pad(codes, (0, 0, 0, below))
+    else:
+        whole = library.pad(codes, ((0, 0), (0, below), (0, 0)))
+    return atoms_of(library, whole.reshape(groups * (rows + below), blocks)).view(factors.dtype)
 
 
 def atoms_of(library: Any, factors: Any) -> Any:

@@ -8,7 +8,6 @@ the weight. Products of int8 are summed up exactly where their sums are numbers 
 
 from __future__ import annotations
 
-import ctypes
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -175,6 +174,7 @@ def grouped_linear(
     scale_w: Any = None,
     out: Any = None,
     out_dtype: Any = None,
+    scale_out: Any = None,
     deterministic: bool = False,
     batch_invariant: bool = False,
 ) -> Any:
@@ -184,7 +184,8 @@ def grouped_linear(
     the groups are runs of k, each with a result: the weights' gradient is grouped_linear(gradient.t(), x.t(), offsets).
 
     Args:
-        x: (rows, k) in GPU memory: bfloat16, float16 or float8_e4m3fn. With an index (tokens, k).
+        x: (rows, k) in GPU memory: bfloat16, float16 or float8_e4m3fn, or bytes that hold two e2m1 each. With an index
+            (tokens, k).
         weight: (groups, n, k), or with a gate (groups, 2 n, k): the n rows of the gate and then the n linear ones; (n,
             k), with neither index nor gate nor bias; or a list or tuple of one for each group, of one size and of the
             same strides: nothing is copied, and a CUDA graph holds the addresses that it captured.
@@ -193,13 +194,18 @@ def grouped_linear(
         bias: (groups, n), or with a gate (groups, 2 n), where factors are given.
         index: int32 in GPU memory, (rows,), in any order: row i of the groups is x[index[i]], or zeros of no row of x.
         gate: None, "silu" (SwiGLU) or "gelu_tanh" (GeGLU): activation(gate) * linear of the halves of the weight.
-        interleaved: whether row 2 j of a weight is of the gate and row 2 j + 1 the linear one of column j.
-        scale_x: of float8 rows of x: one float32 factor, (rows,), (rows, 1), or of blocks (rows, ceil(k / 128)).
+        interleaved: whether row 2 j of a weight is of the gate and row 2 j + 1 the linear one of column j. Where
+            factors are of NVFP4 or MXFP8, True.
+        scale_x: of float8 rows of x: one float32 factor, (rows,), (rows, 1), or of blocks (rows, ceil(k / 128)). Of
+            MXFP8 and NVFP4 as `linear` has them, in atoms that begin anew with each group, as `pack_factors` makes them
+            of factors and offsets.
         scale_w: those of the weights: one element, (groups,), or (groups, n); or of blocks (groups, ceil(n / 128),
-            ceil(k / 128)), where rows of a gate are not interleaved.
+            ceil(k / 128)), where rows of a gate are not interleaved. Of MXFP8 and NVFP4 (groups, n, ceil(k / 16)), or
+            the groups' atoms as one run of bytes, and of NVFP4 the weights' own factors, (groups,).
         out: (rows, n), or (groups, rows, n) of runs of k; allocated where it is not given. Rows of no group are not
             written: a new tensor holds anything there.
         out_dtype: as `linear` has it.
+        scale_out: of NVFP4, where `scale_x` and `scale_w` are no pairs, (groups,): x's own factor times each weight's.
         deterministic: as `linear` has it.
         batch_invariant: whether a row's bits must not depend on any group. It costs no time, or is refused.
 
@@ -219,8 +225,9 @@ def grouped_linear(
     are_many = isinstance(weight, (list, tuple))
     weights = weights_of(weight, "grouped_linear", "one (n, k) for each group, one or more") if are_many else None
     first = weight if weights is None else weights[0]
+    scale_x, scale_w, scale_out = split_factors("grouped_linear", scale_x, scale_w, scale_out)
     return _products.grouped_linear(
-        x, first, bias, out, scale_x, scale_w, offsets, index, weights, epilogue, element, flags
+        x, first, bias, out, scale_x, scale_w, scale_out, offsets, index, weights, epilogue, element, flags
     )
 
 
@@ -356,6 +363,7 @@ def preload(device: int = -1) -> None:
     from ._check import check  # here, since an import of the package does not need it
 
     check()
-    _library.check(_library.library().aot_gemm_preload(ctypes.c_int32(device)))
+    for library in _library.libraries():
+        library.preload(device)
     _library.binding()
     from . import _request, _row_request  # noqa: F401 - what a call that is refused or copied needs

@@ -8,6 +8,7 @@ from . import _extras, _library, errors
 from ._catalogue import BLOCK_FORMATS, CATALOGUE, Row
 from ._dtypes import dtype_name
 from ._enumerations import EPILOGUES, WEIGHT_FORMATS
+from ._library import Library
 from ._weight_format import format_named
 
 _GATES = {"swiglu": "silu", "geglu": "gelu_tanh"}
@@ -184,18 +185,19 @@ def _serving(request: Request) -> list[Row]:
 
 
 def _is_there(call: str) -> bool:
-    number: int = _library.library().aot_gemm_operation(call.encode())
-    return number > 0
+    return any(x.has(call) for x in _library.libraries())
 
 
-def find(request: Request) -> str:
-    """Return the tag of the operation that this wheel computes a product by.
+def find(request: Request) -> list[tuple[Library, str]]:
+    """Return the libraries that may compute a product, in the order in which they are asked, and by which operation.
 
     Raises:
         DtypeError: there is no product of the element types.
         UnsupportedError: there is no such operation, or this wheel has no kernels for it.
     """
-    return next((x.call for x in _serving(request) if _is_there(x.call)), None) or refuse(request)
+    calls = [x.call for x in _serving(request)]
+    found = ((library, next(filter(library.has, calls), None)) for library in _library.libraries())
+    return [(library, call) for library, call in found if call is not None] or refuse(request)
 
 
 def refuse(request: Request) -> NoReturn:
@@ -243,7 +245,7 @@ def _nearest(request: Request, here: list[Row]) -> str:
     possible = [(row, left) for row, left in steps if left is not None]
     if not possible:
         return "none of them comes near"
-    row, left = min(possible, key=lambda x: len(x[1]))
+    row, left = min(possible, key=lambda x: (len(x[1]), _types(x[0])[:2] != (request.a, request.b)))
     return f"the nearest that it has is {row.call}: {', and '.join(left)}"
 
 
@@ -280,8 +282,10 @@ def _adds_more(request: Request, row: Row) -> bool:
 
 
 def _steps_left(request: Request, row: Row) -> list[str]:
-    """Say which steps of an epilogue an operation leaves to the caller."""
+    """Say which steps an operation leaves to the caller: gathering rows, and those of an epilogue."""
     left = []
+    if (request.grouping, row.grouping) == ("gathered", "grouped"):
+        left += ["give the rows that the index names, and no index"]
     if request.bias and row.has_bias == 0:
         left += ["add the bias to its result"]
     if request.epilogue != row.epilogue and request.epilogue in _GATES:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from ._manifest import manifest
 from ._plan_groups import Shape
+
+_NARROW_BITS = 8
+"""Of a factor in atoms; those of float32 are of squares of B."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,8 @@ class Rates:
         """Return the least times by the rate of the tensor cores, and by that of device memory."""
         rows, block = self.bits["parts"] * n, self.bits["factor_block"]
         of_a = m * self.bits["factors_of_a"]
-        factors = (of_a + -(-rows // block)) * -(-k // block) if block else of_a + rows
+        is_narrow = self.bits["factor"] == _NARROW_BITS  # of B a row has its own then, where others serve a square
+        factors = (of_a + (rows if is_narrow else -(-rows // block))) * -(-k // block) if block else of_a + rows
         groups = rows * (k // self.bits["group"]) if self.bits["group"] else 0
         elements = {"a": m * k, "b": rows * k, "d": m * n, "bias": rows, "residual": m * n, "factor": factors}
         elements["group_bits"] = groups
@@ -33,7 +37,7 @@ class Rates:
         return batch * max(self.least_us(*shape).values())
 
 
-def rates_of(table: int, call: str) -> Rates:
-    """Return the rates of an operation by a table's target."""
-    values = manifest()["tables"][table]
-    return Rates(values["peak_flops_per_s"][call], values["bandwidth_bytes_per_s"], manifest()["element_bits"][call])
+def rates_of(manifest: dict[str, Any], table: int, call: str) -> Rates:
+    """Return the rates of an operation by the target of a manifest's table."""
+    values = manifest["tables"][table]
+    return Rates(values["peak_flops_per_s"][call], values["bandwidth_bytes_per_s"], manifest["element_bits"][call])

@@ -21,6 +21,8 @@ _GPU_DEVICES = (2, 13)
 """kDLCUDA and kDLCUDAManaged of dlpack.h."""
 
 
+ONLY_TUNED = False
+"""Whether the library answers for tuned sizes alone: of one of several packs `_in_turn.passing_on` says so."""
 _DEFAULTS = {"epilogue": 0, "element": -1, "flags": 0, "rotary_dim": -1, "eps": 0.0, "weight_offset": 0.0}
 """What a field that is no tensor says where there is nothing to say."""
 
@@ -212,11 +214,11 @@ def compact(product: str, tensor: Any) -> Any:  # noqa: ARG001
     return framework_of(tensor).compact(tensor)
 
 
-def pack_factors(product: str, factors: Any) -> Any:  # noqa: ARG001
-    """Put factors that lie in rows of blocks into the atoms that kernels take."""
+def pack_factors(product: str, factors: Any) -> Any:
+    """Put factors that lie in rows of blocks into the atoms that kernels take: of groups, those of the weights."""
     from . import _factors  # here, since most calls have none
 
-    return _factors.pack_factors(factors)
+    return _factors.pack_factors(factors, **({"stacked": True} if product == "grouped_linear" else {}))
 
 
 def examine(kind: type) -> bool:

@@ -34,8 +34,38 @@ _BITS = 4
 _PER_BYTE = 2
 
 
-def quantize(x: Any, dtype: str, *, scale: Any = None) -> tuple[Any, Any]:
+def quantize(
+    x: Any, dtype: str, *, scale: Any = None, offsets: Any = None, index: Any = None, groups: int | None = None
+) -> tuple[Any, Any]:
     """Round a tensor (..., k) to elements and factors of a format; `aot_gemm.torch.quantize` says how."""
+    values, factors = _quantized(x, dtype, scale)
+    if offsets is None:
+        if index is not None or groups is not None:
+            raise errors.OperandError(
+                "quantize: got an index or groups without offsets; expected where each group ends"
+            )
+        return values, factors
+    return _in_groups(values, factors, _factors.groups_of(offsets, groups), index)
+
+
+def _in_groups(values: Any, scale: Any, groups: tuple[Any, Any], index: Any) -> tuple[Any, Any]:
+    """Return elements and factors in atoms, as `_quantized` does, of rows in groups; gathered by an index."""
+    if values.ndim != 2:
+        raise errors.ShapeError(f"quantize: x has {values.ndim} dimensions beside offsets; expected (rows, k)")
+    atoms, *own = scale if isinstance(scale, tuple) else (scale,)
+    rows, k = values.shape[0], values.shape[1] * (_PER_BYTE if values.dtype == torch.uint8 else 1)
+    plain = _factors.rows_of(torch, atoms, rows, -(-k // _format_of(values, atoms).block))
+    placed = _factors.atoms_of_groups(torch, plain, groups, index)
+    if index is not None:
+        is_there = (index >= 0) & (index < rows)
+        codes = values.view(torch.uint8)
+        codes = codes if rows else codes.new_zeros(1, codes.shape[1])
+        values = (codes[index.clip(0, max(rows - 1, 0))] * is_there[:, None]).view(values.dtype)
+    return values, (placed, *own) if own else placed
+
+
+def _quantized(x: Any, dtype: str, scale: Any) -> tuple[Any, Any]:
+    """Round a tensor (..., k) to elements and factors of a format."""
     name, form = dtype, BLOCK_FORMATS[dtype]
     _check(x, name, form)
     held = x.detach().reshape(math.prod(x.shape[:-1]), x.shape[-1])

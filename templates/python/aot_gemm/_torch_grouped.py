@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from . import _operations, errors
-from ._extras import weights_of
+from ._extras import split_factors, weights_of
 from ._request import Request, find
 from ._torch_operators import LIBRARY, MODES, NAMESPACE, RECORDED, refuse_out
 from ._torch_products import dispatch
@@ -18,9 +18,10 @@ LISTED = "grouped_linear_weights"
 """The operator whose weights are a tensor for each group."""
 _ARGUMENTS = (
     "Tensor x, Tensor weight, Tensor offsets, Tensor? bias=None, Tensor? index=None, Tensor? scale_x=None, "
-    f"Tensor? scale_w=None, *, str? gate=None, bool interleaved=False, ScalarType? out_dtype=None, {MODES}"
+    "Tensor? scale_w=None, Tensor? scale_out=None, *, str? gate=None, bool interleaved=False, "
+    f"ScalarType? out_dtype=None, {MODES}"
 )
-_TENSORS = ("x", "weight", "offsets", "bias", "index", "scale_x", "scale_w")
+_TENSORS = ("x", "weight", "offsets", "bias", "index", "scale_x", "scale_w", "scale_out")
 """The tensors by position."""
 _REQUEST = Request("grouped_linear", "", "", "", "none", "float32", "none", "kgrouped", *[False] * 4)
 """The gradient of weights, but for its element types."""
@@ -41,9 +42,10 @@ def _kernel(
     index: Any = None,
     scale_x: Any = None,
     scale_w: Any = None,
+    scale_out: Any = None,
     **options: Any,
 ) -> Any:
-    tensors = {"index": index, "scale_x": scale_x, "scale_w": scale_w}
+    tensors = {"index": index, "scale_x": scale_x, "scale_w": scale_w, "scale_out": scale_out}
     weight = weight if isinstance(weight, list) else promised(weight)
     return _operations.grouped_linear(x, weight, offsets, bias, **tensors, **options)
 
@@ -162,6 +164,7 @@ def grouped_linear(
     index: Any = None,
     scale_x: Any = None,
     scale_w: Any = None,
+    scale_out: Any = None,
     out: Any = None,
     **options: Any,
 ) -> Any:
@@ -173,12 +176,12 @@ def grouped_linear(
     the weights. A row that is in no group has a gradient of zeros. Weights of a list have a gradient each, which are
     one stack in memory.
     """
-    tensors = {"index": index, "scale_x": scale_x, "scale_w": scale_w}
+    scales = split_factors("grouped_linear", scale_x, scale_w, scale_out)
     name = LISTED if isinstance(weight, (list, tuple)) else "grouped_linear"
-    return dispatch(name, _direct, (x, weight, offsets, bias, *tensors.values()), out, options)
+    return dispatch(name, _direct, (x, weight, offsets, bias, index, *scales), out, options)
 
 
 def _direct(*operands: Any, out: Any, **options: Any) -> Any:
-    x, weight, offsets, bias, index, scale_x, scale_w = operands
-    tensors = {"index": index, "scale_x": scale_x, "scale_w": scale_w}
+    x, weight, offsets, bias, *others = operands
+    tensors = dict(zip(_TENSORS[4:], others, strict=True))
     return _operations.grouped_linear(x, weight, offsets, bias, out=out, **tensors, **options)

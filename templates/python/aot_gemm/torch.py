@@ -126,16 +126,19 @@ def quantize(x: Any, *arguments: Any, **options: Any) -> Any:
     `quantize(x, dtype=torch.float8_e4m3fn, granularity="row", *, scale=None, out=None, scale_out=None)` is the
     package's `quantize`, as `rms_norm` is here.
 
-    `quantize(x, dtype, *, scale=None)` of "nvfp4", "mxfp4" or "mxfp8" rounds a tensor (..., k) of bfloat16, float16
-    or float32, on any device: by the wheel's kernel where it has one, as of bfloat16 to "nvfp4" in GPU memory with
-    `bf16_nvfp4_quantize`, else by torch's own functions in float32, to the same bits. It returns what `linear`
-    takes as x and scale_x, or as weight and scale_w: the elements, (..., k / 2) bytes of uint8 that hold two e2m1
-    each, or of "mxfp8" float8_e4m3fn; and the factors in atoms, of "nvfp4" in a pair with the tensor's own. Of
-    "nvfp4" the own factor is the largest magnitude over 6 * 448, or `scale`, a float32 tensor of one element, where
-    it is given; and each 16 elements along k have the nearest e4m3 to their largest magnitude over 6 and over the
-    own factor, between 2^-9 and 448. Of the others each 32 have the least power of two by which none is more than
-    the elements' largest number. What is not finite makes its block NaN, and of "nvfp4" all. No gradient is
-    recorded. `dequantize` gives back what they stand for.
+    `quantize(x, dtype, *, scale=None, offsets=None, index=None, groups=None)` of "nvfp4", "mxfp4" or "mxfp8" rounds
+    a tensor (..., k) of bfloat16, float16 or float32, on any device: by the wheel's kernel where it has one, as of
+    bfloat16 to "nvfp4" in GPU memory with `bf16_nvfp4_quantize`, else by torch's own functions in float32, to the
+    same bits. It returns what `linear` takes as x and scale_x, or as weight and scale_w: the elements, (..., k / 2)
+    bytes of uint8 that hold two e2m1 each, or of "mxfp8" float8_e4m3fn; and the factors in atoms, of "nvfp4" in a
+    pair with the tensor's own. Of "nvfp4" the own factor is the largest magnitude over 6 * 448, or `scale`, a
+    float32 tensor of one element, where it is given; and each 16 elements along k have the nearest e4m3 to their
+    largest magnitude over 6 and over the own factor, between 2^-9 and 448. Of the others each 32 have the least
+    power of two by which none is more than the elements' largest number. What is not finite makes its block NaN,
+    and of "nvfp4" all. No gradient is recorded. `dequantize` gives back what they stand for. With offsets, which
+    end groups of rows (rows, k), the factors are in the atoms that `grouped_linear` takes, as `pack_factors` puts
+    them there; with an index the elements are those of the rows that it names, which are rounded once however often
+    they are named.
 
     Args:
         x: an nn.Module, or a tensor (..., cols).

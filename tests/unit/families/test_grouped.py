@@ -25,6 +25,9 @@ BLOCK_SWIGLU = Operation.E4M3_BF16_BLOCK_KK_GROUPED_SWIGLU
 SM90 = named("sm90_grouped_128x128_c1x1_pingpong", "h200")
 SM100 = named("sm100_grouped_128x128_c1x1_clc", "thor")
 SCALED = named("sm90_grouped_block_scale_128x128_c1x1_cooperative", "h200")
+NVFP4, NVFP4_SWIGLU = Operation.NVFP4_BF16_KK_GROUPED, Operation.NVFP4_BF16_KK_GROUPED_SWIGLU
+MXFP8 = Operation.MXFP8_BF16_KK_GROUPED
+IN_ATOMS = named("sm100_grouped_block_scale_128x128_c1x1_clc", "thor")
 WITH_OFFSETS = [x for x in Operation if x.grouping.has_offsets]
 
 
@@ -38,6 +41,9 @@ WITH_OFFSETS = [x for x in Operation if x.grouping.has_offsets]
         ("sm90_grouped_block_scale_128x128_c1x1_cooperative", "h200", BLOCK, 229376, 6, 384, 0),
         ("sm100_grouped_128x256_c2x1_clc_2cta", "thor", GROUPED, 229376, 8, 256, 256),
         ("sm100_grouped_64x128_c1x1_clc", "thor", Operation.E4M3_BF16_KK_GATHERED, 231424, 8, 384, 128),
+        ("sm100_grouped_block_scale_128x64_c1x1_static", "thor", NVFP4, 225280, 7, 256, 512),
+        ("sm100_grouped_block_scale_256x128_c2x1_clc_2cta", "thor", NVFP4_SWIGLU, 230400, 7, 256, 512),
+        ("sm100_grouped_block_scale_128x192_c1x1_clc", "thor", MXFP8, 229376, 5, 256, 512),
     ],
 )
 def test_resources_are_those_of_the_compiled_kernels(
@@ -120,12 +126,45 @@ def test_resources_are_those_of_the_compiled_kernels(
             "grouped rows are the kernel's rows; take no swap",
         ),
         (SM100, "h200", GROUPED, {}, Reason.FEATURE, None),
+        (SM100, "thor", NVFP4, {}, Reason.TYPES, None),
+        (IN_ATOMS, "thor", GROUPED, {}, Reason.TYPES, None),
+        (IN_ATOMS, "thor", Operation.NVFP4_BF16_KK, {}, Reason.GROUPING, None),
+        (
+            IN_ATOMS,
+            "thor",
+            NVFP4,
+            {"swap_ab": True},
+            Reason.COMBINATION,
+            "grouped rows are the kernel's rows; take no swap",
+        ),
+        (
+            IN_ATOMS,
+            "thor",
+            MXFP8,
+            {"tile_n": 256},
+            Reason.TILE,
+            (
+                "accumulators of 256 columns share tensor memory with the factors, and a kernel of that kind hangs; "
+                "take tile_n 64, 128, 192"
+            ),
+        ),
     ],
 )
 def test_what_a_kernel_of_groups_cannot_do_is_refused(candidate, target, operation, change, why, message):
     found = reason(changed(candidate, **change), target, operation)
     assert found[0] is why
     assert message is None or found[1] == message
+
+
+FAST = {
+    ("h200", "none"): "sm90_grouped",
+    ("h200", "vector"): "sm90_grouped",
+    ("h200", "block"): "sm90_grouped_block_scale",
+    ("thor", "none"): "sm100_grouped",
+    ("thor", "vector"): "sm100_grouped",
+    ("thor", "atoms"): "sm100_grouped_block_scale",
+}
+"""The family beside the fallback, by target and how factors lie."""
 
 
 @pytest.mark.parametrize("operation", WITH_OFFSETS, ids=lambda x: x.tag)
@@ -142,21 +181,23 @@ def test_every_operation_has_a_fallback_and_what_is_rejected_says_why(operation,
             else:
                 assert isinstance(verdict, Rejected)
                 assert verdict.message
+    if not set(operation.needs) <= set(target.features):
+        assert not legal
+        return
     assert "simt" in legal
-    is_blocked = operation.types.scaling == "block"
-    fast = {"h200": "sm90_grouped_block_scale" if is_blocked else "sm90_grouped", "thor": "sm100_grouped"}[target.name]
-    assert (fast in legal) != (is_blocked and target is THOR)
+    fast = FAST.get((target.name, operation.types.scaling))
+    assert legal - {"simt"} == (set() if fast is None else {fast})
 
 
 def test_no_other_family_builds_groups():
     offering = {x.name for x in (*families_for(H200), *families_for(THOR)) if Grouping.GROUPED in x.groupings}
-    assert offering == {"simt", "sm90_grouped", "sm90_grouped_block_scale", "sm100_grouped"}
+    assert offering == {"simt", *FAST.values()}
 
 
 def test_groups_need_no_workspace_and_kernels_of_them_take_all_shapes():
-    for candidate in (SM90, SM100, SCALED):
+    for candidate in (SM90, SM100, SCALED, IN_ATOMS):
         assert family_of(candidate).workspace(candidate) == Workspace()
-    assert [family_of(x).multiples(x) for x in (SM90, SM100, SCALED)] == [(1, 1)] * 3
+        assert family_of(candidate).multiples(candidate) == (1, 1)
 
 
 def parameters(function):
@@ -191,3 +232,9 @@ def test_quack_finds_the_b_of_a_group_by_an_index_alone():
         uses = re.findall(r"mB_nkl\b(?!:)", inspect.getsource(gemm.kernel))
         in_extents = re.findall(r"cute\.size\(mB_nkl, mode=", inspect.getsource(gemm.kernel))
         assert len(uses) == len(in_extents) + 1
+
+
+def test_quack_finds_the_factors_of_a_groups_rows_where_the_toolchain_puts_them():
+    source = inspect.getsource(VarlenManager.offset_batch_SFA)
+    assert "offset_tile = params.cu_seqlens_m[batch_idx] // tile + batch_idx" in source
+    assert "tile = 128" in source
