@@ -18,10 +18,13 @@ import argparse
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import venv
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,8 @@ from aot.core.whole_file import write_whole
 ROOT = Path(__file__).parents[2]
 TOLERANCE = 1.25
 """How many times torch's error a product's may be. An assumption: both round a sum once, in orders of their own."""
+BATCHES, CALLS = 30, 100
+"""Of calls that are timed on the host."""
 FEW, MODEL = (4096, 4096), (4096, 11008)
 PRODUCTS = (
     *((f"linear m {m} n {n} k {k}", "linear", "bfloat16", m, n, k) for n, k in (FEW, MODEL) for m in (1, 16, 64, 300)),
@@ -54,6 +59,8 @@ class Product:
     error: float = 0.0
     """The root of the mean square error against float64, over that of the result."""
     torch_error: float = 0.0
+    host_us: float = 0.0
+    """Median wall-clock time of one enqueued call."""
     refused: str = ""
     """The class and text of the error where it was not computed."""
 
@@ -79,6 +86,20 @@ def _error(found: Any, exact: Any) -> float:
     return float(torch.linalg.vector_norm(found.double() - exact) / torch.linalg.vector_norm(exact))
 
 
+def _host_us(call: Callable[[], Any]) -> float:
+    """Return the median time that one call takes the host, over batches that the GPU's queue holds."""
+    import torch
+
+    times = []
+    for _ in range(BATCHES):
+        torch.cuda.synchronize()
+        start = time.perf_counter_ns()
+        for _ in range(CALLS):
+            call()
+        times.append((time.perf_counter_ns() - start) / CALLS / 1000)
+    return statistics.median(times)
+
+
 def compute(name: str, call: str, dtype: str, m: int, n: int, k: int) -> Product:
     """Compute a product by the package and by torch, both on the GPU."""
     import aot_gemm  # type: ignore[import-not-found]  # of the environment, which is not this one
@@ -102,8 +123,13 @@ def compute(name: str, call: str, dtype: str, m: int, n: int, k: int) -> Product
         plan = aot_gemm.plan(m, n, k, dtype, **options)
     except aot_gemm.AotGemmError as error:
         return Product(name, refused=f"{type(error).__name__}: {error}")
-    pack = getattr(plan, "pack", None) or aot_gemm.info().package
-    return Product(name, pack, plan.kernel, _error(found, exact), _error(by_torch, exact))
+    out, fixed = torch.empty_like(found), weight.t().contiguous()
+    calls = {
+        "matmul": lambda: aot_gemm.matmul(x, fixed, out=out),
+        "bias": lambda: aot_gemm.linear(x, weight, bias, out=out),
+        "linear": lambda: aot_gemm.linear(x, weight, out=out),
+    }
+    return Product(name, plan.pack, plan.kernel, _error(found, exact), _error(by_torch, exact), _host_us(calls[call]))
 
 
 def in_environment(python: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -180,7 +206,11 @@ def summary(found: dict[str, Any]) -> str:
         lines.append(" + ".join(environment["packages"]))
         for values in environment["products"]:
             x = Product(**values)
-            what = x.refused[:110] if x.refused else f"{x.pack:20} {x.error:.2e} (torch {x.torch_error:.2e}) {x.kernel}"
+            what = (
+                x.refused[:110]
+                if x.refused
+                else f"{x.pack:20} {x.error:.2e} (torch {x.torch_error:.2e}) {x.host_us:5.1f} us {x.kernel}"
+            )
             lines.append(f"  {'' if x.is_right else 'WRONG '}{x.name:42} {what}")
     lines += [f"pip refuses {name}: {text.strip()[:160]}" for name, text in found["refused_by_pip"].items()]
     return "\n".join(lines)

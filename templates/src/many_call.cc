@@ -38,7 +38,7 @@ class ManyCall : private Reader {
       return refused_null();
     }
     if (read_left() != 0 || compact_left() != 0 || read_parts(weights, biases, outs) != 0) return nullptr;
-    if (state_problem() != 0) return refused_null();
+    if (state_problem() != 0 || check_answered(state_, problems_) != 0) return refused_null();
     return ask_for_repeatability() == 0 && launch(problems_) == 0 && release_all() == 0 ? give_none() : nullptr;
   }
 
