@@ -384,9 +384,8 @@ def main() -> int:
             now, launches = time.monotonic(), sum(x.launches for x in entries)
             if now - reported > REPORT_S:
                 reported = now
-                print(
-                    f"{now - started:.0f} s: {launches:,} launches, pass {num_passes + 1}; last {hand[0]}", flush=True
-                )
+                passed = f"{now - started:.0f} s: {launches:,} launches, pass {num_passes + 1}"
+                print(f"{passed}; last {hand[0]}", flush=True)
             is_over = now - started > options.seconds or (num_passes > 0 and launches >= options.launches)
             if is_over:
                 break

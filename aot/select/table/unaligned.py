@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING
 
+from aot.core.alignment import has_unaligned_sections, unaligned_loads
 from aot.core.candidate import KernelKey
 from aot.core.dispatch import LOADS, DispatchTable
 from aot.core.errors import SelectionError
 from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
-from aot.core.operands import has_unaligned_sections, unaligned_loads
 from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
 from aot.select.join import named_kernels, renumbered

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
+from aot.core.alignment import is_aligned
 from aot.core.element import ElementType
 from aot.core.errors import VerificationError
 from aot.core.grouping import Grouping
 from aot.core.numerics import decode, encode
-from aot.core.operands import is_aligned, plain_arrangement
+from aot.core.operands import plain_arrangement
 from aot.core.operation import Operation
 from aot.core.signature import Argument
 from aot.core.weight_format import PackedLayout
