@@ -21,6 +21,11 @@ struct ElementType {
 // Counts the blocks of an extent, of any size, that have a factor each.
 inline int64_t num_blocks(int64_t extent) { return extent / kScaleBlock + (extent % kScaleBlock != 0); }
 
+// Multiplies two counts. Of a product that no memory holds it gives the lowest 64 bits.
+constexpr int64_t times(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+}
+
 // Elements of 4 bits: a row has whole 16 bytes of them where a kernel other than the fallback takes it.
 constexpr int64_t kPackedRunBytes = 16;
 
@@ -52,9 +57,9 @@ struct PackedFormat {
   constexpr bool is_packed() const { return format != WeightFormat::kNone; }
   // Elements along k that k is a multiple of.
   constexpr int64_t quantum() const { return kWeightQuanta[static_cast<int32_t>(format)]; }
-  constexpr int64_t num_rows(int64_t n) const { return (n + kWeightRows - 1) / kWeightRows; }
+  constexpr int64_t num_rows(int64_t n) const { return n / kWeightRows + (n % kWeightRows != 0); }
   constexpr int64_t row_bytes(int64_t k) const {
-    return (k + kWeightBlock - 1) / kWeightBlock * kWeightBlockBytes[static_cast<int32_t>(format)];
+    return times(k / kWeightBlock + (k % kWeightBlock != 0), kWeightBlockBytes[static_cast<int32_t>(format)]);
   }
 };
 
@@ -137,10 +142,10 @@ constexpr int64_t bytes_of(Element element) { return bits_in(element) / 8; }
 // Says whether elements share bytes.
 constexpr bool is_packed(Element element) { return bits_in(element) < 8; }
 
-// Gives the bytes of elements that fill whole ones. Of a count that no memory holds it gives its lowest 64 bits.
+// Gives the bytes of elements that fill whole ones, as `times` does.
 constexpr int64_t size_of(Element element, int64_t count) {
   if (is_packed(element)) return count / (8 / bits_in(element));
-  return static_cast<int64_t>(static_cast<uint64_t>(count) * static_cast<uint64_t>(bytes_of(element)));
+  return times(count, bytes_of(element));
 }
 
 // The C API's number of an operation: far from the small numbers that a struct may hold by mistake.

@@ -8,6 +8,7 @@ the weight. Products of int8 are summed up exactly where their sums are numbers 
 
 from __future__ import annotations
 
+import operator
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -243,7 +244,14 @@ def linear_many(x: Any, weights: Sequence[Any], biases: Sequence[Any], *, out: S
     Raises:
         AotGemmError: one of its classes, as of `linear`.
     """
-    _products.linear_many(x, tuple(weights), tuple(biases), tuple(out))
+    try:
+        lists = tuple(weights), tuple(biases), tuple(out)
+    except TypeError:
+        kinds = ", ".join(type(each).__name__ for each in (weights, biases, out))
+        raise errors.OperandError(
+            f"linear_many: weights, biases and out are {kinds}; expected a list or tuple each; put one tensor into one"
+        ) from None
+    _products.linear_many(x, *lists)
 
 
 def packed_linear(
@@ -287,10 +295,19 @@ def packed_linear(
     if weight_format not in WEIGHT_FORMATS[1:]:
         asked, known = errors.show(weight_format), ", ".join(WEIGHT_FORMATS[1:])
         raise errors.UnsupportedError(f"packed_linear: weight_format is {asked}; expected one of {known}")
+    try:
+        count = operator.index(columns)
+    except TypeError:
+        count = -1
+    if not 0 <= count < 2**31:
+        raise errors.ShapeError(
+            f"packed_linear: columns is {errors.show(columns)}; expected the rows of the weight that was packed, an "
+            "integer from 0 to 2147483647"
+        )
     element = -1 if out_dtype is None else dtype_number("packed_linear: out_dtype", out_dtype)
     flags = mode_flags(deterministic=deterministic, batch_invariant=batch_invariant)
     number = WEIGHT_FORMATS.index(weight_format)
-    return _products.packed_linear(x, weight, bias, out, scale_w, element, flags, number, columns)
+    return _products.packed_linear(x, weight, bias, out, scale_w, element, flags, number, count)
 
 
 def matmul(a: Any, b: Any, *, out: Any = None, deterministic: bool = False, batch_invariant: bool = False) -> Any:
