@@ -15,7 +15,7 @@ from cutlass import Constexpr, Float32, Int32, Int64, Uint8, const_expr, cute, r
 
 from aot.core.element import ElementType
 from aot.core.factor_atoms import ATOM_BYTES, byte_in_atom
-from aot.core.formats import ATOM_COLUMNS, ATOM_ROWS
+from aot.core.weight_format import ATOM_COLUMNS, ATOM_ROWS
 from aot.families.rows._factor_codes import e2m1_code, mx_factor, nvfp4_factor
 from aot.families.rows._memory import maximum
 from aot.families.rows._quotient import divide, in_float32
