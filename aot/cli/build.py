@@ -54,7 +54,7 @@ from aot.core.target import Target, load_target
 from aot.core.whole_file import check_folder
 from aot.kinds.named_operations import DEFAULT_PRESET, HELP, all_named_operations, with_epilogues
 from aot.package.distribution import check_name, check_version
-from aot.package.pack import pack_name
+from aot.package.pack import ANSWERS, pack_name
 from aot.package.states import states_text
 from aot.package.wheel import DEFAULT_PACKAGE, BuiltWheel, TableSource, check_one_host, make_wheel, toolchain_version
 from aot.select import pipeline
@@ -283,6 +283,11 @@ class _Build(Command):
     default=None,
     help="Name of the pack's distribution, with --pack; by default the package's and the architecture.",
 )
+@click.option(
+    "--pack-answers",
+    type=click.Choice(ANSWERS),
+    help="What the pack answers for beside others: all that it has kernels for, or tuned sizes of its table alone.",
+)
 @click.option("--package", default=DEFAULT_PACKAGE, show_default=True, help="Name of the distribution.")
 @click.option("--version", "package_version", default=None, help="Version of the wheel; by default this toolchain's.")
 @click.option("--dist", type=OUTPUT_FOLDER, default=None, show_default="dist", help="Folder to put the wheel into.")
@@ -304,8 +309,9 @@ def build(context: click.Context, /, **values: Any) -> None:
     The wheel's version ends with what its tables are: predicted or measured, and a hash of the selections.
     """
     package, number = check_name(values["package"]), values["package_version"] or toolchain_version()
-    if values["pack_name"] and not values["pack"]:
-        raise click.UsageError("--pack-name means nothing without --pack; give --pack too")
+    for name in ("pack_name", "pack_answers"):
+        if values[name] and not values["pack"]:
+            raise click.UsageError(f"--{name.replace('_', '-')} means nothing without --pack; give --pack too")
     check_version(number)
     dist = values["dist"] or check_folder(Path("dist"))
     wanted = _wanted(values, is_target_given=is_given(context, "target"))
@@ -319,6 +325,7 @@ def build(context: click.Context, /, **values: Any) -> None:
         wheel_version=number,
         batch_invariant=values["batch_invariant"],
         pack=_pack_of(values, package, wanted[0].target) if values["pack"] else None,
+        pack_answers=values["pack_answers"] or ANSWERS[0],
     )
     coverages = {source.target.name: coverage for source, coverage in found}
     show(lambda: built_facts(built, coverages), lambda: said(built, coverages))

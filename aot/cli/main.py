@@ -35,7 +35,7 @@ COMMANDS = {
     "diff": ("aot.cli.select:diff", "Compare what two selections dispatch."),
     "doctor": ("aot.cli.doctor:doctor", "Say what this machine can do, and the next command."),
     "emulate": ("aot.cli.emulate:emulate", "Execute kernels without a GPU, and look for races."),
-    "explain": ("aot.cli.select:explain", "Say which kernel a problem gets, and why."),
+    "explain": ("aot.cli.explain:explain", "Say which kernel a problem gets, and why."),
     "import": ("aot.cli.importing:import_command", "Merge results of measuring into a record."),
     "pack": ("aot.cli.pack:pack_command", "Write a checkpoint in the layout of packed weights."),
     "release": ("aot.cli.release:release", "Build wheels with bills, licences, provenance, checksums."),

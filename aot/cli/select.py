@@ -11,7 +11,6 @@ import click
 from aot.cli import selection_tables
 from aot.cli.options import (
     ANY_OPERATIONS_TYPE,
-    ASKED_OPERATIONS,
     CROSSED_OPERATIONS,
     EPILOGUES,
     OPERATIONS_AXIS,
@@ -24,7 +23,6 @@ from aot.cli.options import (
     Axis,
     Command,
     FiniteFloat,
-    asked_operation,
     calibration_option,
     is_given,
     kernels_option,
@@ -33,21 +31,15 @@ from aot.cli.options import (
 )
 from aot.cli.output import JSON, show, tell
 from aot.cli.request import Request, select
-from aot.cli.selection import MODES, PREDICTED, selection_of, told_mode, told_options
-from aot.compile.workplace import ARTIFACTS
-from aot.core.constraints import MAX_EXTENT
+from aot.cli.selection import PREDICTED
 from aot.core.epilogue import Epilogue
-from aot.core.problem import Problem
 from aot.core.progress import waiting
 from aot.core.target import Target, load_target
 from aot.core.whole_file import check_output
 from aot.kinds.named_operations import HELP, NamedOperations
-from aot.package.tried import tried
 from aot.select import pipeline
-from aot.select.coverage import coverage
 from aot.select.portfolio.objective import NAMED_WEIGHT, SelectionLimits
 from aot.select.score import gate
-from aot.select.score.explain import explained
 from aot.select.selection import Selection, write_selection
 
 if TYPE_CHECKING:
@@ -298,31 +290,3 @@ def diff(old: Path, new: Path, records: tuple[Path, ...], num_shown: int, as_jso
     with waiting("compare what two selections dispatch") as at:
         found = pipeline.compare_selections(old, new, records, RECORDS, at)
     show(lambda: vars(found), lambda: selection_tables.difference_table(found, num_shown))
-
-
-@click.command(cls=Command, axes=(Axis(MODES, told_mode), OPERATIONS_AXIS))
-@options(TARGET, ASKED_OPERATIONS)
-@told_options("Explain what the cost model selects for --shapes.")
-@click.argument("m", type=click.IntRange(1, MAX_EXTENT))
-@click.argument("n", type=click.IntRange(1, MAX_EXTENT))
-@click.argument("k", type=click.IntRange(1, MAX_EXTENT))
-@JSON
-@click.pass_context
-def explain(context: click.Context, /, **values: Any) -> None:
-    """Say which kernel an M by N by K problem gets, and why.
-
-    From which bucket, at what time, what came second, how much of the roofline is achieved, and what there is
-    against bigger tiles. Without --selection, explains the last selection made here, or else what `aot build` ships.
-    """
-    problem = Problem(asked_operation(values), values["m"], values["n"], values["k"])
-    chosen = selection_of(context, told_mode(values))
-    with waiting("read the times behind the selection"):
-        timed = pipeline.times_behind(chosen, values["record"], RECORDS)
-    found = explained(chosen, problem, load_target(chosen.target), timed)
-    covered = coverage(chosen.table, chosen.kernels, [problem])
-    key = next(x for x in chosen.kernels if x.name == found.kernel)
-    state = tried(key, chosen, timed, load_target(chosen.target), ARTIFACTS)
-    show(
-        lambda: {**vars(found), "state": state.state, "coverage": covered},
-        lambda: f"{found.text}\n  state      {state.text}\n{covered.text}",
-    )

@@ -6,56 +6,17 @@ torch.nn.Linear holds a weight. One launch may compute several such products: a 
 
 from __future__ import annotations
 
-from enum import Enum
 from functools import cached_property
 from itertools import product
-from typing import TYPE_CHECKING
 
 from aot.core import types as t
-from aot.core.constraints import Word
-from aot.core.element import BYTE_BITS, ElementType
-from aot.core.epilogue import ACTIVATIONS, GATES, Epilogue, Step
-from aot.core.formats import FactorLayout, Operand
+from aot.core.element import ElementType
+from aot.core.epilogue import ACTIVATIONS, GATES, Epilogue
 from aot.core.grouping import Grouping
+from aot.core.product import KIND, Layout, Product
 from aot.core.types import Types
 
-if TYPE_CHECKING:
-    from typing import Self  # Python 3.10 has none of its own
-
-    from aot.core.feature import Feature
-
-
-class Layout(Enum):
-    """Which mode of A and of B is contiguous in memory; D is always row-major.
-
-    The first letter is A's (`k`: row-major (m, k); `m`: its transpose), the second is B's (`k`: row-major (n, k), a
-    torch weight; `n`: its transpose, the row-major (k, n) right operand of torch.matmul). A column-major D is the same
-    problem with A and B exchanged, so no letter is needed for it.
-    """
-
-    KK = "kk"
-    KN = "kn"
-    MK = "mk"
-    MN = "mn"
-
-    @property
-    def a_k_major(self) -> bool:
-        """Say whether A is contiguous along k."""
-        return self.value[0] == "k"
-
-    @property
-    def b_k_major(self) -> bool:
-        """Say whether B is contiguous along k."""
-        return self.value[1] == "k"
-
-    @property
-    def code(self) -> int:
-        """Return the number by which the runtime knows the layout: bit 1 is A's, bit 0 is B's; 0 means k-major."""
-        return (not self.a_k_major) * 2 + (not self.b_k_major)
-
-
-KIND = "gemm"
-"""The kind of work that products are."""
+__all__ = ("ELEMENTS", "KIND", "Layout", "Operation")
 
 _GROUPED = (Layout.KK, Epilogue.NONE, Grouping.GROUPED)
 _GROUPED_SWIGLU = (Layout.KK, Epilogue.SWIGLU, Grouping.GROUPED)
@@ -63,18 +24,13 @@ _GATHERED = (Layout.KK, Epilogue.NONE, Grouping.GATHERED)
 _GATHERED_SWIGLU = (Layout.KK, Epilogue.SWIGLU, Grouping.GATHERED)
 
 
-class Operation(Word):
+class Operation(Product):
     """One section of the dispatch table, by its stable tag, such as `bf16_kk` or `bf16_kk_bias`.
 
     This is a catalogue, not a cross product: what is listed is meant. Which lines a wheel has kernels for is said where
     it is built; which of them have run on a device is said in docs/operations.md. A line has the tag, the types, the
     layout, the epilogue and the grouping.
     """
-
-    types: Types
-    layout: Layout
-    epilogue: Epilogue
-    _grouping: Grouping
 
     BF16_KK = "bf16_kk", t.BF16, Layout.KK
     BF16_KN = "bf16_kn", t.BF16, Layout.KN
@@ -198,19 +154,8 @@ class Operation(Word):
     FP16_INT4_G32_ZEROS_KK = "fp16xint4g32z_fp16_kk", t.FP16_INT4_G32_ZEROS, Layout.KK
     FP16_E4M3_KK = "fp16xe4m3_fp16_kk", t.FP16_E4M3, Layout.KK
 
-    def __new__(
-        cls,
-        tag: str,
-        types: Types,
-        layout: Layout,
-        epilogue: Epilogue = Epilogue.NONE,
-        grouping: Grouping = Grouping.DENSE,
-    ) -> Self:
-        """Make a line of the catalogue."""
-        self = str.__new__(cls, tag)
-        self._value_ = tag
-        self.types, self.layout, self.epilogue, self._grouping = types, layout, epilogue, grouping
-        return self
+    BF16_NVFP4_ROWS_KK = "bf16xnvfp4rows_bf16_kk", t.BF16_NVFP4_ROWS, Layout.KK
+    FP16_NVFP4_ROWS_KK = "fp16xnvfp4rows_fp16_kk", t.FP16_NVFP4_ROWS, Layout.KK
 
     @staticmethod
     def of(element: ElementType, layout: Layout = Layout.KK, epilogue: Epilogue = Epilogue.NONE) -> Operation:
@@ -225,117 +170,10 @@ class Operation(Word):
         known = ", ".join(Operation)
         raise ValueError(f"no operation of {element.value}, {layout.value} and {epilogue}; there are: {known}")
 
-    @property
-    def tag(self) -> str:
-        """Return the prefix of its kernels' names and the name of its section."""
-        return str(self.value)
-
-    @property
-    def kind(self) -> str:
-        """Return the name of its kind of work."""
-        return KIND
-
-    @property
-    def needs(self) -> tuple[Feature, ...]:
-        """Return what of a chip its element types ask for, whichever family computes it."""
-        return self.types.needs
-
     @cached_property
     def position(self) -> int:
         """Return the place in the catalogue, which orders the sections of a table."""
         return list(Operation).index(self)
-
-    @cached_property
-    def call(self) -> str:
-        """Return the tag by which a caller of the library asks for it, such as `bf16_bias`: strides give the layout."""
-        return "_".join([self.types.tag, *self.suffixes])
-
-    @cached_property
-    def suffixes(self) -> tuple[str, ...]:
-        """Return the parts of the tag behind the layout: the grouping's and the epilogue's, where there are any."""
-        grouping = () if self.grouping is Grouping.DENSE else (self.grouping.value,)
-        return (*grouping, *(() if self.epilogue is Epilogue.NONE else (self.epilogue.value,)))
-
-    @property
-    def element(self) -> ElementType:
-        """Return the element type of A."""
-        return self.types.a
-
-    @cached_property
-    def a(self) -> Operand:
-        """Return the left operand."""
-        return Operand(self.types.a, self.layout.a_k_major, self.types.scale_a)
-
-    @cached_property
-    def b(self) -> Operand:
-        """Return the right operand."""
-        return Operand(self.types.b, self.layout.b_k_major, self.types.scale_b, self.types.weight)
-
-    @property
-    def d(self) -> ElementType:
-        """Return the element type of D and of a residual."""
-        return self.types.d
-
-    @property
-    def bias(self) -> ElementType:
-        """Return the element type of a bias: D's, or bfloat16 where D is of 8 bits, as torch has it."""
-        return ElementType.BFLOAT16 if self.d.bits == BYTE_BITS else self.d
-
-    @property
-    def grouping(self) -> Grouping:
-        """Return how many products a launch computes."""
-        return self._grouping
-
-    @property
-    def accumulator(self) -> ElementType:
-        """Return the element type of the accumulator."""
-        return self.types.accumulator
-
-    @cached_property
-    def steps(self) -> tuple[Step, ...]:
-        """Return the steps between the accumulator and D, in order.
-
-        Beside vectors of scales, and a packed weight, there may be a bias.
-        """
-        scaled = {None: (), FactorLayout.VECTOR: (Step.SCALE, Step.BIAS)}.get(self.types.factors, (Step.SCALE,))
-        scaled = scaled if self.types.weight is None else tuple(dict.fromkeys((*scaled, Step.BIAS)))
-        return tuple(dict.fromkeys((*scaled, *self.epilogue.steps)))
-
-    @property
-    def has_bias(self) -> bool:
-        """Say whether the epilogue adds a bias, or may."""
-        return Step.BIAS in self.steps
-
-    @property
-    def has_residual(self) -> bool:
-        """Say whether the epilogue adds a matrix of D's shape and type."""
-        return Step.RESIDUAL in self.steps
-
-    @property
-    def activation(self) -> Step | None:
-        """Return the activation, or None where there is none."""
-        return next((step for step in self.steps if step in ACTIVATIONS), None)
-
-    @cached_property
-    def gate(self) -> Step | None:
-        """Return the gate, or None where there is none. With one, B holds 2 n rows: the gate's, and the linear ones."""
-        return next((step for step in self.steps if step in GATES), None)
-
-    @property
-    def is_interleaved(self) -> bool:
-        """Say whether a gate's rows of B alternate with the linear ones in any case, the gate's first.
-
-        Elsewhere a caller may choose. Factors in atoms lie as the rows do, which a view puts in no other order.
-        """
-        return self.gate is not None and self.types.factors is FactorLayout.ATOMS
-
-    @cached_property
-    def can_exchange(self) -> bool:
-        """Say whether the problem with A and B exchanged, which computes D's transpose, is of the catalogue too.
-
-        An exchange would turn a bias of columns into one of rows, and groups of rows into groups of columns.
-        """
-        return not self.steps and self.types.a is self.types.b and not self.grouping.has_offsets
 
     @cached_property
     def layouts(self) -> tuple[Operation, ...]:
@@ -398,42 +236,6 @@ class Operation(Word):
     def _of_other_groups(self) -> tuple[Operation | None, ...]:
         near = self.types.of_other_groups(_all_types())
         return tuple(_find(x, self.layout, self.epilogue, self.grouping) for x in near)
-
-    @cached_property
-    def k_step(self) -> int:
-        """Return what k must be a multiple of, whatever the alignment, for kernels other than the fallback."""
-        return max(self.a.whole, self.b.whole)
-
-    @property
-    def has_parts(self) -> bool:
-        """Say whether B and D are several matrices, and the bias as many vectors: of several weights in one launch."""
-        return Step.MANY in self.steps
-
-    def num_rows_of_b(self, n: int) -> int:
-        """Return the rows that B has for n columns of D."""
-        return n if self.gate is None else 2 * n
-
-    def num_bytes(self, m: int, n: int, k: int, num_groups: int = 1) -> int:
-        """Count the fewest bytes that device memory must move: operands are read once, D is written once.
-
-        Args:
-            m: rows of D; where rows are grouped, those that are expected of a group.
-            n: columns of D.
-            k: length of the sums; where k is grouped, what is expected of a group.
-            num_groups: products of a batch, none of which share an operand, or groups.
-        """
-        moved = self._product_bytes(m, n, k) * num_groups
-        if self.grouping.has_offsets:
-            moved += ElementType.INT32.size_of(num_groups)
-        if self.grouping is Grouping.GATHERED:
-            moved += ElementType.INT32.size_of(m * num_groups)
-        return moved
-
-    def _product_bytes(self, m: int, n: int, k: int) -> int:
-        rows = self.num_rows_of_b(n)
-        moved = self.a.size_of(m, k) + self.b.size_of(rows, k)
-        moved += self.d.size_of(m * n) * (2 if self.has_residual else 1)
-        return moved + (self.bias.size_of(rows) if self.has_bias else 0)
 
 
 def _all_types() -> tuple[Types, ...]:

@@ -22,7 +22,7 @@ from aot.core.scratch import scratch_folder
 from aot.core.target import Target
 from aot.package.contents import components, own_component
 from aot.package.file_set import FileSet
-from aot.package.pack import render_api, render_pack
+from aot.package.pack import PackFor, render_api, render_pack
 from aot.package.render import library_name, render, render_library
 from aot.package.shared_modules import shared_modules
 from aot.package.toolchain import TOOLCHAIN_CACHE, Toolchain, fetch_toolchain
@@ -328,7 +328,7 @@ def build_wheel(
     dist_dir: Path,
     target: Target,
     *,
-    api_package: str | None = None,
+    pack: PackFor | None = None,
     cache: Path = TOOLCHAIN_CACHE,
     verbose: bool = False,
     progress: bool = False,
@@ -340,7 +340,7 @@ def build_wheel(
         objects: each kernel's object file, by the kernel's name.
         dist_dir: where the wheel is put.
         target: the machine to build for.
-        api_package: the distribution with the functions, of which this is to be a pack; None for a wheel with its own.
+        pack: of which distribution with functions this is to be a pack; None for a wheel with its own.
         cache: where the files that are linked against are kept.
         verbose: echo the commands to standard error.
         progress: show how far the build is on standard error.
@@ -354,7 +354,7 @@ def build_wheel(
     what = f"link {len(manifest.all_kernels)} kernels and package them"
     with scratch_folder("aot-wheel-") as scratch, _progress(what, shown=progress) as see:
         project, templates = scratch / "project", read_templates()
-        files = render(manifest, templates) if api_package is None else render_pack(manifest, api_package, templates)
+        files = render(manifest, templates) if pack is None else render_pack(manifest, pack, templates)
         _write_project(files, manifest.with_objects, objects, target, project)
         _write_licences(project, manifest, toolchain)
         env = _environment(target.platform_tag, cache, scratch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aot.core.formats import BLOCK_FORMATS
@@ -34,6 +35,8 @@ API_TEMPLATES, PACK_TEMPLATES = "api/", "pack/"
 """Folders of what an API, or a pack, has in place of what a whole wheel has."""
 _PYTHON = "python/"
 DESCRIPTION = "pack.json"
+ANSWERS = ("all", "tuned")
+"""For what a pack answers: all that it has kernels for, or tuned sizes of its table alone."""
 
 
 def pack_name(package: str, arch: str) -> str:
@@ -45,12 +48,22 @@ def _own(templates: Mapping[str, bytes], folder: str) -> dict[str, bytes]:
     return {path.removeprefix(folder): x for path, x in templates.items() if path.startswith(folder)}
 
 
-def render_pack(manifest: Manifest, api_package: str, templates: Mapping[str, bytes]) -> FileSet:
+@dataclass(frozen=True)
+class PackFor:
+    """What a wheel is told where it is to be a pack."""
+
+    api_package: str
+    """The distribution with the functions."""
+    answers: str = ANSWERS[0]
+    """Of ANSWERS: for what it answers in an environment with several packs."""
+
+
+def render_pack(manifest: Manifest, pack: PackFor, templates: Mapping[str, bytes]) -> FileSet:
     """Render the project of a pack: a library and its tables, and no functions in Python.
 
     Args:
         manifest: what the pack is made from; its package is the pack's name.
-        api_package: name of the distribution with the functions.
+        pack: what it is a pack of, and what it answers for.
         templates: content by relative path.
 
     Raises:
@@ -61,7 +74,7 @@ def render_pack(manifest: Manifest, api_package: str, templates: Mapping[str, by
     needed = {path: x for path, x in templates.items() if not path.startswith(left_out)}
     text = to_json(manifest)
     header = header_of(text)
-    api = {"api_package": api_package, "api_module": api_package.replace("-", "_")}
+    api = {"api_package": pack.api_package, "api_module": pack.api_package.replace("-", "_")}
     variables = library_variables(manifest, header) | wheel_variables(manifest) | api
     files = rendered(variables, needed | _own(templates, PACK_TEMPLATES), manifest.module)
     add_choices(files, manifest, header)
@@ -71,6 +84,7 @@ def render_pack(manifest: Manifest, api_package: str, templates: Mapping[str, by
         "arch": manifest.arch,
         "abi_version": ABI_VERSION,
         "runtime": runtime_of(templates),
+        "answers": pack.answers,
     }
     files.add(f"{_PYTHON}{manifest.module}/{DESCRIPTION}", (json.dumps(description, indent=1) + "\n").encode())
     files.add(f"{_PYTHON}{manifest.module}/manifest.json", text.encode())

@@ -11,7 +11,8 @@ from aot.core.candidate import KernelKey
 from aot.core.execution import KernelState, committed_executions, execution_of, state_of
 from aot.core.measurement import OperationTimes
 from aot.core.target import Target
-from aot.package.states import execution_text, measured_kernels
+from aot.core.work import AnyKey
+from aot.package.states import execution_text, measured_kernels, measured_steps
 from aot.select.selection import Selection
 from aot.space.widths import shared
 
@@ -26,7 +27,7 @@ class Tried:
     """The same in words, with what the interpreter found."""
 
 
-def tried(key: KernelKey, selection: Selection, timed: OperationTimes, target: Target, artifacts: Path) -> Tried:
+def tried(key: AnyKey, selection: Selection, timed: OperationTimes, target: Target, artifacts: Path) -> Tried:
     """Say how far a kernel of a selection was tried, as a wheel of the selection would say it.
 
     Args:
@@ -39,9 +40,11 @@ def tried(key: KernelKey, selection: Selection, timed: OperationTimes, target: T
     Raises:
         StoreError: a record of executions is damaged.
     """
-    if key in measured_kernels(selection.table, selection.kernels, timed):
+    others = selection.others
+    measured: set[AnyKey] = {*measured_kernels(selection.table, selection.kernels, timed)}
+    if key in measured | measured_steps(others.table, others.kernels):
         return Tried(KernelState.RUN, f"{KernelState.RUN}: a time of it was taken on the device")
-    own, _ = shared(selection.kernels, target).get(key, (key, 0))
+    own = shared(selection.kernels, target).get(key, (key, 0))[0] if isinstance(key, KernelKey) else key
     artifact = ArtifactStore(artifacts).get(own, target)
     if not isinstance(artifact, Artifact):
         return Tried(None, "not compiled here, so that no record is compared with its PTX; `aot build` compiles it")

@@ -25,7 +25,7 @@ from aot.kinds.rows.kernel import RowKernel
 from aot.package.build import build_api, build_wheel
 from aot.package.distribution import wheel_version as version_of
 from aot.package.manifest import MANIFEST_VERSION, ElementBits, Manifest, WheelTable, device_table
-from aot.package.pack import lock_text
+from aot.package.pack import ANSWERS, PackFor, lock_text
 from aot.package.states import executions_of, measured_kernels, measured_steps, with_states
 from aot.select.coverage import Coverage
 from aot.select.join import renumbered, renumbered_steps
@@ -255,6 +255,7 @@ def make_wheel(
     wheel_version: str,
     batch_invariant: bool = False,
     pack: str | None = None,
+    pack_answers: str = ANSWERS[0],
 ) -> BuiltWheel:
     """Compile the kernels of one or several selections and build their wheel.
 
@@ -266,6 +267,7 @@ def make_wheel(
         wheel_version: the version's public part.
         batch_invariant: whether every call of it is to be batch-invariant.
         pack: name of a pack that is to hold the kernels, while `package` holds the functions; None: one wheel has both.
+        pack_answers: of `aot.package.pack.ANSWERS`, what the pack answers for beside others.
 
     Raises:
         CompileError: a selected kernel does not compile.
@@ -287,10 +289,8 @@ def make_wheel(
     )
     objects = {artifact.kernel.name: artifact.path for artifact in artifacts}
     target = sources[0].target
-    verbose, api_package = workplace.verbose, None if pack is None else package
-    wheel = build_wheel(
-        manifest, objects, dist_dir, target, api_package=api_package, verbose=verbose, progress=workplace.progress
-    )
+    verbose, of = workplace.verbose, None if pack is None else PackFor(package, pack_answers)
+    wheel = build_wheel(manifest, objects, dist_dir, target, pack=of, verbose=verbose, progress=workplace.progress)
     if pack is None:
         return BuiltWheel(wheel, manifest)
     api, lock = build_api(package, wheel_version, dist_dir, verbose=verbose), dist_dir / f"{pack}.lock"

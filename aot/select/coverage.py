@@ -9,10 +9,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from aot.core.alignment import as_launched, misalignment, section_loads
 from aot.core.constraints import Count, Positive, Text
 from aot.core.dispatch import Tier, look_up
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, Provenance
-from aot.core.operands import as_launched, misalignment, section_loads
 from aot.families import family_of
 
 if TYPE_CHECKING:

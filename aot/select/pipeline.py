@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from aot.compile.artifact import Artifact
 from aot.compile.compiler import ArtifactStore
 from aot.compile.workplace import ARTIFACTS
+from aot.core.alignment import misalignment
 from aot.core.candidate import Accepted, KernelKey
 from aot.core.errors import SelectionError, StoreError
 from aot.core.measurement import (
@@ -24,7 +25,6 @@ from aot.core.measurement import (
     Record,
     reference_times,
 )
-from aot.core.operands import misalignment
 from aot.core.problem import Problem
 from aot.core.progress import quietly
 from aot.core.target import Target, load_target

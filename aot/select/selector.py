@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from aot.core.alignment import is_aligned, unaligned_loads
 from aot.core.candidate import Candidate, KernelKey
 from aot.core.dispatch import Column, DispatchTable, Grid, Section
 from aot.core.errors import SelectionError
 from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, OperationTimes, Times
-from aot.core.operands import is_aligned, unaligned_loads
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.families import family_of

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from aot.core.alignment import unaligned_loads
 from aot.core.candidate import Candidate
 from aot.core.dispatch import LOADS
 from aot.core.errors import CandidateError
-from aot.core.operands import unaligned_loads
 from aot.core.operation import Operation
 from aot.core.shape_set import ShapeSet
 from aot.core.work import AnyKey, AnyOperation

@@ -164,7 +164,7 @@ class Kernels:
         tensors = (self.operand("a", entry), self.operand("b", entry), out)
         matrices = [TensorStruct(x.data_ptr(), tuple(x.stride())) for x in tensors]
         size = ctypes.sizeof(ProblemStruct)
-        number = _library.operation(operation.call)
+        number = _library.libraries()[0].operation(operation.call)
         problem = ProblemStruct(size, number, CURRENT_DEVICE, *entry.shape, *matrices, entry.flags)
         if operation.has_bias:
             bias = self._matrix("bias", 1, entry.shape[1], entry.dtype)
@@ -384,9 +384,8 @@ def main() -> int:
             now, launches = time.monotonic(), sum(x.launches for x in entries)
             if now - reported > REPORT_S:
                 reported = now
-                print(
-                    f"{now - started:.0f} s: {launches:,} launches, pass {num_passes + 1}; last {hand[0]}", flush=True
-                )
+                passed = f"{now - started:.0f} s: {launches:,} launches, pass {num_passes + 1}"
+                print(f"{passed}; last {hand[0]}", flush=True)
             is_over = now - started > options.seconds or (num_passes > 0 and launches >= options.launches)
             if is_over:
                 break

@@ -5,8 +5,7 @@
  * Which of these an operation has, and their element types, its tag says (aot_gemm_operation). The sum is taken in
  * float32, of int8 exactly in int32, which holds all sums up to a k of 131,071; what follows is computed in float32, and
  * the result rounded once. B is held (n, k), as torch.nn.Linear holds a weight; a (k, n) right operand is the same matrix
- * with its two strides exchanged. With a gate B holds 2 n rows, and D = activation(gate) * linear of the two sums that
- * they give.
+ * with its two strides exchanged. With a gate B holds 2 n rows, and D = activation(gate) * linear of their two sums.
  *
  * Every function that returns aot_gemm_status_t gives AOT_GEMM_OK or an error whose text aot_gemm_last_error() gives,
  * and may be called from any thread. No function allocates device memory, or writes to disk unless AOT_GEMM_MISSES asks
@@ -16,11 +15,10 @@
  * The miss log. If the environment has AOT_GEMM_MISSES=file when the library is loaded, launches that no tuned (n, k)
  * answered (AOT_GEMM_TIER_GRID, AOT_GEMM_TIER_FALLBACK) are counted in that file, of which
  * `aot shapes from-misses file -o shapes.toml` makes what `aot tune --shapes` takes; %p in the name stands for the
- * process's id. The file is replaced whole, at the launches 1, 2, 4, 8, ... that miss, when the log has grown by an
- * eighth, after ten seconds, and at exit: a killed process loses what came since, and never damages it. Counts add up
- * over processes and runs. A launch that is captured counts once, its replays do not. When one (n, k) has had more than
- * 64 m, they are rounded up to 8, 10, 12, 14, 16, 20, 24, ...; launches of more than 512 (n, k) count as `dropped`. No
- * failure to write fails a launch: the first is said on stderr.
+ * process's id. The file is replaced whole, at the launches 1, 2, 4, 8, ... that miss, when the log has grown by an eighth,
+ * after ten seconds, and at exit: a killed process loses what came since, and never damages it. Counts add up over processes
+ * and runs; a captured launch counts once. When one (n, k) has had more than 64 m, they are rounded up to 8, 10, 12, 14, 16,
+ * 20, ...; launches of more than 512 (n, k) count as `dropped`. No failure to write fails a launch; stderr has the first.
  */
 #ifndef AOT_GEMM_H_
 #define AOT_GEMM_H_
@@ -46,12 +44,10 @@ extern "C" {
 
 typedef enum {
   AOT_GEMM_OK = 0,
-  AOT_GEMM_ERROR_ARGUMENT = 1,     /* a null pointer, an operand or flag that the operation does not take, a kernel index
-                                      or a device ordinal that does not exist */
+  AOT_GEMM_ERROR_ARGUMENT = 1,     /* a null pointer, what the operation does not take, no such kernel or device */
   AOT_GEMM_ERROR_OPERATION = 2,    /* an operation, as of another element type, that this library has no kernels for */
   AOT_GEMM_ERROR_SHAPE = 3,        /* a negative extent, or one past 2^31 - 1; with a gate n past 2^30 - 1 */
-  AOT_GEMM_ERROR_STRIDE = 4,       /* a negative stride, a D that overlaps itself or an operand, an address that no kernel
-                                      takes */
+  AOT_GEMM_ERROR_STRIDE = 4,       /* a negative stride, a D over itself or an operand, an address that no kernel takes */
   AOT_GEMM_ERROR_NO_GPU = 5,       /* no GPU, no driver, or a driver too old */
   AOT_GEMM_ERROR_ARCHITECTURE = 6, /* a GPU that the kernels, or the one named, cannot run on */
   AOT_GEMM_ERROR_CUDA = 7,         /* a CUDA call failed; the text has CUDA's message */
@@ -149,9 +145,8 @@ typedef struct {
  *
  * Several weights of one A in one launch, "bf16_many" and "fp16_many": D_i (m, n_i) = A @ B_i^T + bias_i. Each weight is one
  * of `parts`, which has its own b, d and bias, null where there is none, and n; the problem's n is that of all, and its own
- * b, d and bias are null. Any addresses and strides will do; one launch serves all parts where those of A, B and D are
- * as the fast kernels need them, and D at any element. A part may have no rows. D of one part shares no element with that of
- * another.
+ * b, d and bias are null. Any addresses and strides will do; one launch serves all parts where those of A, B and D are as the
+ * fast kernels need them, and D at any element. A part may have no rows. No two parts share an element of D.
  *
  * Several products in one launch:
  *
@@ -182,12 +177,11 @@ typedef struct {
  * The fast kernels need, of each matrix, one stride of 1, an address and another stride that are multiples of 16 bytes;
  * of D, as many bytes along the stride of 1, since they write it in pieces of 16 bytes. Of a bias they need an address
  * that is a multiple of 16 bytes; a D with anything added or multiplied to the sum, and a residual, are row-major; so is B
- * with a gate, and its parts are a multiple of 16 bytes and less than 2^40 apart; beside blocks of factors n is a multiple of 128 then. Anything
- * else is computed by the fallback kernel, slower.
- * Factors lie at multiples of 4 bytes. m or n of 0 is no work; k of 0 gives what the operation makes of sums of zero.
+ * with a gate, and its parts are a multiple of 16 bytes and less than 2^40 apart; beside blocks of factors n is a multiple of
+ * 128 then. Anything else is computed by the fallback kernel, slower. Factors lie at multiples of 4 bytes. m or n of 0 is no
+ * work; k of 0 gives what the operation makes of sums of zero.
  *
- * D may share no element with itself or an operand; a residual that is D itself, which torch takes, is refused too: give
- * D storage of its own.
+ * D may share no element with itself or an operand; a residual that is D itself, which torch takes, is refused too.
  *
  * A program that was compiled with an older header has a smaller struct: the fields that it lacks count as 0. One that
  * was compiled with a newer header has a larger one, whose further bytes must be 0.
@@ -249,7 +243,6 @@ AOT_GEMM_API aot_gemm_status_t aot_gemm_select(const aot_gemm_problem_t* problem
 AOT_GEMM_API aot_gemm_status_t aot_gemm_workspace_bytes(const aot_gemm_problem_t* problem, size_t* num_bytes);
 
 /* Enqueue a product on a stream (a cudaStream_t; null is the legacy default stream) of the problem's device.
- *
  * `workspace` is device memory of at least aot_gemm_workspace_bytes, 16-byte aligned, not used by anything else until
  * the work is done; null where 0 bytes are needed. Its content need not be set. */
 AOT_GEMM_API aot_gemm_status_t aot_gemm_launch(const aot_gemm_problem_t* problem, void* workspace,
@@ -265,7 +258,8 @@ AOT_GEMM_API aot_gemm_status_t aot_gemm_launch_allocating(const aot_gemm_problem
                                                           aot_gemm_allocate_t allocate, void* context, void* stream);
 
 /* Operations on rows: what stands between products. Each row of Y (rows, cols) is made of a row of X, in float32, and each
- * result is rounded once, or as a flag says. An operation's tag has the element types of X and, where it is another, of Y, then the function:
+ * result is rounded once, or as a flag says. A tag has the element types of X and, where it is another, of Y, then the function,
+ * which may be of another package too:
  *
  *   rms_norm       z = x + residual, rounded to X's type; y = z / sqrt(mean(z^2) + eps) * (weight + weight_offset)
  *   layer_norm     z likewise; y = (z - mean(z)) / sqrt(mean((z - mean(z))^2) + eps) * weight + bias
@@ -283,10 +277,9 @@ typedef struct {
 } aot_rows_tensor_t;
 
 /* Flags of a problem of rows. AOT_ROWS_SCALE_GIVEN: `scale` is read, not computed; not of a block_quantize or a
- * tensor_quantize.
- * AOT_ROWS_INTERLEAVED: gate 2j stands before linear 2j + 1, and a rotary embedding turns the elements 2j and 2j + 1; without
- * it those are j of two halves. AOT_ROWS_ROUND_NORM: of a rms_norm, a normalised row is rounded to X's type before it is
- * multiplied with the weight. */
+ * tensor_quantize. AOT_ROWS_INTERLEAVED: gate 2j stands before linear 2j + 1, and a rotary embedding turns the elements 2j and
+ * 2j + 1; without it those are j of two halves. AOT_ROWS_ROUND_NORM: of a rms_norm, a normalised row is rounded to X's type
+ * before it is multiplied with the weight. */
 #define AOT_ROWS_SCALE_GIVEN UINT64_C(1)
 #define AOT_ROWS_INTERLEAVED UINT64_C(2)
 #define AOT_ROWS_ROUND_NORM UINT64_C(4)
@@ -300,18 +293,17 @@ typedef struct {
  *   cos, sin      (positions, rotary_dim / 2), of a rotary embedding: token i takes the row i modulo `positions`.
  *   scale         float32, of a Y of 8 bits: (rows, 1), of a block_quantize (rows, ceil(cols / 128)), or of a tensor_quantize
  *                 one for all, (1, 1). It is computed and written: the largest |y| of the row, block or tensor over the largest
- *                 value of Y's type, but at least 2^-126, and 1 where all are 0. With
- *                 AOT_ROWS_SCALE_GIVEN it is read; a stride of 0 has one scale serve all rows. Of nvfp4, mxfp4 and
- *                 mxfp8 it is the factors in atoms, a byte each, as scale_a of a product has them, at a multiple of 16 bytes; strides are not
- *                 looked at. Behind the last block of a row the last atom is filled up with 0; rows that fill atoms up are not
- *                 written.
+ *                 value of Y's type, but at least 2^-126, and 1 where all are 0. With AOT_ROWS_SCALE_GIVEN it is read; a stride
+ *                 of 0 has one scale serve all rows. Of nvfp4, mxfp4 and mxfp8 it is the factors in atoms, a byte each, as
+ *                 scale_a of a product has them, at a multiple of 16 bytes; strides are not looked at. Behind the last block of
+ *                 a row the last atom is filled up with 0; rows that fill atoms up are not written.
  *   tensor_scale  (1, 1) float32, of nvfp4: the scale of all of Y, which is read, and must be above 0.
  *
  * An e2m1 takes half a byte, the first of two the lower half; extents and strides count elements, so that cols is even, and
  * so is the stride from row to row; elements of a row are adjacent.
  *
  * The fast kernels need last strides of 1, and addresses and other strides that are multiples of 16 bytes (of a y of 8 bits,
- * of 8, and of 4 bits of 4); anything else is computed by the fallback kernel, slower. Rows or cols of 0 are no work: nothing is written.
+ * of 8, and of 4 bits of 4); anything else is computed by the fallback kernel, slower. Rows or cols of 0 are no work.
  *
  * y may be x itself, of the same address and strides, unless X has 2 cols columns; residual_out may be the residual or x
  * itself. What is written shares no element with itself or anything else. The struct's size is heeded as that of
@@ -370,10 +362,8 @@ AOT_GEMM_API const char* aot_gemm_table_target(int32_t table);
 
 /* Say which table answers for a device (-1: the current one), and why: it is the device's own, by its name and number of
  * SMs, or the nearest by SMs and memory bandwidth. The text is valid as long as the library is loaded. Each device of a
- * process has its own answer, which does not change.
- *
- * On a device with fewer SMs than a kernel was built for, whose blocks wait for each other, another kernel is launched
- * in its place, which needs no workspace. */
+ * process has its own answer, which does not change. On a device with fewer SMs than a kernel was built for, whose blocks
+ * wait for each other, another kernel is launched in its place, which needs no workspace. */
 AOT_GEMM_API aot_gemm_status_t aot_gemm_device_table(int32_t device, int32_t* table, const char** reason);
 
 /* Give the SHA-256, as 64 hexadecimal digits, of all that decides which kernel a problem gets on a device (-1: the current
@@ -394,8 +384,7 @@ AOT_GEMM_API aot_gemm_status_t aot_gemm_preload(int32_t device);
  * captured gives AOT_GEMM_ERROR_ARGUMENT, and its capture goes on. */
 AOT_GEMM_API aot_gemm_status_t aot_gemm_synchronize(int32_t device, void* stream);
 
-/* Give the text of the calling thread's last error: what failed, the value got, what was expected, what to do. Valid
- * until the thread's next error. */
+/* Give the text of the calling thread's last error, valid until its next: what failed, the value got, what was expected. */
 AOT_GEMM_API const char* aot_gemm_last_error(void);
 
 /* Give the file that the miss log goes to; null where it is off. Valid as long as the library is loaded. */

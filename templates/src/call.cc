@@ -46,6 +46,7 @@ class Call : private Reader {
     }
     Problems products;
     if (state_problems(product_, given_, result, right_is_constant_, &products) != 0) return refused_null();
+    if (check_answered(state_, products) != 0) return refused_null();
     if (is_left_to_torch(products)) return multiply_by_torch();
     return launch(products) == 0 && release_all() == 0 ? give(result) : nullptr;
   }

@@ -38,7 +38,7 @@ class ManyCall : private Reader {
       return refused_null();
     }
     if (read_left() != 0 || compact_left() != 0 || read_parts(weights, biases, outs) != 0) return nullptr;
-    if (state_problem() != 0) return refused_null();
+    if (state_problem() != 0 || check_answered(state_, problems_) != 0) return refused_null();
     return ask_for_repeatability() == 0 && launch(problems_) == 0 && release_all() == 0 ? give_none() : nullptr;
   }
 
@@ -97,6 +97,7 @@ class ManyCall : private Reader {
     Matrix d;
     const DLTensor& out = *operands.out.view();
     if (check_tensor_of(kMany, "out", out, x, element_) != 0) return -1;
+    if (out.ndim < 1) return refuse("ShapeError", "linear_many: a result has no dimension; expected (..., %" PRId64 ")", part->n);
     if (read_matrix(kMany, "out", out, out.ndim - 1, &d) != 0) return -1;
     if (d.extents[0] != problems_.first.m || d.extents[1] != part->n) {
       return refuse("ShapeError", "linear_many: a result has shape %s; expected x's leading dimensions and %" PRId64

@@ -21,6 +21,11 @@ struct ElementType {
 // Counts the blocks of an extent, of any size, that have a factor each.
 inline int64_t num_blocks(int64_t extent) { return extent / kScaleBlock + (extent % kScaleBlock != 0); }
 
+// Multiplies two counts. Of a product that no memory holds it gives the lowest 64 bits.
+constexpr int64_t times(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+}
+
 // Elements of 4 bits: a row has whole 16 bytes of them where a kernel other than the fallback takes it.
 constexpr int64_t kPackedRunBytes = 16;
 
@@ -45,16 +50,23 @@ struct AtomFormat {
   constexpr int64_t num_bytes(int64_t rows, int64_t k) const { return num_atom_rows(rows) * row_bytes(k); }
 };
 
-// What the bytes of a packed weight are: rows for 16 rows of the weight each, of blocks for 128 elements along k.
+// What the bytes of a packed weight are: rows for 16 rows of the weight each, of blocks for 128 elements along k; or rows
+// of the weight, of runs as long as an atom's, and behind whole 16 of them the atoms, 16 rows for each 128 of the weight.
 struct PackedFormat {
   WeightFormat format;  // kNone where B is a matrix of elements
 
   constexpr bool is_packed() const { return format != WeightFormat::kNone; }
   // Elements along k that k is a multiple of.
   constexpr int64_t quantum() const { return kWeightQuanta[static_cast<int32_t>(format)]; }
-  constexpr int64_t num_rows(int64_t n) const { return (n + kWeightRows - 1) / kWeightRows; }
+  constexpr int64_t num_rows(int64_t n) const {
+    const int64_t tiles = n / kWeightRows + (n % kWeightRows != 0);
+    const int64_t of_atoms = kWeightRowsOfAtoms[static_cast<int32_t>(format)];
+    if (of_atoms == 0) return tiles;
+    return times(tiles, kWeightRows) + times(n / kAtomRows + (n % kAtomRows != 0), of_atoms);
+  }
   constexpr int64_t row_bytes(int64_t k) const {
-    return (k + kWeightBlock - 1) / kWeightBlock * kWeightBlockBytes[static_cast<int32_t>(format)];
+    const int64_t run = kWeightRuns[static_cast<int32_t>(format)];
+    return times(k / run + (k % run != 0), kWeightRunBytes[static_cast<int32_t>(format)]);
   }
 };
 
@@ -137,10 +149,10 @@ constexpr int64_t bytes_of(Element element) { return bits_in(element) / 8; }
 // Says whether elements share bytes.
 constexpr bool is_packed(Element element) { return bits_in(element) < 8; }
 
-// Gives the bytes of elements that fill whole ones. Of a count that no memory holds it gives its lowest 64 bits.
+// Gives the bytes of elements that fill whole ones, as `times` does.
 constexpr int64_t size_of(Element element, int64_t count) {
   if (is_packed(element)) return count / (8 / bits_in(element));
-  return static_cast<int64_t>(static_cast<uint64_t>(count) * static_cast<uint64_t>(bytes_of(element)));
+  return times(count, bytes_of(element));
 }
 
 // The C API's number of an operation: far from the small numbers that a struct may hold by mistake.

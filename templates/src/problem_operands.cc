@@ -91,8 +91,8 @@ void write_of_groups(const aot_gemm_problem_t& problem, const Operation& operati
     return;
   }
   if (operation.scale == Scale::kAtoms) {
-    const int64_t of_a = num_atom_rows(problem.m, count) * operation.atoms.row_bytes(problem.k);
-    const int64_t of_b = count * operation.atoms.num_bytes(rows_of_b(problem, operation), problem.k);
+    const int64_t of_a = times(num_atom_rows(problem.m, count), operation.atoms.row_bytes(problem.k));
+    const int64_t of_b = times(count, operation.atoms.num_bytes(rows_of_b(problem, operation), problem.k));
     canonical->scale_a.atoms = {problem.scale_a.data, {static_cast<int32_t>(of_a)}};
     canonical->scale_b.atoms = {problem.scale_b.data, {static_cast<int32_t>(of_b)}};
     canonical->scale_d = {problem.scale_d.data, {groups}};

@@ -48,10 +48,15 @@ struct State {
   Shared address_name{"address"};
   ExchangeTable types{examine.get()};
   TorchGuard torch;
+  bool only_tuned = false;  // whether the library answers for tuned sizes alone, as one of several packs
 
   State(PyObject* errors_module, PyObject* routes_module) : errors(errors_module), routes(routes_module) {
     Py_IncRef(errors);
     Py_IncRef(routes);
+    PyObject* answer = PyObject_GetAttrString(routes, "ONLY_TUNED");
+    if (answer == nullptr) return;
+    only_tuned = PyObject_IsTrue(answer) == 1;
+    Py_DecRef(answer);
   }
 
   ~State() {

@@ -2,6 +2,7 @@
 
 #include <initializer_list>
 
+#include "plan.h"
 #include "refusal.h"
 #include "runtime.h"
 
@@ -214,6 +215,14 @@ int Reader::read_written(Operand* operand, const char* name) {
   refuse("OperandError", "%s: %s is read-only, as its framework says; expected one that may be written; leave %s= away",
          product_name(product_), name, name);
   return refused();
+}
+
+int check_answered(const State& state, const Problems& problems) {
+  if (!state.only_tuned) return 0;
+  aot_gemm_selection_t found;
+  Plan plan;
+  if (select(problems.first, Asking::kForLaunch, &found, &plan) != AOT_GEMM_OK) return 0;  // which is refused for its reason
+  return found.tier == AOT_GEMM_TIER_TUNED && found.num_launches == 1 ? 0 : refuse(kNoOperation, "no tuned size");
 }
 
 }  // namespace aot

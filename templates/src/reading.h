@@ -26,6 +26,9 @@ struct Operand {
   const DLTensor* view() const { return tensor.view(); }
 };
 
+// Refuses a product that another pack is to be asked for: one of no tuned size, where the library answers for these alone.
+int check_answered(const State& state, const Problems& problems);
+
 // What calls have in common. The functions give 0, or -1 with a Python error set.
 class Reader {
  protected:

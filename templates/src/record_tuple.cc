@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "capsules.h"
+#include "reading.h"
 #include "refusal.h"
 #include "row_operands.h"
 
@@ -91,8 +92,9 @@ bool StatedRecord::read(const State& state, Product product, PyObject* tuple, Py
     return false;
   }
   const bool is_constant = address != nullptr && held.shapes[kRight].tensor.data() == address;
-  const int status = is_on_rows(product) ? state_rows(product, operands, result, &rows)
-                                         : state_problems(product, operands, result, is_constant, &products);
+  int status = is_on_rows(product) ? state_rows(product, operands, result, &rows)
+                                   : state_problems(product, operands, result, is_constant, &products);
+  if (status == 0 && !is_on_rows(product)) status = check_answered(state, products);
   if (status != 0) raise_refusal(state);
   return status == 0;
 }

@@ -1,6 +1,5 @@
-// Checks the dispatch table against itself and the kernels: what aot/core/table_check.py and row_dispatch.py check before it is
-// written, so that a library whose parts do not belong together refuses to work. What is of a section's ladders and grid, hundreds of
-// thousands of entries, is looked at before the first look-up there; all else when the library is loaded.
+// Checks the dispatch table against itself and the kernels, as the toolchain does before it is written, so that a library of parts
+// that do not belong together refuses to work: a section's ladders and grid before the first look-up there, all else when it is loaded.
 #include <pthread.h>
 
 #include <cinttypes>

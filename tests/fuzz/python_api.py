@@ -21,6 +21,7 @@ from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from tests.fuzz.python_rows import row_call, row_operations_launched
+from tests.fuzz.python_weights import many_call, packed_linear_call
 from tests.runtime.exchange import Framework, ManagedTensor, capsule_of
 from tests.runtime.structs import FakeLaunch
 from tests.runtime.tensors import DLManagedTensor, DLTensor
@@ -364,13 +365,13 @@ def plan_call(package, rng, kinds):
 
 def call(package, rng, kinds):
     """Make one call; gives the name of what it raised, or `ok`."""
-    draws = (plain_call, full_call, packed_call, grouped_call, plan_call, row_call)
-    draw = rng.choices(draws, (9, 9, 9, 6, 2, 6))[0]
+    draws = (plain_call, full_call, packed_call, grouped_call, packed_linear_call, many_call, plan_call, row_call)
+    draw = rng.choices(draws, (9, 9, 9, 6, 5, 3, 2, 6))[0]
     function, operands, named = draw(package, rng, kinds)
     if rng.random() < 0.02 and len(operands) > 1:
         operands = (operands[0], rng.choice((None, *ODD_OBJECTS)), *operands[2:])
     try:
-        if draw in (plain_call, full_call, packed_call) and rng.random() < 0.1:
+        if draw in (plain_call, full_call, packed_call, packed_linear_call) and rng.random() < 0.1:
             operands = (operands[0], package.constant(operands[1]), *operands[2:])
         function(*operands, **named)
     except (package.AotGemmError, MemoryError) as error:

@@ -12,6 +12,8 @@ ERRORS = {
         "ok plain_call",
         "ok full_call",
         "ok grouped_call",
+        "ok packed_linear_call",
+        "ok many_call",
         "ok plan_call",
         "ok row_call",
         "AotGemmError",

@@ -68,7 +68,7 @@ def every_library(every_path):
 @pytest.fixture
 def fresh_binding(package, monkeypatch):
     """Bind the library anew for a test, which looks up torch, or the one that stands for it, again."""
-    functions = package._library.binding.__wrapped__()
+    functions = package._library.Library(package._files.OWN).binding
     for name, function in functions.items():
         monkeypatch.setattr(package._products, name, function)
     monkeypatch.setattr(package._library, "binding", lambda: functions)

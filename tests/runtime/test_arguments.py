@@ -7,8 +7,8 @@ from itertools import product
 
 import pytest
 
+from aot.core.alignment import as_launched
 from aot.core.formats import SCALE_BLOCK, FactorLayout
-from aot.core.operands import as_launched
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from tests.runtime.reference import Matrix, code, readings, takes
@@ -310,7 +310,7 @@ def test_blocks_of_a_k_of_0_have_no_factors(every):
 
 
 def test_the_toolchain_reads_packed_operands_as_the_runtime_does(every):
-    """By `aot.core.operands.as_launched`, whose answers selections are counted and explained by."""
+    """By `aot.core.alignment.as_launched`, whose answers selections are counted and explained by."""
     _, library = every
     rng = random.Random(6)
     answers = set()

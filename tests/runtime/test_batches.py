@@ -298,7 +298,7 @@ def test_the_section_is_that_of_the_next_number_of_products(batched, manifest):
     package, _ = batched
     sections = manifest.tables[0].table.sections
     for batch, groups in ((1, None), (2, 4), (4, 4), (5, 64), (64, 64), (4000, 64)):
-        asked = package._table.select("fp16", "kk", (16, 4096, 4096), batch, 0, None)
+        asked = package._table.select(package._request.request_of("float16"), "kk", (16, 4096, 4096), batch, 0, None)
         scope = sections[asked.section].scope
         assert (asked.num_launches, scope and scope.num_groups) == (1, groups)
         assert asked.num_groups == batch

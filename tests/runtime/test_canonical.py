@@ -6,9 +6,9 @@ import random
 
 import pytest
 
+from aot.core.alignment import as_launched
 from aot.core.dispatch import DispatchTable, Tier
 from aot.core.element import ElementType
-from aot.core.operands import as_launched
 from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
 from aot.core.signature import Argument
@@ -217,7 +217,7 @@ def test_unknown_flags_are_refused(library):
 
 
 def check_as_launched(library, manifest):
-    """Compare with `aot.core.operands.as_launched`, which selections are counted and explained by."""
+    """Compare with `aot.core.alignment.as_launched`, which selections are counted and explained by."""
     rng = random.Random(5)
     answers = set()
     for _ in range(20_000):

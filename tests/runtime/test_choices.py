@@ -79,7 +79,7 @@ def test_every_start_has_the_same(package, own_sha256):
 def test_python_says_the_same(package, own_sha256):
     """In a process of its own, whose device no other test has set."""
     name = package.__name__
-    code = f"import {name} as p; i = p.info(); print(i.choices_sha256, p._library.choices()); print(i)"
+    code = f"import {name} as p; i = p.info(); print(i.choices_sha256, p._library.libraries()[0].choices()); print(i)"
     folder = str(Path(package.__file__).parents[1])
     command, environment = [sys.executable, "-c", code], {"PYTHONPATH": folder}
     first, *rest = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split(

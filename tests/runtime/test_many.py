@@ -163,6 +163,10 @@ def test_the_python_call_refuses_what_does_not_fit(every_package, framework):
     x, weight, out = tensor(M, K), tensor(16, K), tensor(M, 16)
     with pytest.raises(errors.ShapeError, match=r"linear_many: got 5 weights; expected 1 to 4"):
         call(x, [weight] * 5, [None] * 5, out=[out] * 5)
+    with pytest.raises(
+        errors.OperandError, match="weights, biases and out are list, NoneType, list; expected a list or"
+    ):
+        call(x, [weight], None, out=[out])
     with pytest.raises(errors.ShapeError, match=r"linear_many: got x \(8, 64\) and a weight \(16, 32\)"):
         call(x, [tensor(16, 32)], [None], out=[out])
     with pytest.raises(errors.DtypeError, match="linear_many: weight is float16; expected bfloat16"):
@@ -171,5 +175,7 @@ def test_the_python_call_refuses_what_does_not_fit(every_package, framework):
         call(x, [weight], [tensor(8)], out=[out])
     with pytest.raises(errors.ShapeError, match=r"a result has shape \(8, 8\)"):
         call(x, [weight], [None], out=[tensor(M, 8)])
+    with pytest.raises(errors.ShapeError, match=r"a result has no dimension; expected \(..., 16\)"):
+        call(x, [weight], [None], out=[tensor()])
     with pytest.raises(errors.UnsupportedError, match="float32"):
         call(tensor(M, K, dtype=FLOAT32), [weight], [None], out=[out])

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from aot.core.alignment import as_launched
 from aot.core.element import ElementType
-from aot.core.operands import as_launched
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.measure.call_structs import GATE_INTERLEAVED, GATE_PARTS

@@ -168,6 +168,16 @@ def test_the_roofline_counts_the_packed_bytes(packed_package):
             "ShapeError",
             "packed_linear: weight has shape (5, 2112); expected (6, 2112), the bytes",
         ),
+        (
+            {"columns": "90"},
+            "ShapeError",
+            "packed_linear: columns is '90'; expected the rows of the weight that was packed",
+        ),
+        (
+            {"columns": 1 << 40},
+            "ShapeError",
+            "packed_linear: columns is 1099511627776; expected the rows of the weight",
+        ),
         ({"x": (M, 200)}, "ShapeError", "packed_linear: x (48, 200) has k 200; expected a multiple of 128"),
         (
             {"out_dtype": "float32"},

@@ -11,16 +11,23 @@ from pathlib import Path
 
 import pytest
 
+from aot.core.element import ElementType
+from aot.core.operation import Operation
 from aot.package.build import read_templates, write
 from aot.package.file_set import FileSet
-from aot.package.pack import render_api, render_pack
+from aot.package.pack import PackFor, render_api, render_pack
 from aot.package.render import library_name
 from tests.golden.manifest import golden_manifest
 from tests.runtime import host
+from tests.runtime.rows import with_rows
 
 ROOT = Path(__file__).parents[2]
 OURS, OTHERS, MINE = "aot-gemm-sm90a", "aot-gemm-sm110a", "zz-gemm"
-"""A pack for the recorder's GPU, one for another, and one of a user, which by its name would come last."""
+WIDE, HALF = "aot-gemm-sm90a-wide", "aot-gemm-sm90a-half"
+"""Packs for the recorder's GPU, for another, and of a user, which by its name would come last; one of more operations,
+and one of float16 alone.
+
+The others have products of bfloat16 alone, whose tables have sizes such as 16 x 4096 x 4096."""
 
 PRODUCT = """
 import ctypes, sys
@@ -34,8 +41,54 @@ print(aot_gemm.info().package, aot_gemm.plan(16, 4096, 4096).kernel)
 print(aot_gemm.check().num_files)
 """
 
+CALLS = """
+import ctypes, sys
+import pytest
+import aot_gemm
+from tests.runtime.exchange import Framework
+from tests.runtime.tensors import FLOAT16, install_cupy
+
+framework, cupy = Framework(), install_cupy(pytest.MonkeyPatch(), 0x8880)
+libraries = {path.split("/")[-2]: ctypes.CDLL(path) for path in sys.argv[1:]}
+
+def linear(tensor, m, n, k, **options):
+    aot_gemm.linear(tensor((m, k), **options), tensor((n, k), **options), out=tensor((m, n), **options))
+
+CALLS = {
+    "an untuned size": lambda tensor: linear(tensor, 7, 17, 65),
+    "a tuned size": lambda tensor: linear(tensor, 16, 4096, 4096),
+    "another n": lambda tensor: linear(tensor, 16, 8192, 4096),
+    "float16": lambda tensor: linear(tensor, 7, 16, 64, dtype=FLOAT16),
+    "rms_norm": lambda tensor: aot_gemm.rms_norm(tensor((4, 64)), tensor((64,)), eps=1e-5, out=tensor((4, 64))),
+}
+PLANS = {
+    "an untuned size": lambda: aot_gemm.plan(7, 17, 65),
+    "a tuned size": lambda: aot_gemm.plan(16, 4096, 4096),
+    "another n": lambda: aot_gemm.plan(16, 8192, 4096),
+    "float16": lambda: aot_gemm.plan(7, 16, 64, "float16"),
+    "rms_norm": lambda: aot_gemm.plan_rows("rms_norm", 4, 64),
+}
+for name, call in CALLS.items():
+    for tensor in (cupy.ndarray, framework.Tensor):
+        for library in libraries.values():
+            library.recorder_reset()
+        try:
+            call(tensor)
+        except aot_gemm.UnsupportedError as error:
+            print(name, "| refused:", error)
+            continue
+        by = [x for x, library in libraries.items() if library.recorder_num_fake() or library.recorder_num_rows()]
+        print(name, "|", *by, "|", PLANS[name]().pack)
+print(*aot_gemm.info().packs)
+aot_gemm.preload()
+"""
+
 
 def manifest_of(name, arch="sm_90a"):
+    if name == HALF:
+        return replace(host.random_manifest(2, [Operation.of(ElementType.FLOAT16)]), package=name, arch=arch)
+    if name == WIDE:
+        return replace(with_rows(host.random_manifest()), package=name, arch=arch)
     return replace(golden_manifest(), package=name, arch=arch)
 
 
@@ -60,10 +113,10 @@ def distribute(site, name, version, entry_points=""):
 def built(tmp_path_factory):
     """Give the folders of three packs' files."""
     folders = {}
-    for name, arch in ((OURS, "sm_90a"), (OTHERS, "sm_110a"), (MINE, "sm_90a")):
+    for name, arch in ((OURS, "sm_90a"), (OTHERS, "sm_110a"), (MINE, "sm_90a"), (WIDE, "sm_90a"), (HALF, "sm_90a")):
         manifest, folder = manifest_of(name, arch), tmp_path_factory.mktemp(name)
         library = host.compile_library(manifest, folder / "project", binding=True)
-        write(python_of(render_pack(manifest, "aot-gemm", read_templates())), folder / "pack")
+        write(python_of(render_pack(manifest, PackFor("aot-gemm"), read_templates())), folder / "pack")
         shutil.copy(library, folder / "pack" / manifest.module / library_name(manifest))
         host.record_build(folder / "pack" / manifest.module)
         folders[name] = folder / "pack" / manifest.module
@@ -126,8 +179,66 @@ def test_the_command_says_which_packs_there_are_and_which_kernel_a_product_gets(
     assert lines[1].endswith(": answers here")
     assert f"{OTHERS} 0.1.0+x for sm_110a" in lines[2]
     assert "cannot: device 0 has compute capability 9.0; these kernels are sm_110a" in lines[2]
-    assert lines[3].endswith(": stands behind the one that answers")
-    assert lines[4].startswith("bfloat16 m 16 n 4096 k 4096")
+    assert lines[3].endswith(": answers here, for what the ones before it do not")
+    assert lines[4] == f"bfloat16 m 16 n 4096 k 4096, layout kk, on sm_90a, by the table of h200 of {MINE}"
+
+
+def calls(site, *folders):
+    """Make some calls; return which folder's library launched each, and which pack was planned, by the call's name."""
+    libraries = [next(folder.glob("lib*.so.*")) for folder in folders]
+    done = run(site, "-c", CALLS, *libraries)
+    assert done.returncode == 0, done.stderr
+    *lines, packs = done.stdout.splitlines()
+    found = {}
+    for line in lines:
+        name, *rest = line.split(" | ")
+        assert found.setdefault(name, rest) == rest  # of both ways that tensors are handed over
+    return found, packs.split()
+
+
+def by(pack):
+    return [pack.replace("-", "_"), pack]
+
+
+def test_what_one_pack_has_no_kernels_for_is_computed_by_the_next(site, built):
+    found, packs = calls(site, install(site, built[MINE]), install(site, built[OTHERS]), install(site, built[WIDE]))
+    assert packs == [MINE, WIDE]
+    mine = ("an untuned size", "a tuned size", "another n")
+    assert found == dict.fromkeys(mine, by(MINE)) | {"float16": by(WIDE), "rms_norm": by(WIDE)}
+
+
+def test_a_pack_that_answers_for_tuned_sizes_leaves_the_others_to_the_next(site, built):
+    mine, wide = install(site, built[MINE]), install(site, built[WIDE])
+    change(mine, "pack.json", answers="tuned")
+    found, packs = calls(site, mine, wide)
+    assert packs == [MINE, WIDE]
+    others = ("an untuned size", "another n", "float16", "rms_norm")
+    assert found == dict.fromkeys(others, by(WIDE)) | {"a tuned size": by(MINE)}
+    done = run(site, "-m", "aot_gemm")
+    assert done.stdout.splitlines()[1].endswith(": answers here for tuned sizes")
+
+
+def test_a_pack_that_answers_for_tuned_sizes_has_the_rest_too_where_no_other_does(site, built):
+    mine, half = install(site, built[MINE]), install(site, built[HALF])
+    change(mine, "pack.json", answers="tuned")
+    found, packs = calls(site, mine, half)
+    assert packs == [MINE, HALF]
+    (refused,) = found.pop("rms_norm")
+    assert refused.startswith("refused: rms_norm: this wheel has no kernels for bf16_rms_norm; of rms_norm it has none")
+    assert found == dict.fromkeys(found, by(MINE)) | {"float16": by(HALF)}
+
+
+def test_the_hash_of_choices_is_of_all_packs_in_their_order(site, built):
+    ask = "import aot_gemm; print(aot_gemm.info().choices_sha256)"
+    install(site, built[OURS])
+    alone = run(site, "-c", ask).stdout
+    mine = install(site, built[MINE])
+    both = run(site, "-c", ask).stdout
+    assert run(site, "-c", ask).stdout == both
+    change(mine, "pack.json", answers="tuned")
+    limited = run(site, "-c", ask).stdout
+    assert len({alone, both, limited}) == 3
+    assert all(len(x) == 65 for x in (alone, both, limited))
 
 
 def test_without_a_pack_the_first_use_says_what_to_install(site):

@@ -110,8 +110,8 @@ def test_what_a_plan_refuses(package, arguments, options, error, text):
 
 
 def test_a_library_whose_row_kernels_are_others_is_refused(package, monkeypatch):
-    values = package._manifest.manifest()
+    values, (library,) = package._manifest.manifest(), package._library.libraries()
     others = [{**x, "name": f"{x['name']}_other"} if "limits" in x else x for x in values["kernels"]]
-    monkeypatch.setattr(package._manifest, "manifest", lambda: {**values, "kernels": others})
+    monkeypatch.setattr(package._manifest, "manifest_in", lambda _: {**values, "kernels": others})
     with pytest.raises(package.CorruptLibraryError, match="or names others; reinstall the package"):
-        package._manifest.library_of_manifest.__wrapped__()
+        package._manifest.compare_with_manifest.__wrapped__(library)

@@ -202,7 +202,7 @@ def test_other_layouts_are_refused(package, layout):
 def priced(package, manifest, monkeypatch):
     """Give every row of the ladders a time of so many times the limit of its own shape."""
 
-    read, rates = package._packed.row_of, package._roofline.rates_of(0, "bf16")
+    read, rates = package._packed.row_of, package._roofline.rates_of(package._manifest.manifest(), 0, "bf16")
 
     def price(factor):
         def priced_row(section, ladder, step):
@@ -384,7 +384,7 @@ def test_explain_tells_the_roofline_and_the_bigger_tiles(package, manifest, monk
         assert is_said == (got.time_us is not None)
         assert (got.bigger_tiles, "bigger" in text) == ((), False)
     notes = ["128x16 legal: +5.0% measured", "128x32 not legal: why"]
-    monkeypatch.setitem(package._table.manifest()["tables"][0], "bigger_tiles", {got.kernel: notes})
+    monkeypatch.setitem(package._manifest.manifest()["tables"][0], "bigger_tiles", {got.kernel: notes})
     lines = package.explain(ladder.m_edges[-1], ladder.n, ladder.k).splitlines()
     assert lines[-3:] == ["  bigger tiles of the family, all else equal", *(f"    {x}" for x in notes)]
 

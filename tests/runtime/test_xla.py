@@ -278,7 +278,7 @@ def test_the_handlers_are_registered_for_cuda(calls, monkeypatch):
     monkeypatch.setattr(
         jax.ffi, "register_ffi_target", lambda name, handler, platform: registered.append((name, platform))
     )
-    calls._register.__wrapped__()
+    calls._register.__wrapped__(calls._library.libraries()[0])
     assert registered == [(f"every_gemm_{name}", "CUDA") for name in ("linear", "gated_linear", "matmul")]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from aot.core.target import load_target
 from aot.package.build import build_api, build_wheel
-from aot.package.pack import lock_text
+from aot.package.pack import PackFor, lock_text
 from aot.package.wheel_check import check_wheel
 from tests.objects import small_manifest
 
@@ -29,7 +29,7 @@ def test_a_pack_and_its_functions_are_installed_by_their_lock(tmp_path):
     manifest, objects = small_manifest("h200")
     manifest = replace(manifest, package="aot-gemm-sm90a")
     wheels = tmp_path / "wheels"
-    pack = build_wheel(manifest, objects, wheels, load_target("h200"), api_package="aot-gemm")
+    pack = build_wheel(manifest, objects, wheels, load_target("h200"), pack=PackFor("aot-gemm"))
     api = build_api("aot-gemm", "0.1.0", wheels)
     assert api.name == "aot_gemm-0.1.0-py3-none-any.whl"
     assert any(x.startswith("libraries: manylinux_2_28_x86_64") for x in check_wheel(pack))

@@ -7,12 +7,13 @@ from enum import Enum
 from math import lcm
 from typing import TYPE_CHECKING
 
+from aot.core.alignment import column_step
 from aot.core.dispatch import ALIGNMENT_BYTES
 from aot.core.element import BYTE_BITS, ElementType
 from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.knobs import GemmKnobs, SplitK
-from aot.core.operands import PLAIN, Arrangement, Matrix, column_step, operands, plain_arrangement
+from aot.core.operands import PLAIN, Arrangement, Matrix, operands, plain_arrangement
 from aot.core.problem import Problem
 from aot.core.reference import is_16_bit_product
 from aot.core.signature import Argument

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated
 
+from aot.core.alignment import unaligned_loads
 from aot.core.candidate import KernelKey
 from aot.core.constraints import Extent, Range, Sha256
 from aot.core.dispatch import ALIGNMENT_BYTES, takes
 from aot.core.kernel import Kernel
 from aot.core.knobs import SplitK, split_mode
-from aot.core.operands import unaligned_loads
 from aot.core.problem import Problem
 from aot.core.tile_order import HEURISTIC, TileOrder, count_clusters, distinct_orders, order_name
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from aot.core.alignment import as_launched
 from aot.core.candidate import KernelKey
 from aot.core.dispatch import DispatchTable
 from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
 from aot.core.measurement import OperationTimes
-from aot.core.operands import as_launched
 from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
 from aot.core.progress import quietly

@@ -11,9 +11,9 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from aot.core.alignment import as_launched, unaligned_loads
 from aot.core.dispatch import LOADS, Column, DispatchTable, look_up
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
-from aot.core.operands import as_launched, unaligned_loads
 from aot.core.table_check import takes_aligned
 from aot.core.tile_order import HEURISTIC
 from aot.families import family_of

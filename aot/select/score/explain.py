@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from aot.core.alignment import as_launched, misalignment, section_loads
 from aot.core.candidate import KernelKey
 from aot.core.dispatch import Choice, Ladder, Row, Section, Tier, look_up, round_up
 from aot.core.errors import SelectionError
-from aot.core.operands import as_launched, misalignment, section_loads
 from aot.core.problem import Problem
 from aot.core.tile_order import order_name
 from aot.families import family_of

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 
+from aot.core.alignment import unaligned_loads
 from aot.core.dispatch import Tier, look_up
-from aot.core.operands import unaligned_loads
 from aot.core.work import P, in_order
 from aot.families import family_of
 from aot.select.selection import AgainstReference, HeldOut, Stepped

@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING
 
+from aot.core.alignment import has_unaligned_sections, unaligned_loads
 from aot.core.candidate import KernelKey
 from aot.core.dispatch import LOADS, DispatchTable
 from aot.core.errors import SelectionError
 from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
-from aot.core.operands import has_unaligned_sections, unaligned_loads
 from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
-from aot.select.join import named_kernels, renumbered
+from aot.select.join import only_named
 from aot.select.portfolio.candidates import legal
 from aot.select.portfolio.choose import MODELLED_TIE, TIE, Incumbent, choose
 from aot.select.table.sections import build_section
@@ -233,10 +233,8 @@ def renewed(selection: Selection, measured: KnownTimes, target: Target, objectiv
     """
     aligned = tuple(x for x in selection.table.sections if not x.loads)
     operations = [x.operation for x in aligned if not x.batch_invariant]
-    used = sorted(set().union(*map(named_kernels, aligned)))
-    numbers = {old: new for new, old in enumerate(used)}
-    kernels = [selection.kernels[x] for x in used]
-    found = list(renumbered(DispatchTable(aligned), numbers.__getitem__).sections)
+    named, left = only_named(selection.kernels, DispatchTable(aligned))
+    kernels, found = list(named), list(left.sections)
     fallbacks = {x.operation: x.fallback for x in found}
     known = UnalignedTimes.of(measured.times, operations, target)
     for operation in asked_of(operations):

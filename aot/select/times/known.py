@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from aot.core.alignment import as_launched, is_aligned, section_loads
 from aot.core.candidate import Candidate
 from aot.core.errors import CandidateError
 from aot.core.grouping import Grouping
-from aot.core.operands import as_launched, is_aligned, section_loads
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.tile_order import HEURISTIC

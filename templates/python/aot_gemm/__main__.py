@@ -14,14 +14,17 @@ def _lines_of_packs() -> list[str]:
     from . import _packs
 
     packs = _packs.found()
-    answers = _packs.chosen() if packs else None
+    answers = [pack for pack, _ in _packs.answering()] if packs else []
     lines = []
     for pack in packs:
         status, reason = _packs.refusal(pack)
-        if pack == answers:
-            what = "answers here" if status == 0 else f"answers queries: {reason}"
+        for_what = "" if pack.answers != _packs.TUNED or len(answers) == 1 else " for tuned sizes"
+        if pack not in answers:
+            what = f"cannot: {reason}"
+        elif status == 0:
+            what = f"answers here{for_what}" + ("" if pack == answers[0] else ", for what the ones before it do not")
         else:
-            what = "stands behind the one that answers" if status == 0 else f"cannot: {reason}"
+            what = f"answers queries{for_what}: {reason}"
         lines.append(f"{pack}: {what}")
     return lines or ["no pack of kernels is installed"]
 

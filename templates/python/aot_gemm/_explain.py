@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._manifest import manifest
+from ._manifest import manifest_of
 from ._plan_groups import GROUPINGS, Shape, of_a_group
-from ._states import state_text
+from ._states import of_pack, state_text
 from ._table import Plan, plan
 
 _SHOWN = {"bias", "target", "batch", "batch_invariant", "deterministic"}
@@ -39,7 +39,7 @@ def _explain_time(got: Plan, bucket: Shape) -> list[str]:
     if got.time_us is None or got.runner_up_us is None:
         return [f"  time       none: {got.no_time}"]
     margin = got.runner_up_us / got.time_us - 1
-    table = next(x for x in manifest()["tables"] if x["target"] == got.target)
+    table = next(x for x in manifest_of(got.pack)["tables"] if x["target"] == got.target)
     where = "".join(f" on {x['device']}, {x['date']}" for x in table["conditions"][-1:])
     origin = f"measured{where}" if got.provenance == "measured" else f"{got.provenance}, not measured"
     edge = f"at the bucket's edge m {bucket[0]}" + _products(got)
@@ -63,7 +63,7 @@ def explain(
 ) -> str:
     """Say in words which kernel a product gets and why; arguments and errors are those of `plan`."""
     got = plan(m, n, k, dtype, layout, **options)
-    m, n, k = got.m, got.n, got.k
+    m, n, k, manifest = got.m, got.n, got.k, manifest_of(got.pack)
     reasons = {
         "tuned": "tier 1: this (n, k) has a ladder of m of its own",
         "grid": "tier 2: n and k are rounded up onto the grid, m to a step of its column",
@@ -75,7 +75,7 @@ def explain(
     what += ", deterministic" if got.deterministic else ""
     what += f", operation {got.operation}" if set(options) - _SHOWN else ""
     lines = [
-        f"{what}, on {manifest()['arch']}, by the table of {got.target}",
+        f"{what}, on {manifest['arch']}, by the table of {got.target}{of_pack(got.pack)}",
         f"  {reasons[got.tier]}",
     ]
     lines += _groups(got)
@@ -83,7 +83,7 @@ def explain(
     if got.bucket is not None:
         lines.append("  bucket     up to m {} n {} k {}".format(*bucket) + _products(got))
     lines += [f"  kernel     {got.kernel}" + (f", tiles in order {got.tile_order}" if got.tile_order else "")]
-    lines += [f"  state      {state_text(manifest(), got.kernel, got.state)}"]
+    lines += [f"  state      {state_text(manifest, got.kernel, got.state)}"]
     if got.launches > 1:
         by_torch = "" if got.batch_invariant or got.deterministic else ", so that torch computes it of torch's tensors"
         lines.append(f"  launches   {got.launches}: this wheel has no kernels for such a batch{by_torch}")

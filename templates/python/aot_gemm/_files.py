@@ -179,8 +179,11 @@ OWN = Folder(DIRECTORY, has_kernels=HAS_KERNELS)
 
 
 @cache
-def kernels() -> Folder:
-    """Return the folder whose library answers here: the package's own, or that of a pack.
+def answering() -> tuple[tuple[Folder, bool], ...]:
+    """Return the folders whose libraries answer here, in the order in which they are asked: the package's, or packs'.
+
+    Returns:
+        Beside each whether it answers for tuned sizes alone.
 
     Raises:
         PackError: there is no pack, or one that does not go with this package.
@@ -188,7 +191,12 @@ def kernels() -> Folder:
         CorruptLibraryError: a pack is damaged.
     """
     if OWN.has_kernels:
-        return OWN
-    from ._packs import chosen
+        return ((OWN, False),)
+    from ._packs import answering as packs
 
-    return chosen().folder
+    return tuple((pack.folder, only_tuned) for pack, only_tuned in packs())
+
+
+def kernels() -> Folder:
+    """Return the folder whose library is asked first; errors are those of `answering`."""
+    return answering()[0][0]

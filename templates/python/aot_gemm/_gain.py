@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _packed
 from ._enumerations import TIERS
-from ._manifest import manifest
-from ._request import find, request_of
+from ._request import request_of
 from ._table import select
 
 if TYPE_CHECKING:
@@ -34,17 +33,16 @@ def measured_gain(m: int, n: int, k: int, dtype: Any, **options: Unpack[Computed
         None where no times of both are known near.
     """
     request = request_of(dtype, **options)
-    call = find(request)
-    selection = select(call, "kk", (m, n, k), 1, 0, None)
+    selection = select(request, "kk", (m, n, k), 1, 0, None)
     if TIERS[selection.tier] != "tuned":
         return None
-    table = manifest()["tables"][selection.table]
+    table = selection.manifest["tables"][selection.table]
     section = table["table"]["sections"][selection.section]
     ladder = _packed.find_ladder(section, n, k)
     known = _packed.edges_with_library(section, ladder)
     place = bisect_left(known, m)
     near = [x for x in known[max(0, place - 1) : place + 1] if m / NEAR <= x <= m * NEAR]
-    bits = manifest()["element_bits"][call]["d"]
+    bits = selection.manifest["element_bits"][selection.call]["d"]
     edges = _packed.ladder_edges(section, ladder)
     gains = []
     for rows in near:

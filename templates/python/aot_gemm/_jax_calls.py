@@ -1,13 +1,14 @@
 """The products as calls of XLA: what JAX is told of each, its batches, and its gradients.
 
-A call is one custom call to a handler of the library (xla_call.cc), registered under the package's import name, so
-that two wheels do not meet. Its workspace, where it needs one, is a result of its own, so that XLA may put the call
+A call is one custom call to a handler of a library (xla_call.cc), registered under the import name of the wheel or
+pack, so that two do not meet. Its workspace, where it needs one, is a result of its own, so that XLA may put the call
 into a CUDA graph.
 """
 
 from __future__ import annotations
 
 import math
+import os
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from jax import numpy as jnp
 
 from . import _extras, _library, errors
 from ._enumerations import ALLOW_TF32, INTERLEAVED, NAMES, READ, USE_FAST_ACCUM
+from ._library import Library
 from ._torch_result import TensorCall, results_of
 
 SLOTS = tuple(NAMES.get(name, name) for name in READ[: READ.index("scale_d") + 1])
@@ -84,27 +86,34 @@ class Call(NamedTuple):
         return TensorCall(self.name, parts, {"activation": self.activation, "out_dtype": self.out_dtype, **allowed})
 
 
-def _target(name: str) -> str:
-    return f"{__package__}_{name}"
+def _target(name: str, library: Library | None = None) -> str:
+    """Return what XLA knows a library's handler by; by default the first library's."""
+    folder = (library or _library.libraries()[0]).folder
+    return f"{os.path.basename(folder.directory)}_{name}"  # noqa: PTH119
 
 
 @cache
-def _register() -> None:
-    """Have XLA know the library's handlers, once a process."""
+def _register(library: Library) -> None:
+    """Have XLA know a library's handlers, once a process."""
     for name in _LAYOUTS:
-        handler = getattr(_library.library(), f"aot_gemm_xla_{name}")
-        jax.ffi.register_ffi_target(_target(name), jax.ffi.pycapsule(handler), platform=PLATFORM)
+        handler = getattr(library.c, f"aot_gemm_xla_{name}")
+        jax.ffi.register_ffi_target(_target(name, library), jax.ffi.pycapsule(handler), platform=PLATFORM)
 
 
-def _workspace_bytes(product: TensorCall, shape: tuple[int, ...], operation: str) -> int:
+def _library_of(operation: str) -> Library:
+    """Return the library that computes an operation: one that answers for tuned sizes alone behind the others."""
+    return next(x for x in _library.libraries() if not x.only_tuned and x.has(operation))
+
+
+def _workspace_bytes(library: Library, product: TensorCall, shape: tuple[int, ...], operation: str) -> int:
     """Return the most workspace that a product needs by any of the tables: a trace does not know the device."""
     if 0 in shape:
         return 0
     k = product.x.shape[-1] * (2 if product.x.dtype == "uint8" else 1)  # of bytes that hold two elements
     n = shape[-1] if product.weight.ndim == 2 else 1
-    operation_id = _library.operation(operation)
-    tables = range(_library.library().aot_gemm_num_tables())
-    plan = _library.binding()["plan"]
+    operation_id = library.operation(operation)
+    tables = range(library.c.aot_gemm_num_tables())
+    plan = library.binding["plan"]
     asked = (
         _library.Asked(operation_id, layout, m=math.prod(shape) // n, n=n, k=k, table=table)
         for layout in _LAYOUTS[product.function]
@@ -122,13 +131,14 @@ def _emit(call: Call, *operands: Any) -> Any:
     product = call.of_one(operands)
     written, operation = results_of(product)
     shape, dtype = written["out"]
-    num_bytes = _workspace_bytes(product, shape, operation)
+    library = _library_of(operation)
+    num_bytes = _workspace_bytes(library, product, shape, operation)
     num_batches = _num_batches(call, operands) if call.batched else -1
     leading = (num_batches,) if call.batched else ()
     results = [jax.ShapeDtypeStruct((*leading, *shape), getattr(jnp, dtype))]
     if num_bytes > 0:
         results.append(jax.ShapeDtypeStruct((num_bytes,), jnp.uint8))
-    _register()
+    _register(library)
     attributes = {
         "given": call.bits((True,) * len(operands)),
         "batched": call.bits(call.batched or (False,) * len(operands)),
@@ -136,7 +146,7 @@ def _emit(call: Call, *operands: Any) -> Any:
         "epilogue": call.epilogue,
         "flags": call.flags,
     }
-    run = jax.ffi.ffi_call(_target(call.name), results)
+    run = jax.ffi.ffi_call(_target(call.name, library), results)
     return run(*operands, **{name: np.int64(value) for name, value in attributes.items()})[0]
 
 

@@ -1,4 +1,4 @@
-"""The library of the package, checked and loaded: its C API and its binding, both by ctypes."""
+"""The libraries that answer, checked and loaded: their C API and their binding, both by ctypes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 import os
 import sys
 from contextlib import suppress
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from . import _files, errors
@@ -95,16 +95,111 @@ def load(folder: _files.Folder, kind: type[ctypes.CDLL], functions: dict[str, An
     return loaded
 
 
-@cache
-def library() -> ctypes.CDLL:
-    """Load the library for its C API.
+class Library:
+    """A library of kernels that answers in this process: its C API and its binding, and the folder that it lies in.
+
+    Args:
+        folder: where it lies.
+        only_tuned: whether it answers for tuned sizes of its table alone.
+        passes_on: whether another is asked for what it does not answer for.
 
     Raises:
         CorruptLibraryError: it does not load.
     """
-    texts = ("last_error", "version", "kernel_name", "table_target", "misses_file")
-    functions = (*(f"aot_gemm_{name}" for name in texts), "aot_rows_kernel_name")
-    return load(_files.kernels(), ctypes.CDLL, dict.fromkeys(functions, ctypes.c_char_p))
+
+    def __init__(self, folder: _files.Folder, *, only_tuned: bool = False, passes_on: bool = False) -> None:
+        self.folder, self.only_tuned, self.passes_on = folder, only_tuned, passes_on
+        texts = ("last_error", "version", "kernel_name", "table_target", "misses_file")
+        functions = (*(f"aot_gemm_{name}" for name in texts), "aot_rows_kernel_name")
+        self.c = load(folder, ctypes.CDLL, dict.fromkeys(functions, ctypes.c_char_p))
+
+    @cached_property
+    def binding(self) -> dict[str, Any]:
+        """Return the functions of its binding by name.
+
+        Raises:
+            CorruptLibraryError: it does not load.
+        """
+        from . import _routes  # which needs this module
+
+        routes: Any = _routes
+        if self.passes_on:
+            from ._in_turn import passing_on
+
+            routes = passing_on(_routes, only_tuned=self.only_tuned)
+        bind = load(self.folder, ctypes.PyDLL, {"aot_gemm_python_bind": ctypes.py_object}).aot_gemm_python_bind
+        bind.argtypes = (ctypes.py_object, ctypes.py_object)
+        functions: dict[str, Any] = bind(errors, routes)
+        return functions
+
+    def has(self, tag: str) -> bool:
+        """Say whether it has kernels of an operation, by its tag as calls have it."""
+        number: int = self.c.aot_gemm_operation(tag.encode())
+        return number > 0
+
+    def has_rows(self, tag: str) -> bool:
+        """Say whether it has kernels of an operation on rows, by its tag."""
+        number: int = self.c.aot_rows_operation(tag.encode())
+        return number > 0
+
+    def operation(self, tag: str) -> int:
+        """Return its number of an operation.
+
+        Raises:
+            UnsupportedError: it has no such operation.
+        """
+        number: int = self.c.aot_gemm_operation(tag.encode())
+        self.check(max(-number, 0))
+        return number
+
+    def device_table(self, device: int = -1) -> tuple[int, str]:
+        """Return the index of its dispatch table that answers on a GPU (-1: the current one), and why.
+
+        Raises:
+            NoGpuError: there is no GPU or driver.
+            ArchitectureError: the GPU is not of the architecture that the kernels are for.
+            CudaError: CUDA failed.
+        """
+        table, reason = ctypes.c_int32(), ctypes.c_char_p()
+        self.check(self.c.aot_gemm_device_table(ctypes.c_int32(device), ctypes.byref(table), ctypes.byref(reason)))
+        return table.value, (reason.value or b"").decode()
+
+    def choices(self, device: int = -1) -> str:
+        """Return the SHA-256 of all that decides which of its kernels a problem gets on a GPU (-1: the current one)."""
+        sha256 = ctypes.c_char_p()
+        self.check(self.c.aot_gemm_choices(ctypes.c_int32(device), ctypes.byref(sha256)))
+        return (sha256.value or b"").decode()
+
+    def preload(self, device: int) -> None:
+        """Load all of its kernels onto a GPU (-1: the current one), and its binding; errors are those of `choices`."""
+        self.check(self.c.aot_gemm_preload(ctypes.c_int32(device)))
+        _ = self.binding
+
+    def check(self, status: int) -> None:
+        """Raise the error of a status of its C API; 0 is none."""
+        if status != 0:
+            raise errors.OF_STATUS[status](self.c.aot_gemm_last_error().decode())
+
+
+@cache
+def libraries() -> tuple[Library, ...]:
+    """Load the libraries that answer here, in the order in which they are asked: one, but where there are packs.
+
+    Raises:
+        CorruptLibraryError: one does not load.
+    """
+    *others, last = _files.answering()
+    found = [Library(folder, only_tuned=only_tuned, passes_on=True) for folder, only_tuned in others]
+    return (*found, Library(last[0], only_tuned=last[1]))
+
+
+def library() -> ctypes.CDLL:
+    """Return the C API of the library that is asked first, loaded.
+
+    Raises:
+        CorruptLibraryError: it does not load.
+    """
+    return libraries()[0].c
 
 
 def misses_file() -> str | None:
@@ -112,7 +207,7 @@ def misses_file() -> str | None:
 
     tests/runtime compares the two.
     """
-    if library.cache_info().currsize > 0:
+    if libraries.cache_info().currsize > 0:
         path: bytes | None = library().aot_gemm_misses_file()
         return None if path is None else os.fsdecode(path)
     value = os.environ.get(_MISSES_VARIABLE, "")
@@ -125,60 +220,24 @@ def misses_file() -> str | None:
 
 @cache
 def binding() -> dict[str, Any]:
-    """Load the binding and return its functions by name.
+    """Return the binding's functions by name; of several libraries each is asked in turn.
 
     Raises:
-        CorruptLibraryError: it does not load.
+        CorruptLibraryError: a library does not load.
     """
-    from . import _routes  # which needs this function
+    found = libraries()
+    if len(found) == 1:
+        return found[0].binding
+    from ._in_turn import in_turn
 
-    library()
-    bind = load(_files.kernels(), ctypes.PyDLL, {"aot_gemm_python_bind": ctypes.py_object}).aot_gemm_python_bind
-    bind.argtypes = (ctypes.py_object, ctypes.py_object)
-    functions: dict[str, Any] = bind(errors, _routes)
-    return functions
-
-
-def operation(tag: str) -> int:
-    """Return the library's number of an operation.
-
-    Raises:
-        DtypeError: the library has no such operation.
-    """
-    number: int = library().aot_gemm_operation(tag.encode())
-    check(max(-number, 0))
-    return number
+    return in_turn([x.binding for x in found])
 
 
 def device_table(device: int = -1) -> tuple[int, str]:
-    """Return the index of the dispatch table that answers on a GPU (-1: the current one), and why.
-
-    Raises:
-        CorruptLibraryError: the library does not load.
-        NoGpuError: there is no GPU or driver.
-        ArchitectureError: the GPU is not of the architecture that the kernels are for.
-        CudaError: CUDA failed.
-    """
-    table, reason = ctypes.c_int32(), ctypes.c_char_p()
-    check(library().aot_gemm_device_table(ctypes.c_int32(device), ctypes.byref(table), ctypes.byref(reason)))
-    return table.value, (reason.value or b"").decode()
-
-
-def choices(device: int = -1) -> str:
-    """Return the SHA-256 of all that decides which kernel a problem gets on a GPU (-1: the current one).
-
-    Raises:
-        CorruptLibraryError: the library does not load.
-        NoGpuError: there is no GPU or driver.
-        ArchitectureError: the GPU is not of the architecture that the kernels are for.
-        CudaError: CUDA failed.
-    """
-    sha256 = ctypes.c_char_p()
-    check(library().aot_gemm_choices(ctypes.c_int32(device), ctypes.byref(sha256)))
-    return (sha256.value or b"").decode()
+    """Return what `Library.device_table` does, of the library that is asked first."""
+    return libraries()[0].device_table(device)
 
 
 def check(status: int) -> None:
-    """Raise the error of a status of the C API; 0 is none."""
-    if status != 0:
-        raise errors.OF_STATUS[status](library().aot_gemm_last_error().decode())
+    """Raise the error of a status of the C API of the library that is asked first; 0 is none."""
+    libraries()[0].check(status)

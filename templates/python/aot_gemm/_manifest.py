@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import _files, _library, _states, errors
-
-if TYPE_CHECKING:
-    import ctypes
+from ._library import Library
 
 _HELD_OUT = ("", "tuned (n, k) at other m", "(n, k) that are not tuned")
 """By the tier that answers."""
@@ -112,7 +111,8 @@ class Info:
     """The hash of all that decides which kernel a product gets on the current GPU; None where `table` is.
 
     Of tables, kernels and code, of the table that answers, of the GPU's number of SMs and AOT_GEMM_WEIGHT_PREFETCH:
-    two processes with the same hash choose alike. The C API gives it as aot_gemm_choices.
+    two processes with the same hash choose alike. The C API gives it as aot_gemm_choices. Of several packs it is that
+    of theirs.
     """
     misses_file: str | None
     """Where AOT_GEMM_MISSES has the launches counted that no tuned size answered; None where it does not.
@@ -137,6 +137,8 @@ class Info:
     pkgconfig_dir: str
     """What PKG_CONFIG_PATH is to hold."""
     examples_dir: str
+    packs: tuple[str, ...]
+    """The distributions whose kernels answer here, in the order in which they are asked; the rest is of the first."""
 
     def __str__(self) -> str:
         """Write one line for each entry. Kernels are counted by kind; `kernels` and `row_kernels` have their names."""
@@ -162,56 +164,68 @@ class Info:
         return "\n".join(lines)
 
 
-@cache
 def manifest() -> dict[str, Any]:
-    """Read the manifest that the package was built from.
+    """Read the manifest that the package was built from, or the pack that is asked first.
 
     Raises:
         CorruptLibraryError: it is missing, or not as it was built.
     """
-    values: dict[str, Any] = json.loads(_files.kernels().read_verified(_files.MANIFEST))
-    return values
+    return manifest_in(_files.kernels())
 
 
-def row_kernels() -> list[dict[str, Any]]:
+def row_kernels(manifest: dict[str, Any]) -> list[dict[str, Any]]:
     """List the kernels of operations on rows, which are behind those of products and say what they ask of a problem."""
-    return [kernel for kernel in manifest()["kernels"] if "limits" in kernel]
+    return [kernel for kernel in manifest["kernels"] if "limits" in kernel]
 
 
 @cache
-def library_of_manifest() -> ctypes.CDLL:
-    """Load the library, whose answers the manifest puts into words.
+def manifest_in(folder: _files.Folder) -> dict[str, Any]:
+    """Read the manifest that lies in a folder; errors are those of `manifest`."""
+    values: dict[str, Any] = json.loads(folder.read_verified(_files.MANIFEST))
+    return values
+
+
+def manifest_of(pack: str) -> dict[str, Any]:
+    """Return the manifest of a distribution whose library answers here, by its name."""
+    found = (manifest_in(folder) for folder, _ in _files.answering())
+    return next(x for x in found if x["package"] == pack)
+
+
+@cache
+def compare_with_manifest(of: Library) -> None:
+    """Compare a library with the manifest that puts its answers into words.
 
     Raises:
-        CorruptLibraryError: it does not load, or is not the one that the manifest was written for.
+        CorruptLibraryError: it is not the one that the manifest was written for.
     """
-    library = _library.library()
-    expected = [manifest()["version"], *(kernel["name"] for kernel in manifest()["kernels"])]
-    expected += [table["target"] for table in manifest()["tables"]]
+    library, values = of.c, manifest_in(of.folder)
+    expected = [values["version"], *(kernel["name"] for kernel in values["kernels"])]
+    expected += [table["target"] for table in values["tables"]]
     names = [library.aot_gemm_kernel_name(i) for i in range(library.aot_gemm_num_kernels())]
     names += [library.aot_rows_kernel_name(i) for i in range(library.aot_rows_num_kernels())]
     names += [library.aot_gemm_table_target(i) for i in range(library.aot_gemm_num_tables())]
     found = [(x or b"").decode(errors="replace") for x in (library.aot_gemm_version(), *names)]
     if found != expected:
         raise errors.CorruptLibraryError(
-            f"{_library.path()} is {found[0]} with {library.aot_gemm_num_kernels()} kernels; "
-            f"{_files.kernels().path_of(_files.MANIFEST)} is of {expected[0]} with {len(manifest()['kernels'])}, or "
+            f"{of.folder.path_of(of.folder.library)} is {found[0]} with {library.aot_gemm_num_kernels()} kernels; "
+            f"{of.folder.path_of(_files.MANIFEST)} is of {expected[0]} with {len(values['kernels'])}, or "
             "names others; reinstall the package"
         )
-    return library
 
 
-def device_table() -> tuple[int | None, str]:
+def device_table(library: Library | None = None) -> tuple[int | None, str]:
     """Return the index of the table that answers on the current GPU, and why; None where there is no such GPU.
+
+    The table is that of a library, by default of the one that is asked first.
 
     A library that is not loaded yet is first compared with what was built: `info` is asked where something is amiss,
     and a damaged library could end the process.
     """
     try:
-        if _library.library.cache_info().currsize == 0:
-            folder = _files.kernels()
-            folder.read_verified(folder.library)
-        return _library.device_table()
+        if _library.libraries.cache_info().currsize == 0:
+            for folder, _ in _files.answering():
+                folder.read_verified(folder.library)
+        return (library or _library.libraries()[0]).device_table()
     except errors.AotGemmError as error:
         return None, str(error)
 
@@ -228,6 +242,14 @@ def _table_info(values: dict[str, Any]) -> TableInfo:
         heldout=tuple(values["heldout"]),
         coverage=values["coverage"],
     )
+
+
+def _choices() -> str:
+    """Return the hash of all that decides what a product gets: of several packs that of theirs, in their order."""
+    found = _library.libraries()
+    if len(found) == 1:
+        return found[0].choices()
+    return hashlib.sha256(" ".join(f"{x.only_tuned} {x.choices()}" for x in found).encode()).hexdigest()
 
 
 def info() -> Info:
@@ -250,10 +272,10 @@ def info() -> Info:
         tables=tuple(map(_table_info, values["tables"])),
         table=None if table is None else values["tables"][table]["target"],
         table_reason=reason,
-        choices_sha256=None if table is None else _library.choices(),
+        choices_sha256=None if table is None else _choices(),
         misses_file=misses_file,
         kernels=tuple(kernel["name"] for kernel in values["kernels"] if "limits" not in kernel),
-        row_kernels=tuple(kernel["name"] for kernel in row_kernels()),
+        row_kernels=tuple(kernel["name"] for kernel in row_kernels(values)),
         states=_states.counts(values),
         toolchain=values["toolchain"],
         library_bytes={x.name: x.num_bytes for x in folder.recorded().values() if ".so" in x.name},
@@ -262,4 +284,5 @@ def info() -> Info:
         cmake_dir=folder.path_of("cmake"),
         pkgconfig_dir=folder.path_of("pkgconfig"),
         examples_dir=folder.path_of("examples"),
+        packs=tuple(dict.fromkeys(manifest_in(x)["package"] for x, _ in _files.answering())),
     )

@@ -8,7 +8,7 @@ the weight. Products of int8 are summed up exactly where their sums are numbers 
 
 from __future__ import annotations
 
-import ctypes
+import operator
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -62,36 +62,30 @@ def linear(
     """Compute activation(x @ weight^T + bias) + residual, as torch.nn.functional.linear and what follows it.
 
     It is cast((activation(x @ weight^T * scale_x * scale_w + bias) + residual) * scale_out): in float32, rounded once.
-    Which operations there are kernels for depends on what the wheel was built for; `plan` says so by dtypes.
+    For which operations a wheel has kernels `plan` says by dtypes.
 
     Args:
         x: (..., k) in GPU memory: bfloat16, float16, float32, float8_e4m3fn, float8_e5m2 or int8; or (..., k / 2) bytes
-            that hold two e2m1 each, uint8 or torch's float4_e2m1fn_x2. Where leading dimensions do not join into rows
-            of one stride, it is copied first, as torch does.
-        weight: (n, k), of the same type and GPU (of float8, either type), or what `constant` returned for one; of bytes
-            (n, k / 2).
+            that hold two e2m1 each. What is not rows of one stride is copied first, as torch does.
+        weight: (n, k), or (n, k / 2) bytes, of x's type and GPU (of float8, either), or what `constant` gave for one.
         bias: (n,), its elements adjacent, of the type of the result; None for none.
         activation: None, "relu", "gelu", "gelu_tanh" (torch's approximate="tanh") or "silu".
-        scale_x: float32 factors of float8 or int8 elements of x, in GPU memory: one element; one for each of the m
-            rows, (m,), (m, 1) or of x's leading dimensions; or one for each 128 elements of a row, (m, ceil(k / 128)).
-            Of MXFP4 and MXFP8 float8_e8m0fnu factors of 32 elements each, of NVFP4 a pair: float8_e4m3fn factors of 16
-            each, and the tensor's own float32 factor. In rows of blocks, (m, ceil(k / 16)), they are put into atoms
-            with each call; of one dimension they are atoms, as `pack_factors` makes them. Codes may be of uint8.
-        scale_w: those of the weight: one element; one for each row, (n,), (n, 1) or (1, n); or, where scale_x has
-            blocks, one for each 128 by 128 elements, (ceil(n / 128), ceil(k / 128)); or narrow ones, as of x.
+        scale_x: float32 factors of float8 or int8 elements of x: one; one for each row, (m,), (m, 1) or of x's leading
+            dimensions; or one for each 128 elements of a row, (m, ceil(k / 128)). Of MXFP4 and MXFP8 float8_e8m0fnu
+            factors of 32 elements each, of NVFP4 a pair: float8_e4m3fn factors of 16 each, and the tensor's own float32
+            factor: rows of blocks, (m, ceil(k / 16)), or atoms, of one dimension, as `pack_factors` makes them.
+        scale_w: those of the weight: one; one for each row, (n,), (n, 1) or (1, n); or, where scale_x has blocks, one
+            for each 128 by 128 elements, (ceil(n / 128), ceil(k / 128)); or narrow ones, as of x.
         residual: (..., n), of the type of the result, a matrix in memory; added behind the activation.
         out: (..., n), of the type of the result, written to; allocated where it is not given.
-        out_dtype: type of the result, as torch, NumPy or JAX have it or by name. By default that of `out`, else
-            bfloat16 where there are factors, int32 for int8 without any, and the type of x.
-        scale_out: the factor of a float8 result, a float32 tensor of one element in GPU memory; or of NVFP4 the product
-            of the tensors' own factors, where `scale_x` and `scale_w` are no pairs.
+        out_dtype: type of the result; by default that of `out`, else bfloat16 beside factors, int32 of int8, or x's.
+        scale_out: float32, one element: the factor of a float8 result, or the product of NVFP4's two that are no pairs.
         allow_tf32: whether products of float32 may be of TF32, where the wheel has those; else they are exact.
         use_fast_accum: whether sums of float8 products may stay in the tensor cores' accumulators, of some 14 bits on
             Hopper, where the wheel has such kernels; else they are added up in float32 every 128 of k.
-        deterministic: whether the same operands must give the same bits on the same device each time, as they do where
-            torch.use_deterministic_algorithms is on. `info` says which kernels are left out by it, if any.
-        batch_invariant: whether a row of the result must have the same bits whatever the number of rows and whatever
-            they hold, and each time. It costs time at some sizes, and the wheel must have been built for it.
+        deterministic: whether equal operands give equal bits on one device, as torch.use_deterministic_algorithms asks.
+        batch_invariant: whether a row of the result has the same bits whatever the other rows are, and each time. It
+            costs time at some sizes, and the wheel must have been built for it.
 
     Returns:
         `out`, or the new tensor, of the kind of tensor that x is.
@@ -250,7 +244,14 @@ def linear_many(x: Any, weights: Sequence[Any], biases: Sequence[Any], *, out: S
     Raises:
         AotGemmError: one of its classes, as of `linear`.
     """
-    _products.linear_many(x, tuple(weights), tuple(biases), tuple(out))
+    try:
+        lists = tuple(weights), tuple(biases), tuple(out)
+    except TypeError:
+        kinds = ", ".join(type(each).__name__ for each in (weights, biases, out))
+        raise errors.OperandError(
+            f"linear_many: weights, biases and out are {kinds}; expected a list or tuple each; put one tensor into one"
+        ) from None
+    _products.linear_many(x, *lists)
 
 
 def packed_linear(
@@ -294,10 +295,19 @@ def packed_linear(
     if weight_format not in WEIGHT_FORMATS[1:]:
         asked, known = errors.show(weight_format), ", ".join(WEIGHT_FORMATS[1:])
         raise errors.UnsupportedError(f"packed_linear: weight_format is {asked}; expected one of {known}")
+    try:
+        count = operator.index(columns)
+    except TypeError:
+        count = -1
+    if not 0 <= count < 2**31:
+        raise errors.ShapeError(
+            f"packed_linear: columns is {errors.show(columns)}; expected the rows of the weight that was packed, an "
+            "integer from 0 to 2147483647"
+        )
     element = -1 if out_dtype is None else dtype_number("packed_linear: out_dtype", out_dtype)
     flags = mode_flags(deterministic=deterministic, batch_invariant=batch_invariant)
     number = WEIGHT_FORMATS.index(weight_format)
-    return _products.packed_linear(x, weight, bias, out, scale_w, element, flags, number, columns)
+    return _products.packed_linear(x, weight, bias, out, scale_w, element, flags, number, count)
 
 
 def matmul(a: Any, b: Any, *, out: Any = None, deterministic: bool = False, batch_invariant: bool = False) -> Any:
@@ -370,6 +380,7 @@ def preload(device: int = -1) -> None:
     from ._check import check  # here, since an import of the package does not need it
 
     check()
-    _library.check(_library.library().aot_gemm_preload(ctypes.c_int32(device)))
+    for library in _library.libraries():
+        library.preload(device)
     _library.binding()
     from . import _request, _row_request  # noqa: F401 - what a call that is refused or copied needs

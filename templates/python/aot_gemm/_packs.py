@@ -1,6 +1,7 @@
 """Packs of kernels: distributions that hold a library and its tables, and none of the functions.
 
-A package without kernels of its own takes its library from one of them: the first in order that can run here.
+A package without kernels of its own takes its libraries from those that can run here: each answers for the operations
+that it has, the first in order first.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ._version import ABI_VERSION, __version__
 GROUP = f"{_files.MODULE}.packs"
 """The entry points by which packs are found: the name is the distribution's, the value the folder's."""
 DESCRIPTION = "pack.json"
+TUNED = "tuned"
 
 _OWN_NAME = _files.MODULE.replace("_", "-")
 _NO_GPU, _ARCHITECTURE = (errors.OF_STATUS.index(x) for x in (errors.NoGpuError, errors.ArchitectureError))
@@ -32,6 +34,8 @@ class Pack(NamedTuple):
     version: str
     arch: str
     folder: _files.Folder
+    answers: str
+    """For what it answers: `all` that it has kernels for, or `tuned` sizes of its table alone."""
 
     @property
     def is_own(self) -> bool:
@@ -77,7 +81,7 @@ def _pack_of(distribution: Distribution, module: str) -> Pack:
             f"the pack {name} {version} has {what}; {_OWN_NAME} {__version__} needs {needed}: they are of two builds; "
             f"install both from one, or remove the pack: pip uninstall {name}"
         )
-    return Pack(name, version, values["arch"], folder)
+    return Pack(name, version, values["arch"], folder, values["answers"])
 
 
 @cache
@@ -119,7 +123,7 @@ def refusal(pack: Pack) -> tuple[int, str]:
 
 @cache
 def chosen() -> Pack:
-    """Return the pack that answers: the first that the current GPU can run, or without a GPU the first.
+    """Return the pack that is asked first: the first that the current GPU can run, or without a GPU the first.
 
     Raises:
         PackError: there is none, or one that does not go with this package.
@@ -144,3 +148,23 @@ def chosen() -> Pack:
             raise errors.OF_STATUS[status](reason)
         reasons.append(f"{pack.name}: {reason}")
     raise errors.ArchitectureError(f"no pack is for this GPU; install one that is: {'; '.join(reasons)}")
+
+
+@cache
+def answering() -> tuple[tuple[Pack, bool], ...]:
+    """Return the packs that answer in this process, in the order in which they are asked.
+
+    They are those that the current GPU can run, or without a GPU those for the architecture of the first. One that
+    answers for tuned sizes alone is asked for all that it has behind the others, where none of these has kernels.
+
+    Returns:
+        Beside each whether it answers for tuned sizes alone. Errors are those of `chosen`.
+    """
+    first = chosen()
+    status = refusal(first)[0]
+    behind = found()[found().index(first) + 1 :]
+    able = [first, *(x for x in behind if refusal(x)[0] == status and (status == 0 or x.arch == first.arch))]
+    if len(able) == 1:
+        return ((first, False),)
+    limited = [x for x in able if x.answers == TUNED]
+    return (*((x, x in limited) for x in able), *((x, False) for x in limited))

@@ -8,6 +8,7 @@ from . import _extras, _library, errors
 from ._catalogue import BLOCK_FORMATS, CATALOGUE, Row
 from ._dtypes import dtype_name
 from ._enumerations import EPILOGUES, WEIGHT_FORMATS
+from ._library import Library
 from ._weight_format import format_named
 
 _GATES = {"swiglu": "silu", "geglu": "gelu_tanh"}
@@ -184,18 +185,19 @@ def _serving(request: Request) -> list[Row]:
 
 
 def _is_there(call: str) -> bool:
-    number: int = _library.library().aot_gemm_operation(call.encode())
-    return number > 0
+    return any(x.has(call) for x in _library.libraries())
 
 
-def find(request: Request) -> str:
-    """Return the tag of the operation that this wheel computes a product by.
+def find(request: Request) -> list[tuple[Library, str]]:
+    """Return the libraries that may compute a product, in the order in which they are asked, and by which operation.
 
     Raises:
         DtypeError: there is no product of the element types.
         UnsupportedError: there is no such operation, or this wheel has no kernels for it.
     """
-    return next((x.call for x in _serving(request) if _is_there(x.call)), None) or refuse(request)
+    calls = [x.call for x in _serving(request)]
+    found = ((library, next(filter(library.has, calls), None)) for library in _library.libraries())
+    return [(library, call) for library, call in found if call is not None] or refuse(request)
 
 
 def refuse(request: Request) -> NoReturn:

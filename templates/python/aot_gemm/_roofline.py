@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from ._manifest import manifest
 from ._plan_groups import Shape
 
 _NARROW_BITS = 8
@@ -37,7 +37,7 @@ class Rates:
         return batch * max(self.least_us(*shape).values())
 
 
-def rates_of(table: int, call: str) -> Rates:
-    """Return the rates of an operation by a table's target."""
-    values = manifest()["tables"][table]
-    return Rates(values["peak_flops_per_s"][call], values["bandwidth_bytes_per_s"], manifest()["element_bits"][call])
+def rates_of(manifest: dict[str, Any], table: int, call: str) -> Rates:
+    """Return the rates of an operation by the target of a manifest's table."""
+    values = manifest["tables"][table]
+    return Rates(values["peak_flops_per_s"][call], values["bandwidth_bytes_per_s"], manifest["element_bits"][call])

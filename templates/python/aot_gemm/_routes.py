@@ -21,6 +21,8 @@ _GPU_DEVICES = (2, 13)
 """kDLCUDA and kDLCUDAManaged of dlpack.h."""
 
 
+ONLY_TUNED = False
+"""Whether the library answers for tuned sizes alone: of one of several packs `_in_turn.passing_on` says so."""
 _DEFAULTS = {"epilogue": 0, "element": -1, "flags": 0, "rotary_dim": -1, "eps": 0.0, "weight_offset": 0.0}
 """What a field that is no tensor says where there is nothing to say."""
 

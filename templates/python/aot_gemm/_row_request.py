@@ -27,8 +27,7 @@ def find(function: str, x: str, y: str, scale: str) -> RowRow | None:
 
 def is_there(row: RowRow) -> bool:
     """Say whether this wheel has kernels for an operation."""
-    number: int = _library.library().aot_rows_operation(row.tag.encode())
-    return number > 0
+    return any(x.has_rows(row.tag) for x in _library.libraries())
 
 
 def refuse(text: str) -> NoReturn:

@@ -9,9 +9,10 @@ from . import _library, _row_request, errors
 from ._catalogue import BLOCK_FORMATS, ROW_CATALOGUE, RowRow
 from ._dtypes import dtype_name
 from ._enumerations import BITS, SCALE_BLOCK, TIERS
-from ._manifest import library_of_manifest, manifest, row_kernels
+from ._library import Library
+from ._manifest import compare_with_manifest, manifest_in, manifest_of, row_kernels
 from ._rows import GRANULARITIES, format_scales
-from ._states import state_text
+from ._states import of_pack, state_text
 from ._table import extent_of, table_of
 
 FUNCTIONS = tuple(dict.fromkeys(row.function for row in ROW_CATALOGUE))
@@ -46,6 +47,8 @@ class RowPlan:
     """The least time by the bandwidth of the table's target, with a cold L2; None of no rows."""
     target: str
     """The target of the table that answered: the one of the current GPU, or the one asked for."""
+    pack: str
+    """The distribution that has the kernel: this package, or a pack."""
 
 
 def _row_of(function: str, dtype: Any, out_dtype: Any, granularity: Any) -> RowRow:
@@ -91,14 +94,14 @@ def _num_bytes(row: RowRow, rows: int, cols: int) -> int:
     return (x + BITS[row.y] * rows * cols) // 8 + scales
 
 
-def _step_of(table: int, tag: str, index: int) -> tuple[dict[str, Any], int]:
+def _step_of(library: Library, table: int, tag: str, index: int) -> tuple[dict[str, Any], int]:
     """Return a step of an operation's section of the table, and the upper edge of its columns.
 
     Raises:
         CorruptLibraryError: the manifest has no such step.
     """
     try:
-        sections = manifest()["tables"][table]["table"]["sections"]
+        sections = manifest_in(library.folder)["tables"][table]["table"]["sections"]
         for column in next(x for x in sections if x["operation"] == tag)["columns"]:
             if index < len(column["steps"]):
                 return column["steps"][index], column["cols"]
@@ -106,7 +109,8 @@ def _step_of(table: int, tag: str, index: int) -> tuple[dict[str, Any], int]:
     except (LookupError, StopIteration):
         pass
     raise errors.CorruptLibraryError(
-        f"{_library.LIBRARY} answers from a place that its manifest does not have; reinstall the package"
+        f"{library.folder.path_of(library.folder.library)} answers from a place that its manifest does not have; "
+        "reinstall the package"
     )
 
 
@@ -147,14 +151,16 @@ def plan_rows(
     """
     rows, cols = extent_of("rows", rows), extent_of("cols", cols)
     row = _row_of(function, dtype, out_dtype, granularity)
-    library = library_of_manifest()
-    number = library.aot_rows_operation(row.tag.encode())
-    found = _library.binding()["rows_plan"](number, rows, cols, table_of(target))
-    kernel, tier, table = row_kernels()[found["kernel"]], found["tier"], found["table"]
+    library = next(x for x in _library.libraries() if x.has_rows(row.tag))
+    compare_with_manifest(library)
+    manifest = manifest_in(library.folder)
+    number = library.c.aot_rows_operation(row.tag.encode())
+    found = library.binding["rows_plan"](number, rows, cols, table_of(library, target))
+    kernel, tier, table = row_kernels(manifest)[found["kernel"]], found["tier"], found["table"]
     is_grid = TIERS[tier] == "grid"
-    step, edge = _step_of(table, row.tag, found["index"]) if is_grid else (None, 0)
+    step, edge = _step_of(library, table, row.tag, found["index"]) if is_grid else (None, 0)
     is_timed = step is not None and edge == cols and _tells(step, rows)
-    values = manifest()["tables"][table]
+    values = manifest["tables"][table]
     return RowPlan(
         function=function,
         rows=rows,
@@ -170,6 +176,7 @@ def plan_rows(
         provenance=step["provenance"] if step is not None and is_timed else None,
         roofline_us=1e6 * _num_bytes(row, rows, cols) / values["bandwidth_bytes_per_s"] if rows and cols else None,
         target=values["target"],
+        pack=manifest["package"],
     )
 
 
@@ -178,13 +185,14 @@ def explain_rows(function: str, rows: int, cols: int, dtype: Any = "bfloat16", *
     got = plan_rows(function, rows, cols, dtype, **options)
     into = "" if got.out_dtype == got.dtype else f" to {got.out_dtype}"
     what = f"{got.function} of {got.dtype}{into}, rows {got.rows} cols {got.cols}"
-    lines = [f"{what}, on {manifest()['arch']}, by the table of {got.target}"]
+    manifest = manifest_of(got.pack)
+    lines = [f"{what}, on {manifest['arch']}, by the table of {got.target}{of_pack(got.pack)}"]
     if got.bucket is None:
         lines += ["  fallback: the table's kernel here takes no such number of columns"]
     else:
         lines += [f"  bucket     up to rows {got.bucket[0]} cols {got.bucket[1]}"]
     lines += [f"  kernel     {got.kernel}"]
-    lines += [f"  state      {state_text(manifest(), got.kernel, got.state)}"]
+    lines += [f"  state      {state_text(manifest, got.kernel, got.state)}"]
     if got.time_us is not None and got.bucket is not None:
         origin = got.provenance if got.provenance == "measured" else f"{got.provenance}, not measured"
         lines += [f"  time       {got.time_us:.2f} us at the bucket's edge, rows {got.bucket[0]}, {origin}"]

@@ -50,9 +50,8 @@ def rms_norm(
     """Compute z / sqrt(mean(z^2) + eps) * (weight + weight_offset) of each row z, as torch.nn.functional.rms_norm.
 
     All is done in float32, and each result is rounded once, or as `round_norm` says. With a residual z is x + residual,
-    rounded to x's type, as in a transformer's layers; without, it is x. Work goes to the current stream of x's
-    framework, where a CUDA graph may capture it. Which types there are kernels for depends on what the wheel was built
-    for; `plan_rows` says so.
+    rounded to x's type; without, it is x. Work goes to the current stream of x's framework, where a CUDA graph may
+    capture it. Which types there are kernels for depends on what the wheel was built for; `plan_rows` says so.
 
     Args:
         x: (..., cols) in GPU memory, bfloat16 or float16. Where leading dimensions do not join into rows of one stride,
@@ -68,8 +67,7 @@ def rms_norm(
             float8_e4m3fn is divided by scales before it is rounded. "nvfp4" and "mxfp8" are as `quantize` has them.
         scale: the scales of a float8 result, where they are given: float32, one element, or one for each row, (rows,)
             or (..., 1). Of "nvfp4" the tensor's own factor, one element, which has to be given.
-        residual_out: (..., cols), what x + residual is written to: the residual or x itself, or another; allocated
-            where it is not given.
+        residual_out: (..., cols), what x + residual is written to, as the residual or x itself; allocated by default.
         scale_out: (..., 1) float32, what the scales of a float8 result are written to where they are computed: the
             largest magnitude of each row over 448, or 1 of a row of zeros; allocated where it is not given.
 

@@ -1,9 +1,11 @@
-"""How far the kernels of this package were tried before it was built. Needs no GPU."""
+"""Of which pack a kernel is, and how far it was tried before that was built. Needs no GPU."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Any
+
+from ._files import answering
 
 STATES = {
     "run": "ran on a GPU that this package is for",
@@ -34,3 +36,8 @@ def state_text(manifest: dict[str, Any], name: str, state: str) -> str:
     faults = f"{found['num_findings']} faults found, " if found["num_findings"] else ""
     worst = f"{faults}worst error {found['worst_error']:.0%} of what is allowed"
     return f"{text}; the interpreter, {found['date']}: {orders}, {worst}"
+
+
+def of_pack(pack: str) -> str:
+    """Say which pack has a kernel, where several might."""
+    return f" of {pack}" if len(answering()) > 1 else ""

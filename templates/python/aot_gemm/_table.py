@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from . import _files, _library, _packed, errors
 from ._enumerations import LAYOUTS, TIERS, TILE_ORDERS
 from ._extras import mode_flags
-from ._manifest import device_table, library_of_manifest, manifest
+from ._library import Library
+from ._manifest import compare_with_manifest, device_table, manifest_in
 from ._packed import Row
 from ._plan_groups import Shape, grouping_of, of_a_group, skew_of
 from ._request import Computed, Request, find, request_of
@@ -89,6 +90,8 @@ class Plan:
     own product in groups of 2 clusters."""
     target: str
     """The target of the table that answered: the one of the current GPU, or the one asked for."""
+    pack: str
+    """The distribution that has the kernel: this package, or a pack."""
 
 
 def extent_of(name: str, value: Any) -> int:
@@ -111,9 +114,12 @@ def extent_of(name: str, value: Any) -> int:
     return extent
 
 
-class _Selection(NamedTuple):
-    """What the library says of a problem: fields of `aot_gemm_selection_t`, and the bytes of workspace."""
+class Selection(NamedTuple):
+    """What a library says of a problem: fields of `aot_gemm_selection_t`, and the bytes of workspace."""
 
+    library: Library
+    call: str
+    """The operation's tag."""
     kernel: int
     tier: int
     section: int
@@ -126,6 +132,11 @@ class _Selection(NamedTuple):
     num_groups: int
     num_launches: int
     tile_order: int
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """Return that of the library."""
+        return manifest_in(self.library.folder)
 
 
 @dataclass(frozen=True)
@@ -145,14 +156,14 @@ def _num_groups(section: dict[str, Any]) -> int:
     return section["scope"]["num_groups"] if section["scope"] else 1
 
 
-def _find_place(selection: _Selection) -> _Place | None:
+def _find_place(selection: Selection) -> _Place | None:
     """Find where in the table a problem was answered; None for the fallback.
 
     Raises:
         CorruptLibraryError: the manifest has no such place.
     """
     try:
-        table = manifest()["tables"][selection.table]["table"]
+        table = selection.manifest["tables"][selection.table]["table"]
         section = table["sections"][selection.section]
         if TIERS[selection.tier] == "tuned":
             ladder = _packed.find_ladder(section, selection.n, selection.k)
@@ -167,14 +178,15 @@ def _find_place(selection: _Selection) -> _Place | None:
             step = min(bisect_left(edges, selection.m), len(edges) - 1)
             return _Place(None, (edges[step], grid["n_edges"][n], grid["k_edges"][k]), _num_groups(section))
     except (LookupError, ValueError) as error:
+        folder = selection.library.folder
         raise errors.CorruptLibraryError(
-            f"{_library.path()} answers from a place that {_files.kernels().path_of(_files.MANIFEST)} does not have; "
-            "reinstall the package"
+            f"{folder.path_of(folder.library)} answers from a place that {folder.path_of(_files.MANIFEST)} does not "
+            "have; reinstall the package"
         ) from error
     return None
 
 
-def _why_unlike(place: _Place, selection: _Selection) -> str | None:
+def _why_unlike(place: _Place, selection: Selection) -> str | None:
     """Say why the table's times are of other sizes than a problem's, or of another kernel; None where they are not."""
     edge = place.bucket[0]
     if selection.num_groups > place.num_groups:
@@ -187,7 +199,7 @@ def _why_unlike(place: _Place, selection: _Selection) -> str | None:
     return None
 
 
-def _why_no_time(place: _Place | None, selection: _Selection, roofline_us: float, rates: Rates) -> str | None:
+def _why_no_time(place: _Place | None, selection: Selection, roofline_us: float, rates: Rates) -> str | None:
     """Say why the table has no time for a problem that is not empty; None where it has one."""
     if selection.num_launches > 1:
         return f"each of the {selection.num_launches} products is a launch of its own"
@@ -204,41 +216,47 @@ def _why_no_time(place: _Place | None, selection: _Selection, roofline_us: float
     return None
 
 
-def table_of(target: str | None) -> int:
+def table_of(library: Library, target: str | None) -> int:
     """Return the index of a target's table; without one, of the current GPU's, or where there is none, the first.
 
     Raises:
         UnsupportedError: there is no table of the target.
     """
-    targets = [table["target"] for table in manifest()["tables"]]
+    targets = [table["target"] for table in manifest_in(library.folder)["tables"]]
     if target is None:
-        table = device_table()[0] if len(targets) > 1 else 0
+        table = device_table(library)[0] if len(targets) > 1 else 0
         return 0 if table is None else table
     if target not in targets:
         raise errors.UnsupportedError(f"target is {errors.show(target)}; this wheel has tables of {', '.join(targets)}")
     return targets.index(target)
 
 
-def select(call: str, layout: object, shape: Shape, batch: int, flags: int, target: str | None) -> _Selection:
-    """Ask the library for an operation, by its tag, in a layout.
+def select(request: Request, layout: object, shape: Shape, batch: int, flags: int, target: str | None) -> Selection:
+    """Ask the libraries for what is requested, in a layout, one after the other as products do.
 
     Raises:
+        DtypeError: there is no product of the element types.
         StrideError: there is no such layout.
-        UnsupportedError: there is no table of the target.
+        UnsupportedError: there are no kernels for it, or there is no table of the target.
     """
+    found = find(request)
     if not isinstance(layout, str) or layout not in LAYOUTS:
         raise errors.StrideError(f"layout is {errors.show(layout)}; expected one of {', '.join(LAYOUTS)}")
-    library_of_manifest()
-    asked = _library.Asked(_library.operation(call), LAYOUTS.index(layout), *shape, batch, flags, table_of(target))
-    return _Selection(**_library.binding()["plan"](*asked))
+    for library, call in found:
+        compare_with_manifest(library)
+        number, table = library.operation(call), table_of(library, target)
+        asked = _library.Asked(number, LAYOUTS.index(layout), *shape, batch, flags, table)
+        selection = Selection(library, call, **library.binding["plan"](*asked))
+        if not library.only_tuned or TIERS[selection.tier] == "tuned":
+            break
+    return selection
 
 
-def _answer(selection: _Selection, call: str, shape: Shape, count: int, *, is_grouped: bool) -> dict[str, Any]:
+def _answer(selection: Selection, shape: Shape, count: int, *, is_grouped: bool) -> dict[str, Any]:
     """Return the fields of a `Plan` that library and table answer.
 
     Args:
         selection: what the library says of the problem.
-        call: the operation's tag.
         shape: (m, n, k) of one product, or what is expected of one group.
         count: how many products or groups there are.
         is_grouped: whether these are groups.
@@ -248,9 +266,10 @@ def _answer(selection: _Selection, call: str, shape: Shape, count: int, *, is_gr
     """
     if is_grouped:
         selection = selection._replace(m=shape[0], k=shape[2])
-    names = [kernel["name"] for kernel in manifest()["kernels"]]
+    manifest = selection.manifest
+    names = [kernel["name"] for kernel in manifest["kernels"]]
     place = _find_place(selection)
-    rates = rates_of(selection.table, call)
+    rates = rates_of(manifest, selection.table, selection.call)
     is_empty = 0 in (*shape[:2], count)
     least = {} if is_empty else {name: count * us for name, us in rates.least_us(*shape).items()}
     bound = max(least, key=least.__getitem__, default=None)
@@ -259,11 +278,12 @@ def _answer(selection: _Selection, call: str, shape: Shape, count: int, *, is_gr
     no_time = empty if roofline_us is None else _why_no_time(place, selection, roofline_us, rates)
     timed = place.row if place and no_time is None else None
     fraction = rates.roofline_us(place.bucket, place.num_groups) / timed.time_us if place and timed else None
-    table = manifest()["tables"][selection.table]
+    table = manifest["tables"][selection.table]
     return {
+        "operation": selection.call,
         "launches": selection.num_launches,
         "kernel": names[selection.kernel],
-        "state": manifest()["kernels"][selection.kernel]["state"],
+        "state": manifest["kernels"][selection.kernel]["state"],
         "tier": TIERS[selection.tier],
         "bucket": place.bucket if place else None,
         "bucket_batch": place.num_groups if place else None,
@@ -281,6 +301,7 @@ def _answer(selection: _Selection, call: str, shape: Shape, count: int, *, is_gr
         "workspace_bytes": selection.workspace_bytes,
         "tile_order": TILE_ORDERS[selection.tile_order],
         "target": table["target"],
+        "pack": manifest["package"],
     }
 
 
@@ -350,8 +371,8 @@ def _plan(
     target: str | None,
 ) -> Plan:
     """Ask the library for what is requested, and find in the table what is known of it."""
-    kind, call, count = request.grouping, find(request), num_groups or batch
-    selection = select(call, layout, shape, count, mode_flags(**modes), target)
+    kind, count = request.grouping, num_groups or batch
+    selection = select(request, layout, shape, count, mode_flags(**modes), target)
     one = of_a_group(kind, shape, count)
     return Plan(
         *shape,
@@ -362,7 +383,6 @@ def _plan(
         grouping="batched" if batch > 1 else kind,
         groups=num_groups or 1,
         expected=one[2] if kind == "kgrouped" else one[0],
-        operation=call,
         **modes,
-        **_answer(selection, call, one, count, is_grouped=num_groups is not None),
+        **_answer(selection, one, count, is_grouped=num_groups is not None),
     )

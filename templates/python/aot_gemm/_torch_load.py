@@ -80,8 +80,7 @@ def load_quantized(
             meta device has to have all its buffers in the folder.
         folder: what `aot pack` wrote.
         device: where everything is put; by default where it is, and on the CPU what is of the meta device.
-        dtype: of a model that is made of a configuration: bfloat16 or float16; by default the one that factors of int4
-            have, or the configuration's.
+        dtype: of a model that is made of a configuration; by default that of int4's factors, or the configuration's.
         constant: the promise that `patch` has, of the packed weights.
         verify: whether the files are compared with their SHA-256 first, which reads them once more.
 

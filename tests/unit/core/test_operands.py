@@ -2,18 +2,10 @@ from dataclasses import replace
 
 import pytest
 
+from aot.core.alignment import as_launched, is_aligned, misalignment
 from aot.core.element import ElementType
 from aot.core.grouping import Grouping
-from aot.core.operands import (
-    Arrangement,
-    Matrix,
-    as_launched,
-    element_of,
-    is_aligned,
-    matrices,
-    misalignment,
-    operands,
-)
+from aot.core.operands import Arrangement, Matrix, element_of, matrices, operands
 from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
 from aot.core.signature import Argument

@@ -3,10 +3,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from aot.core.alignment import is_aligned
 from aot.core.candidate import Workspace
 from aot.core.errors import DeviceError, VerificationError
 from aot.core.numerics import poison
-from aot.core.operands import element_of, is_aligned
+from aot.core.operands import element_of
 from aot.core.operation import Layout, Operation
 from aot.core.signature import Argument
 from aot.kinds.gemm import edge_shapes as cases

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from aot.cli.main import main
 from aot.package.build import read_templates
-from aot.package.pack import lock_text, pack_name, render_api, render_pack
+from aot.package.pack import PackFor, lock_text, pack_name, render_api, render_pack
 from aot.package.render import render, runtime_of
 from tests.golden.manifest import golden_manifest
 
@@ -22,7 +22,7 @@ def test_a_pack_is_named_by_its_architecture():
 
 
 def test_a_pack_has_the_library_of_a_wheel_and_no_function():
-    pack, whole = render_pack(PACK, "aot-gemm", TEMPLATES), render(PACK, TEMPLATES)
+    pack, whole = render_pack(PACK, PackFor("aot-gemm"), TEMPLATES), render(PACK, TEMPLATES)
     sources = {path for path in whole if not path.startswith("python/")} - {"README.md", "pyproject.toml"}
     assert all(pack[path] == whole[path] for path in sources - {"src/library_sha256.h"})
     assert {path for path in pack if path.startswith("python/")} == {
@@ -36,11 +36,12 @@ def test_a_pack_has_the_library_of_a_wheel_and_no_function():
         "arch": "sm_90a",
         "abi_version": 1,
         "runtime": runtime_of(TEMPLATES),
+        "answers": "all",
     }
 
 
 def test_a_pack_is_found_by_the_entry_point_of_its_functions():
-    project = tomllib.loads(render_pack(PACK, "own-gemm", TEMPLATES)["pyproject.toml"].decode())["project"]
+    project = tomllib.loads(render_pack(PACK, PackFor("own-gemm"), TEMPLATES)["pyproject.toml"].decode())["project"]
     assert project["name"] == "aot-gemm-sm90a"
     assert project["entry-points"] == {"own_gemm.packs": {"aot-gemm-sm90a": "aot_gemm_sm90a"}}
 

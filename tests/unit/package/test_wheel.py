@@ -16,6 +16,7 @@ from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.package.distribution import wheel_version
 from aot.package.manifest import from_json, to_json
+from aot.package.pack import PackFor
 from aot.package.wheel import TableSource, check_one_host, make_wheel, manifest_of, shared_kernels
 from tests.golden.manifest import execution, kernel
 from tests.unit.accepted import named
@@ -177,7 +178,7 @@ def test_a_pack_is_built_beside_its_functions_with_a_lock_of_both(tmp_path, monk
 
     def build(name):
         def write(*given, **more):
-            made.append((name, given[0], more.get("api_package")))
+            made.append((name, given[0], more.get("pack")))
             path = tmp_path / f"{name}-1.2-py3-none-any.whl"
             path.write_bytes(name.encode())
             return path
@@ -187,10 +188,10 @@ def test_a_pack_is_built_beside_its_functions_with_a_lock_of_both(tmp_path, monk
     monkeypatch.setattr("aot.package.wheel._compiled", lambda *_: artifacts(sources))
     monkeypatch.setattr("aot.package.wheel.build_wheel", build("aot_gemm_sm90a"))
     monkeypatch.setattr("aot.package.wheel.build_api", build("aot_gemm"))
-    stated = {"package": "aot-gemm", "wheel_version": "1.2", "pack": "aot-gemm-sm90a"}
+    stated = {"package": "aot-gemm", "wheel_version": "1.2", "pack": "aot-gemm-sm90a", "pack_answers": "tuned"}
     built = make_wheel(sources, tmp_path, Workplace(), **stated)
     assert built.manifest.package == "aot-gemm-sm90a"
-    assert made == [("aot_gemm_sm90a", built.manifest, "aot-gemm"), ("aot_gemm", "aot-gemm", None)]
+    assert made == [("aot_gemm_sm90a", built.manifest, PackFor("aot-gemm", "tuned")), ("aot_gemm", "aot-gemm", None)]
     assert built.lock == tmp_path / "aot-gemm-sm90a.lock"
     assert [x.partition(" ")[0] for x in built.lock.read_text().splitlines()] == [
         "aot-gemm==1.2",

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from aot.core.alignment import is_aligned
 from aot.core.errors import DeviceError
-from aot.core.operands import is_aligned
 from aot.core.operation import Operation
 from aot.kinds.gemm.edge_shapes import Content
 from aot.measure.dispatched import RefusedError

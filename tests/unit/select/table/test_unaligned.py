@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from aot.core.alignment import section_loads, unaligned_loads
 from aot.core.dispatch import LOADS, Column, DispatchTable, Grid, Section
-from aot.core.operands import section_loads, unaligned_loads
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.table_check import table_fault

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aot.core.operands import is_aligned
+from aot.core.alignment import is_aligned
 from aot.select.times.sample import SIZES, sampled_problems
 from tests.unit.twins import ALL_LAYOUTS, BF16, problem_of
 

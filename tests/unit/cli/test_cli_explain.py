@@ -1,0 +1,63 @@
+"""`aot explain` of operations on rows, as users meet it."""
+
+import json
+
+import pytest
+
+from aot.core.errors import SelectionError
+from aot.core.target import load_target
+from aot.kinds.rows.catalogue import row_operation
+from aot.kinds.rows.problem import RowProblem
+from aot.select.score.explain_steps import explained_step
+from aot.select.selection import write_selection
+from aot.select.table.stepped import SteppedTimes, select_stepped
+from aot.space.enumeration import legal
+from tests.unit.invoked import aot, succeed
+
+H200, GATE = load_target("h200"), row_operation("bf16_silu_mul")
+LEGAL = {x.name: x for x in legal(GATE, H200)}
+WIDE, OTHER = LEGAL["row_registers_256x1_v8x2"], LEGAL["row_registers_128x1_v8x4"]
+TIMES = {RowProblem(GATE, rows, 4096): {WIDE: us, OTHER: 2 * us} for rows, us in ((16, 3.0), (64, 4.0), (512, 8.0))}
+
+
+@pytest.fixture(scope="module")
+def selection():
+    return select_stepped((GATE,), H200, SteppedTimes({GATE: TIMES}), with_heldout=False)
+
+
+def test_a_measured_step_tells_kernel_bucket_time_and_roofline(selection):
+    found, key = explained_step(selection, RowProblem(GATE, 60, 4096), H200)
+    assert key.name == found.kernel == f"bf16_silu_mul_{WIDE.name}"
+    assert (found.tier, found.time_us, found.provenance) == ("grid", 4.0, "measured")
+    least = RowProblem(GATE, 60, 4096).num_bytes / H200.bandwidth_bytes_per_s * 1e6
+    assert found.roofline_us == pytest.approx(least)
+    assert "\n  from       column of cols <= 4096, rows 33 to 64, " in found.text
+    assert "\n  time       4.00 us measured for rows 64\n  roofline   0.34 us for this problem, by memory" in found.text
+    assert found.text.endswith("% of the roofline of rows 64, 0.37 us")
+
+
+def test_what_has_no_time_or_no_tuned_kernel_says_so(selection):
+    found, _ = explained_step(selection, RowProblem(GATE, 60, 4000), H200)
+    assert (found.tier, found.time_us) == ("grid", None)
+    assert "time       none of this problem: the step's is of rows 64 cols 4096" in found.text
+    found, key = explained_step(selection, RowProblem(GATE, 60, 4001), H200)
+    assert (found.tier, key.candidate.family) == ("fallback", "row_scalar")
+    assert "fallback   the table's kernel here takes no 4001 columns; the table has no time" in found.text
+    norm = RowProblem(row_operation("bf16_rms_norm"), 1, 1)
+    with pytest.raises(SelectionError, match="no table for bf16_rms_norm; select one: aot select --target h200"):
+        explained_step(selection, norm, H200)
+
+
+def test_the_command_takes_rows_and_columns(selection, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_selection(tmp_path / "s.json", selection)
+    words = ["explain", "--selection", "s.json", "--operations", "bf16_silu_mul"]
+    text = succeed(*words, "64", "4096")
+    assert text.startswith(f"bf16_silu_mul rows 64 cols 4096\n  kernel     bf16_silu_mul_{WIDE.name}\n")
+    assert "\n  state      run: a time of it was taken on the device" in text
+    found = json.loads(succeed(*words, "64", "4096", "--json"))
+    assert (found["time_us"], found["state"], found["tier"]) == (4.0, "run", "grid")
+    refused = aot(*words, "64", "4096", "8")
+    assert (refused.exit_code, "got 3 sizes; expected ROWS COLS of bf16_silu_mul" in refused.stderr) == (2, True)
+    refused = aot("explain", "--selection", "s.json", "64", "4096")
+    assert (refused.exit_code, "got 2 sizes; expected M N K of bf16_kk" in refused.stderr) == (2, True)
