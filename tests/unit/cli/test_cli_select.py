@@ -429,11 +429,11 @@ def test_a_selection_that_is_older_than_the_record_is_pointed_out(built, selecti
 def test_a_record_without_a_selection_is_selected_from(built, monkeypatch, tmp_path):
     asked = []
     monkeypatch.setattr("aot.cli.selection.RECORDS", tmp_path)
-    monkeypatch.setattr(pipeline, "select_measured", lambda path, *_: asked.append(path) or SELECTION)
+    monkeypatch.setattr(pipeline, "select_measured", lambda paths, *_: asked.append(paths) or SELECTION)
     (tmp_path / "thor.jsonl.gz").write_bytes(b"")
     result = aot("build", "--shapes", "shapes.toml")
     record = tmp_path / "thor.jsonl.gz"
-    assert asked == [record]
+    assert asked == [(record,)]
     assert result.stderr.startswith(f"thor has no selection yet: selecting from its record, {record}\n")
 
 
