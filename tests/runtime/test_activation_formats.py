@@ -175,8 +175,9 @@ def test_a_compiler_takes_it(gemm, calls, weight):
 # Which of the two is faster.
 
 
-def planned(time_us, roofline_us=1.0, tier="tuned"):
-    return SimpleNamespace(time_us=time_us, roofline_us=roofline_us, tier=tier)
+def planned(time_us, roofline_us=1.0, tier="tuned", rows=0, bucket=None):
+    found = {"function": "quantize", "dtype": "bfloat16", "target": None, "rows": rows, "cols": K}
+    return SimpleNamespace(time_us=time_us, roofline_us=roofline_us, tier=tier, bucket=bucket, **found)
 
 
 @pytest.fixture
@@ -211,6 +212,20 @@ def test_without_times_the_least_that_both_can_take_is_compared(gemm, calls, tim
     times["wide"] = lambda m: planned(None, float(m))
     times["narrow"] = lambda m: planned(0.5, 4.0)
     assert [chosen(gemm, calls, packed, m) for m in (9, 10)] == [["packed_linear"], ["linear"]]
+
+
+def test_rounding_is_estimated_by_the_edges_of_buckets(gemm, calls, times, weight):
+    """Up to 4 rows take 10 microseconds, 512 take 100 of a roofline of 50: 60 rows of 5 or 15 take 10 or 30."""
+    packed, roofline = packed_of(gemm, weight), {60: 5.0, 61: 15.0}
+    edges = {4: planned(10.0), 512: planned(100.0, 50.0)}
+    times["rounding"] = lambda m: (
+        edges.get(m) or planned(None, roofline.get(m, 0.1), "grid", m, (4 if m <= 4 else 512, K))
+    )
+    times["wide"] = lambda m: planned({60: 30.5, 61: 49.5}[m])
+    assert [chosen(gemm, calls, packed, m) for m in (60, 61)] == [["linear"], ["packed_linear"]]
+    times["wide"] = lambda m: planned({60: 29.5, 61: 50.5}[m])
+    import_module(f"{gemm.__name__.rpartition('.')[0]}._torch_activations").narrow_is_faster.cache_clear()
+    assert [chosen(gemm, calls, packed, m) for m in (60, 61)] == [["packed_linear"], ["linear"]]
 
 
 @pytest.mark.parametrize("which", ["narrow", "rounding"])

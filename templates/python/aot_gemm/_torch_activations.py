@@ -14,7 +14,7 @@ import torch
 from . import _operations, errors
 from ._constant import ConstantWeight
 from ._request import find, request_of
-from ._row_table import plan_rows
+from ._row_table import RowPlan, plan_rows
 from ._table import plan
 from ._torch_blocks import quantize
 from ._torch_modules import ROWS
@@ -88,6 +88,27 @@ def is_narrow(asked: str, x: Any, bias: Any, options: dict[str, Any]) -> bool:
     return narrow_is_faster(problem, x.device.index if x.is_cuda else None)
 
 
+def _rounding_us(asked: RowPlan) -> float:
+    """Return what rounding x takes, about, where the table has no time for so many rows and columns.
+
+    It has one at the edge of their bucket: x is taken to get the same part of its roofline, and no less time than at
+    the edge of the bucket of one row, where most of it is the launch.
+    """
+    least = asked.roofline_us or 0.0
+    if asked.time_us is not None or asked.bucket is None:
+        return asked.time_us or least
+
+    def edge_of(plan: RowPlan) -> RowPlan:
+        sizes = plan.bucket or (plan.rows, plan.cols)
+        return plan_rows(plan.function, *sizes, plan.dtype, out_dtype=NARROW, target=plan.target)
+
+    edge = edge_of(asked)
+    first = edge_of(plan_rows(asked.function, 1, asked.cols, asked.dtype, out_dtype=NARROW, target=asked.target))
+    if edge.time_us is None or first.time_us is None:
+        return least
+    return max(first.time_us, least * edge.time_us / (edge.roofline_us or edge.time_us))
+
+
 @lru_cache(maxsize=_REMEMBERED)
 def narrow_is_faster(problem: Narrow, device: int | None = None, target: str | None = None) -> bool:
     """Say whether rounding x and multiplying narrow elements takes less time than x of 16 bits, by the wheel's tables.
@@ -106,13 +127,13 @@ def narrow_is_faster(problem: Narrow, device: int | None = None, target: str | N
     modes = {"deterministic": problem.deterministic, "batch_invariant": problem.batch_invariant, "target": target}
     try:
         rounding = plan_rows("quantize", m, k, dtype, out_dtype=NARROW, target=target)
+        before = _rounding_us(rounding)
         narrow = plan(m, n, k, NARROW, bias=bias, out_dtype=dtype, **modes)
         wide = plan(m, n, k, dtype, weight_dtype=weight_format, bias=bias, **modes)
     except (errors.UnsupportedError, errors.DtypeError, errors.ShapeError):
         return False
     if "fallback" in (narrow.tier, rounding.tier) or 0 in (m, n, k):
         return False
-    before = rounding.time_us or rounding.roofline_us or 0.0
     if narrow.time_us is not None and wide.time_us is not None:
         return before + narrow.time_us < wide.time_us
     return before + (narrow.roofline_us or 0.0) < (wide.roofline_us or 0.0)
