@@ -12,7 +12,7 @@ from aot.core.errors import SelectionError
 from aot.core.progress import waiting
 from aot.core.shape_set import ShapeSet, load_shape_set
 from aot.select import pipeline
-from aot.select.join import joined, operations_of, restricted
+from aot.select.join import joined, operations_of, products_of, restricted
 from aot.select.portfolio.objective import NAMED_WEIGHT, Objective, SelectionLimits
 from aot.select.selection import BY_COST_MODEL, Selection, read_selection
 from aot.space.calibration import constants_of
@@ -73,7 +73,7 @@ def select(request: Request) -> Selection:
     Raises:
         AotError: see aot.select.pipeline.
     """
-    shapes = load_shape_set(request.shapes)
+    shapes, like = load_shape_set(request.shapes), _like(request)
     objective = Objective(
         request.limits,
         read_selection(request.incumbent) if request.incumbent else None,
@@ -84,7 +84,7 @@ def select(request: Request) -> Selection:
         unaligned=request.unaligned,
         batch_invariant=request.batch_invariant,
         with_curves=request.curve,
-        like=_like(request),
+        like=restricted(like, request.operations or products_of(like)) if like else None,
     )
     kept = _kept(request)
     if request.only_unaligned and kept is not None:
@@ -97,7 +97,7 @@ def select(request: Request) -> Selection:
         with waiting("select kernels") as at:
             parts.append(_selected(request, shapes, replace(objective, progress=at)))
     if request.others:
-        goal = Objective(request.limits, _other_incumbent(request))
+        goal = Objective(request.limits, _other_incumbent(request), like=like)
         parts.append(select_others(request.others, request.target, request.other_records, request.kernels, goal))
     chosen = reduce(joined, parts)
     if kept is not None:
@@ -112,7 +112,7 @@ def select(request: Request) -> Selection:
 
 
 def _like(request: Request) -> Selection | None:
-    """Read the other target's selection: of what operations are asked for.
+    """Read the other target's selection.
 
     Raises:
         SelectionError: it has no table of one.
@@ -121,13 +121,14 @@ def _like(request: Request) -> Selection | None:
         return None
     found = read_selection(request.like)
     tags = [x.tag for x in operations_of(found)]
-    missing = [x.tag for x in request.operations if x.tag not in tags]
+    asked = (*request.operations, *request.others)
+    missing = [x.tag for x in asked if x.tag not in tags]
     if missing:
         raise SelectionError(
             f"{request.like} has no table of {', '.join(missing)}; give --operations some of what it has, "
             f"{', '.join(tags)}"
         )
-    return restricted(found, request.operations) if request.operations else found
+    return found
 
 
 def _kept(request: Request) -> Selection | None:

@@ -204,8 +204,6 @@ def select_command(context: click.Context, /, **values: Any) -> None:
     records of the target, unless --record names one, and scored on measured sizes that are left out in turn.
     """
     named = values["operations"] or NamedOperations(())
-    if named.others and values["like"]:
-        raise click.UsageError("--like is of products: select operations on rows by themselves, without --like")
     mean, worst = values["max_regret"] or (None, None)
     device = load_target(values["target"])
     path = values["output"] or check_output(SELECTIONS / f"{device.name}.json")

@@ -33,6 +33,7 @@ from aot.select.coverage import NUM_REASONS
 from aot.select.join import joined
 from aot.select.portfolio.objective import KnownTimes, Objective
 from aot.select.reuse.adopt import adopt, check_alike
+from aot.select.reuse.adopt_steps import adopt_steps
 from aot.select.score.diff import Difference, compare
 from aot.select.selection import Selection, read_selection
 from aot.select.selector import MIN_MEASURED, MIN_SHARED, select_kernels
@@ -320,9 +321,12 @@ def select_stepped(
 
     Raises:
         StoreError: a record cannot be read, or is another target's.
-        SelectionError: the measured candidates do not serve all sizes, or operations are of a kind with several keys.
+        SelectionError: the measured candidates do not serve all sizes, or operations are of a kind with several keys;
+            or kernels are to be as another target's whose kernels are other code.
         CandidateError: no fallback family compiles for the target.
     """
+    if objective is not None and objective.like is not None:
+        check_alike(target, load_target(objective.like.target))
     timed = {path: {key.operation for key in recorded_kernels(path)} for path in records}
     parts: dict[Path | None, list[AnyOperation]] = {}
     for operation in operations:
@@ -338,6 +342,9 @@ def select_stepped(
     limits, at = goal.limits, goal.progress
 
     def selected(path: Path | None, own: Sequence[AnyOperation]) -> Selection:
+        if goal.like is not None:
+            times = known(path)
+            return adopt_steps(goal.like, own, times.times, times.record, times.name, target)
         return stepped.select_stepped(
             own, target, known(path), patterns, limits=limits, incumbent=goal.incumbent, at=at
         )
