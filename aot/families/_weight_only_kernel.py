@@ -25,7 +25,14 @@ from aot.families._grid import along_x
 from aot.families._waits import await_phase
 from aot.families._weight_only_decode import Decoder, constant, pair
 from aot.families._weight_only_reads import StageReader
-from aot.families._weight_only_rows import TILES_OF_ATOM, load_block, row_of_weight, view_weight, x_place
+from aot.families._weight_only_rows import (
+    TILES_OF_ATOM,
+    load_block,
+    prefetch_descriptors,
+    row_of_weight,
+    view_weight,
+    x_place,
+)
 from aot.families._weight_only_tile import ALIGN_BYTES, MMA_N, X_BYTES, X_PIECE, X_TURN, Tile
 
 ARRIVALS = 33
@@ -133,6 +140,9 @@ class WeightOnlyGemm:
         memory = SmemAllocator().allocate(tile.smem_bytes, ALIGN_BYTES)
         barriers = cute.recast_ptr(memory, dtype=Int64) + warp_index * tile.num_stages
         ring = memory + (tile.barrier_bytes + warp_index * tile.ring_bytes)
+        if const_expr(tile.form.in_rows):  # noqa: SIM102 - known while tracing, the next is not
+            if warp_index == 0:
+                prefetch_descriptors(packed)
         with cute.arch.elect_one():
             for s in range_constexpr(tile.num_stages):
                 cute.arch.mbarrier_init(barriers + s, ARRIVALS)
@@ -219,14 +229,11 @@ class WeightOnlyGemm:
     @cute.jit
     def _load_rows(self, weight: Any, block: Int32, index: Constexpr[int], stage: Any, barrier: Any) -> None:
         """Ask for a block of k of a weight in rows, if there is one: zeros stand for tiles too many."""
-        tile = self.tile
-        if const_expr(index == 0):
-            for i in range_constexpr(tile.tiles):
-                load_block(weight[0], tile, (weight[1] + i, block), stage + i * tile.copy_bytes, barrier)
+        target = stage + index * self.tile.layout.block_bytes
+        if const_expr(index == 0):  # noqa: SIM114 - known while tracing, the next is not
+            load_block(weight[0], self.tile, (weight[1], block), target, barrier)
         elif block < weight[3]:
-            for i in range_constexpr(tile.tiles):
-                target = stage + (i * tile.copy_bytes + index * tile.layout.block_bytes)
-                load_block(weight[0], tile, (weight[1] + i, block), target, barrier)
+            load_block(weight[0], self.tile, (weight[1], block), target, barrier)
 
     @cute.jit
     def _load_x(self, x: Any, chunk: Int32, stage: Any, barrier: Any) -> None:

@@ -77,6 +77,12 @@ def view_weight(packed: cute.Tensor, n: Int32, k: Int32, tile: Tile) -> tuple[An
     )
 
 
+def prefetch_descriptors(loads: Any) -> None:
+    """Bring the descriptors of both loads near, which else the first of them wait for; to be called while tracing."""
+    for atom, _ in loads:
+        cpasync.prefetch_descriptor(atom)
+
+
 def boxes(tile: Tile) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     """Return the boxes of codes and of factors that a tile has of a block of k."""
     return (RUN_BYTES, SIDE, SIDE), (SIDE * SIDE * 4, BLOCK_K // tile.layout.run_k, 1)
@@ -94,20 +100,22 @@ def _copy(load: Any, box: tuple[int, ...], at: tuple[Any, ...], target: Any, bar
 
 
 def load_block(loads: Any, tile: Tile, place: tuple[Any, Any], target: Any, barrier: Any) -> None:
-    """Bring a block of k of one tile of rows; to be called while tracing.
+    """Bring a block of k of all tiles of rows of a CTA; to be called while tracing.
 
     Args:
         loads: what `view_weight` returned.
-        tile: the CTA's.
-        place: of the tile among all tiles, and of the block along k.
-        target: where in a stage its codes go, and its factors behind them.
+        tile: the CTA's work.
+        place: of the first tile among all tiles, and of the block along k.
+        target: where in a stage the first tile's codes go, and its factors behind them.
         barrier: at which the bytes arrive.
     """
     of_codes, of_factors = boxes(tile)
-    index, block = place
-    atom, inside = index // TILES_OF_ATOM, index % TILES_OF_ATOM
-    _copy(loads[0], of_codes, (block, inside, atom), target, barrier)
-    _copy(loads[1], of_factors, (inside, block, atom), target + tile.layout.code_bytes, barrier)
+    first, block = place
+    for i in range(tile.tiles):
+        atom, inside = (first + i) // TILES_OF_ATOM, (first + i) % TILES_OF_ATOM
+        start = target + i * tile.copy_bytes
+        _copy(loads[0], of_codes, (block, inside, atom), start, barrier)
+        _copy(loads[1], of_factors, (inside, block, atom), start + tile.layout.code_bytes, barrier)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ CASES = [
     *(Case(form.name, element, FEW) for form in FORMATS for element in ELEMENTS),
     *(Case(form, element, MORE) for form in ("int4g128", "nvfp4", "nvfp4rows", "e4m3") for element in ELEMENTS),
     *(Case(form, "BFloat16", MOST) for form in ("int4g64", "nvfp4", "nvfp4rows")),
+    *(Case("nvfp4rows", element, FEW, "sm_110a") for element in ELEMENTS),
     *(Case(form, "BFloat16", ONE, "sm_110a") for form in ("int4g32", "nvfp4", "nvfp4rows", "mxfp4", "int8")),
 ]
 MODES = tuple(x for x in Mode if x is not Mode.BEHIND_ITSELF)

@@ -6,10 +6,14 @@ from dataclasses import replace
 from importlib import import_module
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
+from aot.checkpoint.packing import Request, pack_checkpoint
+from aot.core.element import ElementType
 from aot.core.operation import Operation
+from tests import checkpoints
 from tests.runtime import host, torch_reference
 from tests.runtime.torch_reference import random_tensor
 
@@ -281,3 +285,20 @@ def test_a_model_s_inputs_stay_by_default(gemm, package, calls):
         gemm.quantize(model(), "int4g128", activation_format="nvfp4")
     with pytest.raises(package.UnsupportedError, match="is 'fp8'; expected one of"):
         gemm.quantize(model(), "nvfp4", activation_format="fp8")
+
+
+def test_a_packed_checkpoint_s_inputs_are_rounded_where_a_module_is_told_to(gemm, calls, tmp_path):
+    wide = np.random.default_rng(3).standard_normal((48, K)).astype(np.float32)
+    held, values = checkpoints.quantised("modelopt_nvfp4", wide, ElementType.BFLOAT16)
+    checkpoints.write_folder(tmp_path / "from", "modelopt_nvfp4", [(f"0.{end}", *rest) for end, *rest in held])
+    pack_checkpoint(Request(tmp_path / "from", tmp_path / "to", form="nvfp4rows"), 1)
+    net = gemm.load_quantized(
+        lambda: torch.nn.Sequential(torch.nn.Linear(K, 48, bias=False, dtype=BF16)), tmp_path / "to"
+    )
+    x, weight = random_tensor(3, K), torch.from_numpy(values).float()
+    with torch.no_grad():
+        assert torch.equal(net(x), (x.float() @ weight.t()).to(BF16))
+        net[0].activation_format = "nvfp4"
+        rounded = gemm.dequantize(*gemm.quantize(x, "nvfp4"), torch.float32)
+        assert torch.equal(net(x), (rounded @ weight.t()).to(BF16))
+    assert calls.names == ["packed_linear", "linear"]
