@@ -36,8 +36,8 @@ class Request:
     shapes: str
     is_default_shapes: bool
     """Whether the shape set was not asked for: a wheel by the model then has kernels of every layout."""
-    record: Path | None = None
-    """None: by the cost model."""
+    records: tuple[Path, ...] = ()
+    """Read as one, which is named as the first; where there are none, it is by the cost model."""
     limits: SelectionLimits = field(default_factory=SelectionLimits)
     kernels: str = ""
     calibration: Path | None = None
@@ -91,7 +91,7 @@ def select(request: Request) -> Selection:
         heldout = load_shape_set(request.heldout) if request.heldout else None
         with waiting("select kernels for what is not aligned") as at:
             told = replace(objective, progress=at, operations=())
-            return pipeline.select_unaligned(kept, request.record, request.target, told, request.kernels, heldout)
+            return pipeline.select_unaligned(kept, request.records, request.target, told, request.kernels, heldout)
     parts: list[Selection] = []
     if request.operations or not request.others:
         with waiting("select kernels") as at:
@@ -149,7 +149,7 @@ def _kept(request: Request) -> Selection | None:
 
 
 def _selected(request: Request, shapes: ShapeSet, objective: Objective) -> Selection:
-    if request.record is None:
+    if not request.records:
         constants = constants_of(request.calibration, request.target.name)
         is_default = request.is_default_shapes and not request.operations
 
@@ -163,7 +163,7 @@ def _selected(request: Request, shapes: ShapeSet, objective: Objective) -> Selec
         both = joined(chosen, selected(replace(objective, operations=shapes.having(more))))
         return replace(both, coverage=objective.covered(both.table, both.kernels))
     heldout = load_shape_set(request.heldout) if request.heldout else None
-    return pipeline.select_measured(request.record, request.target, objective, request.kernels, heldout)
+    return pipeline.select_measured(request.records, request.target, objective, request.kernels, heldout)
 
 
 def _other_incumbent(request: Request) -> Selection | None:
