@@ -102,9 +102,7 @@ def compile_by_fleet(
         wait_for(fleet, processes)
 
         def kill() -> None:
-            while len(list(store.glob("*/*/result.json"))) + len(list(store.glob("*/result.json"))) < KILL_AT * len(
-                keys
-            ):
+            while sum(1 for _ in store.rglob("result.json")) < KILL_AT * len(keys):
                 time.sleep(0.2)
             for process in processes[:num_killed]:
                 process.send_signal(signal.SIGKILL)
