@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,7 @@ import numpy as np
 from aot.compile.compiler import toolchain_versions
 from aot.core.element import ElementType
 from aot.core.numerics import decode, encode, unit_roundoff
-from aot.core.weight_format import MAX_ZERO, MXFP4, NVFP4, Code, WeightParts, format_named
+from aot.core.weight_format import MAX_ZERO, MXFP4, Code, WeightParts, format_named
 from aot.core.weight_packing import pack
 from aot.core.weight_values import weight_values
 from aot.emulate.launch import PROGRAMMATIC, Launch
@@ -26,6 +27,7 @@ from aot.emulate.ptx import parse_module
 from aot.emulate.schedule import Schedule
 from aot.families._weight_only_tile import Tile
 from tests import native
+from tests.unit.emulate.units.asynchronous import tensor_map
 
 FAMILIES = Path(native.ROOT / "aot" / "families")
 SOURCES = (*sorted(FAMILIES.glob("_weight_only_*.py")), *sorted((native.ROOT / "aot" / "core").glob("weight_*.py")))
@@ -70,7 +72,7 @@ class Case:
     @property
     def is_scaled(self):
         """Say whether it has a float32 factor of rows, or of the weight."""
-        return self.tile.form is NVFP4 or not self.tile.form.group
+        return self.tile.form.is_nvfp4 or not self.tile.form.group
 
 
 @cache
@@ -125,7 +127,7 @@ def draw(case, m, n, k, seed):
     if form.code is Code.E4M3:
         codes[(codes & 0x7F) == 0x7F] = 0
     shape, factors = (n, form.num_groups(k)), None
-    if form is NVFP4:
+    if form.is_nvfp4:
         factors = rng.integers(0, 0x60, shape).astype(np.uint8)
     elif form is MXFP4:
         factors = rng.integers(115, 132, shape).astype(np.uint8)
@@ -133,7 +135,7 @@ def draw(case, m, n, k, seed):
         factors = encode(element, rng.standard_normal(shape).astype(np.float32))
     of_rows = None
     if case.is_scaled:
-        of_rows = rng.uniform(0.5, 1.5, 1 if form is NVFP4 else n).astype(np.float32)
+        of_rows = rng.uniform(0.5, 1.5, 1 if form.is_nvfp4 else n).astype(np.float32)
     zeros = rng.integers(0, MAX_ZERO + 1, shape).astype(np.uint8) if form.has_zeros else None
     x = encode(element, rng.standard_normal((m, k)).astype(np.float32))
     bias = encode(element, rng.standard_normal(n if seed % 2 else 0).astype(np.float32))
@@ -145,6 +147,20 @@ def _padded(values, padding):
     held = np.full((values.shape[0], values.shape[1] + padding), POISON, np.uint16)
     held[:, : values.shape[1]] = values
     return held.reshape(-1)[: held.size - padding]
+
+
+def maps_of(address, tile, n, k):
+    """Give the descriptors of a weight in rows, codes and factors, each with what else a kernel takes of its view.
+
+    By docs/weights.md: rows of 32 bytes for each 64 of k, whole 16 of them, then 512 bytes for each 128 rows and 64.
+    """
+    runs = -(-k // 64)
+    codes = (32 * runs, 32, -(-n // 32)), (32 * runs, 1024 * runs), (64, 4, 4)
+    atoms = (512, runs, -(-n // 128)), (512, 512 * runs), (64, 2, 1)
+    start, found = address + -(-n // 16) * 16 * 32 * runs, []
+    for at, (extents, strides, box) in ((address, codes), (start, atoms)):
+        found += [tensor_map(at, extents, strides, box, code=0).tobytes(), struct.pack("<2i", *extents[1:])]
+    return found
 
 
 @dataclass(frozen=True)
@@ -169,6 +185,8 @@ def execute(case, m, n, k, schedule=None, *, seed=0, is_constant=True, program=N
         memory.view(address, operand.nbytes)[:] = np.frombuffer(operand.tobytes(), np.uint8)
         parameters.append(address.to_bytes(8, "little"))
     of_d = int.from_bytes(parameters[2], "little")
+    if tile.form.in_rows:
+        parameters[1:2] = maps_of(int.from_bytes(parameters[1], "little"), tile, n, k)
     parameters += [size.to_bytes(4, "little") for size in (m, n, k)]
     parameters += [stride.to_bytes(8, "little") for stride in (k + PADDING, n + 3)]
     if of_rows is not None:
@@ -179,7 +197,8 @@ def execute(case, m, n, k, schedule=None, *, seed=0, is_constant=True, program=N
     memory.view(address, bias.nbytes)[:] = np.frombuffer(bias.tobytes(), np.uint8)
     parameters += [address.to_bytes(8, "little"), bias.size.to_bytes(4, "little")]
     parameters.append(int(is_constant).to_bytes(4, "little"))
-    grid = -(-n // tile.rows) * -(-m // tile.columns)
+    tiles_of_rows = -(-n // 128) * 8 if tile.form.in_rows else -(-n // 16)
+    grid = -(-tiles_of_rows // tile.tiles) * -(-m // tile.columns)
     launch = Launch(
         name,
         (grid, 1, 1),

@@ -7,7 +7,7 @@ refused where it names a method that is not known.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from aot.core.errors import CheckpointError, FormatError
 from aot.core.packed_folder import FLOATS, PACKED_FORMATS, SCALE_BLOCK, PackedLayer
 from aot.core.safetensors_file import StoredTensor, short
 from aot.core.weight_checkpoints import PER_WORD
-from aot.core.weight_format import BLOCK_K, INT4_OFFSET, MXFP4, NVFP4, Code
+from aot.core.weight_format import BLOCK_K, INT4_OFFSET, MXFP4, NVFP4, Code, WeightFormat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -86,7 +86,8 @@ def find_layers(
 
     Args:
         checkpoint: the checkpoint.
-        form: the format that matrices of 16 bits are rounded to; None where they are left.
+        form: the format that matrices of 16 bits are rounded to; None where they are left. Of a checkpoint that is
+            quantised, one of the same codes and factors in another layout, as `nvfp4rows` is.
         dtype: the type that factors of 16 bits get; by default their own.
         skip: patterns of names that are left.
 
@@ -94,7 +95,8 @@ def find_layers(
         CheckpointError: it is quantised in a way that is not known, lacks tensors, or they do not go together.
     """
     method = method_of(checkpoint.quantization)
-    if form is not None and method.name:
+    layout = PACKED_FORMATS.get(form or "") if method.name else None
+    if form is not None and method.name and (layout is None or not layout.in_rows):
         raise CheckpointError(
             f"{checkpoint.path}: it is quantised already ({method.name}), and --format {form} rounds weights of 16 "
             "bits; leave --format away"
@@ -109,8 +111,10 @@ def find_layers(
     for prefix, tensors in groups.items():
         chosen = not any(fnmatchcase(prefix, x) for x in skip)
         layer = _layer(prefix, tensors, method, dtype) if chosen else None
-        if layer is None and chosen and form is not None:
+        if layer is None and chosen and form is not None and layout is None:
             layer = _wide(prefix, tensors, form, dtype, left)
+        if layer is not None and layout is not None:
+            layer = _laid_out(layer, layout)
         if layer is not None:
             layers.append(layer)
         rest = {k: x for k, x in tensors.items() if layer is None or k not in _CONSUMED[layer.stored]}
@@ -122,6 +126,17 @@ def find_layers(
             if tensor.name.endswith(EXPERTS):
                 left[tensor.name] = "experts of three dimensions, which no module multiplies packed: copied as they are"
     return Found(tuple(layers), tuple(plain), left)
+
+
+def _laid_out(layer: StoredLayer, layout: WeightFormat) -> StoredLayer:
+    """Return a quantised layer in another layout of its own codes and factors."""
+    own = layer.packed.form
+    if own is None or own.elements != layout.elements:
+        raise CheckpointError(
+            f"{short(layer.name)} is {layer.packed.format}, and --format {layout.name} is a layout of "
+            f"{layout.elements}; leave --format away, or --skip it"
+        )
+    return replace(layer, packed=replace(layer.packed, format=layout.name))
 
 
 def _layer(name: str, tensors: Mapping[str, StoredTensor], method: Method, dtype: str | None) -> StoredLayer | None:

@@ -15,7 +15,7 @@ from aot.core.packed_folder import SCALE_BLOCK
 from aot.core.safetensors_file import StoredTensor, short
 from aot.core.weight_checkpoints import PER_WORD, ReadWeight, from_awq, from_compressed_int4, from_gptq, from_mxfp4
 from aot.core.weight_checkpoints import from_nvfp4 as nvfp4_of
-from aot.core.weight_format import INT4_OFFSET, NVFP4, TILE_ROWS, Code, WeightParts
+from aot.core.weight_format import INT4_OFFSET, TILE_ROWS, Code, PackedLayout, WeightParts
 from aot.core.weight_packing import pack, unpack
 from aot.core.weight_rounding import by_blocks, by_rows, rounded
 
@@ -61,13 +61,19 @@ class LayerReader:
         Raises:
             CheckpointError: factors are not finite, or codes are none of the format's.
         """
-        n, k = self.layer.packed.shape
+        (n, k), form = self.layer.packed.shape, self.layer.packed.form
         step = max(SCALE_BLOCK, CHUNK // k // SCALE_BLOCK * SCALE_BLOCK)
+        behind = []  # the factors of a weight in rows, which stand behind all of them
         try:
             for start in range(0, n, step):
-                yield self._rows(start, min(start + step, n))
+                rows = self._rows(start, min(start + step, n))
+                if form is not None and form.in_rows:
+                    rows, atoms = np.split(rows, [PackedLayout(form).first_atom_row(min(step, n - start))])
+                    behind.append(atoms)
+                yield rows
         except FormatError as error:
             raise CheckpointError(f"{short(self.layer.name)}: {error}") from error
+        yield from behind
 
     def scale(self) -> Wide:
         """Return `scale`, which of what is rounded is known once all rows were given."""
@@ -104,7 +110,12 @@ class LayerReader:
             self._check_factors(parts)
         packed = pack(form, parts)
         count = stop - start if self.check_all else min(TILE_ROWS, stop - start)
-        again = unpack(form, packed[: -(-count // TILE_ROWS)], count, self.layer.packed.shape[1])
+        k = self.layer.packed.shape[1]
+        if form.in_rows:
+            again = unpack(form, packed, stop - start, k)
+            again = WeightParts(again.codes[:count], again.factors[:count])  # type: ignore[index]
+        else:
+            again = unpack(form, packed[: -(-count // TILE_ROWS)], count, k)
         for got, expected in ((again.codes, parts.codes), (again.factors, parts.factors), (again.zeros, parts.zeros)):
             if got is not None and expected is not None and not np.array_equal(got, expected[:count]):
                 raise CheckpointError(
@@ -163,7 +174,7 @@ class LayerReader:
             case _:
                 codes = next(held[x] for x in ("weight_packed", "weight") if x in held).bits()[rows]
                 scales = np.ascontiguousarray(held["weight_scale"].bits()[rows])
-                if self.layer.packed.form is NVFP4:
+                if self.layer.packed.form is not None and self.layer.packed.form.is_nvfp4:
                     return nvfp4_of(codes, scales, 1.0)
                 return from_mxfp4(codes.reshape(len(codes), -1, 16), scales)
 
@@ -186,7 +197,7 @@ class LayerReader:
     def _rounded(self, start: int, stop: int) -> WeightParts:
         packed = self.layer.packed
         assert packed.form is not None  # noqa: S101 - else its elements are bytes
-        if packed.form is NVFP4 and self._own is None:
+        if packed.form.is_nvfp4 and self._own is None:
             self._own = own_factor(self._most())
         element = ELEMENTS[packed.dtype or "bfloat16"]
         found = rounded(packed.form, self._wide(start, stop), element, self._own)

@@ -12,7 +12,7 @@ from aot.core.errors import SelectionError
 from aot.core.progress import waiting
 from aot.core.shape_set import ShapeSet, load_shape_set
 from aot.select import pipeline
-from aot.select.join import joined, operations_of, restricted
+from aot.select.join import joined, operations_of, products_of, restricted
 from aot.select.portfolio.objective import NAMED_WEIGHT, Objective, SelectionLimits
 from aot.select.selection import BY_COST_MODEL, Selection, read_selection
 from aot.space.calibration import constants_of
@@ -36,8 +36,8 @@ class Request:
     shapes: str
     is_default_shapes: bool
     """Whether the shape set was not asked for: a wheel by the model then has kernels of every layout."""
-    record: Path | None = None
-    """None: by the cost model."""
+    records: tuple[Path, ...] = ()
+    """Read as one, which is named as the first; where there are none, it is by the cost model."""
     limits: SelectionLimits = field(default_factory=SelectionLimits)
     kernels: str = ""
     calibration: Path | None = None
@@ -73,7 +73,7 @@ def select(request: Request) -> Selection:
     Raises:
         AotError: see aot.select.pipeline.
     """
-    shapes = load_shape_set(request.shapes)
+    shapes, like = load_shape_set(request.shapes), _like(request)
     objective = Objective(
         request.limits,
         read_selection(request.incumbent) if request.incumbent else None,
@@ -84,20 +84,20 @@ def select(request: Request) -> Selection:
         unaligned=request.unaligned,
         batch_invariant=request.batch_invariant,
         with_curves=request.curve,
-        like=_like(request),
+        like=restricted(like, request.operations or products_of(like)) if like else None,
     )
     kept = _kept(request)
     if request.only_unaligned and kept is not None:
         heldout = load_shape_set(request.heldout) if request.heldout else None
         with waiting("select kernels for what is not aligned") as at:
             told = replace(objective, progress=at, operations=())
-            return pipeline.select_unaligned(kept, request.record, request.target, told, request.kernels, heldout)
+            return pipeline.select_unaligned(kept, request.records, request.target, told, request.kernels, heldout)
     parts: list[Selection] = []
     if request.operations or not request.others:
         with waiting("select kernels") as at:
             parts.append(_selected(request, shapes, replace(objective, progress=at)))
     if request.others:
-        goal = Objective(request.limits, _other_incumbent(request))
+        goal = Objective(request.limits, _other_incumbent(request), like=like)
         parts.append(select_others(request.others, request.target, request.other_records, request.kernels, goal))
     chosen = reduce(joined, parts)
     if kept is not None:
@@ -112,7 +112,7 @@ def select(request: Request) -> Selection:
 
 
 def _like(request: Request) -> Selection | None:
-    """Read the other target's selection: of what operations are asked for.
+    """Read the other target's selection.
 
     Raises:
         SelectionError: it has no table of one.
@@ -121,13 +121,14 @@ def _like(request: Request) -> Selection | None:
         return None
     found = read_selection(request.like)
     tags = [x.tag for x in operations_of(found)]
-    missing = [x.tag for x in request.operations if x.tag not in tags]
+    asked = (*request.operations, *request.others)
+    missing = [x.tag for x in asked if x.tag not in tags]
     if missing:
         raise SelectionError(
             f"{request.like} has no table of {', '.join(missing)}; give --operations some of what it has, "
             f"{', '.join(tags)}"
         )
-    return restricted(found, request.operations) if request.operations else found
+    return found
 
 
 def _kept(request: Request) -> Selection | None:
@@ -148,7 +149,7 @@ def _kept(request: Request) -> Selection | None:
 
 
 def _selected(request: Request, shapes: ShapeSet, objective: Objective) -> Selection:
-    if request.record is None:
+    if not request.records:
         constants = constants_of(request.calibration, request.target.name)
         is_default = request.is_default_shapes and not request.operations
 
@@ -162,7 +163,7 @@ def _selected(request: Request, shapes: ShapeSet, objective: Objective) -> Selec
         both = joined(chosen, selected(replace(objective, operations=shapes.having(more))))
         return replace(both, coverage=objective.covered(both.table, both.kernels))
     heldout = load_shape_set(request.heldout) if request.heldout else None
-    return pipeline.select_measured(request.record, request.target, objective, request.kernels, heldout)
+    return pipeline.select_measured(request.records, request.target, objective, request.kernels, heldout)
 
 
 def _other_incumbent(request: Request) -> Selection | None:

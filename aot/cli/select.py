@@ -101,7 +101,7 @@ LIMITS = (
 
 def _source(values: Mapping[str, Any]) -> str:
     is_predicted = values["predicted"] or not (
-        values["record"] or pipeline.default_record(load_target(values["target"]), RECORDS)
+        values["records"] or pipeline.default_record(load_target(values["target"]), RECORDS)
     )
     return PREDICTED if is_predicted else MEASURED
 
@@ -127,9 +127,11 @@ AXES = (
 @option("--operations", type=ANY_OPERATIONS_TYPE, help=HELP)
 @option(
     "--record",
+    "records",
     only=[MEASURED],
+    multiple=True,
     type=click.Path(path_type=Path),
-    help="Record to select from; by default the committed one.",
+    help="Record to select from; by default the committed one. Several are read as one.",
 )
 @option("--predicted", only=[PREDICTED], is_flag=True, help="Select by the cost model, as where there is no record.")
 @calibration_option(only=[PREDICTED])
@@ -204,8 +206,6 @@ def select_command(context: click.Context, /, **values: Any) -> None:
     records of the target, unless --record names one, and scored on measured sizes that are left out in turn.
     """
     named = values["operations"] or NamedOperations(())
-    if named.others and values["like"]:
-        raise click.UsageError("--like is of products: select operations on rows by themselves, without --like")
     mean, worst = values["max_regret"] or (None, None)
     device = load_target(values["target"])
     path = values["output"] or check_output(SELECTIONS / f"{device.name}.json")
@@ -214,7 +214,7 @@ def select_command(context: click.Context, /, **values: Any) -> None:
         device,
         values["shapes"],
         not is_given(context, "shapes"),
-        (values["record"] or pipeline.default_record(device, RECORDS)) if is_measured else None,
+        (values["records"] or tuple(filter(None, [pipeline.default_record(device, RECORDS)]))) if is_measured else (),
         SelectionLimits(
             values["max_kernels"],
             values["max_layout_kernels"],
@@ -254,8 +254,8 @@ def select_command(context: click.Context, /, **values: Any) -> None:
 
 def _other_records(values: Mapping[str, Any], device: Target) -> tuple[Path, ...]:
     """List the records that operations of other kinds than products are selected by."""
-    if values["record"] or values["predicted"]:
-        return () if values["predicted"] else (values["record"],)
+    if values["records"] or values["predicted"]:
+        return () if values["predicted"] else values["records"]
     return tuple(pipeline.records_of(device, RECORDS))
 
 

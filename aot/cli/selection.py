@@ -73,7 +73,8 @@ def _select_anew(
 ) -> Selection:
     shapes, is_default = context.params["shapes"], not is_given(context, "shapes")
     incumbent = pipeline.committed_selection(device)
-    return select(Request(device, shapes, is_default, record, incumbent=incumbent, operations=operations))
+    records = (record,) if record else ()
+    return select(Request(device, shapes, is_default, records, incumbent=incumbent, operations=operations))
 
 
 def selection_with(
@@ -132,7 +133,8 @@ def selection_for_shapes(path: str, device: Target) -> Selection | None:
     others = NamedOperations(tuple(left)).products
     for record, asked in pipeline.records_for(others, device, RECORDS).items():
         click.echo(f"{', '.join(asked)}: by {record or 'the cost model'}", err=True)
-        request = Request(device, path, is_default_shapes=False, record=record, incumbent=incumbent)
+        records = (record,) if record else ()
+        request = Request(device, path, is_default_shapes=False, records=records, incumbent=incumbent)
         parts.append(select(replace(request, operations=tuple(asked))))
     problems = [problem for operation in shapes.operations for problem in shapes.problems(operation)]
     with waiting("take what answers the problems"):

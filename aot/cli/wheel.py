@@ -172,8 +172,9 @@ def _selected(walk: _Walk, *, is_measured: bool) -> Selection:
     found = None if is_measured else selection_for_shapes(str(walk.shapes_path), walk.target)
     if found is None:
         heldout = "" if is_measured else "atlas_heldout"
+        records = (record,) if record else ()
         found = select(
-            Request(walk.target, str(walk.shapes_path), is_default_shapes=False, record=record, heldout=heldout)
+            Request(walk.target, str(walk.shapes_path), is_default_shapes=False, records=records, heldout=heldout)
         )
     write_selection(path, found)
     write_whole(stamp, digest)

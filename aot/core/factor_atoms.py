@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aot.core.formats import ATOM_COLUMNS, ATOM_ROWS
+from aot.core.weight_format import ATOM_COLUMNS, ATOM_ROWS
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
     from numpy.typing import NDArray
 
-    from aot.core.numerics import Bits
-
+    Bits = NDArray[Any]
     Indices: TypeAlias = NDArray[np.int64]
 
 LANES = 32

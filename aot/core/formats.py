@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from aot.core.element import BYTE_BITS, ElementType
-from aot.core.weight_format import BLOCK_K, TILE_ROWS, PackedLayout, WeightFormat
+from aot.core.weight_format import ATOM_COLUMNS, ATOM_ROWS, BLOCK_K, TILE_ROWS, PackedLayout, WeightFormat
 
 
 class FactorLayout(Enum):
@@ -22,11 +22,6 @@ class FactorLayout(Enum):
     """A matrix, one factor for each block of rows and of k, of any two strides."""
     ATOMS = "atoms"
     """Atoms of 128 rows by 4 blocks of k, 512 bytes each, one behind the other along k: `aot.core.factor_atoms`."""
-
-
-ATOM_ROWS, ATOM_COLUMNS = 128, 4
-"""Rows, and blocks along k, whose factors are one atom. Source: PTX ISA, tcgen05.mma, "Scale factors", and
-cutlass.utils.blockscaled_layout, `BlockScaledBasicChunk`."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +122,7 @@ class Operand:
         """Return the bytes that an element takes, with its share of its group's factor where they are packed."""
         if self.weight is None:
             return self.element.bits / BYTE_BITS
-        rows, row_bytes = PackedLayout(self.weight).shape(TILE_ROWS, BLOCK_K)
-        return rows * row_bytes / (TILE_ROWS * BLOCK_K)
+        return PackedLayout(self.weight).block_bytes / (TILE_ROWS * BLOCK_K)
 
     def extents(self, rows: int, k: int) -> tuple[int, int]:
         """Return the rows and columns of the matrix in memory: of a packed weight those of its bytes."""

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
-from aot.core.formats import ATOM_COLUMNS, ATOM_ROWS, FactorLayout
+from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.signature import Argument, signature_of
+from aot.core.weight_format import ATOM_COLUMNS, ATOM_ROWS
 
 if TYPE_CHECKING:
     from typing import TypeAlias

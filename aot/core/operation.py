@@ -154,6 +154,9 @@ class Operation(Product):
     FP16_INT4_G32_ZEROS_KK = "fp16xint4g32z_fp16_kk", t.FP16_INT4_G32_ZEROS, Layout.KK
     FP16_E4M3_KK = "fp16xe4m3_fp16_kk", t.FP16_E4M3, Layout.KK
 
+    BF16_NVFP4_ROWS_KK = "bf16xnvfp4rows_bf16_kk", t.BF16_NVFP4_ROWS, Layout.KK
+    FP16_NVFP4_ROWS_KK = "fp16xnvfp4rows_fp16_kk", t.FP16_NVFP4_ROWS, Layout.KK
+
     @staticmethod
     def of(element: ElementType, layout: Layout = Layout.KK, epilogue: Epilogue = Epilogue.NONE) -> Operation:
         """Return the operation whose operands and D are all of one element type.

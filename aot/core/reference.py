@@ -39,8 +39,7 @@ from aot.core.numerics import decode, is_integer, round_to, unit_roundoff
 from aot.core.operands import OPERANDS, element_of, operands
 from aot.core.operation import ELEMENTS
 from aot.core.signature import Argument
-from aot.core.weight_format import TILE_ROWS
-from aot.core.weight_values import packed_values
+from aot.core.weight_values import packed_rows, packed_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -231,7 +230,7 @@ def needed(
     """Return the rows and columns of each operand that some rows and columns of D are made of.
 
     They are in the order of `Values`: a gate's rows of B before the linear ones, and factors of blocks for each row. Of
-    a packed weight they are rows of bytes, for each column of D the one that it is in: `values_of` finds it there.
+    a packed weight they are the rows of bytes that columns of D are in: `values_of` finds them there.
     """
     n, k = problem.n, problem.k
     of_b, zero = columns, np.zeros(1, np.int64)
@@ -244,7 +243,7 @@ def needed(
     packed, (_, row_bytes) = problem.operation.b.weight, problem.operation.b.extents(n, k)
     found = (
         (rows, steps),
-        (rows_of_b, steps) if packed is None else (of_b // TILE_ROWS, np.arange(row_bytes, dtype=np.int64)),
+        (rows_of_b, steps) if packed is None else (packed_rows(packed, of_b, n), np.arange(row_bytes, dtype=np.int64)),
         (rows, columns),
         _factors_of(problem.operation.a.scale, rows, k),
         _factors_of(problem.operation.b.scale, of_b, k),

@@ -22,6 +22,7 @@ from aot.core.weight_format import (
 from aot.core.weight_format import INT8 as INT8_WEIGHT
 from aot.core.weight_format import MXFP4 as MXFP4_WEIGHT
 from aot.core.weight_format import NVFP4 as NVFP4_WEIGHT
+from aot.core.weight_format import NVFP4_ROWS as NVFP4_WEIGHT_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -174,4 +175,5 @@ BF16_INT4_G64, FP16_INT4_G64 = (_packed(x.a, INT4_G64) for x in (BF16, FP16))
 BF16_INT4_G64_ZEROS, FP16_INT4_G64_ZEROS = (_packed(x.a, INT4_G64_ZEROS) for x in (BF16, FP16))
 BF16_INT4_G32, FP16_INT4_G32 = (_packed(x.a, INT4_G32) for x in (BF16, FP16))
 BF16_INT4_G32_ZEROS, FP16_INT4_G32_ZEROS = (_packed(x.a, INT4_G32_ZEROS) for x in (BF16, FP16))
+BF16_NVFP4_ROWS, FP16_NVFP4_ROWS = (_packed(x.a, NVFP4_WEIGHT_ROWS) for x in (BF16, FP16))
 BF16_E4M3, FP16_E4M3 = (_packed(x.a, E4M3_WEIGHT) for x in (BF16, FP16))

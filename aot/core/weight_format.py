@@ -11,7 +11,7 @@ and `FormatError`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,20 @@ TILE_ROWS = 16
 """Rows of the weight that a row of the packed bytes has: of a matrix A of `mma`. Source: PTX ISA, mma.m16n8k16."""
 BLOCK_K = 128
 """Elements along k of a block of the packed bytes: a group of the widest format."""
+
+ATOM_ROWS, ATOM_COLUMNS = 128, 4
+"""Rows, and blocks along k, whose factors are one atom. Source: PTX ISA, tcgen05.mma, "Scale factors", and
+cutlass.utils.blockscaled_layout, `BlockScaledBasicChunk`."""
+
+
+class WeightLayout(Enum):
+    """Where the bytes of a packed weight lie."""
+
+    FRAGMENTS = "fragments"
+    """As a warp reads them: a row of bytes for each `TILE_ROWS` rows of the weight, as `weight_packing` has it."""
+    ROWS = "rows"
+    """As block-scaled products read B: the rows of the weight, two codes of 4 bits a byte, and behind all of them the
+    factors in atoms, as `factor_atoms` has them."""
 
 
 class Code(Enum):
@@ -76,6 +90,23 @@ class WeightFormat:
     """Whether each group has a zero point, which is taken from its codes in the place of 8."""
     has_row_factors: bool = False
     """Whether a float32 factor goes with each row, or with the whole weight."""
+    layout: WeightLayout = field(default=WeightLayout.FRAGMENTS, repr=False)
+    """Which the name says too."""
+
+    @property
+    def is_nvfp4(self) -> bool:
+        """Say whether codes and factors are those of NVFP4, in either layout."""
+        return replace(self, name=NVFP4.name, layout=NVFP4.layout) == NVFP4
+
+    @property
+    def elements(self) -> str:
+        """Return what its codes and factors are called, whatever the layout."""
+        return NVFP4.name if self.is_nvfp4 else self.name
+
+    @property
+    def in_rows(self) -> bool:
+        """Say whether the bytes lie as block-scaled products read them too."""
+        return self.layout is WeightLayout.ROWS
 
     @property
     def quantum(self) -> int:
@@ -118,6 +149,8 @@ MAX_ZERO = 16
 NVFP4 = WeightFormat("nvfp4", Code.E2M1, 16, 8, has_row_factors=True)
 """An e4m3 factor for each 16 elements, and a float32 factor of the weight. Source: PTX ISA, tcgen05.mma,
 .kind::mxf4nvf4 with .block16; compressed-tensors, nvfp4-pack-quantized."""
+NVFP4_ROWS = replace(NVFP4, name="nvfp4rows", layout=WeightLayout.ROWS)
+"""The same in rows and atoms, so that a product with x in NVFP4 takes the bytes too."""
 MXFP4 = WeightFormat("mxfp4", Code.E2M1, 32, 8)
 """A power of two, ue8m0, for each 32 elements. Source: MX specification 1.0, section 5."""
 INT8 = WeightFormat("int8", Code.INT8, has_row_factors=True)
@@ -127,7 +160,7 @@ E4M3 = WeightFormat("e4m3", Code.E4M3, has_row_factors=True)
 
 FORMATS = (
     *(INT4_G32, INT4_G64, INT4_G128, INT4_G32_ZEROS, INT4_G64_ZEROS, INT4_G128_ZEROS),
-    *(NVFP4, MXFP4, INT8, E4M3),
+    *(NVFP4, MXFP4, INT8, E4M3, NVFP4_ROWS),
 )
 
 
@@ -178,9 +211,34 @@ class PackedLayout:
 
     @property
     def block_bytes(self) -> int:
-        """Return the bytes of a block: a multiple of 16."""
+        """Return the bytes of a block, 16 rows by 128 of k, with its factors: a multiple of 16.
+
+        In rows these bytes do not lie together; a kernel that has read them holds as many.
+        """
         return self.code_bytes + self.factor_bytes + self.zero_bytes
+
+    @property
+    def run_k(self) -> int:
+        """Return the elements along k of which a row of the bytes has a whole number: in rows an atom's."""
+        return ATOM_COLUMNS * self.form.group if self.form.in_rows else BLOCK_K
+
+    @property
+    def run_bytes(self) -> int:
+        """Return the bytes that `run_k` elements take of a row of the bytes."""
+        return self.run_k * self.form.code.bits // 8 if self.form.in_rows else self.block_bytes
+
+    @property
+    def rows_of_atoms(self) -> int:
+        """Return the rows of bytes that the atoms of `ATOM_ROWS` rows of the weight take; 0 where there are none."""
+        return ATOM_ROWS * ATOM_COLUMNS // self.run_bytes if self.form.in_rows else 0
+
+    def first_atom_row(self, n: int) -> int:
+        """Return the row of bytes at which the atoms begin: behind whole `TILE_ROWS` rows of the weight."""
+        return -(-n // TILE_ROWS) * TILE_ROWS
 
     def shape(self, n: int, k: int) -> tuple[int, int]:
         """Return the shape of the packed bytes of a weight of (n, k)."""
-        return -(-n // TILE_ROWS), -(-k // BLOCK_K) * self.block_bytes
+        row_bytes = -(-k // self.run_k) * self.run_bytes
+        if self.form.in_rows:
+            return self.first_atom_row(n) + -(-n // ATOM_ROWS) * self.rows_of_atoms, row_bytes
+        return -(-n // TILE_ROWS), row_bytes

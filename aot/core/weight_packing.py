@@ -9,6 +9,9 @@ four of them where codes have 4 bits, of two where they have 8. Which k of the i
 ours to choose, as long as x has the same order: lane `t` of four holds 8 neighbouring elements of each 32, so that it
 reads x by 16 bytes too. Element 32 j + 8 t + 4 h + 2 p + e of a block is e of pair p of step h of the j-th 32.
 
+Of the layout in rows none of this holds: see `WeightLayout.ROWS`. Rows are a whole number of atoms long, 64 elements
+of NVFP4, and the atoms of 128 rows of the weight take 16 rows of the bytes.
+
 Source of the fragments: PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type": a lane g = lane / 4,
 t = lane % 4 holds of A the pairs (row g, pair 0), (row g + 8, pair 0), (row g, pair 1), (row g + 8, pair 1).
 """
@@ -20,13 +23,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aot.core.errors import FormatError
+from aot.core.factor_atoms import pack_factors, unpack_factors
 from aot.core.weight_format import (
     BLOCK_K,
     E4M3_NAN,
     E8M0_NAN,
     MAX_ZERO,
     MXFP4,
-    NVFP4,
     TILE_ROWS,
     Code,
     PackedLayout,
@@ -72,6 +75,8 @@ def pack(form: WeightFormat, parts: WeightParts) -> NDArray[np.uint8]:
     _check_codes(form, parts.codes)
     _check_factors(form, parts.factors, (n, form.num_groups(k)))
     _check_zeros(form, parts.zeros, (n, form.num_groups(k)))
+    if form.in_rows:
+        return _pack_rows(form, parts)
     tiles, blocks = -(-n // TILE_ROWS), -(-k // BLOCK_K)
     padded = parts.codes
     if padded.shape != (tiles * TILE_ROWS, blocks * BLOCK_K):
@@ -97,6 +102,8 @@ def unpack(form: WeightFormat, packed: NDArray[np.uint8], n: int, k: int) -> Wei
     if packed.dtype != np.uint8 or packed.shape != layout.shape(n, k):
         text = f"uint8 of {layout.shape(n, k)}, as a {form.name} weight of {n} x {k} has"
         raise FormatError(f"packed bytes are {packed.dtype} of {packed.shape}; expected {text}")
+    if form.in_rows:
+        return _unpack_rows(form, packed, n, k)
     blocks = packed.reshape(len(packed), -1, layout.block_bytes)
     codes, factors, zeros = np.split(blocks, np.cumsum((layout.code_bytes, layout.factor_bytes)), axis=2)
 
@@ -104,6 +111,29 @@ def unpack(form: WeightFormat, packed: NDArray[np.uint8], n: int, k: int) -> Wei
         return _unpack_factors(form, held, bits)[:n, : form.num_groups(k)] if held.shape[2] else None
 
     return WeightParts(_unpack_codes(form, codes)[:n, :k], of_groups(factors, form.factor_bits), of_groups(zeros, 8))
+
+
+def _pack_rows(form: WeightFormat, parts: WeightParts) -> NDArray[np.uint8]:
+    """Return rows of codes, the first of two in the lower half of its byte, and atoms behind them."""
+    (n, k), layout = parts.codes.shape, PackedLayout(form)
+    assert parts.factors is not None  # noqa: S101 - as was checked
+    packed = np.zeros(layout.shape(n, k), np.uint8)
+    packed[:n, : k // 2] = parts.codes[:, ::2] | parts.codes[:, 1::2] << 4
+    packed[layout.first_atom_row(n) :] = pack_factors(parts.factors).reshape(-1, packed.shape[1])
+    return packed
+
+
+def _unpack_rows(form: WeightFormat, packed: NDArray[np.uint8], n: int, k: int) -> WeightParts:
+    atoms = packed[PackedLayout(form).first_atom_row(n) :].reshape(-1)
+    return WeightParts(unpack_pairs(packed[:n], k), unpack_factors(atoms, n, form.num_groups(k)))
+
+
+def unpack_pairs(held: NDArray[np.uint8], k: int) -> NDArray[np.uint8]:
+    """Return the first k codes of 4 bits of rows, whose bytes have two each, the first in the lower half."""
+    pairs = held[:, : k // 2]
+    codes = np.empty((len(pairs), k), np.uint8)
+    codes[:, ::2], codes[:, 1::2] = pairs & 15, pairs >> 4
+    return codes
 
 
 def _check_codes(form: WeightFormat, codes: Bits) -> None:
@@ -128,9 +158,9 @@ def _check_factors(form: WeightFormat, factors: Bits | None, shape: tuple[int, i
             raise FormatError(f"{form.name} has no factors of groups, got some of {factors.shape}; give them beside it")
         return
     _check_shape(f"factors of {form.name}", factors, form.factor_bits, shape)
-    if form is NVFP4 and (factors >= 0x7F).any():  # type: ignore[operator, union-attr]
+    if form.is_nvfp4 and (factors >= 0x7F).any():  # type: ignore[operator, union-attr]
         raise FormatError(
-            "a factor of nvfp4 is negative or NaN; expected e4m3 from 0 to 0x7e: give the codes the signs"
+            f"a factor of {form.name} is negative or NaN; expected e4m3 from 0 to 0x7e: give the codes the signs"
         )
     if form is MXFP4 and (factors == E8M0_NAN).any():  # type: ignore[union-attr]
         raise FormatError("a factor of mxfp4 is NaN, the code 255; expected codes from 0 to 254")
@@ -198,7 +228,7 @@ def _pack_factors(form: WeightFormat, held: Bits, tiles: int, blocks: int) -> ND
     """Return factors as bytes, (tile, block, bytes): those that a lane uses lie next to each other."""
     groups = form.num_groups(BLOCK_K)
     split = held.reshape(tiles, 2, 8, blocks, groups)
-    if form is NVFP4:  # lanes t 0 and 1 hold the first half of each 32, 2 and 3 the other: (g, t / 2; 64, row, 32)
+    if form.is_nvfp4:  # lanes t 0 and 1 hold the first half of each 32, 2 and 3 the other: (g, t / 2; 64, row, 32)
         ordered = split.reshape(tiles, 2, 8, blocks, 2, 2, 2).transpose(0, 3, 2, 6, 4, 1, 5)
     else:  # (g; group, row / 8)
         ordered = split.transpose(0, 3, 2, 4, 1)
@@ -209,7 +239,7 @@ def _unpack_factors(form: WeightFormat, packed: Bits, bits: int) -> Bits:
     tiles, blocks = packed.shape[:2]
     groups = form.num_groups(BLOCK_K)
     words = np.ascontiguousarray(packed).view(f"u{bits // 8}")
-    if form is NVFP4:
+    if form.is_nvfp4:
         found = words.reshape(tiles, blocks, 8, 2, 2, 2, 2).transpose(0, 5, 2, 1, 4, 6, 3)
     else:
         found = words.reshape(tiles, blocks, 8, groups, 2).transpose(0, 4, 2, 1, 3)

@@ -49,10 +49,10 @@ def rounded(form: WeightFormat, wide: Wide, element: ElementType, own: np.float3
     """
     if form.code is Code.INT4:
         return Rounded(_int4(form, wide, element), None)
-    if form.name not in BLOCK_FORMATS:
+    if form.elements not in BLOCK_FORMATS:
         codes, scale = by_rows(wide, ElementType.INT8 if form.code is Code.INT8 else ElementType.E4M3)
         return Rounded(WeightParts(codes), scale)
-    found = quantize(wide, form.name, own)
+    found = quantize(wide, form.elements, own)
     codes = found.codes
     if form is MXFP4:  # kernels take the factor 2^-127 for 0
         codes = np.where(np.repeat(found.factors, form.group, 1) > 0, codes, np.uint8(0))

@@ -7,14 +7,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aot.core.element import ElementType
+from aot.core.factor_atoms import factor_positions
 from aot.core.numerics import decode
-from aot.core.weight_format import E8M0_BIAS, INT4_OFFSET, MXFP4, NVFP4, TILE_ROWS, Code, WeightFormat, WeightParts
-from aot.core.weight_packing import unpack
+from aot.core.weight_format import (
+    ATOM_ROWS,
+    E8M0_BIAS,
+    INT4_OFFSET,
+    MXFP4,
+    TILE_ROWS,
+    Code,
+    PackedLayout,
+    WeightFormat,
+    WeightParts,
+)
+from aot.core.weight_packing import unpack, unpack_pairs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Bits = NDArray[Any]
+    Indices = NDArray[np.int64]
 
 _ELEMENTS = {Code.E2M1: ElementType.E2M1, Code.INT8: ElementType.INT8, Code.E4M3: ElementType.E4M3}
 
@@ -35,7 +47,7 @@ def factor_values(form: WeightFormat, factors: Bits, element: ElementType) -> ND
     """
     if form is MXFP4:
         return np.ldexp(1.0, factors.astype(np.int64) - E8M0_BIAS)
-    return decode(ElementType.E4M3 if form is NVFP4 else element, factors)
+    return decode(ElementType.E4M3 if form.is_nvfp4 else element, factors)
 
 
 def weight_values(form: WeightFormat, parts: WeightParts, element: ElementType) -> NDArray[np.float64]:
@@ -54,21 +66,46 @@ def weight_values(form: WeightFormat, parts: WeightParts, element: ElementType) 
     return np.asarray(values * np.repeat(factor_values(form, parts.factors, element), form.group, axis=1))
 
 
+def packed_rows(form: WeightFormat, rows: Indices, n: int) -> Indices:
+    """Return which rows of the packed bytes hold some rows of a weight of n: what `packed_values` is given.
+
+    Of a weight in rows the atoms stand behind the codes, once for all rows that have factors in them.
+    """
+    if not form.in_rows:
+        return rows // TILE_ROWS
+    layout, atoms = PackedLayout(form), np.unique(rows // ATOM_ROWS)
+    behind = atoms[:, None] * layout.rows_of_atoms + np.arange(layout.rows_of_atoms)
+    return np.concatenate((rows, layout.first_atom_row(n) + behind.reshape(-1)))
+
+
 def packed_values(
-    form: WeightFormat, packed: NDArray[np.uint8], rows: NDArray[np.int64], k: int, element: ElementType
+    form: WeightFormat, packed: NDArray[np.uint8], rows: Indices, k: int, element: ElementType
 ) -> NDArray[np.float64]:
     """Return the values of some rows of a packed weight, (rows, k), before a float32 factor.
 
     Args:
         form: the format.
-        packed: for each of the rows, the row of bytes that it is in.
+        packed: the rows of bytes that `packed_rows` names.
         rows: their places in the weight.
         k: elements of a row.
         element: x's type.
     """
+    if form.in_rows:
+        return _values_in_rows(form, packed, rows, k, element)
     places, found = rows % TILE_ROWS, np.empty((len(rows), k))
     starts = np.flatnonzero(np.append(True, np.diff(rows // TILE_ROWS) != 0))  # neighbours share a row of bytes
     for start, end in zip(starts, np.append(starts[1:], len(rows)), strict=True):
         tile = weight_values(form, unpack(form, packed[start : start + 1], TILE_ROWS, k), element)
         found[start:end] = tile[places[start:end]]
     return found
+
+
+def _values_in_rows(
+    form: WeightFormat, packed: NDArray[np.uint8], rows: Indices, k: int, element: ElementType
+) -> NDArray[np.float64]:
+    count, groups = len(rows), form.num_groups(k)
+    atoms, place = np.unique(rows // ATOM_ROWS, return_inverse=True)
+    held = packed[count:].reshape(len(atoms), -1)[place]
+    at = factor_positions(rows % ATOM_ROWS, np.arange(groups), groups)
+    parts = WeightParts(unpack_pairs(packed[:count], k), np.take_along_axis(held, at, 1))
+    return weight_values(form, parts, element)

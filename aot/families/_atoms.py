@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from cutlass import Int64, cute
 
 from aot.core.factor_atoms import ATOM_BYTES, LANES
-from aot.core.formats import ATOM_COLUMNS, ATOM_ROWS
+from aot.core.weight_format import ATOM_COLUMNS, ATOM_ROWS
 
 if TYPE_CHECKING:
     from aot.core.formats import Operand

@@ -15,9 +15,10 @@ from cutlass import Constexpr, Float32, Int32, Int64, const_expr, cute, memory, 
 
 from aot.core.element import ElementType
 from aot.core.factor_atoms import ATOM_BYTES, row_in_atoms
-from aot.core.formats import ATOM_COLUMNS, ATOM_ROWS, FactorLayout, Operand
+from aot.core.formats import FactorLayout, Operand
 from aot.core.operation import Operation
 from aot.core.signature import Argument, Signature
+from aot.core.weight_format import ATOM_COLUMNS, ATOM_ROWS
 from aot.families._arguments import cutlass_type
 from aot.families._epilogue_registers import in_turns
 from aot.families._epilogue_steps import EpilogueOperands, finish

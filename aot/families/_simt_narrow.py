@@ -11,7 +11,8 @@ from cutlass.cutlass_dsl import T
 
 from aot.core.element import ElementType
 from aot.core.factor_atoms import ATOM_BYTES, byte_in_atom
-from aot.core.formats import ATOM_COLUMNS, ATOM_ROWS, FactorLayout, Operand
+from aot.core.formats import FactorLayout, Operand
+from aot.core.weight_format import ATOM_COLUMNS, ATOM_ROWS
 
 EXPONENT_SHIFT = 23
 """Bits of float32 below its exponent, which ue8m0 is. Source: IEEE 754-2019, section 3.4."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from cutlass import BFloat16, Float16, Float32, Int32, Uint32, cute
 
-from aot.core.weight_format import MXFP4, NVFP4, Code, WeightFormat
+from aot.core.weight_format import MXFP4, Code, WeightFormat
 from aot.core.weight_packing import CODE_BYTES
 
 
@@ -72,7 +72,7 @@ class Decoder:
     @property
     def exponent(self) -> int:
         """Return the power of two that the sums are to be multiplied by."""
-        if self.form is NVFP4:
+        if self.form.is_nvfp4:
             return 7
         if self.form.code is Code.E2M1:
             return 0 if self.is_bf16 else 14
@@ -150,6 +150,32 @@ class Decoder:
         if self.is_bf16 and self.form is MXFP4:  # 2^126: bfloat16 has subnormal numbers, but sums of them no bits
             return [times(x, constant(pair(0x7E80)), self.name) for x in registers]
         return registers
+
+    @property
+    def words_apart(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Return which words of x, two elements each, the registers of `apart` go with.
+
+        The lower halves of the first two words go with the first register, the upper ones with the second, and those
+        of the other two with the other two.
+        """
+        return ((0, 2), (1, 3)) if self.is_bf16 else ((0, 1), (2, 3))
+
+    def apart(self, word: Any) -> list[Any]:
+        """Return four registers of the eight e2m1 in a word that has them in order, two in each.
+
+        Their order is not `_e2m1`'s. A bfloat16 has 6 bits between its sign and the rest of a code, where the product
+        of a code that stands alone and two powers of two has nothing else. All of a float16 that a code says is in its
+        upper byte: four codes at once are brought to bytes, and these to halves. Elements i and i + 4 share a
+        register of bfloat16, i and i + 2 one of float16.
+        """
+        word = Uint32(word)
+        if self.is_bf16:
+            halves = word, word >> 8
+            alone = [x & pair(mask) for x in halves for mask in (0x000F, 0x00F0)]
+            return [Int32(x * y & pair(0x81C0)) for x, y in zip(alone, (0x1040, 0x0104) * 2, strict=True)]
+        signs, rest = pair(0x8080), pair(0x0E0E)
+        of_bytes = word << 1 & rest | word << 4 & signs, word >> 3 & rest | word & signs
+        return [Int32(cute.arch.prmt(x, 0, chosen)) for chosen in (0x1404, 0x3424) for x in of_bytes]
 
     def _int8(self, word: Any, masks: Any) -> list[Any]:
         """Add -128, or -256 where the sign is set, to 128 + the lower bits; of float16 with 1024 for the first 128."""

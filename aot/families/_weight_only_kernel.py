@@ -20,12 +20,19 @@ from cutlass.cute.nvgpu import warp
 from cutlass.experimental import primitives as prims
 from cutlass.memory import SmemAllocator
 
-from aot.core.weight_format import BLOCK_K, NVFP4, TILE_ROWS
-from aot.core.weight_packing import CODE_BYTES
+from aot.core.weight_format import BLOCK_K, TILE_ROWS
 from aot.families._grid import along_x
 from aot.families._waits import await_phase
-from aot.families._weight_only_decode import Decoder, constant, pair, words_at
+from aot.families._weight_only_decode import Decoder, constant, pair
 from aot.families._weight_only_reads import StageReader
+from aot.families._weight_only_rows import (
+    TILES_OF_ATOM,
+    load_block,
+    prefetch_descriptors,
+    row_of_weight,
+    view_weight,
+    x_place,
+)
 from aot.families._weight_only_tile import ALIGN_BYTES, MMA_N, X_BYTES, X_PIECE, X_TURN, Tile
 
 ARRIVALS = 33
@@ -62,7 +69,7 @@ class WeightOnlyGemm:
     @property
     def has_groups(self) -> bool:
         """Say whether sums of a group are multiplied by a float32 factor."""
-        return self.tile.form.group > 0 and self.tile.form is not NVFP4
+        return self.tile.form.group > 0 and not self.tile.form.is_nvfp4
 
     def __call__(
         self,
@@ -84,13 +91,16 @@ class WeightOnlyGemm:
             stream: where the kernel is launched.
         """
         tile = self.tile
-        row_tiles, column_tiles = cute.ceil_div(d.shape[1], tile.rows), cute.ceil_div(d.shape[0], tile.columns)
+        row_tiles, column_tiles = self._ctas_of_rows(d.shape[1]), cute.ceil_div(d.shape[0], tile.columns)
         extents = Int32(d.shape[0]), Int32(d.shape[1]), Int32(a.shape[1])
         strides = Int64(a.stride[0]), Int64(d.stride[0])
         scale_b, bias = added
         scale = (None, None) if scale_b is None else (scale_b.iterator, Int64(scale_b.stride[0]))
         of_bias = bias.iterator, Int32(bias.shape[0])
-        self.kernel(a.iterator, b.iterator, d.iterator, extents, strides, (scale, of_bias), prefetch_b).launch(
+        packed = b.iterator
+        if const_expr(tile.form.in_rows):
+            packed = view_weight(b, extents[1], extents[2], tile)
+        self.kernel(a.iterator, packed, d.iterator, extents, strides, (scale, of_bias), prefetch_b).launch(
             grid=along_x(row_tiles, column_tiles),
             block=(tile.num_threads, 1, 1),
             stream=stream,
@@ -98,6 +108,12 @@ class WeightOnlyGemm:
             preferred_smem_carveout=100,  # left out, the compiler asks a GPU how much there is
             use_pdl=self.is_dependent,
         )
+
+    def _ctas_of_rows(self, n: Any) -> Any:
+        """Count the CTAs that the rows of the weight take: in rows its tiles are those of whole atoms."""
+        if self.tile.form.in_rows:
+            return cute.ceil_div(cute.ceil_div(n, TILE_ROWS * TILES_OF_ATOM) * TILES_OF_ATOM, self.tile.tiles)
+        return cute.ceil_div(n, self.tile.rows)
 
     @cute.kernel
     def kernel(
@@ -118,12 +134,15 @@ class WeightOnlyGemm:
         warp_index = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         first_row, first_column = block * tile.rows, Int32(0)
         if m > tile.columns:  # a division would delay the first load
-            row_tiles = cute.ceil_div(n, tile.rows)
+            row_tiles = self._ctas_of_rows(n)
             first_row, first_column = block % row_tiles * tile.rows, block // row_tiles * tile.columns
         rows_of_x = cutlass.min(m - first_column, tile.columns)
         memory = SmemAllocator().allocate(tile.smem_bytes, ALIGN_BYTES)
         barriers = cute.recast_ptr(memory, dtype=Int64) + warp_index * tile.num_stages
         ring = memory + (tile.barrier_bytes + warp_index * tile.ring_bytes)
+        if const_expr(tile.form.in_rows):  # noqa: SIM102 - known while tracing, the next is not
+            if warp_index == 0:
+                prefetch_descriptors(packed)
         with cute.arch.elect_one():
             for s in range_constexpr(tile.num_stages):
                 cute.arch.mbarrier_init(barriers + s, ARRIVALS)
@@ -195,13 +214,26 @@ class WeightOnlyGemm:
             num_bytes = cutlass.min(num_blocks - chunk * tile.blocks, tile.blocks) * size
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive_and_expect_tx(barrier, num_bytes * tile.tiles)
-            for i in range_constexpr(tile.tiles):
-                row = cutlass.min(first + i, count - 1)
-                source = packed + (Int64(row) * num_blocks + chunk * tile.blocks) * size
-                target = stage + i * tile.copy_bytes
-                prims.cp_async_bulk_shared_cluster_global(
-                    target.to_llvm_ptr(), source.to_llvm_ptr(), barrier.to_llvm_ptr(), num_bytes
-                )
+            if const_expr(not tile.form.in_rows):
+                for i in range_constexpr(tile.tiles):
+                    row = cutlass.min(first + i, count - 1)
+                    source = packed + (Int64(row) * num_blocks + chunk * tile.blocks) * size
+                    target = stage + i * tile.copy_bytes
+                    prims.cp_async_bulk_shared_cluster_global(
+                        target.to_llvm_ptr(), source.to_llvm_ptr(), barrier.to_llvm_ptr(), num_bytes
+                    )
+        if const_expr(tile.form.in_rows):
+            for index in range_constexpr(tile.blocks):
+                self._load_rows(weight, chunk * tile.blocks + index, index, stage, barrier)
+
+    @cute.jit
+    def _load_rows(self, weight: Any, block: Int32, index: Constexpr[int], stage: Any, barrier: Any) -> None:
+        """Ask for a block of k of a weight in rows, if there is one: zeros stand for tiles too many."""
+        target = stage + index * self.tile.layout.block_bytes
+        if const_expr(index == 0):  # noqa: SIM114 - known while tracing, the next is not
+            load_block(weight[0], self.tile, (weight[1], block), target, barrier)
+        elif block < weight[3]:
+            load_block(weight[0], self.tile, (weight[1], block), target, barrier)
 
     @cute.jit
     def _load_x(self, x: Any, chunk: Int32, stage: Any, barrier: Any) -> None:
@@ -217,6 +249,8 @@ class WeightOnlyGemm:
             if row < rows:
                 source = start + (Int64(row) * stride + at)
                 turned = inner ^ (row & 1) * X_TURN
+                if const_expr(tile.form.in_rows):
+                    turned = x_place(inner, row)
                 place = target + (row * tile.x_row_bytes + turned * (X_PIECE * X_BYTES))
                 count = cutlass.select_(at < k, Int32(X_PIECE * X_BYTES), Int32(0))
                 prims.cp_async_shared_global(
@@ -241,12 +275,11 @@ class WeightOnlyGemm:
     def _multiply_block(self, sums: cute.Tensor, stage: Any, index: int, rows: Int32, masks: Any) -> None:
         """Add the product of a block of 128 along k to a warp's sums; to be called while tracing."""
         tile, decoder = self.tile, self.decoder
-        lane = cute.arch.lane_idx()
         reader = StageReader(tile, decoder)
         x = reader.x_of_block(stage, index, rows)
         factors = [reader.factors(stage + reader.block(i, index)) for i in range(tile.tiles)]
         zeros = [reader.zero_points(stage + reader.block(i, index)) for i in range(tile.tiles)]
-        codes: dict[tuple[int, int], Any] = {}
+        codes: list[dict[Any, Any]] = [{} for _ in range(tile.tiles)]
         per_group = tile.form.group // 16 if self.has_groups else BLOCK_K // 16
         for group in range(BLOCK_K // 16 // per_group):
             steps = range(group * per_group, (group + 1) * per_group)
@@ -257,13 +290,9 @@ class WeightOnlyGemm:
                 total: Any = sums[None, None, None, i]
                 found = total if not self.has_groups else self._sums(start)
                 for step in steps:
-                    load, inside = divmod(step, decoder.steps_per_load)
-                    if (i, load) not in codes:
-                        place = reader.block(i, index) + load * 32 * CODE_BYTES
-                        codes[i, load] = words_at(stage + (place + lane * CODE_BYTES))
-                    registers = decoder.operands(codes[i, load], inside, masks)
-                    if tile.form is NVFP4:
-                        registers = decoder.scaled(registers, factors[i][step // 2])
+                    registers = reader.registers(stage, reader.block(i, index), step, (codes[i], masks))
+                    if tile.form.is_nvfp4:
+                        registers = decoder.scaled(registers, factors[i][step * len(factors[i]) * 16 // BLOCK_K])
                     elif decoder.offsets is not None and not self.adds_offset:
                         registers = self._less_offset(registers)
                     self._mma(found, registers, x[step])
@@ -353,6 +382,8 @@ class WeightOnlyGemm:
         for element in cutlass.range(thread, columns * tile.rows, tile.num_threads, unroll=1):
             row, column = element % tile.rows, element // tile.rows
             at = first_row + row
+            if const_expr(tile.form.in_rows):
+                at = row_of_weight(first_row // TILE_ROWS + row // TILE_ROWS, row % TILE_ROWS)
             if at < n:
                 value = parts[row, column, 0]
                 for w in range_constexpr(1, tile.num_warps):

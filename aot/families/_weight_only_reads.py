@@ -9,9 +9,10 @@ from typing import Any
 import cutlass
 from cutlass import Int32, Uint32, cute
 
-from aot.core.weight_format import BLOCK_K, NVFP4
+from aot.core.weight_format import BLOCK_K
 from aot.core.weight_packing import CODE_BYTES
 from aot.families._weight_only_decode import Decoder, words_at
+from aot.families._weight_only_rows import RowReader
 from aot.families._weight_only_tile import MMA_N, X_BYTES, X_PIECE, X_TURN, Tile
 
 K_OF_LOAD = 32
@@ -25,6 +26,11 @@ class StageReader:
     tile: Tile
     decoder: Decoder
 
+    @property
+    def of_rows(self) -> RowReader:
+        """Return what reads a weight that lies in rows."""
+        return RowReader(self.tile, self.decoder)
+
     def block(self, i: int, index: int) -> int:
         """Return where a block of a tile of rows begins in a stage, in bytes."""
         return i * self.tile.copy_bytes + index * self.tile.layout.block_bytes
@@ -37,6 +43,10 @@ class StageReader:
         for j in range(self.tile.column_tiles):
             row = cutlass.min(lane // 4 + j * MMA_N, rows - 1)
             start = stage + (tile.weight_bytes + index * BLOCK_K * X_BYTES + row * tile.x_row_bytes)
+            if tile.form.in_rows:
+                for step, words in enumerate(self.of_rows.x_of_rows(start, row)):
+                    found[step].append(words)
+                continue
             turn = (row & 1) * (X_TURN * X_PIECE * X_BYTES)
             starts = start + (turn + lane % 4 * CODE_BYTES), start + (lane % 4 * CODE_BYTES - turn)
             for piece in range(BLOCK_K // K_OF_LOAD):
@@ -45,13 +55,38 @@ class StageReader:
                     found[2 * piece + half].append([words[2 * half], words[2 * half + 1]])
         return found
 
+    def registers(self, stage: Any, block: int, step: int, known: tuple[dict[Any, Any], Any]) -> list[Any]:
+        """Return the operands of a step of a tile's block, whose codes are read where a step is the first to use them.
+
+        Args:
+            stage: where it begins.
+            block: what `block` returned.
+            step: of 16 elements along k.
+            known: what was read of this block before, by the step that read it; and what `Decoder.masks` returned.
+        """
+        decoder, (held, masks) = self.decoder, known
+        if self.tile.form.in_rows:
+            if "codes" not in held:
+                held["codes"] = self.of_rows.codes(stage + block)
+            load, inside = divmod(step, 2)
+            if load not in held:
+                held[load] = [decoder.apart(of_row[load]) for of_row in held["codes"]]
+            return [x[2 * inside + pair] for pair in range(2) for x in held[load]]
+        load, inside = divmod(step, decoder.steps_per_load)
+        if load not in held:
+            place = block + load * 32 * CODE_BYTES
+            held[load] = words_at(stage + (place + cute.arch.lane_idx() * CODE_BYTES))
+        return decoder.operands(held[load], inside, masks)
+
     def factors(self, block: Any) -> Any:
-        """Read the factors of a lane's two rows in a block: of each group, or of nvfp4 of each 32 elements."""
+        """Read the factors of a lane's two rows in a block: of each group, or of nvfp4 of each 32 elements or 16."""
         tile, lane = self.tile, cute.arch.lane_idx()
         if not tile.form.group:
             return None
+        if tile.form.in_rows:
+            return self.of_rows.factors(block)
         start = block + tile.layout.code_bytes
-        if tile.form is NVFP4:
+        if tile.form.is_nvfp4:
             words = words_at(start + (lane // 4 * 2 + lane % 4 // 2) * 8, 2)
             return self.decoder.block_factors([words[i] for i in range(2)])
         count = tile.layout.factor_bytes // 8 // 4

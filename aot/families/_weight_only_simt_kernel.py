@@ -11,9 +11,19 @@ from cutlass._mlir.dialects import arith
 from cutlass.cutlass_dsl import T
 
 from aot.core.element import ElementType
+from aot.core.factor_atoms import ATOM_BYTES, byte_in_atom
 from aot.core.operation import Operation
 from aot.core.signature import Argument, Signature
-from aot.core.weight_format import BLOCK_K, INT4_OFFSET, NVFP4, TILE_ROWS, Code, PackedLayout, WeightFormat
+from aot.core.weight_format import (
+    ATOM_COLUMNS,
+    ATOM_ROWS,
+    BLOCK_K,
+    INT4_OFFSET,
+    TILE_ROWS,
+    Code,
+    PackedLayout,
+    WeightFormat,
+)
 from aot.core.weight_packing import E2M1_BITS, INT4_STARTS
 from aot.families._arguments import cutlass_type
 from aot.families._simt_kernel import LOADS, ROW, SIDE, THREADS_ACROSS, _multiply
@@ -66,7 +76,7 @@ def _code(packed: cute.Tensor, block: Int64, row: Int32, k: Int32, form: Constex
 def _group_place(row: Int32, k: Int32, form: Constexpr[WeightFormat]) -> Int32:
     """Return which of a block's factors, or zero points, is that of a row and a k."""
     half, g, groups = row // 8, row % 8, const_expr(form.num_groups(BLOCK_K))
-    if const_expr(form is NVFP4):
+    if const_expr(form.is_nvfp4):
         return Int32((((g * 2 + k % 32 // 16) * 2 + k // 64) * 2 + half) * 2 + k % 64 // 32)
     return Int32((g * groups + k // form.group) * 2 + half)
 
@@ -78,7 +88,7 @@ def _group_factor(
     """Read a group's factor."""
     if const_expr(form.factor_bits == 16):
         return Float32(_memory(packed, element)[factors // 2 + place].to(Float32))
-    if const_expr(form is NVFP4):
+    if const_expr(form.is_nvfp4):
         return Float32(_memory(packed, cutlass_type(ElementType.E4M3))[factors + place].to(Float32))
     # Widened with its sign, whatever the type that the bytes are viewed as.
     code = Int32(_memory(packed, cutlass_type(ElementType.UINT8))[factors + place].to(Int32) & 0xFF)
@@ -115,6 +125,22 @@ def _value(
 
 
 @cute.jit
+def _value_in_rows(
+    packed: cute.Tensor, place: tuple[Int32, Int32], extents: tuple[Int32, Int32], form: Constexpr[WeightFormat]
+) -> Float32:
+    """Return the value of an element of a weight in rows, with its group's factor, which lies in an atom."""
+    layout, of_bytes = const_expr(PackedLayout(form)), cutlass_type(ElementType.UINT8)
+    (row, k), runs = place, cute.ceil_div(extents[1], layout.run_k)
+    row_bytes = Int64(runs * layout.run_bytes)
+    both = Int32(_memory(packed, of_bytes)[row * row_bytes + k // 2].to(Int32)) & 0xFF
+    first = cute.ceil_div(extents[0], TILE_ROWS) * TILE_ROWS * row_bytes
+    block = k // form.group
+    atom = Int64(row // ATOM_ROWS) * runs + block // ATOM_COLUMNS
+    factor = _memory(packed, cutlass_type(ElementType.E4M3))[first + atom * ATOM_BYTES + byte_in_atom(row, block)]
+    return Float32(_e2m1(both >> k % 2 * 4 & 15) * factor.to(Float32))
+
+
+@cute.jit
 def _stage_x(x: cute.Tensor, staged: cute.Tensor, first_row: Int32, first_k: Int32, thread: Int32) -> None:
     """Copy a piece of x to shared memory, widened, zero outside."""
     for i in range_constexpr(LOADS):
@@ -143,7 +169,10 @@ def _stage_weight(
         k, row = at % TILE_K, at // TILE_K
         value = Float32(0.0)
         if first[0] + row < extents[0] and first[1] + k < extents[1]:
-            value = _value(packed, (first[0] + row, first[1] + k), num_blocks, element, form)
+            if const_expr(form.in_rows):
+                value = _value_in_rows(packed, (first[0] + row, first[1] + k), extents, form)
+            else:
+                value = _value(packed, (first[0] + row, first[1] + k), num_blocks, element, form)
         staged[k, row] = value
 
 

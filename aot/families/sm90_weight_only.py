@@ -98,7 +98,9 @@ class Sm90WeightOnly(Defaults):
     needs = (Feature.WGMMA, Feature.TMA, Feature.CLUSTERS, Feature.DEPENDENT_LAUNCH)
     loads_outside = True
     prefetches_b = True
-    types = tuple(dict.fromkeys(x.types for x in Operation if x.types.weight is not None))
+    types = tuple(
+        dict.fromkeys(x.types for x in Operation if x.types.weight is not None and not x.types.weight.in_rows)
+    )
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles, clusters, and whether warpgroups take turns, where sums are promoted."""

@@ -16,7 +16,7 @@ from aot.core.errors import CandidateError
 from aot.core.feature import Feature
 from aot.core.knobs import GemmKnobs, Knobs
 from aot.core.operation import Operation
-from aot.core.weight_format import BLOCK_K, MXFP4, NVFP4, WeightFormat
+from aot.core.weight_format import BLOCK_K, Code, WeightFormat
 from aot.families import Defaults
 from aot.families._weight_only_tile import MMA_N, Tile
 
@@ -39,7 +39,15 @@ TILE_REGISTERS, OTHER_REGISTERS = 8, 44
 """Those that a thread takes for each tile and 8 rows of x, and beside these and x of a block. Source: ptxas 13.4 took
 60 to 237 of int4's kernels of 1 to 7 tiles and 8 to 32 rows, within 14 of that, and spilt where it says 268
 (nvidia-cutlass-dsl 4.8.1, 2026-11-27)."""
-BYTES_A_CLOCK = {"int4": 25.0, "int4z": 24.0, "nvfp4": 17.0, "mxfp4": 15.0, "int8": 34.0, "e4m3": 28.0}
+BYTES_A_CLOCK = {
+    "int4": 25.0,
+    "int4z": 24.0,
+    "nvfp4": 17.0,
+    "nvfp4rows": 16.0,
+    "mxfp4": 15.0,
+    "int8": 34.0,
+    "e4m3": 28.0,
+}
 """Packed bytes that an SM multiplies with 8 rows of x in a clock. Source: 0.7 of what instructions a clock allow by the
 machine code for sm_90a (docs/weights.md, "The kernel"); of int4 an H100 ran 23 to 27, 2026-11-26. What the model
 chose by them of the kernels of a bench took 4 to 9% more than the best there (H100, 2026-11-27, means over seven
@@ -90,7 +98,7 @@ def registers_of(tile: Tile) -> int:
 
 def bytes_a_clock(form: WeightFormat) -> float:
     """Return the packed bytes that an SM multiplies with 8 rows of x in a clock."""
-    name = {NVFP4: "nvfp4", MXFP4: "mxfp4"}.get(form, form.code.value)
+    name = form.name if form.code is Code.E2M1 else form.code.value
     return BYTES_A_CLOCK[f"{name}z" if form.has_zeros else name]
 
 

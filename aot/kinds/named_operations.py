@@ -26,7 +26,7 @@ PRESETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         DEFAULT_PRESET: ("[bf][fp]16_??", "[bf][fp]16_kk_bias"),
         "llama": (
-            *(f"[bf][fp]16_kk{x}" for x in ("", "_residual", "_swiglu")),
+            *(f"[bf][fp]16_kk{x}" for x in ("", "_residual", "_swiglu", "_many")),
             *(f"[bf][fp]16_{x}" for x in ("rms_norm", "silu_mul", "rotary")),
         ),
         "vision": (
@@ -49,11 +49,12 @@ PRESETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Patterns of tags by the name of a preset; `[bf][fp]16` is `bf16` or `fp16`.
 
-Source: the architectures. Llama and Mistral have no biases, SwiGLU, and a residual after attention and feed-forward.
-Vision transformers and speech encoders (ViT, DINOv2, SigLIP, Whisper) have biases throughout and GELU, SigLIP its tanh
-form. Diffusion transformers (DiT, Stable Diffusion 3, FLUX) have GELU's tanh form, and SiLU in front of the modulation.
-Of what stands between products, Llama has RMSNorm, SwiGLU and a rotary embedding; vision transformers LayerNorm;
-diffusion transformers LayerNorm, and RMSNorm and a rotary embedding of queries and keys.
+Source: the architectures. Llama and Mistral have no biases, SwiGLU, a residual after attention and feed-forward, and
+one input of query, key and value (`many`). Vision transformers and speech encoders (ViT, DINOv2, SigLIP, Whisper) have
+biases throughout and GELU, SigLIP its tanh form. Diffusion transformers (DiT, Stable Diffusion 3, FLUX) have GELU's
+tanh form, and SiLU in front of the modulation. Of what stands between products, Llama has RMSNorm, SwiGLU and a rotary
+embedding; vision transformers LayerNorm; diffusion transformers LayerNorm, and RMSNorm and a rotary embedding of
+queries and keys.
 Attention without a kernel of its own multiplies a batch of heads; a mixture of experts (Mixtral, Qwen3) groups rows.
 """
 

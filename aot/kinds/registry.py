@@ -62,7 +62,8 @@ def read_operation(tag: str) -> AnyOperation:
     """
     found = _OWN.get(tag) or all_operations().get(tag)
     if found is None:
-        raise DecodeError(f"expected the tag of an operation, such as {next(iter(_OWN))}, got {shown(tag)}")
+        got = f"got {shown(tag)}; that of another package is known where it is installed"
+        raise DecodeError(f"expected the tag of an operation, such as {next(iter(_OWN))}, {got}")
     return found
 
 

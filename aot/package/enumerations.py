@@ -14,7 +14,7 @@ from aot.core.knobs import SplitK
 from aot.core.operation import Layout
 from aot.core.signature import PART_WORDS, Argument
 from aot.core.tile_order import NUM_ORDERS, order_name
-from aot.core.weight_format import BLOCK_K, FORMATS, TILE_ROWS, PackedLayout, WeightFormat
+from aot.core.weight_format import FORMATS, TILE_ROWS, PackedLayout, WeightFormat
 from aot.kinds.rows.function import OWN_FUNCTIONS
 from aot.kinds.rows.operation import RowScale
 from aot.kinds.rows.signature import RowArgument, RowFlag
@@ -59,14 +59,20 @@ class _PackedForm:
     """A format of packed weights, as the library knows it."""
 
     name: str
-    block_bytes: int
+    run_k: int
+    """Elements along k of which a row of the bytes has a whole number."""
+    run_bytes: int
+    rows_of_atoms: int
+    """Rows of the bytes that the factors of 128 rows of the weight take, where they lie in atoms; else 0."""
     quantum: int
     has_row_factors: bool
 
     @staticmethod
     def of(form: WeightFormat) -> _PackedForm:
         """Take a format's facts."""
-        return _PackedForm(form.name, PackedLayout(form).block_bytes, form.quantum, form.has_row_factors)
+        layout = PackedLayout(form)
+        sizes = layout.run_k, layout.run_bytes, layout.rows_of_atoms
+        return _PackedForm(form.name, *sizes, form.quantum, form.has_row_factors)
 
 
 def argument_bits(signature: Iterable[Argument | RowArgument]) -> int:
@@ -114,10 +120,7 @@ def enumeration_variables(functions: Sequence[RowFunction] = OWN_FUNCTIONS) -> d
         "element_types": ELEMENTS,
         "scale_block": SCALE_BLOCK,
         "weight_rows": TILE_ROWS,
-        "weight_block": BLOCK_K,
-        "weight_formats": [
-            _PackedForm(x.name, PackedLayout(x).block_bytes, x.quantum, x.has_row_factors) for x in FORMATS
-        ],
+        "weight_formats": [_PackedForm.of(x) for x in FORMATS],
         "row_flags": tuple(RowFlag),
         "call_flags": tuple(CallFlag),
         "all_call_flags": sum(CallFlag),

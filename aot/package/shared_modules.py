@@ -7,7 +7,7 @@ from pathlib import Path
 
 from aot.core.errors import PackageError
 
-SHARED = ("weight_format", "weight_packing", "weight_checkpoints", "safetensors_file", "packed_folder")
+SHARED = ("weight_format", "factor_atoms", "weight_packing", "weight_checkpoints", "safetensors_file", "packed_folder")
 """Modules of `aot.core`, which import nothing of ours but each other and errors."""
 _CORE = Path(__file__).parents[1] / "core"
 _IMPORT = re.compile(r"^from aot\.core\.(\w+) import ", re.MULTILINE)

@@ -11,6 +11,7 @@ from jinja2 import Environment, StrictUndefined
 
 from aot.report import charts as report_charts
 from aot.report import maps as report_maps
+from aot.report import on_rows
 from aot.report import tables as report_tables
 from aot.report.parts import Figure, Table, operation_name, share
 
@@ -107,6 +108,13 @@ def _operation(facts: OperationFacts, target: Target) -> OperationPage:
     return OperationPage(facts.operation.tag, operation_name(facts), parts)
 
 
+def _rows(facts: Facts) -> Part:
+    found, slowest = on_rows.operations(facts.selection), on_rows.slowest(facts.selection, facts.target)
+    tables = [("Kernels and regrets", "", found)] if found else []
+    tables += [("Furthest from the roofline", "", slowest)] if slowest else []
+    return Part("Operations on rows", "", (), tuple(tables))
+
+
 def _tiles(facts: Facts) -> list[Tile]:
     first = facts.operations[0]
     tag = first.operation.tag
@@ -155,6 +163,7 @@ def page(facts: Facts) -> str:
         operations=report_tables.operations(facts),
         main=main,
         others=others,
+        rows=_rows(facts),
         searches=Part("Search strategies", "", tuple(figures)),
         made="Written by aot report.",
     )

@@ -48,6 +48,11 @@ def renumbered_steps(table: RowTable, number: Callable[[int], int]) -> RowTable:
     )
 
 
+def numbers_among(kept: Sequence[int]) -> Callable[[int], int]:
+    """Return what gives the new number of each kernel that is kept, by its old one."""
+    return {old: new for new, old in enumerate(kept)}.__getitem__
+
+
 def named_kernels(section: Section) -> set[int]:
     """Return the kernels that a section names, its fallback among them."""
     rows = (row for ladder in section.ladders for row in ladder.rows)
@@ -58,8 +63,7 @@ def named_kernels(section: Section) -> set[int]:
 def only_named(kernels: Sequence[KernelKey], table: DispatchTable) -> tuple[tuple[KernelKey, ...], DispatchTable]:
     """Leave out the kernels that a table does not name, and number the others anew."""
     used = sorted(set().union(*map(named_kernels, table.sections)))
-    numbers = {old: new for new, old in enumerate(used)}
-    return tuple(kernels[x] for x in used), renumbered(table, numbers.__getitem__)
+    return tuple(kernels[x] for x in used), renumbered(table, numbers_among(used))
 
 
 def products_of(selection: Selection) -> tuple[Operation, ...]:
@@ -75,8 +79,7 @@ def operations_of(selection: Selection) -> tuple[AnyOperation, ...]:
 def _restricted_steps(stepped: Stepped, operations: Collection[AnyOperation]) -> Stepped | None:
     sections = tuple(x for x in stepped.table.sections if x.operation in operations)
     kept = [i for i, key in enumerate(stepped.kernels) if key.operation in operations]
-    numbers = {old: new for new, old in enumerate(kept)}
-    table = renumbered_steps(RowTable(sections), numbers.__getitem__)
+    table = renumbered_steps(RowTable(sections), numbers_among(kept))
     return Stepped(tuple(stepped.kernels[i] for i in kept), table) if kept else None
 
 
@@ -85,7 +88,6 @@ def restricted(selection: Selection, operations: Collection[AnyOperation]) -> Se
     sections = tuple(x for x in selection.table.sections if x.operation in operations)
     fallbacks = {section.fallback for section in sections}
     kept = [i for i, key in enumerate(selection.kernels) if key.operation in operations or i in fallbacks]
-    numbers = {old: new for new, old in enumerate(kept)}
     return replace(
         selection,
         regrets=tuple(x for x in selection.regrets if x.operation in operations),
@@ -93,7 +95,7 @@ def restricted(selection: Selection, operations: Collection[AnyOperation]) -> Se
         heldout=tuple(x for x in selection.heldout if x.operation in operations),
         references=tuple(x for x in selection.references if x.operation in operations),
         kernels=tuple(selection.kernels[i] for i in kept),
-        table=renumbered(DispatchTable(sections), lambda index: numbers[index]),
+        table=renumbered(DispatchTable(sections), numbers_among(kept)),
         coverage=None,
         prices=tuple(x for x in selection.prices or () if x.operation in operations) or None,
         stepped=_restricted_steps(selection.others, operations),

@@ -33,6 +33,7 @@ from aot.select.coverage import NUM_REASONS
 from aot.select.join import joined
 from aot.select.portfolio.objective import KnownTimes, Objective
 from aot.select.reuse.adopt import adopt, check_alike
+from aot.select.reuse.adopt_steps import adopt_steps
 from aot.select.score.diff import Difference, compare
 from aot.select.selection import Selection, read_selection
 from aot.select.selector import MIN_MEASURED, MIN_SHARED, select_kernels
@@ -42,7 +43,7 @@ from aot.select.times.inputs import Timed
 from aot.select.times.known import measured_times, predicted_times, split, spreads
 from aot.select.times.model import TimeModel
 from aot.select.times.orders import OrderedTimes
-from aot.select.times.record import read_products, read_record, recorded_kernels
+from aot.select.times.record import merge, read_products, read_record, recorded_kernels
 from aot.space import cost
 from aot.space.cost import DEFAULTS, Constants
 from aot.space.enumeration import Patterns, has_tuned_kernels
@@ -215,13 +216,19 @@ def _legal_part(record: ProductRecord, patterns: Patterns, target: Target) -> Pr
     return replace(record, measurements=tuple(kept))
 
 
+def _products_of(paths: Sequence[Path], target: Target) -> ProductRecord:
+    """Read records of a target as one; of what several have timed, the last counts (StoreError)."""
+    found = [_of_target(read_products(path), path, target) for path in paths]
+    return found[0] if len(found) == 1 else merge(found)
+
+
 def select_measured(
-    path: Path, target: Target, objective: Objective, kernels: str, heldout: ShapeSet | None
+    paths: Sequence[Path], target: Target, objective: Objective, kernels: str, heldout: ShapeSet | None
 ) -> Selection:
-    """Select from a record.
+    """Select from a record, or from several as one.
 
     Args:
-        path: the record's file.
+        paths: the records' files, one or more; the selection names the first.
         target: what it must be of.
         objective: limits, the incumbent, or what is taken from another target.
         kernels: include and exclude patterns on candidate names.
@@ -231,7 +238,7 @@ def select_measured(
         StoreError: the record cannot be read, or is another target's.
         SelectionError: nothing can be selected, or nothing taken from that target.
     """
-    record = _of_target(read_products(path), path, target)
+    record = _products_of(paths, target)
     patterns = Patterns.parse(kernels)
     kept = _legal_part(record, patterns, target)
     unseen = frozenset(heldout.sizes if heldout else ())
@@ -250,7 +257,7 @@ def select_measured(
         OrderedTimes.of(record),
         record,
     )
-    name = path.name.removesuffix(".jsonl.gz")
+    name = paths[0].name.removesuffix(".jsonl.gz")
     if objective.like is not None:
         found = adopt(objective.like, measured, target, objective, name)
     else:
@@ -320,9 +327,12 @@ def select_stepped(
 
     Raises:
         StoreError: a record cannot be read, or is another target's.
-        SelectionError: the measured candidates do not serve all sizes, or operations are of a kind with several keys.
+        SelectionError: the measured candidates do not serve all sizes, or operations are of a kind with several keys;
+            or kernels are to be as another target's whose kernels are other code.
         CandidateError: no fallback family compiles for the target.
     """
+    if objective is not None and objective.like is not None:
+        check_alike(target, load_target(objective.like.target))
     timed = {path: {key.operation for key in recorded_kernels(path)} for path in records}
     parts: dict[Path | None, list[AnyOperation]] = {}
     for operation in operations:
@@ -338,6 +348,9 @@ def select_stepped(
     limits, at = goal.limits, goal.progress
 
     def selected(path: Path | None, own: Sequence[AnyOperation]) -> Selection:
+        if goal.like is not None:
+            times = known(path)
+            return adopt_steps(goal.like, own, times.times, times.record, times.name, target)
         return stepped.select_stepped(
             own, target, known(path), patterns, limits=limits, incumbent=goal.incumbent, at=at
         )
@@ -347,7 +360,7 @@ def select_stepped(
 
 def select_unaligned(
     selection: Selection,
-    path: Path | None,
+    paths: Sequence[Path],
     target: Target,
     objective: Objective,
     kernels: str,
@@ -357,7 +370,7 @@ def select_unaligned(
 
     Args:
         selection: whose other tables are kept.
-        path: a record that has times of unaligned problems; None for the cost model alone.
+        paths: records that have times of unaligned problems, read as one; where there are none, the cost model decides.
         target: the selection's.
         objective: limits, and what the wheel is for.
         kernels: include and exclude patterns on candidate names.
@@ -368,7 +381,7 @@ def select_unaligned(
     """
     patterns = Patterns.parse(kernels)
     operations = [x.operation for x in selection.table.sections]
-    record = None if path is None else _of_target(read_products(path), path, target)
+    record = _products_of(paths, target) if paths else None
     times: OperationTimes = {}
     if record is not None:
         unseen = frozenset(heldout.sizes if heldout else ())

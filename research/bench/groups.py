@@ -4,9 +4,10 @@
 
 from the repository's root, with a wheel of the presets default, attention and moe, with batch-invariant tables, torch
 and, for layers, transformers. In turn: experts' products beside torch._grouped_mm (`grouped`), float8 with blocks of
-factors beside bfloat16 (`fp8`), batches beside torch.bmm (`batched`), deterministic and batch-invariant linear beside
-the default (`modes`), and whole layers beside transformers' (`layers`; see research/bench/moe.py). Medians over
-interleaved rounds of CUDA-graph replays, which read operands from memory. Ends with 1 where a result is wrong.
+factors beside bfloat16 (`fp8`), batches beside torch.bmm (`batched`), those of the shape set `batches_heldout`
+(`heldout`), deterministic and batch-invariant linear beside the default (`modes`), and whole layers beside
+transformers' (`layers`; see research/bench/moe.py). Medians over interleaved rounds of CUDA-graph replays, which read
+operands from memory. Ends with 1 where a result is wrong.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ if not __package__:  # run as a file, beside which this file itself would be fou
 
 import torch
 
+from aot.core.shape_set import load_shape_set
 from research.bench.moe import (
     LARGEST_ERROR,
     LARGEST_FP8_ERROR,
@@ -41,7 +43,7 @@ from research.bench.moe import (
 from research.bench.options import write
 from research.bench.protocol import L2_MULTIPLE, capture, interleave, make_sets, relative_error
 
-PARTS = ("grouped", "fp8", "batched", "modes", "layers")
+PARTS = ("grouped", "fp8", "batched", "heldout", "modes", "layers")
 BATCHES = (
     ("scores", 32, 512, 512, 128, "kk"),
     ("values", 32, 512, 128, 512, "kn"),
@@ -68,6 +70,7 @@ BLOCK = 128
 MAX_SETS = 64
 
 Row = dict[str, Any]
+Batch = tuple[str, int, int, int, int, str]
 
 
 def medians(calls: dict[str, Callable[..., object]], sets: Sequence[tuple[Any, ...]]) -> dict[str, float]:
@@ -127,9 +130,21 @@ def fp8(wheel: Any, tokens: Sequence[int]) -> Iterator[Row]:
 
 def batched(wheel: Any, _tokens: Sequence[int]) -> Iterator[Row]:
     """Time batches."""
+    return batch_rows(wheel, BATCHES)
+
+
+def heldout(wheel: Any, _tokens: Sequence[int]) -> Iterator[Row]:
+    """Time the batches that no selection is made from, most of which are not aligned."""
+    shapes = load_shape_set("batches_heldout")
+    problems = [problem for operation in shapes.operations for problem in shapes.problems(operation)]
+    return batch_rows(wheel, [("heldout", x.num_groups, x.m, x.n, x.k, x.operation.layout.value) for x in problems])
+
+
+def batch_rows(wheel: Any, batches: Sequence[Batch]) -> Iterator[Row]:
+    """Time batches."""
     l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
     draw = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
-    for name, batch, m, n, k, layout in BATCHES:
+    for name, batch, m, n, k, layout in batches:
         num_bytes = 2 * batch * (m * k + n * k + m * n)
         sets = []
         for _ in range(max(2, min(MAX_SETS, math.ceil(L2_MULTIPLE * l2_bytes / num_bytes)))):
@@ -200,13 +215,13 @@ def _fp8_lines(rows: Sequence[Row]) -> Iterator[str]:
     yield _speedups([x for x in rows if x["tokens"] >= 1024], "wheel", "bf16", "fp8, blocks, from 1024 tokens on")
 
 
-def _batched_lines(rows: Sequence[Row]) -> Iterator[str]:
+def _batched_lines(rows: Sequence[Row], what: str = "batched") -> Iterator[str]:
     for row in rows:
         us = row["us"]
         sizes = " ".join(f"{x} {row[x]:4}" for x in ("batch", "m", "n", "k"))
         times = f"{us['wheel']:8.1f} bmm {us['torch']:8.1f} {us['torch'] / us['wheel']:5.2f}x"
         yield f"{row['name']} {sizes} {row['layout']} {times} {row['kernel'][:60]}"
-    yield _speedups(rows, "wheel", "torch", "batched")
+    yield _speedups(rows, "wheel", "torch", what)
 
 
 def _modes_lines(rows: Sequence[Row]) -> Iterator[str]:
@@ -231,6 +246,7 @@ LINES: dict[str, Callable[[Sequence[Row]], Iterator[str]]] = {
     "grouped": _grouped_lines,
     "fp8": _fp8_lines,
     "batched": _batched_lines,
+    "heldout": partial(_batched_lines, what="heldout"),
     "modes": _modes_lines,
     "layers": _layers_lines,
 }
@@ -239,6 +255,7 @@ MEASURES: dict[str, Callable[[Any, Sequence[int]], Iterator[Row]]] = {
     "grouped": grouped,
     "fp8": fp8,
     "batched": batched,
+    "heldout": heldout,
     "modes": modes,
     "layers": layers,
 }

@@ -19,9 +19,11 @@ import argparse
 import json
 import os
 import platform
+import site
 import statistics
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 import venv
@@ -147,6 +149,14 @@ def in_environment(python: Path, *words: str) -> subprocess.CompletedProcess[str
     return subprocess.run([python, *words], env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
 
 
+def new_environment(folder: Path) -> Path:
+    """Make an environment that also finds what this Python does, such as torch; return its Python."""
+    venv.create(folder, system_site_packages=True)
+    own = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder), "platbase": str(folder)}))
+    (own / "outer.pth").write_text("\n".join(site.getsitepackages()) + "\n", encoding="utf-8")
+    return folder / "bin" / "python"
+
+
 def pip(python: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
     """Run pip for an environment, which needs none of its own."""
     command = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check", *map(str, words)]
@@ -189,8 +199,7 @@ def run(folder: Path, lock: str, more: tuple[str, ...], users: tuple[str, ...], 
     pinned = [line.split("==")[0] for line in (folder / f"{lock}.lock").read_text().splitlines()]
     others = [x for x in wheels if x not in (*pinned, *more, *users)]
     here = [x for x in others if is_for_this_host(wheels[x])]
-    venv.create(scratch, system_site_packages=True)
-    python = scratch / "bin" / "python"
+    python = new_environment(scratch)
     install(python, "--find-links", folder, "--require-hashes", "-r", folder / f"{lock}.lock")
     found = [ask(python, tuple(pinned))]
     for name in (*here, *more, *users):

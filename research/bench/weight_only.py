@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from aot.core.element import ElementType
-from aot.core.weight_format import NVFP4, Code, WeightFormat, WeightParts, format_named
+from aot.core.weight_format import Code, PackedLayout, WeightFormat, WeightParts, format_named
 from aot.core.weight_packing import pack
 from aot.core.weight_values import weight_values
 from research.bench.options import write
@@ -138,16 +138,18 @@ def make_weight(form: WeightFormat, element: str, n: int, k: int, rng: np.random
             drawn = torch.from_numpy(rng.uniform(0.05, 0.2, shape)).to(DTYPES[element])
             factors = drawn.view(torch.int16).numpy().view(np.uint16)
         else:
-            low, high = (0x30, 0x40) if form is NVFP4 else (125, 129)
+            low, high = (0x30, 0x40) if form.is_nvfp4 else (125, 129)
             factors = rng.integers(low, high, shape).astype(np.uint8)
     of_rows = None
-    if form is NVFP4:
+    if form.is_nvfp4:
         of_rows = torch.full((1,), 0.5)
     elif not form.group:
         of_rows = torch.from_numpy(rng.uniform(0.005, 0.02, REPEATED).astype(np.float32)).repeat(n // REPEATED)
     zeros = rng.integers(0, 16, factors.shape).astype(np.uint8) if form.has_zeros and factors is not None else None
     parts = WeightParts(codes, factors, zeros)
-    packed = torch.from_numpy(pack(form, parts)).repeat(n // REPEATED, 1).cuda()
+    held = torch.from_numpy(pack(form, parts))
+    first = PackedLayout(form).first_atom_row(REPEATED) if form.in_rows else len(held)
+    packed = torch.cat([x.repeat(n // REPEATED, 1) for x in (held[:first], held[first:])]).cuda()
     values = torch.from_numpy(weight_values(form, parts, ElementType(element)).astype(np.float32))
     values = values.repeat(n // REPEATED, 1).cuda()
     if of_rows is not None:

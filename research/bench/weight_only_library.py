@@ -37,12 +37,15 @@ MORE = {
 }
 """The same for up to 16."""
 COLUMNS = {1: FEW, 4: FEW, 16: MORE}
-SCALED = ("nvfp4", "int8", "e4m3")
+SCALED = ("nvfp4", "nvfp4rows", "int8", "e4m3")
 """Formats with a float32 factor beside those of groups."""
 FORMATS = (
     ("int4g128", "bfloat16"),
     ("int4g128", "float16"),
     ("nvfp4", "bfloat16"),
+    ("nvfp4", "float16"),
+    ("nvfp4rows", "bfloat16"),
+    ("nvfp4rows", "float16"),
     ("mxfp4", "bfloat16"),
     ("int4g32", "bfloat16"),
     ("int8", "bfloat16"),
@@ -208,7 +211,7 @@ def main() -> None:
     """Compile and link."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="folder of the library")
-    parser.add_argument("--only", default="", help="text that is part of the kernels' names")
+    parser.add_argument("--only", default="", help="text that is part of the kernels' names, such as nvfp4")
     arguments = parser.parse_args()
     os.environ.setdefault("CUTE_DSL_ARCH", ARCH)
     folder: Path = arguments.out

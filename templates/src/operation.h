@@ -50,16 +50,23 @@ struct AtomFormat {
   constexpr int64_t num_bytes(int64_t rows, int64_t k) const { return num_atom_rows(rows) * row_bytes(k); }
 };
 
-// What the bytes of a packed weight are: rows for 16 rows of the weight each, of blocks for 128 elements along k.
+// What the bytes of a packed weight are: rows for 16 rows of the weight each, of blocks for 128 elements along k; or rows
+// of the weight, of runs as long as an atom's, and behind whole 16 of them the atoms, 16 rows for each 128 of the weight.
 struct PackedFormat {
   WeightFormat format;  // kNone where B is a matrix of elements
 
   constexpr bool is_packed() const { return format != WeightFormat::kNone; }
   // Elements along k that k is a multiple of.
   constexpr int64_t quantum() const { return kWeightQuanta[static_cast<int32_t>(format)]; }
-  constexpr int64_t num_rows(int64_t n) const { return n / kWeightRows + (n % kWeightRows != 0); }
+  constexpr int64_t num_rows(int64_t n) const {
+    const int64_t tiles = n / kWeightRows + (n % kWeightRows != 0);
+    const int64_t of_atoms = kWeightRowsOfAtoms[static_cast<int32_t>(format)];
+    if (of_atoms == 0) return tiles;
+    return times(tiles, kWeightRows) + times(n / kAtomRows + (n % kAtomRows != 0), of_atoms);
+  }
   constexpr int64_t row_bytes(int64_t k) const {
-    return times(k / kWeightBlock + (k % kWeightBlock != 0), kWeightBlockBytes[static_cast<int32_t>(format)]);
+    const int64_t run = kWeightRuns[static_cast<int32_t>(format)];
+    return times(k / run + (k % run != 0), kWeightRunBytes[static_cast<int32_t>(format)]);
   }
 };
 

@@ -12,6 +12,7 @@ from aot.core.target import load_target
 from aot.emulate.execute import ExecutionOptions, Executor
 from aot.emulate.schedule import Mode, Schedule
 from aot.families import family_named
+from aot.families.sm90_weight_only import FAMILY as OF_HOPPER
 from aot.families.sm90_weight_only import is_promoted
 from tests.compiling import EVERY
 from tests.emulated import emulated_set
@@ -23,6 +24,7 @@ FEW = (
     ("sm90_weight_only_64x48_c1x1_direct_cluster2_swap", Operation.BF16_INT4_G128_KK),
     ("sm90_weight_only_128x48_c1x1_direct_swap", Operation.BF16_NVFP4_KK),
     ("weight_only_simt_64x64_c1x1_direct", Operation.BF16_MXFP4_KK),
+    ("weight_only_simt_64x64_c1x1_direct", Operation.FP16_NVFP4_ROWS_KK),
 )
 MODES = tuple(Mode)
 MOST = 20_000 if EVERY else 8_000
@@ -39,7 +41,7 @@ def key(name, operation):
 def keys():
     """List what is executed."""
     found = [key(*x) for x in FEW]
-    for operation in [x for x in Operation if EVERY and x.b.weight is not None]:
+    for operation in [x for x in Operation if EVERY and x.types in OF_HOPPER.types]:
         names = (*TILES, *(PROMOTED if is_promoted(operation) else ()))
         found += [key(f"sm90_weight_only_{name}_swap", operation) for name in names]
     return found

@@ -19,8 +19,13 @@ DENSE = tuple(
 )
 """The operations of one product, whose operands are matrices of whole bytes."""
 
-PACKED = (Operation.BF16_INT4_G128_KK, Operation.BF16_NVFP4_KK, Operation.FP16_INT8_KK)
-"""Some operations of packed weights: without float32 factors, with one, with one for each row."""
+PACKED = (
+    Operation.BF16_INT4_G128_KK,
+    Operation.BF16_NVFP4_KK,
+    Operation.FP16_INT8_KK,
+    Operation.BF16_NVFP4_ROWS_KK,
+)
+"""Some operations of packed weights: without float32 factors, with one, with one for each row; and one in rows."""
 
 OPERANDS = ("a", "b", "d", "bias", "scale_a", "scale_b", "residual", "scale_d")
 """The tensors of `aot_gemm_problem_t`."""

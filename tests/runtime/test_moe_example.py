@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from aot.core.factor_atoms import unpack_factors
 from aot.core.operation import Operation
 from tests.runtime import host, torch_reference
 
 BF16, E4 = torch.bfloat16, torch.float8_e4m3fn
 TOKENS, EXPERTS, TOP, HIDDEN, INTERMEDIATE = 9, 6, 2, 32, 24
 PLAIN = (Operation.BF16_KK, Operation.BF16_KK_GROUPED, Operation.BF16_KK_GATHERED_SWIGLU)
+NVFP4 = (Operation.NVFP4_BF16_KK_GROUPED, Operation.NVFP4_BF16_KK_GROUPED_SWIGLU)
 FP8 = (Operation.E4M3_BF16_KK_GROUPED, Operation.E4M3_BF16_KK_GATHERED_SWIGLU)
 
 
@@ -29,6 +32,12 @@ def package(tmp_path_factory):
 def package_of_both(tmp_path_factory):
     manifest = replace(host.random_manifest(11, (*PLAIN, *FP8)), package="moe-both")
     return host.compile_package(manifest, tmp_path_factory.mktemp("moe_both"))
+
+
+@pytest.fixture(scope="module")
+def package_of_all(tmp_path_factory):
+    manifest = replace(host.random_manifest(11, (*PLAIN, *FP8, *NVFP4)), package="moe-all")
+    return host.compile_package(manifest, tmp_path_factory.mktemp("moe_all"))
 
 
 def example_of(package):
@@ -152,6 +161,57 @@ def test_float8_operands_and_factors_are_those_that_the_package_takes(package_of
     assert (tuple(result.shape), result.dtype) == ((TOKENS * TOP, HIDDEN), BF16)
 
 
+def of_groups(atoms, ends, rows, blocks):
+    """Take the factors of rows in groups out of atoms: each group's are the next atoms behind what is in front."""
+    along = -(-blocks // 4)
+    of_128_rows, found = atoms.view(torch.uint8).reshape(-1, along * 512), torch.zeros(rows, blocks, dtype=torch.uint8)
+    start = 0
+    for group, end in enumerate(ends.tolist()):
+        first, count = start // 128 + group, -(-(end - start) // 128)
+        held = of_128_rows[first : first + count].flatten().numpy()
+        found[start:end] = torch.from_numpy(unpack_factors(held, end - start, blocks))
+        start = end
+    return found.view(atoms.dtype)
+
+
+def in_blocks(example, x, weight, ends, *, scale_x, scale_w, interleaved=False, **options):
+    """Compute groups by torch, of NVFP4."""
+    (atoms, own), (atoms_w, own_w), k = scale_x, scale_w, 2 * x.shape[1]
+    factors = of_groups(atoms, ends, len(x), -(-k // 16))
+    wide = example.dequantize(x, (factors, own), torch.float32)
+    of_w = zip(weight, atoms_w.chunk(len(weight)), own_w[:, None], strict=True)
+    weights = torch.stack([example.dequantize(y, (z, o), torch.float32) for y, z, o in of_w])
+    assert interleaved == ("gate" in options)
+    if interleaved:
+        weights = weights.unflatten(1, (-1, 2)).transpose(1, 2).flatten(1, 2)
+    return torch_reference.grouped_linear(wide, weights, ends, **options).to(BF16)
+
+
+def test_nvfp4_is_near_and_its_factors_lie_where_groups_begin(package_of_all, monkeypatch):
+    example = example_of(package_of_all)
+    with_torch = import_module(f"{package_of_all.__name__}.torch")
+    monkeypatch.setattr(example, "grouped_linear", partial(in_blocks, with_torch))
+    x, router, gate_up, down = drawn(tokens=150)
+    layer = example.MixtureOfExperts(router, example.Experts(gate_up, down).in_nvfp4(), TOP)
+    result = layer(x)
+    assert (result.shape, result.dtype) == (x.shape, BF16)
+    error = relative_error(result, by_tokens(x, torch.nn.functional.linear(x, router), gate_up, down))
+    assert 0.08 < error < 0.3
+
+
+def test_operands_and_factors_of_nvfp4_are_those_that_the_package_takes(package_of_all, monkeypatch):
+    """The shapes that the package's function checks: those of fake tensors."""
+    example, (x, _, gate_up, down) = example_of(package_of_all), drawn()
+    experts = example.Experts(gate_up, down).in_nvfp4()
+    routes = example.route(torch.randn(TOKENS, EXPERTS), TOP)
+    monkeypatch.setattr(package_of_all._torch_result, "DEVICES", ("cpu",))  # torch here makes none of a GPU's slices
+    with FakeTensorMode():
+        x, *others = (torch.empty(y.shape, dtype=y.dtype) for y in (x, *experts, *routes))
+        made = example.Experts(*others[: len(experts)])
+        result = example.multiply(x, example.Routes(*others[len(experts) :]), made)
+    assert (tuple(result.shape), result.dtype) == ((TOKENS * TOP, HIDDEN), BF16)
+
+
 def test_a_row_of_zeros_is_quantized_to_zeros(package):
     values, scale = example_of(package).quantize_rows(torch.zeros(2, 8))
     assert (values.float() == 0).all()
@@ -162,6 +222,8 @@ def test_what_a_wheel_lacks_is_said_by_name(package, package_of_both):
     missing = ["e4m3_bf16_kk_gathered_swiglu", "e4m3_bf16_kk_grouped"]
     assert [example_of(package).lacking(x) for x in (BF16, E4)] == [[], missing]
     assert [example_of(package_of_both).lacking(x) for x in (BF16, E4)] == [[], []]
+    narrow = ["nvfp4_bf16_kk_grouped_swiglu", "nvfp4_bf16_kk_grouped"]
+    assert example_of(package_of_both).lacking(torch.uint8) == narrow
     example, (_, router, gate_up, down) = example_of(package), drawn()
     with pytest.raises(package.UnsupportedError) as raised:
         example.MixtureOfExperts(router, example.Experts(gate_up, down).quantized(), TOP)
@@ -181,8 +243,11 @@ def test_the_program_says_what_is_right_and_what_the_wheel_lacks(package, monkey
     assert example_of(package).main(list(SIZES), device="cpu") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("this wheel lacks e4m3_bf16_kk_gathered_swiglu and e4m3_bf16_kk_grouped")
-    assert lines[1].startswith("bfloat16: relative error 0.00")
-    assert lines[1].endswith(": right")
+    assert lines[1].startswith(
+        "this wheel lacks nvfp4_bf16_kk_grouped_swiglu and nvfp4_bf16_kk_grouped, which a layer of nvfp4"
+    )
+    assert lines[2].startswith("bfloat16: relative error 0.00")
+    assert lines[2].endswith(": right")
 
 
 def test_the_program_tells_a_wrong_result(package, monkeypatch, capsys):

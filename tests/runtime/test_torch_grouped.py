@@ -292,8 +292,9 @@ def test_a_gradient_that_there_is_none_of_is_refused(module, package, calls, cas
 
 
 def test_a_wheel_without_the_weights_gradient_says_so_in_the_forward_pass(module, package, calls, monkeypatch):
-    serving = package._request._is_there
-    monkeypatch.setattr(package._request, "_is_there", lambda call: "kgrouped" not in call and serving(call))
+    kind = package._library.Library
+    has = kind.has
+    monkeypatch.setattr(kind, "has", lambda library, call: "kgrouped" not in call and has(library, call))
     x, weight, ends = operands()
     with pytest.raises(package.UnsupportedError, match="this wheel has no kernels for bf16_kgrouped"):
         module.grouped_linear(x, weight.requires_grad_(), ends)

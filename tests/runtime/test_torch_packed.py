@@ -15,7 +15,7 @@ from torch.library import opcheck
 
 from aot.core import weight_rounding
 from aot.core.element import ElementType
-from aot.core.weight_format import FORMATS, INT4_G128, NVFP4, PackedLayout, format_named
+from aot.core.weight_format import FORMATS, INT4_G128, PackedLayout, format_named
 from aot.core.weight_packing import pack
 from aot.core.weight_values import weight_values
 from aot.kinds.gemm.packed_inputs import draw_parts
@@ -45,7 +45,7 @@ def torch_of(parts, form, element):
     if parts.factors is None:
         return codes, None, None
     dtype = {16: {ElementType.BFLOAT16: BF16, ElementType.FLOAT16: F16}[element]}.get(
-        form.factor_bits, torch.float8_e4m3fn if form is NVFP4 else torch.uint8
+        form.factor_bits, torch.float8_e4m3fn if form.is_nvfp4 else torch.uint8
     )
     bits = torch.from_numpy(parts.factors.view(np.int16) if form.factor_bits == 16 else parts.factors)
     zeros = None if parts.zeros is None else torch.from_numpy(parts.zeros)

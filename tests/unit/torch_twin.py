@@ -76,8 +76,8 @@ def _unpacked(operation, bits):
     Where nothing else tells how many rows there are, all of the last tile are among them.
     """
     form, packed, k = operation.b.weight, np.ascontiguousarray(bits[Argument.B]), bits[Argument.A].shape[1]
-    parts = unpack(form, packed, len(packed) * TILE_ROWS, k)
     known = [bits[x].size for x in (Argument.BIAS, Argument.SCALE_B) if x in bits]
+    parts = unpack(form, packed, min(known) if form.in_rows else len(packed) * TILE_ROWS, k)
     return torch.from_numpy(weight_values(form, parts, operation.a.element)[: min(known, default=None)]).float()
 
 

@@ -14,10 +14,16 @@ class Refusal(Exception):  # noqa: N818 - the wheel's errors are named by what i
     """Stand for a wheel's errors."""
 
 
+def _no_quantize(*_operands, **_options):
+    """Stand for a wheel without operations that quantise."""
+    raise Refusal("no operation quantises")
+
+
 def wheel_twin(name, **functions):
     """Make a package that can be imported by a name; `functions` are its own, and those of its module for torch."""
     twin, of_torch, examples = (ModuleType(x) for x in (name, f"{name}.torch", f"{name}.examples"))
     twin.AotGemmError, twin.UnsupportedError, twin.plan = Refusal, Refusal, lambda *_sizes, **_options: None
+    of_torch.quantize = _no_quantize
     for module in (twin, of_torch):
         vars(module).update(functions)
     twin.__path__, examples.__path__ = [], [str(EXAMPLES)]

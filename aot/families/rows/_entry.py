@@ -15,7 +15,7 @@ from aot.core.candidate import Candidate
 from aot.core.element import ElementType
 from aot.families import Entry
 from aot.families._arguments import cutlass_type
-from aot.families.rows._factor_kernel import FactorKernel, FactorOperands
+from aot.families.rows._factor_kernel import FactorKernel
 from aot.families.rows._rotary_kernel import RotaryKernel
 from aot.families.rows._row_kernel import Operands, RowKernel
 from aot.families.rows._tensor_scale_kernel import TensorScaleKernel
@@ -96,7 +96,7 @@ def row_entry(operation: RowOperation, candidate: Candidate, registers: int, *, 
         flags: Int32,
         stream: cuda.CUstream,
     ) -> None:
-        operands = Operands(x, residual, weight, bias, y, residual_out, scale, eps, weight_offset, flags)
+        operands = Operands(x, residual, weight, bias, y, residual_out, scale, None, eps, weight_offset, flags)
         row_kernel.launch(operands, stream)
 
     made = fake_arguments(operation, RowKnobs.of(candidate).vector_elements)
@@ -104,7 +104,10 @@ def row_entry(operation: RowOperation, candidate: Candidate, registers: int, *, 
 
 
 def _factor_entry(operation: RowOperation, row_kernel: FactorKernel) -> Entry:
-    """Make the entry of a kernel of `_factor_kernel`."""
+    """Make the entry of a kernel of `_factor_kernel`.
+
+    A function of its own, since a parameter that is None is in the symbols of an object, and so in its bytes.
+    """
 
     def entry(
         x: cute.Tensor,
@@ -121,7 +124,7 @@ def _factor_entry(operation: RowOperation, row_kernel: FactorKernel) -> Entry:
         stream: cuda.CUstream,
     ) -> None:
         numbers = eps, weight_offset, flags
-        operands = FactorOperands(x, residual, weight, bias, y, residual_out, scale, tensor_scale, *numbers)
+        operands = Operands(x, residual, weight, bias, y, residual_out, scale, tensor_scale, *numbers)
         row_kernel.launch(operands, stream)
 
     made = fake_arguments(operation, row_kernel.knobs.vector_elements)

@@ -8,14 +8,14 @@ No `from __future__ import annotations` here: CuTe DSL reads the annotations of 
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import cutlass
 from cutlass import Constexpr, Float32, Int32, Int64, Uint8, const_expr, cute, range_constexpr
 
 from aot.core.element import ElementType
 from aot.core.factor_atoms import ATOM_BYTES, byte_in_atom
-from aot.core.formats import ATOM_COLUMNS, ATOM_ROWS
+from aot.core.weight_format import ATOM_COLUMNS, ATOM_ROWS
 from aot.families.rows._factor_codes import e2m1_code, mx_factor, nvfp4_factor
 from aot.families.rows._memory import maximum
 from aot.families.rows._quotient import divide, in_float32
@@ -23,24 +23,6 @@ from aot.families.rows._row_kernel import RowKernel
 
 CODES_OF_BYTE = ElementType.E2M1.num_sharing
 CODE_BITS = ElementType.E2M1.bits
-
-
-class FactorOperands(NamedTuple):
-    """The arguments of an entry but the stream, None where the operation has none."""
-
-    x: Any
-    residual: Any
-    weight: Any
-    bias: Any
-    y: Any
-    """Of e2m1 a tensor of bytes, whose extents and strides count elements."""
-    residual_out: Any
-    scale: Any
-    """Bytes: a row of atoms for each 128 rows of Y."""
-    tensor_scale: Any
-    eps: Any
-    weight_offset: Any
-    flags: Any
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,27 +38,6 @@ class FactorKernel(RowKernel):
     def block_threads(self) -> int:
         """Return the threads that have a block's columns."""
         return int(self.form.block_k // self.knobs.vector_elements)
-
-    @cute.kernel
-    def kernel(
-        self,
-        x: cute.Tensor,
-        residual: cute.Tensor | None,
-        weight: cute.Tensor | None,
-        bias: cute.Tensor | None,
-        y: cute.Tensor,
-        residual_out: cute.Tensor | None,
-        scale: cute.Tensor,
-        tensor_scale: cute.Tensor | None,
-        eps: Float32 | None,
-        weight_offset: Float32 | None,
-        flags: Int32,
-    ) -> None:
-        """Compute the rows of a CTA, or a piece of them."""
-        cute.arch.griddepcontrol_wait()
-        cute.arch.griddepcontrol_launch_dependents()
-        numbers = eps, weight_offset, flags
-        self._compute(FactorOperands(x, residual, weight, bias, y, residual_out, scale, tensor_scale, *numbers))
 
     @cute.jit
     def _loop(self, operands: Any, place: Any, shared: Any) -> None:

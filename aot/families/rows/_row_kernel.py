@@ -44,8 +44,11 @@ class Operands(NamedTuple):
     weight: Any
     bias: Any
     y: Any
+    """Of e2m1 a tensor of bytes, whose extents and strides count elements."""
     residual_out: Any
     scale: Any
+    """Of factors in atoms bytes: a row of atoms for each 128 rows of Y."""
+    tensor_scale: Any
     eps: Any
     weight_offset: Any
     flags: Any
@@ -105,14 +108,16 @@ class RowKernel:
         y: cute.Tensor,
         residual_out: cute.Tensor | None,
         scale: cute.Tensor | None,
+        tensor_scale: cute.Tensor | None,
         eps: Float32 | None,
         weight_offset: Float32 | None,
         flags: Int32,
     ) -> None:
-        """Compute the rows of a CTA: see the module."""
+        """Compute the rows of a CTA, or pieces of them: see the module."""
         cute.arch.griddepcontrol_wait()
         cute.arch.griddepcontrol_launch_dependents()
-        self._compute(Operands(x, residual, weight, bias, y, residual_out, scale, eps, weight_offset, flags))
+        numbers = eps, weight_offset, flags
+        self._compute(Operands(x, residual, weight, bias, y, residual_out, scale, tensor_scale, *numbers))
 
     def _compute(self, operands: Any) -> None:
         """Compute the rows of a CTA, or a piece of them."""

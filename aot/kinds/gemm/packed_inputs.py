@@ -14,7 +14,6 @@ from aot.core.weight_format import (
     E4M3_NAN,
     MAX_ZERO,
     MXFP4,
-    NVFP4,
     TILE_ROWS,
     Code,
     PackedLayout,
@@ -53,7 +52,7 @@ def draw_parts(form: WeightFormat, element: ElementType, n: int, k: int, rng: np
     if form.factor_bits == 16:
         factors = encode(element, rng.uniform(LEAST_FACTOR, LARGEST_FACTOR, shape).astype(np.float32))
     else:
-        low, high = {NVFP4: E4M3_FACTORS, MXFP4: E8M0_FACTORS}[form]
+        low, high = E8M0_FACTORS if form is MXFP4 else E4M3_FACTORS
         factors = rng.integers(low, high, shape, dtype=np.uint8)
     zeros = rng.integers(0, MAX_ZERO + 1, shape, dtype=np.uint8) if form.has_zeros else None
     return WeightParts(codes, factors, zeros)
@@ -75,10 +74,12 @@ class PackedBlocks:
     @property
     def run(self) -> int:
         """Return the bytes of a block."""
-        return PackedLayout(self.form).block_bytes
+        return PackedLayout(self.form).run_bytes
 
     def draw(self, rng: np.random.Generator, num_elements: int) -> Bits:
-        """Draw as many whole blocks as fit, at least two."""
+        """Draw as many whole blocks as fit, at least two; in rows, where any byte may be one of factors, such bytes."""
+        if self.form.in_rows:
+            return rng.integers(*E4M3_FACTORS, max(num_elements // BLOCK_SHARE, 2 * self.run), dtype=np.uint8)
         count = max(num_elements // self.run // BLOCK_SHARE, 2)
         return draw_packed(self.form, self.of_x, (TILE_ROWS, count * BLOCK_K), rng).reshape(-1)
 

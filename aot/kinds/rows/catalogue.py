@@ -185,7 +185,8 @@ def read_row_operation(tag: str) -> RowOperation:
     """
     found = _find(tag)
     if found is None:
-        raise DecodeError(f"expected the tag of an operation on rows, such as bf16_rms_norm, got {shown(tag)}")
+        got = f"got {shown(tag)}; that of another package is known where it is installed"
+        raise DecodeError(f"expected the tag of an operation on rows, such as bf16_rms_norm, {got}")
     return found
 
 

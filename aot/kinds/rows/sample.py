@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aot.core.factor_atoms import ATOM_BYTES, factor_positions, num_atoms
-from aot.core.formats import ATOM_ROWS
+from aot.core.weight_format import ATOM_ROWS
 from aot.kinds.inputs import pick
 from aot.kinds.rows.call import RowReference, timed_heads, timed_operands
 from aot.kinds.rows.operation import RowScale

@@ -33,7 +33,7 @@ sampled ones that would outvote them (research/log/2026-11-21-selections.md)."""
 
 
 MAX_OTHER_UNALIGNED = 4
-"""Kernels of a section for what is not aligned, of other layouts than linear's, of epilogues and of batches. Source: on
+"""Kernels of a section for what is not aligned, of other layouts than linear's and of epilogues. Source: on
 an H200's times of 2026-11-27, 6 kernels of `bf16_kk` have mean regrets of 2 to 9%, 4 have 6 to 14%
 (docs/selection.md)."""
 
@@ -53,7 +53,7 @@ class SelectionLimits:
     """Regrets are fractions. With either, as few kernels as reach it, up to `max_kernels`."""
     max_worst: float | None = None
     max_unaligned_kernels: int = 6
-    """Of a section for what is not aligned of one product in linear's layout without an epilogue;
+    """Of a section for what is not aligned of one product in linear's layout without an epilogue, or of batches;
     `MAX_OTHER_UNALIGNED` of others."""
 
     max_row_kernels: int = 12
@@ -65,8 +65,8 @@ class SelectionLimits:
 
     def of_unaligned(self, operation: Operation) -> Budget:
         """Return the budget of a section of an operation for what is not aligned."""
-        is_of_one = operation.grouping is Grouping.DENSE and not operation.epilogue.steps
-        is_plain = is_of_one and operation.layout is Layout.KK
+        is_linear = operation.grouping is Grouping.DENSE and operation.layout is Layout.KK
+        is_plain = not operation.epilogue.steps and (is_linear or operation.grouping is Grouping.BATCHED)
         most = self.max_unaligned_kernels if is_plain else min(self.max_unaligned_kernels, MAX_OTHER_UNALIGNED)
         return Budget(min(most, self.of(operation).max_kernels))
 

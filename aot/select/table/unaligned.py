@@ -20,11 +20,11 @@ from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
 from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
-from aot.select.join import named_kernels, renumbered
+from aot.select.join import only_named
 from aot.select.portfolio.candidates import legal
 from aot.select.portfolio.choose import MODELLED_TIE, TIE, Incumbent, choose
 from aot.select.table.sections import build_section
-from aot.select.times.batches import OfBatches, batched_loads, batched_problems
+from aot.select.times.batches import BATCHES, OfBatches, batched_loads, batched_problems
 from aot.select.times.inputs import Timed, is_general
 from aot.select.times.known import learned_where_missing, with_imputed_times
 from aot.select.times.model import Model, Prior, TimeModel
@@ -103,14 +103,26 @@ class UnalignedTimes:
     filled: Mapping[int, OperationTimes]
     """The same, with those of equivalent operations."""
     models: Mapping[int, Model]
-    """Where some are measured: what gives the times between."""
+    """Where some of one product are measured: what gives the times between."""
+    batch_models: Mapping[int, Model]
+    """The same of batches."""
 
     @staticmethod
     def of(times: OperationTimes, operations: Sequence[Operation], target: Target) -> UnalignedTimes:
         """Arrange measured times; operations that were not timed get those of equivalent ones."""
         own = {loads: found for loads in LOADS if (found := of_loads(times, loads))}
         filled = {loads: with_imputed_times({**{x: {} for x in operations}, **rows}) for loads, rows in own.items()}
-        return UnalignedTimes(own, filled, {loads: TimeModel.fit(rows, target) for loads, rows in own.items()})
+        fitted: tuple[dict[int, Model], dict[int, Model]] = ({}, {})
+        for loads, found in own.items():
+            for is_batch in (False, True):
+                rows = {x: y for x, y in found.items() if (x.grouping is Grouping.BATCHED) == is_batch}
+                if rows:
+                    fitted[is_batch][loads] = TimeModel.fit(rows, target)
+        return UnalignedTimes(own, filled, *fitted)
+
+    def model(self, operation: Operation, loads: int) -> Model:
+        """Return what gives the times between those of an operation that has some (KeyError)."""
+        return (self.batch_models if operation.grouping is Grouping.BATCHED else self.models)[loads]
 
     def has(self, operation: Operation) -> bool:
         """Say whether some problem of an operation, or of an equivalent one, is measured."""
@@ -118,14 +130,15 @@ class UnalignedTimes:
 
     def loads_of(self, operation: Operation) -> tuple[int, ...]:
         """List the sections that an operation is to have, as `Section.loads` has them."""
-        if self.has(operation):
-            return LOADS
-        by_one = operation.grouping is Grouping.BATCHED and self.models
-        return batched_loads(operation) if by_one else predicted_loads(operation)
+        is_known = self.has(operation)
+        if operation.grouping is Grouping.BATCHED and (is_known or self.models):
+            return batched_loads(operation)
+        return LOADS if is_known else predicted_loads(operation)
 
     def of_batches(self, operation: Operation, loads: int, target: Target) -> Timed | None:
         """Return what the kernels of a section of batches are chosen by where one product was timed; else None."""
-        timed = {x for rows in self.own.get(loads, {}).values() for row in rows.values() for x in row}
+        dense = (rows for x, rows in self.own.get(loads, {}).items() if x.grouping is Grouping.DENSE)
+        timed = {x for rows in dense for row in rows.values() for x in row}
         able = sorted(x for x in legal(timed, operation, target) if takes_loads(x, loads) and is_general(x))
         if operation.grouping is not Grouping.BATCHED or not able:
             return None
@@ -143,7 +156,7 @@ def _timed(
     able = {p: {x: us for x, us in row.items() if takes_loads(x, loads)} for p, row in own.items()}
     rows = {p: row for p, row in able.items() if row}
     if rows:
-        model = known.models[loads]
+        model = known.model(operation, loads)
         timed = known.own[loads].get(operation, {})
         return Timed(timed, learned_where_missing(rows, model), PROVENANCE_MEASURED, model, target=target)
     if known.has(operation):
@@ -195,7 +208,7 @@ def sections(
             continue  # none takes every shape: the fallback answers
         keys = {x: KernelKey(operation, x) for x in portfolio.candidates}
         kernels += [x for x in keys.values() if x not in kernels]
-        for num_groups in sorted({x.num_groups for x in timed.filled}):
+        for num_groups in BATCHES if operation.grouping is Grouping.BATCHED else (1,):
             yield build_section(
                 operation,
                 portfolio if is_measured else replace(portfolio, solutions={}),
@@ -220,10 +233,8 @@ def renewed(selection: Selection, measured: KnownTimes, target: Target, objectiv
     """
     aligned = tuple(x for x in selection.table.sections if not x.loads)
     operations = [x.operation for x in aligned if not x.batch_invariant]
-    used = sorted(set().union(*map(named_kernels, aligned)))
-    numbers = {old: new for new, old in enumerate(used)}
-    kernels = [selection.kernels[x] for x in used]
-    found = list(renumbered(DispatchTable(aligned), numbers.__getitem__).sections)
+    named, left = only_named(selection.kernels, DispatchTable(aligned))
+    kernels, found = list(named), list(left.sections)
     fallbacks = {x.operation: x.fallback for x in found}
     known = UnalignedTimes.of(measured.times, operations, target)
     for operation in asked_of(operations):

@@ -24,6 +24,7 @@ from aot.core.measurement import (
     AnyRecord,
     Conditions,
     LibraryRow,
+    Measurement,
     Outcome,
     ProductRecord,
     Record,
@@ -44,7 +45,7 @@ from aot.core.strict_json import (
 from aot.core.target import load_target
 from aot.core.tile_order import HEURISTIC, TileOrder
 from aot.core.whole_file import write_whole
-from aot.core.work import AnyKey, AnyOperation, AnyProblem, in_order
+from aot.core.work import AnyKey, AnyOperation, AnyProblem, K, P, in_order
 from aot.kinds.gemm.kind import GEMM
 from aot.kinds.registry import Catalogued, kind_of
 from aot.measure.store import read_store
@@ -303,7 +304,7 @@ def read_products(path: Path) -> ProductRecord:
     return GEMM.part(read_record(path))
 
 
-def _latest(measurements: Iterable[AnyMeasurement]) -> tuple[AnyMeasurement, ...]:
+def _latest(measurements: Iterable[Measurement[P, K]]) -> tuple[Measurement[P, K], ...]:
     latest = {item.place: item for item in measurements}
     return tuple(latest[key] for key in sorted(latest))
 
@@ -344,7 +345,7 @@ def from_store(path: Path) -> AnyRecord:
     return record
 
 
-def merge(records: list[AnyRecord]) -> AnyRecord:
+def merge(records: Sequence[Record[P, K]]) -> Record[P, K]:
     """Join records of one target, device and protocol; of two measurements of one kernel and problem the later wins.
 
     Raises:

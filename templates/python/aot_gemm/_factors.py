@@ -95,6 +95,8 @@ def groups_of(offsets: Any, groups: int | None) -> tuple[Any, Any]:
 def atoms_of_groups(library: Any, factors: Any, groups: tuple[Any, Any], index: Any = None) -> Any:
     """Put factors (..., blocks) of rows in groups into atoms, which begin anew with each group.
 
+    What is no row's is 0 behind a group's last row, and in front of the first group the factors of some row.
+
     Args:
         library: torch, or a module with numpy's functions.
         factors: of the rows.
@@ -107,15 +109,16 @@ def atoms_of_groups(library: Any, factors: Any, groups: tuple[Any, Any], index: 
     ends = library.clip(ends, 0, rows)
     if starts is None:
         starts = library.concatenate((library.zeros_like(ends[:1]), ends[:-1]))
-    starts = library.clip(starts, 0, rows)
+    else:
+        starts = library.clip(starts, 0, rows)
     count = ends.shape[0]
     device = {"device": factors.device} if library.__name__ == "torch" else {}
     firsts = starts // _ATOM_ROWS + library.arange(count, dtype=starts.dtype, **device)
     place = library.arange((-(-rows // _ATOM_ROWS) + count - 1) * _ATOM_ROWS, dtype=starts.dtype, **device)
     side = {"right": True} if library.__name__ == "torch" else {"side": "right"}
-    group = library.clip(library.searchsorted(firsts, place // _ATOM_ROWS, **side) - 1, 0, count - 1)
-    row = starts[group] + place - firsts[group] * _ATOM_ROWS
-    is_there = (row >= starts[group]) & (row < ends[group])
+    group = library.searchsorted(firsts, place // _ATOM_ROWS, **side) - 1
+    row = place + (starts - firsts * _ATOM_ROWS)[group]
+    is_there = row < ends[group]
     if index is not None:
         row = index[library.clip(row, 0, max(rows - 1, 0))] if rows else row
         is_there = is_there & (row >= 0) & (row < height)

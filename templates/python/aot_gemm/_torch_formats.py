@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import _row_table, errors
+from . import _row_table, _torch_activations, errors
 from ._enumerations import SCALE_BLOCK
 from ._packed_folder import PACKED_FORMATS
 from ._torch_modules import ROWS, why_not_planned
@@ -157,11 +157,23 @@ class PackedFormat:
         del cols, dtype
         return True
 
-    def product(self, x: Any, qweight: Any, scale: Any, bias: Any, n: int, *, by_kernel: bool) -> Any:
-        """Compute x @ weight^T + bias of an input (..., k)."""
+    def product(
+        self,
+        x: Any,
+        qweight: Any,
+        scale: Any,
+        bias: Any,
+        n: int,
+        *,
+        by_kernel: bool,
+        activation_format: str = _torch_activations.WIDE,
+    ) -> Any:
+        """Compute x @ weight^T + bias of an input (..., k), which is rounded where that is asked for."""
         del by_kernel
         factors = scale if self.form.has_row_factors else None
-        options = {"weight_format": self.form.name, "columns": n}
+        options: dict[str, Any] = {"weight_format": self.form.name, "columns": n}
+        if activation_format != _torch_activations.WIDE:
+            options["activation_format"] = activation_format
         return dispatch("packed_linear", direct, (x, qweight, bias, factors), None, options)
 
     def _packed(self, qweight: Any, scale: Any, held: Held | None) -> PackedWeight:
@@ -179,6 +191,29 @@ FORMATS: dict[str, RowFormat | PackedFormat] = {
     **{name: PackedFormat(name, form) for name, form in PACKED_FORMATS.items()},
 }
 """By the name that `quantize` takes."""
+
+
+def format_beside(name: Any, activation_format: Any) -> RowFormat | PackedFormat:
+    """Return the format by its name, of NVFP4 in the layout that the activations' format asks for.
+
+    Raises:
+        UnsupportedError: there is none of that name, or activations beside it stay as they are.
+    """
+    found = format_of(name)
+    if activation_format == _torch_activations.WIDE:
+        return found
+    rows = next((x for x in FORMATS.values() if _is_in_rows(x, found)), None)
+    if rows is None:
+        raise errors.UnsupportedError(
+            f"quantize: activation_format is {errors.show(activation_format)}, which weights of {found.name} have not; "
+            'expected "16-bit", or the format "nvfp4"'
+        )
+    return rows
+
+
+def _is_in_rows(other: Any, asked: Any) -> bool:
+    are_packed = isinstance(other, PackedFormat) and isinstance(asked, PackedFormat)
+    return are_packed and other.form.in_rows and other.form.elements == asked.form.elements
 
 
 def format_of(name: Any) -> RowFormat | PackedFormat:

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import torch
 
 from . import errors
+from ._factors import rows_of
 from ._torch_blocks import E2M1_VALUES, of_powers
 from ._weight_format import (
     BLOCK_K,
     FORMATS,
     INT4_OFFSET,
     MXFP4,
-    NVFP4,
     TILE_ROWS,
     Code,
     PackedLayout,
@@ -73,6 +73,37 @@ class PackedWeight:
     def nbytes(self) -> int:
         """Return the bytes that it takes, with its factors."""
         return int(self.data.nbytes + (0 if self.scale is None else self.scale.nbytes))
+
+    @property
+    def rows(self) -> tuple[Any, Any]:
+        """Return the elements and factors that a product with x in the same format takes: views of the bytes.
+
+        They are what `quantize` of a tensor returns first, (n, k / 2) bytes of two e2m1 each, and atoms.
+
+        Raises:
+            FormatError: the bytes lie otherwise.
+        """
+        if not self.form.in_rows:
+            raise errors.FormatError(
+                f"the packed weight is {self.format}, whose bytes lie as kernels with x of 16 bits read them; expected "
+                'nvfp4rows; pack it anew by packed.repack("nvfp4rows"), or quantize the model with activation_format='
+            )
+        return rows_and_atoms(self.form, self.data, self.shape)
+
+    def repack(self, format: str) -> PackedWeight:  # noqa: A002 - what the thing is called
+        """Return the same codes and factors packed in another layout, as "nvfp4rows" is of "nvfp4"; by the CPU.
+
+        Raises:
+            FormatError: the other format has other codes or factors.
+        """
+        form = format_named(format)
+        if form.elements != self.form.elements:
+            raise errors.FormatError(
+                f"repack: the weight is {self.format}, and {format} has other codes or factors; expected another "
+                "layout of the same; round the wide weight by quantize"
+            )
+        parts = unpack(self)
+        return pack(parts.codes, parts.factors, parts.zeros, format=format, scale=parts.scale)
 
     def promise(self) -> PackedWeight:
         """Promise that nobody writes the bytes while they are in use, as `constant` has it of a weight; return this.
@@ -168,16 +199,27 @@ def unpack(packed: PackedWeight) -> Parts:
     """Return what a weight was packed of, bit for bit, on its own device."""
     form, (n, k) = packed.form, packed.shape
     layout = PackedLayout(form)
+    if form.in_rows:
+        elements, atoms = packed.rows
+        codes = torch.stack((elements & 0xF, elements >> 4), 2).reshape(n, k)
+        return Parts(codes, rows_of(torch, atoms, n, form.num_groups(k)), None, packed.scale)
     blocks = packed.data.reshape(packed.data.shape[0], -1, layout.block_bytes)
     codes, factors, zeros = blocks.split((layout.code_bytes, layout.factor_bytes, layout.zero_bytes), 2)
     groups = form.num_groups(k)
     held = points = None
     if form.group:
-        kind = {NVFP4: torch.float8_e4m3fn, MXFP4: torch.uint8}.get(form, packed.dtype)
+        kind = {"nvfp4": torch.float8_e4m3fn, "mxfp4": torch.uint8}.get(form.elements, packed.dtype)
         held = _of_groups(form, factors, form.factor_bits // 8)[:n, :groups].contiguous().view(kind).reshape(n, groups)
     if form.has_zeros:
         points = _of_groups(form, zeros, 1)[:n, :groups].reshape(n, groups)
     return Parts(_codes(form, codes)[:n, :k], held, points, packed.scale)
+
+
+def rows_and_atoms(form: WeightFormat, data: Any, shape: tuple[int, int]) -> tuple[Any, Any]:
+    """Return the elements, (n, k / 2) bytes, and the atoms of factors of a weight (n, k) whose bytes are in rows."""
+    n, k = shape
+    atoms = data[PackedLayout(form).first_atom_row(n) :].reshape(-1)
+    return data[:n, : k // 2], atoms.view(torch.float8_e4m3fn)
 
 
 def _codes(form: WeightFormat, packed: Any) -> Any:
@@ -211,7 +253,7 @@ def _of_groups(form: WeightFormat, packed: Any, num_bytes: int) -> Any:
     """Return what groups have, (rows, groups, bytes): the twin of `_unpack_factors`."""
     tiles, blocks = packed.shape[:2]
     groups = form.num_groups(BLOCK_K)
-    if form is NVFP4:
+    if form.is_nvfp4:
         found = packed.reshape(tiles, blocks, 8, 2, 2, 2, 2, num_bytes).permute(0, 5, 2, 1, 4, 6, 3, 7)
     else:
         found = packed.reshape(tiles, blocks, 8, groups, 2, num_bytes).permute(0, 4, 2, 1, 3, 5)

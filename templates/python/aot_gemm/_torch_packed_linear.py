@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from . import _operations, errors
+from . import _operations, _torch_activations, errors
 from ._constant import ConstantWeight
 from ._torch_operators import LIBRARY, MODES, NAMESPACE, RECORDED, refuse_out
 from ._torch_packed import PackedWeight, dequantize
@@ -15,8 +15,8 @@ from ._torch_promises import promised
 from ._torch_result import TensorCall, result_of
 
 _ARGUMENTS = (
-    "Tensor x, Tensor weight, Tensor? bias=None, Tensor? scale_w=None, *, str weight_format, int columns, "
-    f"ScalarType? out_dtype=None, {MODES}"
+    "Tensor x, Tensor weight, Tensor? bias=None, Tensor? scale_w=None, Tensor? scale_x=None, *, str weight_format, "
+    f'int columns, str activation_format="{_torch_activations.WIDE}", ScalarType? out_dtype=None, {MODES}'
 )
 _TENSORS = ("x", "weight", "bias", "scale_w")
 """The tensors by position."""
@@ -26,8 +26,31 @@ SCHEMAS = {
 }
 
 
-def _kernel(x: Any, weight: Any, bias: Any = None, scale_w: Any = None, **options: Any) -> Any:
-    return _operations.packed_linear(x, promised(weight), bias, scale_w=scale_w, **options)
+def direct(
+    x: Any,
+    data: Any,
+    bias: Any,
+    scale: Any,
+    scale_x: Any = None,
+    *,
+    out: Any,
+    activation_format: str = _torch_activations.WIDE,
+    **options: Any,
+) -> Any:
+    """Call the package's function, with the promise of the weight where there is one."""
+    if activation_format != _torch_activations.WIDE:
+        _torch_activations.check_format(activation_format, options["weight_format"])
+        if _torch_activations.is_narrow(activation_format, x, bias, options):
+            return _torch_activations.narrow_linear((x, data, bias, scale, scale_x), out, options)
+    return _operations.packed_linear(
+        x, data if isinstance(data, ConstantWeight) else promised(data), bias, scale_w=scale, out=out, **options
+    )
+
+
+def _kernel(
+    x: Any, weight: Any, bias: Any = None, scale_w: Any = None, scale_x: Any = None, *, out: Any = None, **options: Any
+) -> Any:
+    return direct(x, weight, bias, scale_w, scale_x, out=out, **options)
 
 
 def _kernel_out(*operands: Any, **options: Any) -> None:
@@ -40,6 +63,7 @@ def _call_of(operands: tuple[Any, ...], options: dict[str, Any]) -> TensorCall:
 
 
 def _fake(*operands: Any, **options: Any) -> Any:
+    _torch_activations.check_format(options.get("activation_format", _torch_activations.WIDE), options["weight_format"])
     shape, dtype = result_of(_call_of(operands, options))
     return operands[0].new_empty(shape, dtype=getattr(torch, dtype))
 
@@ -55,6 +79,11 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Any, keyword_only_inputs: d
         raise errors.GradientError(
             f"packed_linear: an operand of {x.dtype} requires a gradient, which is recorded of bfloat16 and float16 "
             "alone, with results of the same type; run it under torch.no_grad()"
+        )
+    if options.get("activation_format", _torch_activations.WIDE) != _torch_activations.WIDE:
+        raise errors.GradientError(
+            "packed_linear: an operand requires a gradient, and x may be rounded, which has none; run it under "
+            'torch.no_grad(), or with activation_format="16-bit"'
         )
     ctx.save_for_backward(weight, scale)
     ctx.made = options["weight_format"], (options["columns"], x.shape[-1]), x.dtype
@@ -100,14 +129,9 @@ _operators: Any = getattr(torch.ops, NAMESPACE)
 _register()
 
 
-def direct(x: Any, data: Any, bias: Any, scale: Any, *, out: Any, **options: Any) -> Any:
-    """Call the package's function, with the promise of the weight where there is one."""
-    return _operations.packed_linear(
-        x, data if isinstance(data, ConstantWeight) else promised(data), bias, scale_w=scale, out=out, **options
-    )
-
-
-def packed_linear(x: Any, weight: PackedWeight, bias: Any = None, *, out: Any = None, **options: Any) -> Any:
+def packed_linear(
+    x: Any, weight: PackedWeight, bias: Any = None, *, out: Any = None, scale_x: Any = None, **options: Any
+) -> Any:
     """Compute x @ weight^T + bias of a packed weight: `linear` of it.
 
     Gradients are recorded of x and the bias: those of torch's product with the dequantised weight.
@@ -117,10 +141,16 @@ def packed_linear(x: Any, weight: PackedWeight, bias: Any = None, *, out: Any = 
         weight: what `pack` returned.
         bias: (n,), of x's type; None for none.
         out: (..., n), written to; allocated where it is not given.
-        options: `out_dtype`, `deterministic` and `batch_invariant`, as the package's `packed_linear` has them.
+        scale_x: x's own factor where it is rounded to NVFP4, a float32 tensor of one element, as of a calibration; by
+            default it is found of x.
+        options: `activation_format`: "16-bit", the default; "nvfp4", by which x is rounded first; or "auto", by which
+            it is rounded where that is faster by the wheel's tables, of a weight of "nvfp4rows". `out_dtype`,
+            `deterministic` and `batch_invariant`, as the package's `packed_linear` has them.
 
     Raises:
         DtypeError: x is of another type than the weight's factors.
+        FormatError: x is to be rounded, and the weight's bytes are not in rows.
+        UnsupportedError: there is no such format of activations, or the wheel has no product of it.
         AotGemmError: one of its classes, as of the package's `packed_linear`.
     """
     if weight.dtype is not None and x.dtype != weight.dtype:
@@ -129,4 +159,11 @@ def packed_linear(x: Any, weight: PackedWeight, bias: Any = None, *, out: Any = 
             "x, or pack the weight with factors of its type"
         )
     known = {"weight_format": weight.format, "columns": weight.shape[0]}
-    return dispatch("packed_linear", direct, (x, weight.data, bias, weight.scale), out, known | options)
+    _torch_activations.check_format(options.get("activation_format", _torch_activations.WIDE), weight.format)
+    if scale_x is not None and options.get("activation_format", _torch_activations.WIDE) == _torch_activations.WIDE:
+        raise errors.OperandError(
+            "linear: got scale_x, the factor of an x that is rounded, and x stays as it is; expected activation_format "
+            "'nvfp4' or 'auto' beside it, or no scale_x"
+        )
+    operands = x, weight.data, bias, weight.scale, *(() if scale_x is None else (scale_x,))
+    return dispatch("packed_linear", direct, operands, out, known | options)

@@ -12,7 +12,8 @@ from torch import nn
 
 from . import _torch_modules, errors
 from ._table import plan
-from ._torch_formats import format_of
+from ._torch_activations import NARROW, WIDE, check_format, why_not_narrow
+from ._torch_formats import format_beside
 from ._torch_modules import ROWS, Linear, why_left, why_no_linear
 from ._torch_promises import promise, release
 from ._torch_quantized import QuantizedLinear, quantized_state
@@ -110,18 +111,25 @@ def quantize_model(
     *,
     where: Callable[[str, Any], bool] | None = None,
     constant: bool = False,
+    activation_format: str = WIDE,
 ) -> QuantizeReport:
     """Hold the weights of a model's nn.Linear's in a narrow format; `quantize` of a model."""
     _check_model("quantize", model)
-    narrow = format_of(format)
+    narrow = format_beside(format, activation_format)
+    if activation_format != WIDE:
+        check_format(activation_format, narrow.name)
     linears = _linears(model)
     already = tuple(x for x, module in linears.items() if isinstance(module, QuantizedLinear))
-    reasons = {key: _why_wide(key, x, where, narrow) for key, x in linears.items() if key not in already}
+    planned = why_not_narrow if activation_format == NARROW else narrow.why_not
+    reasons = {key: _why_wide(key, x, where, planned) for key, x in linears.items() if key not in already}
     free = {key for key, reason in reasons.items() if reason is None}
     reasons |= {key: _why_shared(linears[key].weight, model, free) for key in free}
     left = {key: reason for key, reason in reasons.items() if reason is not None}
     chosen = {key: linears[key] for key in reasons if key not in left}
     states = _states(chosen, narrow)
+    if activation_format != WIDE:
+        for state in states.values():
+            state["_activation_format"] = activation_format
     tensors = {id(x): x for x in (*model.parameters(), *model.buffers())}
     before, gone = _num_bytes(tensors.values()), {id(x.weight) for x in chosen.values()}
     made = {id(x["_buffers"][name]): x["_buffers"][name] for x in states.values() for name in ("qweight", "scale")}
@@ -203,14 +211,14 @@ def _why(name: str, module: Any, where: Callable[[str, Any], bool] | None) -> st
     return why_left(module) if where is None or where(name, module) else "where= does not choose it"
 
 
-def _why_wide(name: str, module: Any, where: Callable[[str, Any], bool] | None, narrow: Any) -> str | None:
+def _why_wide(name: str, module: Any, where: Callable[[str, Any], bool] | None, why_not: Any) -> str | None:
     """Say why a Linear is not to be quantized; None where it may be."""
     if where is not None and not where(name, module):
         return "where= does not choose it"
     reason = why_no_linear(module)
     if reason is not None:
         return reason
-    found: str | None = narrow.why_not(*module.weight.shape, module.weight.dtype, bias=module.bias is not None)
+    found: str | None = why_not(*module.weight.shape, module.weight.dtype, bias=module.bias is not None)
     return found
 
 

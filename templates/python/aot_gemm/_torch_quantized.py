@@ -11,7 +11,8 @@ from torch.fx import Proxy
 from torch.utils._pytree import tree_map_only
 
 from . import errors
-from ._torch_formats import Held, format_of
+from ._torch_activations import WIDE, check_format
+from ._torch_formats import Held, PackedFormat, format_beside, format_of
 from ._torch_modules import REFUSALS, is_served, traced_call
 from ._torch_products import is_transformed
 from ._torch_promises import promised
@@ -43,6 +44,7 @@ class QuantizedLinear(nn.Linear):
     format: str
     weight_dtype: torch.dtype
     has_kernel: bool
+    _activation_format: str = WIDE
 
     def __init__(
         self,
@@ -52,6 +54,7 @@ class QuantizedLinear(nn.Linear):
         device: Any = None,
         dtype: Any = torch.bfloat16,
         format: str = "fp8",  # noqa: A002 - what the thing is called
+        activation_format: str = WIDE,
     ) -> None:
         """Make one of zeros, to load a state dict into.
 
@@ -62,15 +65,18 @@ class QuantizedLinear(nn.Linear):
             device: the same.
             dtype: of the bias, and of inputs and results: bfloat16 or float16.
             format: as `quantize` has it.
+            activation_format: the same.
 
         Raises:
             UnsupportedError: there is no such format.
         """
+        narrow = format_beside(format, activation_format)
         nn.Module.__init__(self)
         zeros = torch.zeros(out_features, in_features, dtype=dtype, device=device)
         bias_values = nn.Parameter(zeros.new_zeros(out_features)) if bias else None
         vars(self).update(in_features=in_features, out_features=out_features, _parameters={"bias": bias_values})
-        vars(self).update(quantized_state(self, format, zeros, *format_of(format).narrow(zeros)))
+        vars(self).update(quantized_state(self, narrow.name, zeros, *narrow.narrow(zeros)))
+        self.activation_format = activation_format
 
     def forward(self, input: Any) -> Any:  # noqa: A002 - nn.Linear's name of it
         """Compute input @ weight^T + bias for an input (..., in_features), rounded by rows where the format says so."""
@@ -95,8 +101,26 @@ class QuantizedLinear(nn.Linear):
         return nn.functional.linear(input, self.weight if is_kept else self.dequantize(), bias)
 
     def _product(self, x: Any, qweight: Any, bias: Any) -> Any:
-        n = self.out_features
-        return format_of(self.format).product(x, qweight, self.scale, bias, n, by_kernel=self.has_kernel)
+        options: dict[str, Any] = {"by_kernel": self.has_kernel}
+        if self._activation_format != WIDE:
+            options["activation_format"] = self._activation_format
+        return format_of(self.format).product(x, qweight, self.scale, bias, self.out_features, **options)
+
+    @property
+    def activation_format(self) -> str:
+        """Return what inputs are multiplied as: "16-bit", "nvfp4", or "auto", as `linear` of a packed weight has it.
+
+        It may be set, of a layer whose format is "nvfp4rows".
+        """
+        return self._activation_format
+
+    @activation_format.setter
+    def activation_format(self, asked: str) -> None:
+        if isinstance(format_of(self.format), PackedFormat) or asked != WIDE:
+            check_format(asked, self.format)
+        vars(self).pop("_activation_format", None)
+        if asked != WIDE:
+            vars(self)["_activation_format"] = asked
 
     @property
     def held(self) -> Held:
@@ -147,7 +171,8 @@ class QuantizedLinear(nn.Linear):
 
     def extra_repr(self) -> str:
         """Return what nn.Linear says of itself, and the format."""
-        return f"{super().extra_repr()}, format={self.format!r}"
+        activations = "" if self._activation_format == WIDE else f", activation_format={self._activation_format!r}"
+        return f"{super().extra_repr()}, format={self.format!r}{activations}"
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """Apply what moves or converts a module; elements and factors are moved alone."""

@@ -41,7 +41,7 @@ def rounded(form: WeightFormat, weight: Any, dtype: Any) -> Rounded:
     """
     if form.code is Code.INT4:
         return _int4(form, weight.float(), dtype)
-    if form.name in BLOCK_FORMATS:
+    if form.elements in BLOCK_FORMATS:
         return _blocks(form, weight.float())
     elements, scale = quantize_by_rows(weight, torch.int8 if form.code is Code.INT8 else torch.float8_e4m3fn)
     return Rounded(elements.view(torch.uint8), None, None, scale)
@@ -69,7 +69,7 @@ def _safe(factors: Any) -> Any:
 
 
 def _blocks(form: WeightFormat, wide: Any) -> Rounded:
-    block = BLOCK_FORMATS[form.name]
+    block = BLOCK_FORMATS[form.elements]
     own = own_factor(wide) if block.has_tensor_factor else None
     codes, factors = round_blocks(wide, own, block)
     if form is MXFP4:

@@ -115,13 +115,14 @@ def quantize(x: Any, *arguments: Any, **options: Any) -> Any:
         values, scale = aot_gemm.torch.quantize(x, torch.float8_e4m3fn)
         values, scale = aot_gemm.torch.quantize(x, "nvfp4")
 
-    `quantize(model, format, *, where=None, constant=False)` makes a QuantizedLinear of every nn.Linear of bfloat16 or
-    float16 that this wheel has tuned products of the format for, and of those under `patch`. The module stays the same
-    object, with its hooks and its bias. Its parameter `weight` becomes the buffers `qweight` and `scale`, and the
-    weight of 16 bits is freed; while this runs, both are held. `state_dict` has the buffers; they are loaded into a
-    model that was quantized as well, whose weights may be of the meta device, on the CPU or other ones. Inputs of "fp8"
-    and "int8" are rounded by rows with each call, by the wheel's kernel, or by torch where it has none. A weight that
-    another module has too, as an embedding has the head's, stays. Where this raises, the model is as it was.
+    `quantize(model, format, *, where=None, constant=False, activation_format="16-bit")` makes a QuantizedLinear of
+    every nn.Linear of bfloat16 or float16 that this wheel has tuned products of the format for, and of those under
+    `patch`. The module stays the same object, with its hooks and its bias. Its parameter `weight` becomes the buffers
+    `qweight` and `scale`, and the weight of 16 bits is freed; while this runs, both are held. `state_dict` has the
+    buffers; they are loaded into a model that was quantized as well, whose weights may be of the meta device, on the
+    CPU or other ones. Inputs of "fp8" and "int8" are rounded by rows with each call, by the wheel's kernel, or by torch
+    where it has none. A weight that another module has too, as an embedding has the head's, stays. Where this raises,
+    the model is as it was.
 
     `quantize(x, dtype=torch.float8_e4m3fn, granularity="row", *, scale=None, out=None, scale_out=None)` is the
     package's `quantize`, as `rms_norm` is here.
@@ -146,7 +147,10 @@ def quantize(x: Any, *arguments: Any, **options: Any) -> Any:
             "fp8_block", with one for each 128 by 128 elements and each 128 columns of inputs. Or of the weight alone,
             packed as `pack` does: "int4g128" (also g32 and g64, with z for zero points), "nvfp4", "mxfp4",
             "int8_weight_only" or "fp8_weight_only". Weights are rounded to nearest, and nothing is calibrated.
-        options: of a model `where`, as `patch` has it, and `constant`, the promise that `patch` has, of the buffers.
+        options: of a model `where`, as `patch` has it, `constant`, the promise that `patch` has, of the buffers, and of
+            "nvfp4" `activation_format`: "16-bit", by which inputs stay as they are; "nvfp4", by which they are rounded
+            too; or "auto", by which they are where that is faster by the wheel's tables. The weight is then packed as
+            "nvfp4rows", which both products read.
 
     Returns:
         Of a model, which modules are quantized and left, and why, and the bytes of its tensors before and after.

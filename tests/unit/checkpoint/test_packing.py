@@ -78,6 +78,30 @@ def test_each_layout_is_packed_to_the_values_that_it_stands_for(tmp_path, layout
     assert set(held) == {"a.proj.qweight", "a.proj.scale", "a.proj.bias", "embed_tokens.weight"}
 
 
+@pytest.mark.parametrize("layout", ["modelopt_nvfp4", "nvfp4", "wide"])
+def test_nvfp4_is_packed_in_rows_where_that_is_asked_for(tmp_path, monkeypatch, layout):
+    """The factors of parts that are read apart stand behind all codes."""
+    monkeypatch.setattr(reading, "CHUNK", 128 * K)
+    if layout == "wide":
+        checkpoints.write_folder(tmp_path / "c", None, [("a.proj.weight", "BF16", encode(BF16, drawn()))])
+    else:
+        values = written(tmp_path / "c", layout)
+    found = packed(tmp_path / "c", tmp_path / "o", form="nvfp4rows", check_all=True)
+    assert found.folder.layers["a.proj"].format == "nvfp4rows"
+    if layout == "wide":
+        packed(tmp_path / "c", tmp_path / "p", form="nvfp4")
+        values = values_of(tmp_path / "p")
+    assert np.array_equal(values_of(tmp_path / "o"), values)
+
+
+def test_another_format_than_nvfp4_has_no_rows(tmp_path):
+    written(tmp_path / "c", "mxfp4")
+    with pytest.raises(
+        CheckpointError, match=r"'a\.proj' is mxfp4, and --format nvfp4rows is a layout of nvfp4; leave"
+    ):
+        packed(tmp_path / "c", tmp_path / "o", form="nvfp4rows")
+
+
 def test_the_folder_is_whole(tmp_path):
     written(tmp_path / "c", "awq")
     (tmp_path / "c" / "tokenizer.json").write_text("{}")

@@ -153,12 +153,14 @@ def test_a_file_that_is_no_selection_is_not_kept_and_stays(selection):
 
 
 def test_only_what_is_asked_for_is_taken_of_another_targets_selection(selection, monkeypatch):
-    monkeypatch.setattr(pipeline, "select_measured", lambda record, target, objective, *_: objective.like)
+    monkeypatch.setattr(pipeline, "select_measured", lambda records, target, objective, *_: objective.like)
     asked = ["select", "--shapes", "shapes.toml", "--predicted", "--operations", "bf16_kk_bias", *PREDICTED[:-1], "1"]
     succeed(*asked, "--keep", selection, "-o", selection)
     own, *others = operations_of(read_selection(selection))
     assert others
-    request = Request(load_target("thor_6sm"), "shapes.toml", is_default_shapes=False, record=selection, like=selection)
+    request = Request(
+        load_target("thor_6sm"), "shapes.toml", is_default_shapes=False, records=(selection,), like=selection
+    )
     assert operations_of(select(replace(request, heldout="", operations=(own,)))) == (own,)
     with pytest.raises(SelectionError, match="has no table of int8_bf16_kk; give --operations some of what it has"):
         select(replace(request, heldout="", operations=(own, Operation.INT8_BF16_KK)))
@@ -427,11 +429,11 @@ def test_a_selection_that_is_older_than_the_record_is_pointed_out(built, selecti
 def test_a_record_without_a_selection_is_selected_from(built, monkeypatch, tmp_path):
     asked = []
     monkeypatch.setattr("aot.cli.selection.RECORDS", tmp_path)
-    monkeypatch.setattr(pipeline, "select_measured", lambda path, *_: asked.append(path) or SELECTION)
+    monkeypatch.setattr(pipeline, "select_measured", lambda paths, *_: asked.append(paths) or SELECTION)
     (tmp_path / "thor.jsonl.gz").write_bytes(b"")
     result = aot("build", "--shapes", "shapes.toml")
     record = tmp_path / "thor.jsonl.gz"
-    assert asked == [record]
+    assert asked == [(record,)]
     assert result.stderr.startswith(f"thor has no selection yet: selecting from its record, {record}\n")
 
 
@@ -542,4 +544,4 @@ def test_operations_on_rows_are_selected_scored_and_kept_beside_products(workpla
     result = aot("report", "--selection", rows)
     assert (result.exit_code, "alone; expected products too" in result.stderr) == (9, True)
     result = aot("select", "--target", "h200", "--operations", "bf16_silu_mul", "--like", selection)
-    assert (result.exit_code, "--like is of products" in result.stderr) == (2, True)
+    assert (result.exit_code, "has no table of bf16_silu_mul; give" in result.stderr) == (9, True)

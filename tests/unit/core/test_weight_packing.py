@@ -4,6 +4,7 @@ from dataclasses import astuple
 import numpy as np
 import pytest
 
+from aot.core import numerics
 from aot.core.errors import FormatError
 from aot.core.weight_format import (
     BLOCK_K,
@@ -16,6 +17,7 @@ from aot.core.weight_format import (
     MAX_ZERO,
     MXFP4,
     NVFP4,
+    NVFP4_ROWS,
     Code,
     PackedLayout,
     WeightParts,
@@ -31,6 +33,7 @@ BLOCK_BYTES = {
     "int4g64z": 1120,
     "int4g128z": 1072,
     "nvfp4": 1152,
+    "nvfp4rows": 1152,
     "mxfp4": 1088,
     "int8": 2048,
     "e4m3": 2048,
@@ -44,7 +47,7 @@ def weight(form, n, k, seed=0):
         codes[(codes & 0x7F) == 0x7F] = 0
     if not form.group:
         return WeightParts(codes)
-    limit, shape = {NVFP4: 0x7F, MXFP4: 0xFF}.get(form, 1 << 16), (n, k // form.group)
+    limit, shape = {"nvfp4": 0x7F, "mxfp4": 0xFF}.get(form.elements, 1 << 16), (n, k // form.group)
     factors = rng.integers(0, limit, shape).astype(f"u{form.factor_bits // 8}")
     zeros = rng.integers(0, MAX_ZERO + 1, shape).astype(np.uint8) if form.has_zeros else None
     return WeightParts(codes, factors, zeros)
@@ -75,7 +78,24 @@ def test_a_block_has_its_codes_and_factors_and_nothing_else(form):
     layout = PackedLayout(form)
     assert layout.block_bytes == BLOCK_BYTES[form.name]
     assert layout.block_bytes % 16 == 0
-    assert layout.shape(17, BLOCK_K + form.quantum) == (2, 2 * layout.block_bytes)
+    if not form.in_rows:
+        assert layout.shape(17, BLOCK_K + form.quantum) == (2, 2 * layout.block_bytes)
+
+
+@pytest.mark.parametrize(("n", "k"), [(1, 16), (16, 64), (17, 80), (130, 144), (300, 192)])
+def test_rows_are_those_of_a_block_scaled_product_and_atoms_stand_behind_whole_tiles(n, k):
+    parts, (first, row_bytes) = weight(NVFP4_ROWS, n, k), (-(-n // 16) * 16, -(-k // 64) * 32)
+    packed = pack(NVFP4_ROWS, parts)
+    assert packed.shape == (first + 16 * -(-n // 128), row_bytes)
+    assert np.array_equal(packed[:n, : k // 2], numerics.pack(parts.codes))
+    assert not packed[n:first].any()
+    assert not packed[:n, k // 2 :].any()
+    atoms = packed[first:].reshape(-1)
+    for row, block in ((0, 0), (n - 1, k // 16 - 1), (n // 2, k // 32)):
+        at = (row // 128 * -(-k // 64) + block // 4) * 512 + row % 32 * 16 + row % 128 // 32 * 4 + block % 4
+        assert atoms[at] == parts.factors[row, block]
+    assert np.count_nonzero(atoms) == np.count_nonzero(parts.factors)
+    assert packed.strides[0] % 16 == packed[:first].nbytes % 16 == 0
 
 
 def test_every_code_of_every_format_has_bits_of_its_own():

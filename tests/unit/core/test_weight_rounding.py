@@ -26,7 +26,7 @@ def test_no_element_is_further_off_than_half_a_step(name):
     each = scale if found.parts.factors is None else factor_values(form, found.parts.factors, BF16) * scale
     step = np.repeat(each, 256 // each.shape[-1], 1) if each.size > 1 else each
     # e2m1's steps are at most 2 factors, but for 4 to 6; those of e4m3 an eighth of a number
-    largest = {"nvfp4": 1.0, "mxfp4": 1.0, "e4m3": 16.0}.get(name, 0.5)
+    largest = {"nvfp4": 1.0, "mxfp4": 1.0, "e4m3": 16.0}.get(form.elements, 0.5)
     error = np.abs(values - wide)
     assert (error <= largest * step * 1.04 + 1e-12).all(), (error / step).max()
     assert (error[4:] > 0).mean() > 0.5

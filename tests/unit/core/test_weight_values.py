@@ -9,12 +9,14 @@ from aot.core.weight_format import (
     INT4_G128,
     MXFP4,
     NVFP4,
+    NVFP4_ROWS,
     Code,
     PackedLayout,
     WeightParts,
 )
 from aot.core.weight_packing import pack
-from aot.core.weight_values import code_values, factor_values, packed_values, weight_values
+from aot.core.weight_values import code_values, factor_values, packed_rows, packed_values, weight_values
+from aot.kinds.gemm.packed_inputs import draw_parts
 
 
 def test_e2m1_is_a_sign_two_bits_of_exponent_and_one_of_fraction():
@@ -62,10 +64,11 @@ def test_the_zero_of_codes_is_0(form):
     assert code_values(form.code)[form.code.zero] == 0
 
 
-def test_rows_of_a_packed_weight_have_its_values():
-    rng, n, k = np.random.default_rng(1), 40, 256
-    parts = WeightParts(rng.integers(0, 16, (n, k)).astype(np.uint8), rng.integers(0, 0x4000, (n, 2)).astype(np.uint16))
-    packed, rows = pack(INT4_G128, parts), np.array([3, 5, 17, 4, 39])
-    assert packed.shape == PackedLayout(INT4_G128).shape(n, k)
-    found = packed_values(INT4_G128, packed[rows // 16], rows, k, ElementType.BFLOAT16)
-    assert np.array_equal(found, weight_values(INT4_G128, parts, ElementType.BFLOAT16)[rows])
+@pytest.mark.parametrize("form", [INT4_G128, NVFP4, NVFP4_ROWS], ids=lambda x: x.name)
+def test_rows_of_a_packed_weight_have_its_values(form):
+    rng, n, k = np.random.default_rng(1), 300, 256
+    parts = draw_parts(form, ElementType.BFLOAT16, n, k, rng)
+    packed, rows = pack(form, parts), np.array([3, 5, 270, 17, 4, 139, 299])
+    assert packed.shape == PackedLayout(form).shape(n, k)
+    found = packed_values(form, packed[packed_rows(form, rows, n)], rows, k, ElementType.BFLOAT16)
+    assert np.array_equal(found, weight_values(form, parts, ElementType.BFLOAT16)[rows])

@@ -77,7 +77,7 @@ def test_factors_multiply_operands_where_that_is_exact():
     assert [x.group > 0 and x is not NVFP4 for x in FORMATS] == [promotes(x, is_bf16=False) for x in FORMATS]
 
 
-@pytest.mark.parametrize("operation", [x for x in Operation if x.b.weight is not None], ids=lambda x: x.tag)
+@pytest.mark.parametrize("operation", [x for x in Operation if x.types in FAMILY.types], ids=lambda x: x.tag)
 def test_every_cluster_has_legal_kernels_whose_stages_fill_the_shared_memory(operation):
     legal = [x for x in FAMILY.candidates(operation, H200) if isinstance(check(x, operation, H200), Accepted)]
     assert {(x.gemm.cluster_m, x.gemm.split_k) for x in legal} == set(CLUSTERS)
@@ -102,6 +102,13 @@ def fastest(operation, m, n, k):
 def test_few_rows_are_left_to_weight_only(operation):
     assert [fastest(operation, m, 4096, 4096) for m in (1, 16)] == ["weight_only"] * 2
     assert [fastest(operation, m, 4096, 4096) for m in (65, 256, 4096)] == [FAMILY.name] * 3
+
+
+@pytest.mark.parametrize("target", ["h200", "thor"])
+def test_a_weight_in_rows_is_left_to_weight_only(target):
+    operation = Operation.BF16_NVFP4_ROWS_KK
+    found = [x.name for x in families_of(operation, load_target(target)) if operation.types in x.types]
+    assert found == ["weight_only", "weight_only_simt"]
 
 
 def test_a_chip_without_wgmma_has_weight_only():

@@ -51,7 +51,7 @@ def test_the_default_are_the_products_that_have_run_on_a_gpu():
 @pytest.mark.parametrize(
     ("preset", "expected"),
     [
-        ("llama", {"bf16_kk", "bf16_kk_residual", "bf16_kk_swiglu"}),
+        ("llama", {"bf16_kk", "bf16_kk_residual", "bf16_kk_swiglu", "bf16_kk_many"}),
         ("vision", {"bf16_kk_bias", "bf16_kk_gelu", "bf16_kk_gelu_tanh", "bf16_kk_residual"}),
         ("diffusion", {"bf16_kk", "bf16_kk_bias", "bf16_kk_gelu_tanh", "bf16_kk_silu", "bf16_kk_residual"}),
         ("attention", {f"bf16_{x}_batched" for x in ("kk", "kn", "mk", "mn")}),

@@ -104,6 +104,12 @@ def factor_changed(operation, operands):
     return operands
 
 
+def atoms_changed(operation, operands):
+    """Change the factors of the last rows of a weight in rows likewise: those of 128 rows are 16 rows of bytes."""
+    operands[B][-PackedLayout(operation.b.weight).rows_of_atoms :] ^= 0x08
+    return operands
+
+
 def halves_exchanged(operation, operands):
     half = len(operands[B]) // 2
     return operands | {B: np.roll(operands[B], half, axis=0)}
@@ -167,6 +173,8 @@ WRONG = {
     "rows of a packed weight shifted by a tile": (Operation.BF16_MXFP4_KK, shifted(B)),
     "factors of a packed weight's rows shifted": (Operation.FP16_INT8_KK, shifted(SCALE_B)),
     "one byte of a packed weight": (Operation.BF16_NVFP4_KK, wrong(factor_changed)),
+    "rows of a weight in rows shifted": (Operation.BF16_NVFP4_ROWS_KK, shifted(B)),
+    "factors of a weight in rows": (Operation.FP16_NVFP4_ROWS_KK, wrong(atoms_changed)),
     "bias shifted": (Operation.FP16_KK_SILU, shifted(BIAS, 1)),
     "no residual": (Operation.BF16_KK_RESIDUAL, without(RESIDUAL)),
     "no scale of D": (Operation.E4M3_E4M3_KK, wrong(unscaled)),

@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
+from aot.core.operation import Operation
+from aot.core.problem import Problem
 from research.bench import groups, moe
 from research.bench.moe import Model
 from tests.unit.wheel_twin import wheel_twin
@@ -75,6 +77,8 @@ def _small(monkeypatch):
     monkeypatch.setattr(groups, "medians", once)
     monkeypatch.setattr(groups, "MODELS", (SMALL,))
     monkeypatch.setattr(groups, "BATCHES", (("scores", 3, 16, 24, 8, "kk"), ("values", 3, 16, 8, 24, "kn")))
+    few = SimpleNamespace(operations=[Operation.BF16_KN_BATCHED], problems=lambda x: [Problem(x, 7, 9, 5, 3)])
+    monkeypatch.setattr(groups, "load_shape_set", {"batches_heldout": few}.__getitem__)
     monkeypatch.setattr(groups, "WEIGHTS", ((32, 64),))
     monkeypatch.setattr(groups, "ROWS", (1, 1024))
     monkeypatch.setattr(
@@ -93,13 +97,16 @@ def measured(parts, wheel=WHEEL):
 
 @pytest.mark.usefixtures("_small")
 def test_every_part_but_layers_is_measured_and_right():
-    result = measured(["grouped", "fp8", "batched", "modes"])
-    assert {part: len(result[part]) for part in groups.PARTS[:-1]} == {"grouped": 4, "fp8": 2, "batched": 2, "modes": 2}
+    result = measured(["grouped", "fp8", "batched", "heldout", "modes"])
+    numbers = {"grouped": 4, "fp8": 2, "batched": 2, "heldout": 1, "modes": 2}
+    assert {part: len(result[part]) for part in groups.PARTS[:-1]} == numbers
     assert (groups.wrong(result), result["refused"]) == ([], {})
     text = groups.summary(result)
     assert "grouped: geometric mean 1.500 of 4, least 1.50" in text
     assert "fp8, blocks, from 1024 tokens on: geometric mean 1.500 of 1, least 1.50" in text
     assert "batched: geometric mean 1.500 of 2, least 1.50" in text
+    assert "heldout    3 m    7 n    9 k    5 kn" in text.replace("heldout batch", "heldout")
+    assert "heldout: geometric mean 1.500 of 1, least 1.50" in text
     assert "batch_invariant: price to m 512 in the geometric mean 1.500 of 1" in text
     assert max(map(len, text.splitlines())) <= 140
 

@@ -92,7 +92,7 @@ def record_path(tmp_path):
 
 
 def select(path, objective=None, kernels="", heldout=HELDOUT, target=H200):
-    return select_measured(path, target, objective or Objective(), kernels, heldout)
+    return select_measured([path], target, objective or Objective(), kernels, heldout)
 
 
 def rows_of(selection):

@@ -11,11 +11,12 @@ then sums its own, in the order of its choices: there is no atomic addition, so 
 run. Nothing waits for the host: a CUDA graph can capture all of it, and torch.compile can compile it.
 
 bfloat16 takes a wheel of bf16_kk_gathered_swiglu and bf16_kk_grouped, float8 one of e4m3_bf16_kk_gathered_swiglu and
-e4m3_bf16_kk_grouped. What a wheel lacks of these the layer says when it is made, and `lacking` lists it.
+e4m3_bf16_kk_grouped, NVFP4 one of nvfp4_bf16_kk_grouped_swiglu and nvfp4_bf16_kk_grouped, on a Blackwell chip, and
+gathers while it rounds. What a wheel lacks of these the layer says when it is made, and `lacking` lists it.
 
     python -m aot_gemm.examples.moe
 
-computes both on this machine's GPU, and compares them with torch's products, expert by expert.
+computes all on this machine's GPU, and compares them with torch's products, expert by expert.
 """
 
 from __future__ import annotations
@@ -29,16 +30,21 @@ import torch
 
 from .. import AotGemmError, UnsupportedError, plan
 from ..torch import grouped_linear
+from ..torch import quantize as quantize_blocks
 
 MAX_E4M3 = 448.0
 """Largest finite float8_e4m3fn."""
 OPERATIONS = {
     torch.bfloat16: ("bf16_kk_gathered_swiglu", "bf16_kk_grouped"),
     torch.float8_e4m3fn: ("e4m3_bf16_kk_gathered_swiglu", "e4m3_bf16_kk_grouped"),
+    torch.uint8: ("nvfp4_bf16_kk_grouped_swiglu", "nvfp4_bf16_kk_grouped"),
 }
-"""By the element type of the experts' weights, the operations of the first product and of the second."""
-LARGEST_ERROR = {torch.bfloat16: 0.01, torch.float8_e4m3fn: 0.08}
-"""Relative Frobenius error that `main` allows: rounding to bfloat16, and to 3 bits of mantissa in float8."""
+"""By the element type of the experts' weights, the operations of the first product and of the second. Of uint8 each
+byte holds two elements of NVFP4."""
+NAMES = {torch.bfloat16: "bfloat16", torch.float8_e4m3fn: "float8_e4m3fn", torch.uint8: "nvfp4"}
+LARGEST_ERROR = {torch.bfloat16: 0.01, torch.float8_e4m3fn: 0.08, torch.uint8: 0.3}
+"""Relative Frobenius error that `main` allows: rounding to bfloat16, to 3 bits of mantissa in float8, and to 1 bit in
+NVFP4, where each of the three products that a row goes through has some 13 %."""
 
 Quantize = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 """`quantize_rows`, or what stands for it: it compiled, or the package's `quantize` where the wheel has it."""
@@ -83,16 +89,21 @@ def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class Experts(NamedTuple):
-    """The weights of the experts; of float8 with a factor for each row."""
+    """The weights of the experts; of float8 with a factor for each row, of NVFP4 with those of blocks."""
 
     gate_up: torch.Tensor
-    """(experts, 2 intermediate, hidden): the gate's rows, then the linear ones."""
+    """(experts, 2 intermediate, hidden): the gate's rows, then the linear ones; of NVFP4 in turns, (..., hidden / 2)
+    bytes."""
     down: torch.Tensor
     """(experts, hidden, intermediate)."""
     gate_up_scale: torch.Tensor | None = None
-    """(experts, 2 intermediate), float32."""
+    """(experts, 2 intermediate), float32; of NVFP4 the experts' atoms of factors as one run."""
     down_scale: torch.Tensor | None = None
-    """(experts, hidden), float32."""
+    """(experts, hidden), float32; of NVFP4 atoms."""
+    gate_up_own: torch.Tensor | None = None
+    """(experts), float32: of NVFP4 each weight's own factor."""
+    down_own: torch.Tensor | None = None
+    """The same."""
 
     def quantized(self) -> Experts:
         """Round the weights to float8, expert by expert: in float32 all at once may not fit."""
@@ -103,25 +114,37 @@ class Experts(NamedTuple):
         gate_up, gate_up_scale, down, down_scale = rounded
         return Experts(gate_up, down, gate_up_scale, down_scale)
 
+    def in_nvfp4(self) -> Experts:
+        """Round the weights to NVFP4, expert by expert, the rows of gate and up in turns."""
+        in_turns = self.gate_up.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
+        found: list[torch.Tensor] = []
+        for weight in (in_turns, self.down):
+            parts = [quantize_blocks(x, "nvfp4") for x in weight]
+            found += [torch.stack([x for x, _ in parts])]
+            found += [torch.cat([x for _, (x, _) in parts]), torch.cat([x for _, (_, x) in parts])]
+        gate_up, gate_up_scale, gate_up_own, down, down_scale, down_own = found
+        return Experts(gate_up, down, gate_up_scale, down_scale, gate_up_own, down_own)
+
 
 def lacking(dtype: torch.dtype) -> list[str]:
     """List the operations that the wheel has no kernels for, of a layer whose weights are of an element type.
 
     Args:
-        dtype: torch.bfloat16 or torch.float8_e4m3fn.
+        dtype: torch.bfloat16, torch.float8_e4m3fn, or torch.uint8 of NVFP4.
 
     Raises:
         UnsupportedError: the layer has no such element type.
     """
     if dtype not in OPERATIONS:
         raise UnsupportedError(
-            f"the experts' weights are {dtype}; expected bfloat16, or float8_e4m3fn with factors; convert them, or "
-            "call Experts.quantized()"
+            f"the experts' weights are {dtype}; expected bfloat16, or float8_e4m3fn with factors, or uint8 of NVFP4; "
+            "convert them, or call Experts.quantized() or Experts.in_nvfp4()"
         )
-    found = []
+    found, is_narrow = [], dtype == torch.uint8
     for tag, is_first in zip(OPERATIONS[dtype], (True, False), strict=True):
+        grouping = "gathered" if is_first and not is_narrow else "grouped"
         try:
-            plan(1, 128, 128, dtype, groups=1, grouping="gathered" if is_first else "grouped", gated=is_first)
+            plan(1, 128, 128, NAMES[dtype], groups=1, grouping=grouping, gated=is_first)
         except UnsupportedError:
             found.append(tag)
     return found
@@ -136,7 +159,7 @@ def require(dtype: torch.dtype) -> None:
     missing = lacking(dtype)
     if missing:
         raise UnsupportedError(
-            f"this wheel lacks {' and '.join(missing)}, which a layer of {str(dtype).removeprefix('torch.')} takes; "
+            f"this wheel lacks {' and '.join(missing)}, which a layer of {NAMES[dtype]} takes; "
             f"build one with it: aot build --operations default,{','.join(OPERATIONS[dtype])}"
         )
 
@@ -158,12 +181,25 @@ def multiply(
     if experts.gate_up_scale is None:
         inner = grouped_linear(x, experts.gate_up, routes.offsets, index=routes.token_of, gate="silu", **modes)
         return grouped_linear(inner, experts.down, routes.offsets, **modes)
+    if experts.gate_up_own is not None:
+        return _multiply_narrow(x, routes, experts, **modes)
     named: dict[str, Any] = {"out_dtype": torch.bfloat16, **modes}
     tokens, scale = quantize(x)
     first = {"index": routes.token_of, "gate": "silu", "scale_x": scale, "scale_w": experts.gate_up_scale}
     inner = grouped_linear(tokens, experts.gate_up, routes.offsets, **first, **named)
     rows, scale = quantize(inner)
     return grouped_linear(rows, experts.down, routes.offsets, scale_x=scale, scale_w=experts.down_scale, **named)
+
+
+def _multiply_narrow(x: torch.Tensor, routes: Routes, experts: Experts, **modes: bool) -> torch.Tensor:
+    """Do the same in NVFP4: each token is rounded once, and its elements and factors go to the rows that it has."""
+    ends = routes.offsets
+    rows, scale = quantize_blocks(x, "nvfp4", offsets=ends, index=routes.token_of)
+    first = {"gate": "silu", "interleaved": True, "scale_w": (experts.gate_up_scale, experts.gate_up_own)}
+    inner = grouped_linear(rows, experts.gate_up, ends, scale_x=scale, **first, **modes)
+    rows, scale = quantize_blocks(inner, "nvfp4", offsets=ends)
+    second = {"scale_w": (experts.down_scale, experts.down_own)}
+    return grouped_linear(rows, experts.down, ends, scale_x=scale, **second, **modes)
 
 
 def combine(rows: torch.Tensor, routes: Routes) -> torch.Tensor:
@@ -187,7 +223,7 @@ class MixtureOfExperts(torch.nn.Module):
 
         Args:
             router: (experts, hidden), of the type of x.
-            experts: the weights, of bfloat16 or of float8.
+            experts: the weights, of bfloat16, float8 or NVFP4.
             top: experts of a token.
             quantize: as `multiply` has it.
             modes: the same.
@@ -205,7 +241,7 @@ class MixtureOfExperts(torch.nn.Module):
         """Compute the layer of x (..., hidden); gives as much."""
         tokens = x.reshape(-1, x.shape[-1])
         routes = route(torch.nn.functional.linear(tokens, self.router), self.top)
-        experts = Experts(self.gate_up, self.down, self.gate_up_scale, self.down_scale)
+        experts = Experts(*(getattr(self, name) for name in Experts._fields))
         rows = multiply(tokens, routes, experts, self.quantize, **self.modes)
         return combine(rows, routes).view(x.shape)
 
@@ -245,9 +281,11 @@ def _compared(values: argparse.Namespace, device: str) -> dict[torch.dtype, floa
     plain = Experts(draw(values.experts, 2 * intermediate, hidden), draw(values.experts, hidden, intermediate))
     expected = by_experts(x, torch.nn.functional.linear(x, router), plain, values.top)
     errors = {}
+    made = {torch.bfloat16: lambda: plain, torch.float8_e4m3fn: plain.quantized, torch.uint8: plain.in_nvfp4}
     for dtype in OPERATIONS:
         try:
-            layer = MixtureOfExperts(router, plain if dtype == torch.bfloat16 else plain.quantized(), values.top)
+            require(dtype)
+            layer = MixtureOfExperts(router, made[dtype](), values.top)
         except UnsupportedError as error:
             print(error)
             continue
@@ -272,7 +310,7 @@ def main(given: list[str] | None = None, device: str = "cuda") -> int:
         return 1
     for dtype, error in errors.items():
         verdict = "right" if error <= LARGEST_ERROR[dtype] else "WRONG"
-        print(f"{str(dtype).removeprefix('torch.')}: relative error {error:.4f}: {verdict}")
+        print(f"{NAMES[dtype]}: relative error {error:.4f}: {verdict}")
     return 0 if errors and all(error <= LARGEST_ERROR[dtype] for dtype, error in errors.items()) else 1
 
 

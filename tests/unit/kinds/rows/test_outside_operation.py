@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from aot.cli.main import main
+from aot.core.errors import StoreError
 from aot.core.target import load_target
 from aot.kinds.registry import all_operations
 from aot.kinds.rows.candidate import RowKernelKey, RowLimits
@@ -29,10 +30,11 @@ from aot.measure.tuning_set import TuningSet
 from aot.measure.worker import Worker
 from aot.package.wheel_check import read_wheel_manifest
 from aot.select import pipeline
+from aot.select.times.record import read_record
 from aot.space.enumeration import legal
 from aot.tune.bundle import make_bundle
 from tests.compiling import STORE
-from tests.example_family import example_family
+from tests.example_family import example_family, forget_families
 from tests.runtime import host
 from tests.runtime.exchange import Framework
 from tests.runtime.rows import Rows
@@ -133,6 +135,16 @@ def test_a_bundle_carries_it_to_the_device(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.stderr == ""
     assert done.stdout.split(" ", 1) == [OWN, f"[[0.0, 63.0]] {folder}/aot/outside/relu2_mul/__init__.py\n"]
+
+
+def test_where_it_is_not_installed_what_has_its_times_says_so(record):
+    assert {x.problem.operation for x in read_record(record).measurements} == {OWN}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.path", [x for x in sys.path if not x.endswith(".example")])
+        forget_families()
+        with pytest.raises(StoreError, match=f"got '{OWN}'; that of another package is known where it is installed"):
+            read_record(record)
+    forget_families()
 
 
 def test_the_table_takes_the_fastest_and_a_wheel_has_it_with_its_licence(record, workplace, tmp_path, monkeypatch):

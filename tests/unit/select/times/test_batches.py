@@ -14,9 +14,10 @@ from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.target import load_target
 from aot.select import pipeline
+from aot.select.portfolio.objective import KnownTimes, Objective
 from aot.select.score.explain import explained
 from aot.select.selection import read_selection
-from aot.select.table.unaligned import UnalignedTimes
+from aot.select.table.unaligned import UnalignedTimes, sections
 from aot.select.times.batches import BATCHES, OfBatches, batched_loads, batched_problems
 from aot.space.cost_operands import sizes_of
 
@@ -77,6 +78,22 @@ def test_kernels_that_were_timed_in_one_product_are_chosen_among():
     assert (found.own, found.provenance) == ({}, "predicted")
     assert known.of_batches(BATCHED, 8, H200) is None
     assert known.of_batches(ONE, 2, H200) is None
+
+
+def test_kernels_that_were_timed_in_batches_are_chosen_by_those_times():
+    sizes = [(m, n, 75, groups) for m in (49, 197, 577) for n in (64, 96) for groups in (6, 12, 96)]
+    rows = {Problem(BATCHED, *x): {TILES[0]: 1.0 + x[0], TILES[1]: 900.0 - x[0]} for x in sizes}
+    single = {Problem(ONE, m, 64, 75): dict.fromkeys(TILES[:1], 1.0 + m) for m in (1, 16, 17, 64, 100, 300)}
+    known = UnalignedTimes.of({ONE: single, BATCHED: rows}, [BATCHED], H200)
+    assert known.loads_of(BATCHED) == (2, 8, 16)
+    assert known.model(BATCHED, 2) is not known.model(ONE, 2)
+    kernels = []
+    found = list(sections(BATCHED, known, KnownTimes({}), kernels, 0, H200, Objective()))
+    assert [(x.loads, x.num_groups) for x in found] == [(2, x) for x in BATCHES]
+    assert {x.candidate for x in kernels} == {TILES[0]}  # the other loads by TMA alone
+    ladders = {x.num_groups: [(y.n, y.k) for y in x.ladders] for x in found}
+    assert ladders[12] == [(64, 75), (96, 75)]
+    assert ladders[48] == []
 
 
 def test_a_section_is_that_of_the_next_number_of_products():

@@ -132,6 +132,8 @@ CATALOGUE = (
     Row("fp16xint4g32_fp16", "fp16xint4g32_fp16_kk", "float16", "int4g32", "float16", "none", "float32", "none", "dense", 1, 0),
     Row("fp16xint4g32z_fp16", "fp16xint4g32z_fp16_kk", "float16", "int4g32z", "float16", "none", "float32", "none", "dense", 1, 0),
     Row("fp16xe4m3_fp16", "fp16xe4m3_fp16_kk", "float16", "e4m3", "float16", "vector", "float32", "none", "dense", 1, 0),
+    Row("bf16xnvfp4rows_bf16", "bf16xnvfp4rows_bf16_kk", "bfloat16", "nvfp4rows", "bfloat16", "vector", "float32", "none", "dense", 1, 0),
+    Row("fp16xnvfp4rows_fp16", "fp16xnvfp4rows_fp16_kk", "float16", "nvfp4rows", "float16", "vector", "float32", "none", "dense", 1, 0),
 )
 IN_ATOMS = frozenset(x.call for x in CATALOGUE if x.scale == "atoms")
 """The operations whose factors lie in atoms."""

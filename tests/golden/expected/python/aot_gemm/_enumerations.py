@@ -42,6 +42,7 @@ WEIGHT_FORMATS = (
     "mxfp4",
     "int8",
     "e4m3",
+    "nvfp4rows",
 )
 """Formats of packed weights."""
 EPILOGUES = (

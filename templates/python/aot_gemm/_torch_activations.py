@@ -1,0 +1,173 @@
+"""x beside a packed weight: as it is, of 16 bits, or rounded to the weight's format, and which of the two is faster.
+
+The one reads the weight's codes into operands of 16 bits, best for few rows; the other multiplies narrow elements by
+the tensor cores, best for many, and its result has the errors of a rounded x too. So it has to be asked for.
+"""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
+
+import torch
+
+from . import _operations, errors
+from ._constant import ConstantWeight
+from ._request import find, request_of
+from ._row_table import RowPlan, plan_rows
+from ._table import plan
+from ._torch_blocks import quantize
+from ._torch_modules import ROWS
+from ._torch_packed import rows_and_atoms
+from ._torch_promises import promised
+from ._weight_format import format_named
+
+WIDE, NARROW, AUTO = "16-bit", "nvfp4", "auto"
+ACTIVATION_FORMATS = (WIDE, NARROW, AUTO)
+_REMEMBERED = 1 << 14
+"""Problems whose answer is kept."""
+
+
+class Narrow(NamedTuple):
+    """A product whose x is rounded, by its sizes and types."""
+
+    m: int
+    n: int
+    k: int
+    dtype: str
+    """Of x and of the result."""
+    weight_format: str
+    bias: bool
+    deterministic: bool
+    batch_invariant: bool
+
+
+def check_format(asked: Any, weight_format: str) -> None:
+    """Refuse what no activations are, and formats of activations that a weight's bytes do not lie for.
+
+    Raises:
+        UnsupportedError: there is no such format.
+        FormatError: the bytes are not in rows.
+    """
+    if asked not in ACTIVATION_FORMATS:
+        known = ", ".join(map(repr, ACTIVATION_FORMATS))
+        raise errors.UnsupportedError(f"linear: activation_format is {errors.show(asked)}; expected one of {known}")
+    if asked != WIDE and not format_named(weight_format).in_rows:
+        raise errors.FormatError(
+            f"linear: activation_format is {asked!r}, and the weight is packed as {weight_format}, which kernels with "
+            'x of 16 bits alone read; expected nvfp4rows; pack it anew by packed.repack("nvfp4rows"), or quantize the '
+            f'model by quantize(model, "nvfp4", activation_format={asked!r})'
+        )
+
+
+def why_not_narrow(n: int, k: int, dtype: torch.dtype, *, bias: bool) -> str | None:
+    """Say why this wheel has no tuned products of a weight (n, k) with x that is rounded; None where it has."""
+    name = str(dtype).removeprefix("torch.")
+    try:
+        tiers = [plan(m, n, k, NARROW, bias=bias, out_dtype=name).tier for m in ROWS]
+    except (errors.UnsupportedError, errors.DtypeError, errors.ShapeError) as error:
+        return str(error)
+    return None if "fallback" not in tiers else f"n {n} and k {k} get the fallback; expected k a multiple of 32, n of 8"
+
+
+def is_narrow(asked: str, x: Any, bias: Any, options: dict[str, Any]) -> bool:
+    """Say whether x is rounded: where that was asked for, or where the tables say that it is faster and it may be."""
+    if asked != AUTO:
+        return asked == NARROW
+    k = x.shape[-1]
+    problem = Narrow(
+        m=x.numel() // k if k else 0,
+        n=options["columns"],
+        k=k,
+        dtype=str(x.dtype).removeprefix("torch."),
+        weight_format=options["weight_format"],
+        bias=bias is not None,
+        deterministic=bool(options.get("deterministic")),
+        batch_invariant=bool(options.get("batch_invariant")),
+    )
+    return narrow_is_faster(problem, x.device.index if x.is_cuda else None)
+
+
+def _rounding_us(asked: RowPlan) -> float:
+    """Return what rounding x takes, about, where the table has no time for so many rows and columns.
+
+    It has one at the edge of their bucket: x is taken to get the same part of its roofline, and no less time than at
+    the edge of the bucket of one row, where most of it is the launch.
+    """
+    least = asked.roofline_us or 0.0
+    if asked.time_us is not None or asked.bucket is None:
+        return asked.time_us or least
+
+    def edge_of(plan: RowPlan) -> RowPlan:
+        sizes = plan.bucket or (plan.rows, plan.cols)
+        return plan_rows(plan.function, *sizes, plan.dtype, out_dtype=NARROW, target=plan.target)
+
+    edge = edge_of(asked)
+    first = edge_of(plan_rows(asked.function, 1, asked.cols, asked.dtype, out_dtype=NARROW, target=asked.target))
+    if edge.time_us is None or first.time_us is None:
+        return least
+    return max(first.time_us, least * edge.time_us / (edge.roofline_us or edge.time_us))
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def narrow_is_faster(problem: Narrow, device: int | None = None, target: str | None = None) -> bool:
+    """Say whether rounding x and multiplying narrow elements takes less time than x of 16 bits, by the wheel's tables.
+
+    The times are those of the tables, measured or predicted, where both products have one for the problem, and where
+    one has none the least that they can take by the rates of the table's target. What x's own factor takes to be found
+    is not counted. Where the wheel has no kernel that rounds x, or none for the narrow product, x is not rounded.
+
+    Args:
+        problem: the product.
+        device: of x, whose table `plan` asks.
+        target: as `plan` has it.
+    """
+    del device  # by which answers are kept apart
+    m, n, k, dtype, weight_format, bias, *_ = problem
+    modes = {"deterministic": problem.deterministic, "batch_invariant": problem.batch_invariant, "target": target}
+    try:
+        rounding = plan_rows("quantize", m, k, dtype, out_dtype=NARROW, target=target)
+        before = _rounding_us(rounding)
+        narrow = plan(m, n, k, NARROW, bias=bias, out_dtype=dtype, **modes)
+        wide = plan(m, n, k, dtype, weight_dtype=weight_format, bias=bias, **modes)
+    except (errors.UnsupportedError, errors.DtypeError, errors.ShapeError):
+        return False
+    if "fallback" in (narrow.tier, rounding.tier) or 0 in (m, n, k):
+        return False
+    if narrow.time_us is not None and wide.time_us is not None:
+        return before + narrow.time_us < wide.time_us
+    return before + (narrow.roofline_us or 0.0) < (wide.roofline_us or 0.0)
+
+
+@cache
+def _refuse_absent(dtype: torch.dtype, *, bias: bool) -> None:
+    """Refuse a narrow product that the wheel has no kernels for (UnsupportedError), before x is rounded."""
+    find(request_of(NARROW, bias=bias, out_dtype=str(dtype).removeprefix("torch.")))
+
+
+def narrow_linear(operands: tuple[Any, ...], out: Any, options: dict[str, Any]) -> Any:
+    """Compute x @ weight^T + bias with x rounded to NVFP4.
+
+    Args:
+        operands: x (..., k); the weight's bytes, in rows; a bias (n,) or None; the weight's own factor; and x's, a
+            float32 tensor of one element, or None, where it is found of x.
+        out: (..., n), or None.
+        options: as `packed_linear` has them.
+
+    Raises:
+        UnsupportedError: the wheel has no kernels for it.
+    """
+    x, data, bias, scale, own = operands
+    held = data if isinstance(data, ConstantWeight) else promised(data)
+    is_promised = isinstance(held, ConstantWeight) and held.is_kept
+    tensor = held.tensor if isinstance(held, ConstantWeight) else held
+    form = format_named(options["weight_format"])
+    elements, atoms = rows_and_atoms(form, tensor, (options["columns"], x.shape[-1]))
+    weight = ConstantWeight(elements, elements.data_ptr()) if is_promised else elements
+    dtype = options.get("out_dtype") or x.dtype
+    _refuse_absent(dtype, bias=bias is not None)
+    rows, scale_x = quantize(x, NARROW, scale=own)
+    modes = {name: options[name] for name in ("deterministic", "batch_invariant") if options.get(name)}
+    return _operations.linear(
+        rows, weight, bias, scale_x=scale_x, scale_w=(atoms, scale), out=out, out_dtype=dtype, **modes
+    )
