@@ -9,8 +9,12 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from aot.core import candidate
 from aot.core.constraints import Form
+from aot.core.kernel import Kernel
 from aot.core.knobs import GemmKnobs
 from aot.kinds.rows.candidate import RowCandidate, RowKnobs
+from aot.kinds.rows.dispatch import RowSection
+from aot.kinds.rows.kernel import RowKernel
+from aot.package.packed_table import PackedSection
 
 HOSTILE = {
     "quote": 'a"b',
@@ -61,8 +65,15 @@ def written_kind(kind: Any) -> Any:
     return written_kind(constraint.kind) if isinstance(constraint, Form) and constraint.kind is not Any else base
 
 
+IN_ONE_LIST = {Kernel: ("limits", RowKernel), PackedSection: ("columns", RowSection)}
+"""What a manifest's file has in the list of another type, and the key that tells it."""
+
+
 def alternative(kind: Any, value: Any) -> Any:
     """Return the one of several types that a value is written as: the dataclass that has its keys."""
+    key, other = IN_ONE_LIST.get(kind, ("", None)) if is_dataclass(kind) else ("", None)
+    if key and isinstance(value, dict) and key in value:
+        return other
     able = [x for x in get_args(kind) if x is not type(None)] if get_origin(kind) in (Union, UnionType) else []
     able = [x for x in map(written_kind, able) if not is_dataclass(x) or {*value} <= {y.name for y in fields(x)}]
     return able[0] if able else kind

@@ -120,7 +120,8 @@ def posts_of(offer: Offer, say: Callable[[str], None]) -> list[Post]:
         found.append(post)
     if offer.jobs:
         seat = CompilerSeat(offer.folder.absolute())
-        found.append(Post(f"{host}-compilers", of_compiler(), offer.jobs, seat))
+        # A host may have several processes that compile, and a scheduler takes a name once.
+        found.append(Post(f"{host}-compilers-{os.getpid()}", of_compiler(), offer.jobs, seat))
     if not found:
         raise FleetError("this host offers nothing: no device answers, and --jobs is 0; see `aot worker --help`")
     return found

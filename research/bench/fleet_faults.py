@@ -40,6 +40,8 @@ from research.bench.fleet import WORDS, Times, agreement, times_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from aot.fleet.fleet import Fleet
+
 JOIN_S = 60.0
 """How long the workers have to join."""
 PROBLEM = 1
@@ -67,13 +69,13 @@ class Done:
 
 
 @contextmanager
-def workers(address: str, gpus: Sequence[str], folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Run a worker for each GPU, each in a process of its own, for the duration of a `with` block."""
+def workers(address: str, offers: Sequence[Sequence[str]]) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Run workers by the options of each, in processes of their own, for the duration of a `with` block."""
     with ExitStack() as stack:
         found = []
-        for gpu in gpus:
-            words = ["worker", address, "--jobs", "0", "--gpu", gpu, "--folder", str(folder / f"worker-{gpu}")]
-            process = subprocess.Popen([sys.executable, "-m", "aot", *words], stderr=subprocess.DEVNULL)
+        for options in offers:
+            words = [sys.executable, "-m", "aot", "worker", address, *options]
+            process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
             stack.callback(process.wait)
             stack.callback(process.kill)  # which ends a stopped process, too
             found.append(process)
@@ -90,9 +92,19 @@ def lose(processes: Sequence[subprocess.Popen[bytes]], losses: Sequence[Loss], b
         print(f"  worker {loss.worker} gets {signal.Signals(loss.signal).name} after {time.monotonic() - start:.1f} s")
 
 
+def wait_for(fleet: Fleet, processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Wait until each process's worker has joined."""
+    end = time.monotonic() + JOIN_S
+    while len(fleet.devices.client.scheduler_info()["workers"]) < len(processes):
+        if time.monotonic() > end or any(x.poll() is not None for x in processes):
+            raise SystemExit("not all workers joined; `aot worker` says why")
+        time.sleep(0.1)
+
+
 def measure(bundle: Path, gpus: Sequence[str], folder: Path, losses: Sequence[Loss] = ()) -> tuple[Done, Path]:
     """Measure a bundle by workers of which some are lost; return how it went, and the store."""
     results, said, begins = folder / "results.sqlite", [], threading.Event()
+    offers = [["--jobs", "0", "--gpu", gpu, "--folder", str(folder / f"worker-{gpu}")] for gpu in gpus]
     folder.mkdir(parents=True, exist_ok=True)
 
     def say(text: str) -> None:
@@ -101,14 +113,10 @@ def measure(bundle: Path, gpus: Sequence[str], folder: Path, losses: Sequence[Lo
 
     with (
         own_scheduler(security_of(None)) as address,
-        workers(address, gpus, folder) as processes,
+        workers(address, offers) as processes,
         open_fleet(address, None, Offer(), say) as fleet,
     ):
-        end = time.monotonic() + JOIN_S
-        while len(fleet.devices.client.scheduler_info()["workers"]) < len(gpus):
-            if time.monotonic() > end or any(x.poll() is not None for x in processes):
-                raise SystemExit("not all workers joined; `aot worker` says why")
-            time.sleep(0.1)
+        wait_for(fleet, processes)
         threading.Thread(target=lose, args=(processes, losses, begins), daemon=True).start()
         begins.set()
         start = time.monotonic()

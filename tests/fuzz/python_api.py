@@ -81,7 +81,8 @@ class Garbage:
         self.extents = (ctypes.c_int64 * MAX_DIMS)(*shape)
         self.steps = (ctypes.c_int64 * MAX_DIMS)(*(strides or ()))
         step = 2 if bits < 32 or self._is_odd(0.1) else 4
-        address = BASE * rng.randint(1, 6) + step * rng.randint(0, 4)
+        # Factors in atoms, of which a call may have two, have to be aligned to 16 bytes or more.
+        address = BASE * rng.randint(1, 6) + step * rng.choice((0, 0, 0, 1, 2, 3, 4))
         address = rng.choice((0, 1, 2**64 - 2)) if self._is_odd(0.05) else address
         self.view = DLTensor(
             address,
@@ -338,7 +339,9 @@ def grouped_call(package, rng, kinds):
     if is_gathered:
         named["index"] = kind(rng, (m,), INT32) if rng.random() < 0.97 else rng.choice(ODD_OBJECTS)
     if operation.gate is not None:
-        named |= {"gate": "silu" if "swiglu" in operation.tag else "gelu_tanh", "interleaved": rng.random() < 0.5}
+        in_turns = 0.9 if operation.types.factors is FactorLayout.ATOMS else 0.5  # else factors do not fit
+        gate = "silu" if "swiglu" in operation.tag else "gelu_tanh"
+        named |= {"gate": gate, "interleaved": rng.random() < in_turns}
     if operation.has_bias and rng.random() < 0.5:
         operands.append(kind(rng, (groups, rows), d))
     return package.grouped_linear, operands, named

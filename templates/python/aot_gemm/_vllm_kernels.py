@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, ClassVar
 
 import torch
@@ -11,14 +10,12 @@ from vllm.model_executor.kernels.linear.mixed_precision.MPLinearKernel import MP
 from vllm.model_executor.parameter import permute_param_layout_
 from vllm.scalar_type import scalar_types
 
-from . import _operations
+from ._served import MIN_CAPABILITY, preload
 from ._torch_formats import FORMATS, format_of
 from ._torch_modules import DTYPES
 from ._torch_packed import pack
 from ._torch_quantized import QuantizedLinear
 
-MIN_CAPABILITY = 80
-"""Ten times the compute capability that vLLM asks for at least. An assumption: no wheel is for older devices."""
 NIBBLES = 8
 """Weights that a word of 32 bits holds in a checkpoint, the first in its lowest bits."""
 
@@ -87,17 +84,6 @@ class AotGemmInt4LinearKernel(MPLinearKernel):
     def _parameter(self, layer: Any, name: Any, **packed: int) -> Any:
         """Return a parameter's values, the outputs first."""
         return permute_param_layout_(getattr(layer, name), input_dim=1, output_dim=0, **packed).data
-
-
-def preload(weight: Any) -> None:
-    """Load all kernels onto a weight's GPU, the first time: vLLM captures graphs when it has loaded a model."""
-    if weight.is_cuda:
-        _preload(weight.device.index)
-
-
-@cache
-def _preload(device: int) -> None:
-    _operations.preload(device)
 
 
 def _nibbles(words: Any) -> Any:

@@ -29,10 +29,10 @@ from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, 
 from vllm.platforms import PlatformEnum
 
 from . import errors
-from ._torch_formats import FORMATS, format_of
-from ._torch_modules import DTYPES, multiply, why_left
-from ._torch_patch import quantize_model
-from ._vllm_kernels import MIN_CAPABILITY, AotGemmInt4LinearKernel, preload
+from ._served import MIN_CAPABILITY, AsRounded, AsStored
+from ._torch_formats import FORMATS
+from ._torch_modules import DTYPES
+from ._vllm_kernels import AotGemmInt4LinearKernel
 
 NAME = __name__.partition(".")[0]
 """Of the method for weights as stored, and how those of the formats begin."""
@@ -102,55 +102,28 @@ class AotGemmConfig(QuantizationConfig):
         return Head(prefix) if isinstance(layer, ParallelLMHead) and self.format is None else None
 
 
-def _plain_linear(layer: Any) -> nn.Linear:
-    """Return an nn.Linear of a layer's weight and bias, in the same memory."""
-    (n, k), bias = layer.weight.shape, getattr(layer, "bias", None)
-    made = nn.Linear(k, n, bias=bias is not None, device="meta")
-    made.weight = nn.Parameter(layer.weight.data, requires_grad=False)
-    if bias is not None:
-        made.bias = nn.Parameter(bias.data, requires_grad=False)
-    return made
+class _OfVllm:
+    """What the methods ask of vLLM."""
+
+    server = "vLLM"
+    logger = _logger
+
+    def why_servers(self) -> str | None:
+        """Say why no layer is this package's; None where they may be."""
+        if envs.VLLM_BATCH_INVARIANT:
+            return "VLLM_BATCH_INVARIANT is set, for which vLLM has kernels of its own"
+        return None
 
 
-class _AsStored:
-    """The products of a weight as it is stored, beside vLLM's own method of the layer."""
-
-    def __init__(self, prefix: str) -> None:
-        """Take the name of the layer.
-
-        Args:
-            prefix: its name in the model.
-        """
-        super().__init__()
-        self.prefix = prefix
-        self.is_served = False
-
-    def process_weights_after_loading(self, layer: Any) -> None:
-        """Ask the table whether it has kernels for the weight."""
-        super().process_weights_after_loading(layer)  # type: ignore[misc]
-        reason = _why_vllms() or why_left(_plain_linear(layer))
-        self.is_served = reason is None
-        if reason is not None:
-            _logger.info("%s stays vLLM's: %s", self.prefix, reason)
-        else:
-            preload(layer.weight)
-
-    def apply(self, layer: Any, x: Any, bias: Any = None) -> Any:
-        """Compute x @ weight^T + bias of an input (..., k)."""
-        if self.is_served:
-            return multiply(x, layer.weight.data, bias)
-        return super().apply(layer, x, bias)  # type: ignore[misc]
-
-
-class Stored(_AsStored, UnquantizedLinearMethod):
+class Stored(_OfVllm, AsStored, UnquantizedLinearMethod):
     """A linear layer whose weight is as it is stored."""
 
 
-class Head(_AsStored, UnquantizedEmbeddingMethod):
+class Head(_OfVllm, AsStored, UnquantizedEmbeddingMethod):
     """The head of a language model, whose weight an embedding may share."""
 
 
-class Rounded(UnquantizedLinearMethod):
+class Rounded(_OfVllm, AsRounded, UnquantizedLinearMethod):
     """A linear layer whose weight is rounded to a narrow format when it has been loaded; the wide one is freed."""
 
     supports_pre_processed_weights = False
@@ -165,38 +138,9 @@ class Rounded(UnquantizedLinearMethod):
         Raises:
             UnsupportedError: there is no such format, or vLLM is to give results that do not depend on the batch.
         """
-        super().__init__()
-        self.prefix, self.format = prefix, format_of(name).name
-        reason = _why_vllms()
+        super().__init__(prefix, name)
+        reason = self.why_servers()
         if reason is not None:
             raise errors.UnsupportedError(
                 f"--quantization {NAME}_{name}: {reason}; unset that, or serve the weights as stored"
             )
-
-    def process_weights_after_loading(self, layer: Any) -> None:
-        """Round the weight, where the table has kernels for it."""
-        super().process_weights_after_loading(layer)
-        inner = _plain_linear(layer)
-        report = quantize_model(inner, self.format)
-        if report.left:
-            _logger.warning("%s stays vLLM's, in 16 bits: %s", self.prefix, *report.left.values())
-            return
-        preload(inner.qweight)
-        inner.bias = None  # vLLM gives the bias with each call, where it adds one
-        del layer.weight
-        # What reads it, as attention that absorbs a projection, reads what the elements and factors stand for.
-        layer.rounded, layer.weight = inner, inner.weight
-
-    def apply(self, layer: Any, x: Any, bias: Any = None) -> Any:
-        """Compute x @ weight^T + bias of an input (..., k)."""
-        inner = getattr(layer, "rounded", None)
-        if inner is None:
-            return super().apply(layer, x, bias)
-        return inner.multiply(x, bias)
-
-
-def _why_vllms() -> str | None:
-    """Say why no layer is this package's; None where they may be."""
-    if envs.VLLM_BATCH_INVARIANT:
-        return "VLLM_BATCH_INVARIANT is set, for which vLLM has kernels of its own"
-    return None

@@ -118,7 +118,7 @@ def test_without_a_committed_selection_the_cost_model_selects(road):
     result = aot(*WORDS[:-1], "thor")
     assert result.exit_code == 0, result.output
     (request,) = road.requests
-    assert (request.record, request.incumbent, request.heldout) == (None, None, "atlas_heldout")
+    assert (request.records, request.incumbent, request.heldout) == ((), None, "atlas_heldout")
     assert "[2/4] select kernels by the cost model\n" in result.stderr
 
 
@@ -168,11 +168,11 @@ def test_times_are_measured_first_where_that_is_asked_and_once(road):
     assert result.exit_code == 0, result.output
     tried = ["look at ssh://x", "inspect", "bundle", "measure --budget-seconds 60"]
     assert road.done == [*tried, *tried, "import", "select", "build", "check"]
-    assert (road.requests[0].record.name, road.requests[0].heldout) == ("record.jsonl.gz", "")
+    assert (road.requests[0].records[0].name, road.requests[0].heldout) == ("record.jsonl.gz", "")
     assert "[2/5] measure on ssh://x\n" in result.stderr
     again = aot(*words)
     assert road.done[-2:] == ["build", "check"]
-    assert f"measured before: {road.requests[0].record}; to measure again, remove it\n" in again.stderr
+    assert f"measured before: {road.requests[0].records[0]}; to measure again, remove it\n" in again.stderr
 
 
 def test_the_slow_kernel_is_warned_of(road):

@@ -33,7 +33,7 @@ def shipped(tmp_path, monkeypatch):
     write_selection(path, WHOLE)
 
     def select(request):
-        asked.append((request.operations, request.record))
+        asked.append((request.operations, *request.records))
         return WHOLE
 
     monkeypatch.setattr(module.pipeline, "committed_selection", lambda target: path if target == H200 else None)

@@ -52,10 +52,9 @@ def test_times_agree_by_the_median_of_their_ratios_and_by_what_most_are_within()
     assert spread == pytest.approx(2.0)
 
 
-def test_a_stopped_worker_is_ended_too(monkeypatch, tmp_path):
-    monkeypatch.setattr(fleet_faults.sys, "executable", "/bin/true")
+def test_a_stopped_worker_is_ended_too(monkeypatch):
     monkeypatch.setattr(fleet_faults.subprocess, "Popen", lambda words, **how: real(["sleep", "60"], **how))
-    with fleet_faults.workers("tcp://nobody", ("0", "1"), tmp_path) as processes:
+    with fleet_faults.workers("tcp://nobody", (["--gpu", "0"], ["--gpu", "1"])) as processes:
         begins = fleet_faults.threading.Event()
         begins.set()
         fleet_faults.lose(processes, fleet_faults.losses_of(1, 1, 0.0), begins)

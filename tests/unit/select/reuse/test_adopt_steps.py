@@ -60,6 +60,7 @@ def test_a_target_of_other_cores_is_refused(other):
         by_records((GATE,), load_target("thor"), (), "", Objective(like=other))
 
 
+@pytest.mark.slow
 def test_the_command_takes_rows_as_another_target_has_them(other, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_selection(tmp_path / "h200.json", replace(other))
