@@ -44,7 +44,9 @@ def test_what_is_no_operand_is_refused(kit, kind, place):
     arguments = {"x": half(64, 64), "weight": half(64, 64), "out": poisoned(64, 64, dtype=torch.float16)}
     before = {name: tensor.clone() for name, tensor in arguments.items()}
     operands = arguments | {place: build(kit, Operand(kind, "float16", SQUARE))}
-    with pytest.raises(getattr(aot_gemm, CLASSES.get(kind, "AotGemmError"))):
+    # A weight alone may be of int8: what it lacks, kernels or factors, is told by errors of other classes.
+    refusal = "AotGemmError" if (kind, place) == ("int8", "weight") else CLASSES.get(kind, "AotGemmError")
+    with pytest.raises(getattr(aot_gemm, refusal)):
         aot_gemm.linear(operands["x"], operands["weight"], out=operands["out"])
     torch.cuda.synchronize()
     for name, tensor in arguments.items():

@@ -59,7 +59,7 @@ def test_all_kernels_of_groups_but_the_fallback_have_one_order(operation, target
     """So a table of groups keeps a row's bits whatever it chooses: no split of k is legal in any of them."""
     device = load_target(target)
     found = legal(operation, device) if has_tuned_kernels(operation, device) else []
-    assert fallback(operation, device) not in found
+    assert not found or fallback(operation, device) not in found
     orders = {family_of(x).sum_order(x) for x in found}
     assert orders == ({"wgmma" if target == "h200" else "tcgen05"} if found else set())
     assert not any(family_of(x).workspace(x).waits for x in found)
