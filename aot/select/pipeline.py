@@ -16,13 +16,12 @@ from aot.compile.compiler import ArtifactStore
 from aot.compile.workplace import ARTIFACTS
 from aot.core.alignment import misalignment
 from aot.core.candidate import Accepted, KernelKey
-from aot.core.errors import SelectionError, StoreError
+from aot.core.errors import SelectionError
 from aot.core.measurement import (
     PROVENANCE_MEASURED,
     PROVENANCE_PREDICTED,
     OperationTimes,
     ProductRecord,
-    Record,
     reference_times,
 )
 from aot.core.problem import Problem
@@ -43,7 +42,7 @@ from aot.select.times.inputs import Timed
 from aot.select.times.known import measured_times, predicted_times, split, spreads
 from aot.select.times.model import TimeModel
 from aot.select.times.orders import OrderedTimes
-from aot.select.times.record import merge, read_products, read_record, recorded_kernels
+from aot.select.times.record import of_target, products_of, read_products, read_record, recorded_kernels
 from aot.space import cost
 from aot.space.cost import DEFAULTS, Constants
 from aot.space.enumeration import Patterns, has_tuned_kernels
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
     from aot.core.candidate import Candidate
     from aot.core.operation import Operation
     from aot.core.shape_set import ShapeSet
-    from aot.core.work import AnyOperation, K, P
+    from aot.core.work import AnyOperation
 
 
 def default_record(target: Target, records: Path) -> Path | None:
@@ -202,24 +201,11 @@ def _parted(objective: Objective, times: OperationTimes, target: Target) -> tupl
     return replace(objective, by_fallback=by_fallback), unknown
 
 
-def _of_target(record: Record[P, K], path: Path, target: Target) -> Record[P, K]:
-    """Refuse a record of another target (StoreError)."""
-    if record.target != target.name:
-        raise StoreError(f"{path} is a record of {record.target}, not of {target.name}; give --target {record.target}")
-    return record
-
-
 def _legal_part(record: ProductRecord, patterns: Patterns, target: Target) -> ProductRecord:
     """Keep what a record says of kernels that the patterns and the space keep."""
     legal = {key: _is_legal(key, target) for key in {item.kernel for item in record.measurements}}
     kept = [x for x in record.measurements if patterns.keep(x.kernel.candidate.name) and legal[x.kernel]]
     return replace(record, measurements=tuple(kept))
-
-
-def _products_of(paths: Sequence[Path], target: Target) -> ProductRecord:
-    """Read records of a target as one; of what several have timed, the last counts (StoreError)."""
-    found = [_of_target(read_products(path), path, target) for path in paths]
-    return found[0] if len(found) == 1 else merge(found)
 
 
 def select_measured(
@@ -238,7 +224,7 @@ def select_measured(
         StoreError: the record cannot be read, or is another target's.
         SelectionError: nothing can be selected, or nothing taken from that target.
     """
-    record = _products_of(paths, target)
+    record = products_of(paths, target)
     patterns = Patterns.parse(kernels)
     kept = _legal_part(record, patterns, target)
     unseen = frozenset(heldout.sizes if heldout else ())
@@ -342,7 +328,7 @@ def select_stepped(
     def known(path: Path | None) -> stepped.SteppedTimes:
         if path is None:
             return stepped.SteppedTimes()
-        return stepped.SteppedTimes.of(_of_target(read_record(path), path, target), path.name.removesuffix(".jsonl.gz"))
+        return stepped.SteppedTimes.of(of_target(read_record(path), path, target), path.name.removesuffix(".jsonl.gz"))
 
     patterns, goal = Patterns.parse(kernels), objective or Objective()
     limits, at = goal.limits, goal.progress
@@ -381,7 +367,7 @@ def select_unaligned(
     """
     patterns = Patterns.parse(kernels)
     operations = [x.operation for x in selection.table.sections]
-    record = _products_of(paths, target) if paths else None
+    record = products_of(paths, target) if paths else None
     times: OperationTimes = {}
     if record is not None:
         unseen = frozenset(heldout.sizes if heldout else ())

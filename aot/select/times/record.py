@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from aot.core.target import Target
+
 RECORD_VERSION = 3
 """Raised whenever a line's content changes its meaning."""
 READ_VERSIONS = (2, RECORD_VERSION)
@@ -302,6 +304,27 @@ def read_record(path: Path) -> AnyRecord:
 def read_products(path: Path) -> ProductRecord:
     """Read what a record file has of products; see `parse_record`."""
     return GEMM.part(read_record(path))
+
+
+def of_target(record: Record[P, K], path: Path, target: Target) -> Record[P, K]:
+    """Refuse a record of another target (StoreError)."""
+    if record.target != target.name:
+        raise StoreError(f"{path} is a record of {record.target}, not of {target.name}; give --target {record.target}")
+    return record
+
+
+def products_of(paths: Sequence[Path], target: Target) -> ProductRecord:
+    """Read what records of a target have of products as one; of what several have timed, the last counts.
+
+    Args:
+        paths: the records' files, one or more.
+        target: what they must be of.
+
+    Raises:
+        StoreError: a record cannot be read, is another target's, or was measured under other conditions.
+    """
+    found = [of_target(read_products(path), path, target) for path in paths]
+    return found[0] if len(found) == 1 else merge(found)
 
 
 def _latest(measurements: Iterable[Measurement[P, K]]) -> tuple[Measurement[P, K], ...]:

@@ -7,17 +7,52 @@ classes stand in front of it. Which server it is only `vllm.py` and `sglang.py` 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
 from torch import nn
 
 from . import _operations
 from ._torch_formats import format_of
-from ._torch_modules import multiply, why_left
+from ._torch_modules import DTYPES, multiply, why_left
 from ._torch_patch import quantize_model
+
+if TYPE_CHECKING:
+    from typing import Self
 
 MIN_CAPABILITY = 80
 """Ten times the compute capability that a server asks for at least. An assumption: no wheel is for older devices."""
+
+
+class ServedConfig:
+    """What a server asks of a quantization method; each registered name has a class of its own."""
+
+    method: ClassVar[str]
+    format: ClassVar[str | None]
+
+    def get_name(self) -> Any:
+        """Return the name of `--quantization`."""
+        return self.method
+
+    def get_supported_act_dtypes(self) -> list[torch.dtype]:
+        """Return the element types of inputs."""
+        return list(DTYPES)
+
+    @classmethod
+    def get_min_capability(cls) -> int:
+        """Return `MIN_CAPABILITY`."""
+        return MIN_CAPABILITY
+
+    @staticmethod
+    def get_config_filenames() -> list[str]:
+        """Return no names: a checkpoint says nothing of this."""
+        return []
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """Make one; what a checkpoint says is not looked at."""
+        del config
+        return cls()
 
 
 def plain_linear(layer: Any) -> nn.Linear:

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import logging
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
-import torch
 from sglang.srt.arg_groups.choices import add_quantization_method_choices
 from sglang.srt.layers.linear import LinearBase
 from sglang.srt.layers.quantization import QUANTIZATION_METHODS
@@ -24,9 +23,8 @@ from sglang.srt.layers.quantization.base_config import QuantizationConfig
 from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 from torch import nn
 
-from ._served import MIN_CAPABILITY, AsRounded, AsStored
+from ._served import AsRounded, AsStored, ServedConfig
 from ._torch_formats import FORMATS
-from ._torch_modules import DTYPES
 
 NAME = __name__.partition(".")[0]
 """Of the method for weights as stored, and how those of the formats begin."""
@@ -48,35 +46,8 @@ def _config_of(name: str | None) -> type[QuantizationConfig]:
     return kind
 
 
-class AotGemmConfig(QuantizationConfig):
-    """What SGLang asks of a quantization method; each registered name has a class of its own."""
-
-    method: ClassVar[str]
-    format: ClassVar[str | None]
-
-    def get_name(self) -> str:
-        """Return the name of `--quantization`."""
-        return self.method
-
-    def get_supported_act_dtypes(self) -> list[torch.dtype]:
-        """Return the element types of inputs."""
-        return list(DTYPES)
-
-    @classmethod
-    def get_min_capability(cls) -> int:
-        """Return `MIN_CAPABILITY`."""
-        return MIN_CAPABILITY
-
-    @staticmethod
-    def get_config_filenames() -> list[str]:
-        """Return no names: a checkpoint says nothing of this."""
-        return []
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> AotGemmConfig:
-        """Make one; what a checkpoint says is not looked at."""
-        del config
-        return cls()
+class AotGemmConfig(ServedConfig, QuantizationConfig):
+    """What SGLang asks of a quantization method."""
 
     def get_quant_method(self, layer: nn.Module, prefix: str) -> Any:
         """Return how a layer is computed; None of one that stays SGLang's.

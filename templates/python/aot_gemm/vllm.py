@@ -15,9 +15,8 @@ embeddings stay vLLM's; the head of a model whose weights are as stored is this 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
-import torch
 from torch import nn
 from vllm import envs
 from vllm.logger import init_logger
@@ -29,9 +28,8 @@ from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, 
 from vllm.platforms import PlatformEnum
 
 from . import errors
-from ._served import MIN_CAPABILITY, AsRounded, AsStored
+from ._served import AsRounded, AsStored, ServedConfig
 from ._torch_formats import FORMATS
-from ._torch_modules import DTYPES
 from ._vllm_kernels import AotGemmInt4LinearKernel
 
 NAME = __name__.partition(".")[0]
@@ -60,35 +58,8 @@ def _config_of(name: str | None) -> type[QuantizationConfig]:
     return registered
 
 
-class AotGemmConfig(QuantizationConfig):
-    """What vLLM asks of a quantization method; each registered name has a class of its own."""
-
-    method: ClassVar[str]
-    format: ClassVar[str | None]
-
-    def get_name(self) -> Any:
-        """Return the name of `--quantization`."""
-        return self.method
-
-    def get_supported_act_dtypes(self) -> list[torch.dtype]:
-        """Return the element types of inputs."""
-        return list(DTYPES)
-
-    @classmethod
-    def get_min_capability(cls) -> int:
-        """Return `MIN_CAPABILITY`."""
-        return MIN_CAPABILITY
-
-    @staticmethod
-    def get_config_filenames() -> list[str]:
-        """Return no names: a checkpoint says nothing of this."""
-        return []
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> AotGemmConfig:
-        """Make one; what a checkpoint says is not looked at."""
-        del config
-        return cls()
+class AotGemmConfig(ServedConfig, QuantizationConfig):
+    """What vLLM asks of a quantization method."""
 
     def get_quant_method(self, layer: nn.Module, prefix: str) -> Any:
         """Return how a layer is computed; None of one that stays vLLM's.

@@ -353,7 +353,7 @@ def test_a_failure_on_a_full_disk_is_not_believed(tmp_path, monkeypatch):
 
 def test_nothing_is_kept_of_a_kernel_whose_sources_changed_meanwhile(tmp_path, monkeypatch):
     monkeypatch.setattr(compile_module, "_export", raised(CompileError("the module has two halves")))
-    monkeypatch.setattr(compile_module, "sources_changed", lambda family: family == SMALL.candidate.family)
+    monkeypatch.setattr(compile_module, "sources_changed", lambda family, *_: family == SMALL.candidate.family)
     monkeypatch.setattr(compile_module.Pool, "run", run_here)
     with pytest.raises(CompileError) as caught:
         compile_kernels([SMALL], H200, tmp_path, progress=False)

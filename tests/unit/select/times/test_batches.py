@@ -59,9 +59,9 @@ def test_what_is_not_asked_for_is_infinite():
 def test_sections_for_batches_are_of_few_numbers_of_bytes():
     assert {x: batched_loads(x) for x in BATCHED.layouts} == {
         Operation.BF16_KK_BATCHED: (2, 8, 16),
-        Operation.BF16_KN_BATCHED: (2, 8),
-        Operation.BF16_MK_BATCHED: (2, 8),
-        Operation.BF16_MN_BATCHED: (2, 8),
+        Operation.BF16_KN_BATCHED: (2, 4, 8),
+        Operation.BF16_MK_BATCHED: (2, 4, 8),
+        Operation.BF16_MN_BATCHED: (2, 4, 8),
     }
     found = batched_problems(BATCHED)
     assert {x.num_groups for x in found} == set(BATCHES)
