@@ -42,7 +42,7 @@ from aot.select.times.inputs import Timed
 from aot.select.times.known import measured_times, predicted_times, split, spreads
 from aot.select.times.model import TimeModel
 from aot.select.times.orders import OrderedTimes
-from aot.select.times.record import of_target, products_of, read_products, read_record, recorded_kernels
+from aot.select.times.record import of_target, read_products, read_products_together, read_record, recorded_kernels
 from aot.space import cost
 from aot.space.cost import DEFAULTS, Constants
 from aot.space.enumeration import Patterns, has_tuned_kernels
@@ -224,7 +224,7 @@ def select_measured(
         StoreError: the record cannot be read, or is another target's.
         SelectionError: nothing can be selected, or nothing taken from that target.
     """
-    record = products_of(paths, target)
+    record = read_products_together(paths, target)
     patterns = Patterns.parse(kernels)
     kept = _legal_part(record, patterns, target)
     unseen = frozenset(heldout.sizes if heldout else ())
@@ -367,7 +367,7 @@ def select_unaligned(
     """
     patterns = Patterns.parse(kernels)
     operations = [x.operation for x in selection.table.sections]
-    record = products_of(paths, target) if paths else None
+    record = read_products_together(paths, target) if paths else None
     times: OperationTimes = {}
     if record is not None:
         unseen = frozenset(heldout.sizes if heldout else ())

@@ -313,7 +313,7 @@ def of_target(record: Record[P, K], path: Path, target: Target) -> Record[P, K]:
     return record
 
 
-def products_of(paths: Sequence[Path], target: Target) -> ProductRecord:
+def read_products_together(paths: Sequence[Path], target: Target) -> ProductRecord:
     """Read what records of a target have of products as one; of what several have timed, the last counts.
 
     Args:

@@ -116,6 +116,16 @@ def test_selects_from_a_record(record_path):
     assert found == select(record_path)
 
 
+def test_records_that_are_named_together_are_read_as_one(record_path, tmp_path):
+    halves = [tmp_path / "mine.jsonl.gz", tmp_path / "more.jsonl.gz"]
+    for path, part in zip(halves, (RECORD.measurements[::2], RECORD.measurements[1::2]), strict=True):
+        write_record(path, replace(RECORD, measurements=part))
+    assert select_measured(halves, H200, Objective(), "", HELDOUT) == select(record_path)
+    assert select(halves[0]) != select(record_path)
+    with pytest.raises(StoreError, match="is a record of h200, not of thor"):
+        select_measured(halves, load_target("thor"), Objective(), "", HELDOUT)
+
+
 def test_what_is_held_out_is_scored_on_and_else_selected_by(record_path):
     (score,) = select(record_path).heldout
     assert (score.tier, score.num_problems, score.num_unmeasured) == (1, 1, 0)
