@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from aot.core.candidate import KernelKey
-    from aot.core.operation import Operation
     from aot.core.work import AnyOperation
     from aot.select.selection import Regret, Selection
 
@@ -64,16 +63,6 @@ def only_named(kernels: Sequence[KernelKey], table: DispatchTable) -> tuple[tupl
     """Leave out the kernels that a table does not name, and number the others anew."""
     used = sorted(set().union(*map(named_kernels, table.sections)))
     return tuple(kernels[x] for x in used), renumbered(table, numbers_among(used))
-
-
-def products_of(selection: Selection) -> tuple[Operation, ...]:
-    """List the products that a selection has a table of."""
-    return tuple(section.operation for section in selection.table.sections)
-
-
-def operations_of(selection: Selection) -> tuple[AnyOperation, ...]:
-    """List the operations that a selection has a table of: products, then those of the other kinds."""
-    return (*products_of(selection), *(section.operation for section in selection.others.table.sections))
 
 
 def _restricted_steps(stepped: Stepped, operations: Collection[AnyOperation]) -> Stepped | None:

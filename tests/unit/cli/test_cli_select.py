@@ -18,7 +18,6 @@ from aot.core.target import load_target, target_names
 from aot.families import families
 from aot.package.wheel import BuiltWheel, shared_kernels
 from aot.select import pipeline
-from aot.select.join import operations_of
 from aot.select.portfolio.objective import SelectionLimits
 from aot.select.selection import HeldOut, read_selection, write_selection
 from aot.select.table import sections as table
@@ -156,12 +155,12 @@ def test_only_what_is_asked_for_is_taken_of_another_targets_selection(selection,
     monkeypatch.setattr(pipeline, "select_measured", lambda records, target, objective, *_: objective.like)
     asked = ["select", "--shapes", "shapes.toml", "--predicted", "--operations", "bf16_kk_bias", *PREDICTED[:-1], "1"]
     succeed(*asked, "--keep", selection, "-o", selection)
-    own, *others = operations_of(read_selection(selection))
+    own, *others = read_selection(selection).operations
     assert others
     request = Request(
         load_target("thor_6sm"), "shapes.toml", is_default_shapes=False, records=(selection,), like=selection
     )
-    assert operations_of(select(replace(request, heldout="", operations=(own,)))) == (own,)
+    assert select(replace(request, heldout="", operations=(own,))).operations == (own,)
     with pytest.raises(SelectionError, match="has no table of int8_bf16_kk; give --operations some of what it has"):
         select(replace(request, heldout="", operations=(own, Operation.INT8_BF16_KK)))
 
@@ -530,7 +529,7 @@ def test_operations_on_rows_are_selected_scored_and_kept_beside_products(workpla
     assert "fp16_silu_mul 24 2 0.15% 0.13% 0.97% exact, by imputed times" in lines
     assert [x for x in lines if x.startswith("bf16_silu_mul each in turn 8 0 ")]
     found = read_selection(rows)
-    assert [x.tag for x in operations_of(found)] == ["bf16_silu_mul", "fp16_silu_mul"]
+    assert [x.tag for x in found.operations] == ["bf16_silu_mul", "fp16_silu_mul"]
     assert (found.provenance, found.record, found.kernels) == ("measured", "h200_rows", ())
     assert read_selection(pipeline.COMMITTED / "h200.rows.json.gz").regrets[6:8] == found.regrets
     both = workplace / "both.json"
