@@ -92,7 +92,9 @@ def explain(context: click.Context, /, **values: Any) -> None:
         found = explained_step(chosen, problem, device)
     key = next(x for x in chosen.all_kernels if x.name == found.kernel)
     state, covered = tried(key, chosen, timed, device, ARTIFACTS), coverage(chosen, [problem])
+    run = next((x for x in chosen.runs or () if problem.operation in x.operations), None)
+    made = "" if run is None else f"\n  made by    {run.text}"
     show(
-        lambda: {**vars(found), "state": state.state, "coverage": covered},
-        lambda: f"{found.text}\n  state      {state.text}\n{covered.text}",
+        lambda: {**vars(found), "state": state.state, "coverage": covered, "run": run},
+        lambda: f"{found.text}\n  state      {state.text}{made}\n{covered.text}",
     )

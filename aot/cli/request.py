@@ -10,7 +10,7 @@ import click
 
 from aot.core.errors import SelectionError
 from aot.core.progress import waiting
-from aot.core.shape_set import ShapeSet, load_shape_set
+from aot.core.shape_set import ShapeSet, load_shape_set, shape_set_path
 from aot.select import pipeline
 from aot.select.join import joined, restricted
 from aot.select.portfolio.objective import NAMED_WEIGHT, Objective, SelectionLimits
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from aot.core.operation import Operation
     from aot.core.target import Target
     from aot.core.work import AnyOperation
+    from aot.select.runs import Run
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,21 @@ class Request:
     """Whether 16-bit products get tables for what is not aligned."""
     only_unaligned: bool = False
     """Whether only the tables of `keep` for what is not aligned are chosen anew."""
+    run: Run | None = None
+    """What the selection is to say of how it was made; None where it is not to be written."""
+
+    def said(self, selection: Selection, *before: Run) -> Selection:
+        """Return what was chosen of a selection, which says so, behind it what earlier runs chose."""
+        own = (replace(self.run, operations=selection.operations),) if self.run else ()
+        return replace(selection, runs=(*own, *before) or None)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Return what is read of files."""
+        sets = [shape_set_path(x) for x in (self.shapes, self.heldout if self.records else "") if x]
+        ours = (*self.records, self.incumbent, self.like, self.keep, self.calibration)
+        others = (*self.other_records, *self.other_incumbents) if self.others else ()
+        return tuple(dict.fromkeys(x for x in (*sets, *ours, *others) if x))
 
 
 def select(request: Request) -> Selection:
@@ -91,7 +107,8 @@ def select(request: Request) -> Selection:
         heldout = load_shape_set(request.heldout) if request.heldout else None
         with waiting("select kernels for what is not aligned") as at:
             told = replace(objective, progress=at, operations=())
-            return pipeline.select_unaligned(kept, request.records, request.target, told, request.kernels, heldout)
+            found = pipeline.select_unaligned(kept, request.records, request.target, told, request.kernels, heldout)
+        return request.said(found, *(kept.runs or ()))
     parts: list[Selection] = []
     if request.operations or not request.others:
         with waiting("select kernels") as at:
@@ -99,7 +116,7 @@ def select(request: Request) -> Selection:
     if request.others:
         goal = Objective(request.limits, _other_incumbent(request), like=like)
         parts.append(select_others(request.others, request.target, request.other_records, request.kernels, goal))
-    chosen = reduce(joined, parts)
+    chosen = request.said(reduce(joined, parts))
     if kept is not None:
         rest = [x for x in kept.operations if x not in chosen.operations]
         chosen = joined(chosen, restricted(kept, rest)) if rest else chosen

@@ -330,17 +330,21 @@ def shape_set_names() -> list[str]:
     return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
 
+def shape_set_path(name_or_path: str) -> Path:
+    """Return the file of a shape set that is shipped, or that a path names."""
+    if name_or_path in shape_set_names():
+        return Path(str(resources.files("aot").joinpath("shapes", f"{name_or_path}.toml")))
+    return Path(name_or_path)
+
+
 def load_shape_set(name_or_path: str) -> ShapeSet:
     """Load a shipped shape set by name, or any by path; a wheel's miss log is one too.
 
     Raises:
         ShapeFileError: there is none, or it is neither a shape set nor a miss log.
     """
-    if name_or_path in shape_set_names():
-        file = resources.files("aot").joinpath("shapes", f"{name_or_path}.toml")
-        return parse_shape_set(file.read_text(encoding="utf-8"), str(file))
     try:
-        text = text_of(read_content(Path(name_or_path)))
+        text = text_of(read_content(shape_set_path(name_or_path)))
     except DecodeError as error:
         known = ", ".join(shape_set_names())
         raise ShapeFileError(f"{name_or_path}: {error}; give a path or one of: {known}") from error

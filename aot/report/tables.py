@@ -43,6 +43,7 @@ def conditions(facts: Facts) -> list[tuple[str, str]]:
             *found,
             ("Provenance", f"predicted: the times are {_predicted_by(selection)}; nothing was measured"),
             *_rates(facts),
+            *_runs(selection),
         ]
     dates = sorted({x.date for x in runs})
     found += [
@@ -58,7 +59,16 @@ def conditions(facts: Facts) -> list[tuple[str, str]]:
         ("Protocol", _each([x.protocol for x in runs])),
         ("Record", f"{selection.record}: {facts.num_measurements:,} times"),
     ]
-    return [*found, *_rates(facts)]
+    return [*found, *_rates(facts), *_runs(selection)]
+
+
+def _runs(selection: Selection) -> list[tuple[str, str]]:
+    """Say by which commands the selection is made again; of several, which operations each chose."""
+    tags = [", ".join(x.tag for x in run.operations) for run in selection.runs or ()]
+    return [
+        (f"Made by, {of}" if len(tags) > 1 else "Made by", x.text)
+        for of, x in zip(tags, selection.runs or (), strict=True)
+    ]
 
 
 def _predicted_by(selection: Selection) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from aot.core.dispatch import DispatchTable, Row, Section
 from aot.core.measurement import PROVENANCE_MEASURED
 from aot.kinds.rows.dispatch import RowColumn, RowTable
+from aot.select.runs import runs_of
 from aot.select.selection import BY_COST_MODEL, BY_IMPUTED_TIMES, Stepped
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def restricted(selection: Selection, operations: Collection[AnyOperation]) -> Se
         coverage=None,
         prices=tuple(x for x in selection.prices or () if x.operation in operations) or None,
         stepped=_restricted_steps(selection.others, operations),
+        runs=runs_of(selection.runs or (), operations) or None,
     )
 
 
@@ -136,4 +138,5 @@ def joined(first: Selection, second: Selection) -> Selection:
         like=first.like if first.like == second.like else None,
         prices=(*(first.prices or ()), *(second.prices or ())) or None,
         stepped=joined_steps(first.others, second.others) if first.stepped or second.stepped else None,
+        runs=(*(first.runs or ()), *(second.runs or ())) or None,
     )

@@ -26,6 +26,7 @@ from aot.kinds.rows.dispatch import RowSection, RowTable, look_up_rows, row_tabl
 from aot.kinds.rows.operation import RowOperation
 from aot.kinds.rows.problem import RowProblem
 from aot.select.coverage import REFUSED, Answer, Coverage, answer, answer_of_steps
+from aot.select.runs import Run
 
 SELECTION_VERSION = 4
 """Raised whenever a field is dropped, changes its meaning, or is added that may not be absent."""
@@ -239,6 +240,8 @@ class Selection:
     """The target by whose times kernels and table were chosen, where it is another one."""
     stepped: Stepped | None = None
     """What operations of other kinds have; None where there are none, of which its file says nothing."""
+    runs: tuple[Run, ...] | None = None
+    """How it was made, the last run first; None where that is not known, of which its file says nothing."""
 
     @property
     def others(self) -> Stepped:
@@ -272,8 +275,8 @@ class Selection:
         return answer(self.table, self.multiples, problem)
 
     def as_json(self) -> dict[str, Any]:
-        """Return what its file has of it, which was the same before there were other kinds than products."""
-        names = sorted(x.name for x in fields(self) if x.name != "stepped" or self.stepped)
+        """Return what its file has of it, which was the same before there were other kinds than products, and runs."""
+        names = sorted(x.name for x in fields(self) if x.name not in ("stepped", "runs") or getattr(self, x.name))
         return {name: getattr(self, name) for name in names}
 
 

@@ -134,5 +134,6 @@ def narrowed(selection: Selection, problems: Collection[Problem], target: Target
         table=smaller,
         references=(),
         prices=None,
+        runs=None,
     )
     return replace(found, coverage=coverage(found, problems))

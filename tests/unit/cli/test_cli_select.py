@@ -1,5 +1,6 @@
 """The commands that decide and build, as users meet them: select, diff, build, explain."""
 
+import hashlib
 import json
 import os
 from dataclasses import replace
@@ -14,10 +15,14 @@ from aot.core.epilogue import Epilogue
 from aot.core.errors import SelectionError
 from aot.core.execution import KernelState
 from aot.core.operation import Operation
+from aot.core.shape_set import load_shape_set
 from aot.core.target import load_target, target_names
 from aot.families import families
+from aot.kinds.rows.catalogue import row_operation
+from aot.kinds.rows.sizes import usual_problems
 from aot.package.wheel import BuiltWheel, shared_kernels
 from aot.select import pipeline
+from aot.select.coverage import coverage_of
 from aot.select.portfolio.objective import SelectionLimits
 from aot.select.selection import HeldOut, read_selection, write_selection
 from aot.select.table import sections as table
@@ -527,7 +532,7 @@ def test_operations_on_rows_are_selected_scored_and_kept_beside_products(workpla
     text = succeed("select", "--target", "h200", "--operations", "[bf][fp]16_silu_mul", "-o", rows)
     lines = [" ".join(x.split()) for x in text.splitlines()]
     assert "fp16_silu_mul 24 2 0.15% 0.13% 0.97% exact, by imputed times" in lines
-    assert [x for x in lines if x.startswith("bf16_silu_mul each in turn 8 0 ")]
+    assert [x for x in lines if x.startswith("bf16_silu_mul each size in turn 8 0 ")]
     found = read_selection(rows)
     assert [x.tag for x in found.operations] == ["bf16_silu_mul", "fp16_silu_mul"]
     assert (found.provenance, found.record, found.kernels) == ("measured", "h200_rows", ())
@@ -539,8 +544,18 @@ def test_operations_on_rows_are_selected_scored_and_kept_beside_products(workpla
     found = read_selection(both)
     assert (found.kernels, found.table, found.record) == (kept.kernels, kept.table, kept.record)
     assert {x.operation.tag for x in found.others.kernels} == {"fp16_gelu_tanh_mul"}
-    assert found.coverage.num_problems == kept.coverage.num_problems
-    result = aot("report", "--selection", rows)
-    assert (result.exit_code, "alone; expected products too" in result.stderr) == (9, True)
+    asked = coverage_of(kept, load_shape_set("representative")).num_problems
+    assert found.coverage.num_problems == asked + len(usual_problems(row_operation("fp16_gelu_tanh_mul")))
+    (run,) = found.runs
+    assert run.command == (
+        f"aot select --kernels 'row_registers*' --operations fp16_gelu_tanh_mul --predicted --keep {selection}"
+    )
+    assert (run.defaults["--max-row-kernels"], [x.tag for x in run.operations]) == (("12",), ["fp16_gelu_tanh_mul"])
+    assert run.inputs[str(selection)] == hashlib.sha256(selection.read_bytes()).hexdigest()
+    assert "aot/shapes/representative.toml" in run.inputs
+    succeed("report", "--target", "h200", "--selection", rows, "-o", workplace / "rows.html")
+    page = (workplace / "rows.html").read_text()
+    assert "<dt>Made by</dt><dd>aot select --target h200 --operations bf16_silu_mul,fp16_silu_mul  # " in page
+    assert "mean regret in sample, bf16_silu_mul: " in page
     result = aot("select", "--target", "h200", "--operations", "bf16_silu_mul", "--like", selection)
     assert (result.exit_code, "has no table of bf16_silu_mul; give" in result.stderr) == (9, True)

@@ -10,6 +10,7 @@ from aot.core.target import load_target
 from aot.kinds.rows.catalogue import row_operation
 from aot.kinds.rows.problem import RowProblem
 from aot.select.join import joined, restricted
+from aot.select.runs import Run
 from aot.select.selection import FamilyKernel, Regret
 from aot.select.selector import fallback_key
 from aot.select.table.stepped import SteppedTimes, select_stepped
@@ -140,3 +141,12 @@ def test_measured_rows_beside_predicted_products_stay_measured():
             assert (each.provenance, each.record, each.conditions) == ("measured", "own", (CONDITIONS,))
             methods = {x.operation: x.method for x in each.regrets}
             assert (methods[SILU], methods[BF16]) == ("exact", "exact, by the cost model")
+
+
+def test_runs_stay_with_what_they_chose():
+    run = Run({}, {}, {}, (BF16, FP16))
+    whole = replace(SELECTION, runs=(run,))
+    assert restricted(whole, [FP16]).runs == (replace(run, operations=(FP16,)),)
+    assert restricted(whole, []).runs is None
+    both = joined(restricted(whole, [BF16]), restricted(whole, [FP16]))
+    assert [x.operations for x in both.runs] == [(BF16,), (FP16,)]
