@@ -75,12 +75,20 @@ class Request:
         return replace(selection, runs=(*own, *before) or None)
 
     @property
+    def has_products(self) -> bool:
+        """Say whether products are selected."""
+        return bool(self.operations or not self.others)
+
+    @property
     def files(self) -> tuple[Path, ...]:
         """Return what is read of files."""
-        sets = [shape_set_path(x) for x in (self.shapes, self.heldout if self.records else "") if x]
-        ours = (*self.records, self.incumbent, self.like, self.keep, self.calibration)
-        others = (*self.other_records, *self.other_incumbents) if self.others else ()
-        return tuple(dict.fromkeys(x for x in (*sets, *ours, *others) if x))
+        found = [shape_set_path(self.shapes), self.like, self.keep]
+        if self.has_products:
+            heldout = [shape_set_path(self.heldout)] if self.heldout and self.records else []
+            found += [*heldout, *self.records, self.incumbent, self.calibration]
+        if self.others:
+            found += [*self.other_records, *self.other_incumbents]
+        return tuple(dict.fromkeys(x for x in found if x))
 
 
 def select(request: Request) -> Selection:
@@ -110,7 +118,7 @@ def select(request: Request) -> Selection:
             found = pipeline.select_unaligned(kept, request.records, request.target, told, request.kernels, heldout)
         return request.said(found, *(kept.runs or ()))
     parts: list[Selection] = []
-    if request.operations or not request.others:
+    if request.has_products:
         with waiting("select kernels") as at:
             parts.append(_selected(request, shapes, replace(objective, progress=at)))
     if request.others:
