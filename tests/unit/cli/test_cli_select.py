@@ -549,7 +549,7 @@ def test_operations_on_rows_are_selected_scored_and_kept_beside_products(workpla
     assert found.coverage.num_problems == asked + len(usual_problems(row_operation("fp16_gelu_tanh_mul")))
     run, earlier = found.runs
     assert run.command == (
-        f"aot select --kernels 'row_registers*' --operations fp16_gelu_tanh_mul --predicted --keep {selection}"
+        f"aot select --keep {selection} --kernels 'row_registers*' --operations fp16_gelu_tanh_mul --predicted"
     )
     assert (run.defaults["--max-row-kernels"], [x.tag for x in run.operations]) == (("12",), ["fp16_gelu_tanh_mul"])
     assert earlier.operations == kept.operations
