@@ -300,10 +300,10 @@ def _operations(entry: _Model, whole: _ShapeSet) -> tuple[Operation, ...]:
 def _models(entry: _Model, whole: _ShapeSet) -> list[Model]:
     """Make a model of the weights that meet the same m and numbers of groups (DecodeError)."""
     alike: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Weight]] = {}
-    for i, weight in enumerate(entry.weights):
+    for weight in entry.weights:
         m = weight.m or entry.m or whole.m
         if m is None:
-            raise DecodeError("needs `m`, which its model and the set have none of", ("weights", i))
+            raise DecodeError("needs `m`, which the set has none of for all models")
         num_groups = weight.num_groups or entry.num_groups or whole.num_groups or (1,)
         alike.setdefault((m, num_groups), []).append(Weight(weight.name, weight.n, weight.k))
     operations = _operations(entry, whole)
