@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from . import _files, errors
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from typing import Any
 
 _MISSES_VARIABLE = "AOT_GEMM_MISSES"
@@ -37,6 +38,23 @@ class Asked(NamedTuple):
     flags: int = 0
     """Those of calls that ask something of results."""
     table: int = 0
+
+
+class Memory(NamedTuple):
+    """The kernels' objects of a library, each an image for the device and the host code that launches it."""
+
+    num_objects: int
+    object_bytes: int
+    """In the library's file, of which untouched pages take no memory."""
+    num_loaded: int
+    """Of which so many are loaded on a GPU."""
+    loaded_bytes: int
+
+
+class _MemoryStruct(ctypes.Structure):
+    """`aot_gemm_memory_t`."""
+
+    _fields_ = (("struct_bytes", ctypes.c_uint64), *((name, ctypes.c_int64) for name in Memory._fields))
 
 
 def path() -> str:
@@ -65,7 +83,7 @@ def _check_header(folder: _files.Folder) -> None:
     machine = _ELF_MACHINES.get(int.from_bytes(header[18:20], "little"))
     is_shared = int.from_bytes(header[16:18], "little") == _ELF_SHARED
     if not header.startswith(_ELF_START) or not is_shared or machine is None:
-        folder.read_verified(folder.library)
+        folder.verify(folder.library)
         raise errors.CorruptLibraryError(f"{library} is no library for a machine that is known; reinstall the package")
     here = os.uname().machine if sys.platform == "linux" else sys.platform
     if here != machine and (here in _ELF_MACHINES.values() or sys.platform != "linux"):
@@ -87,7 +105,7 @@ def load(folder: _files.Folder, kind: type[ctypes.CDLL], functions: dict[str, An
         for function, result in functions.items():
             getattr(loaded, function).restype = result
     except (OSError, AttributeError) as error:
-        folder.read_verified(folder.library)
+        folder.verify(folder.library)
         raise errors.CorruptLibraryError(
             f"{library} does not load ({error}); the file is as it was built, so that it is not for this machine; "
             "install the wheel for this machine"
@@ -170,10 +188,24 @@ class Library:
         self.check(self.c.aot_gemm_choices(ctypes.c_int32(device), ctypes.byref(sha256)))
         return (sha256.value or b"").decode()
 
-    def preload(self, device: int) -> None:
-        """Load all of its kernels onto a GPU (-1: the current one), and its binding; errors are those of `choices`."""
-        self.check(self.c.aot_gemm_preload(ctypes.c_int32(device)))
+    def preload(self, device: int, operations: Collection[str] | None = None) -> None:
+        """Load its kernels onto a GPU (-1: the current one), all or those of operations, and its binding.
+
+        Operations that it has not are left out; errors are those of `choices`.
+        """
+        ordinal = ctypes.c_int32(device)
+        if operations is None:
+            self.check(self.c.aot_gemm_preload(ordinal))
+        for tag in operations or ():
+            if self.has(tag) or self.has_rows(tag):
+                self.check(self.c.aot_gemm_preload_operation(tag.encode(), ordinal))
         _ = self.binding
+
+    def memory(self, device: int = -1) -> Memory:
+        """Say what of its kernels is in the memory of a GPU (-1: the current one); errors are those of `choices`."""
+        found = _MemoryStruct(ctypes.sizeof(_MemoryStruct))
+        self.check(self.c.aot_gemm_memory(ctypes.c_int32(device), ctypes.byref(found)))
+        return Memory(found.num_objects, found.object_bytes, found.num_loaded, found.loaded_bytes)
 
     def check(self, status: int) -> None:
         """Raise the error of a status of its C API; 0 is none."""

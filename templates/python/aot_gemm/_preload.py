@@ -1,0 +1,47 @@
+"""Loading before the first call: all kernels, or those of the operations that a program uses."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from . import _library, errors
+from ._check import check
+
+
+def preload(device: int = -1, operations: Collection[str] | None = None) -> None:
+    """Check the package's files and load kernels onto a GPU now (-1: the current one), not at their first use.
+
+    After it, products of tensors in GPU memory open no file, unless AOT_GEMM_MISSES names one; where operations were
+    named, theirs.
+
+    Args:
+        device: the GPU's ordinal.
+        operations: tags as `Plan.operation` and `RowPlan.operation` have them, such as ["bf16", "bf16_rms_norm"], where
+            memory is scarce: the kernels of others are loaded when a call needs them. By default all kernels.
+
+    Raises:
+        CorruptLibraryError: a file of the package is missing or damaged; see `check`.
+        UnsupportedError: there are no kernels of an operation.
+        NoGpuError: there is no GPU or driver.
+        ArchitectureError: the GPU is not of the architecture that this wheel is for.
+        CudaError: CUDA failed.
+    """
+    check()
+    asked = None if operations is None else _known_operations(operations)
+    for library in _library.libraries():
+        library.preload(device, asked)
+    _library.binding()
+    from . import _request, _row_request  # noqa: F401 - what a call that is refused or copied needs
+
+
+def _known_operations(operations: Collection[str]) -> tuple[str, ...]:
+    """Return the tags of operations, of which each has kernels (UnsupportedError, with those that there are)."""
+    asked = (operations,) if isinstance(operations, str) else tuple(operations)
+    for tag in asked:
+        if not isinstance(tag, str):
+            raise errors.UnsupportedError(
+                f"preload: got the operation {errors.show(tag)}; expected a tag such as 'bf16'"
+            )
+        if not any(x.has(tag) or x.has_rows(tag) for x in _library.libraries()):
+            _library.libraries()[0].operation(tag)
+    return asked
