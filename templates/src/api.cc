@@ -95,10 +95,8 @@ aot_gemm_status_t aot_gemm_device_table(int32_t device, int32_t* table, const ch
   aot_gemm_status_t status = aot::check_argument(table, "table");
   if (status == AOT_GEMM_OK) status = aot::check_argument(reason, "reason");
   if (status != AOT_GEMM_OK) return status;
-  const aot::DeviceScope scope(device);
-  status = scope.status();
   const aot::Device* found = nullptr;
-  if (status == AOT_GEMM_OK) status = aot::find_device(scope.device(), &found);
+  status = aot::find_stated(&device, &found);
   if (status != AOT_GEMM_OK) return status;
   *table = found->table;
   *reason = found->reason;
@@ -108,10 +106,8 @@ aot_gemm_status_t aot_gemm_device_table(int32_t device, int32_t* table, const ch
 aot_gemm_status_t aot_gemm_choices(int32_t device, const char** sha256) {
   aot_gemm_status_t status = aot::check_argument(sha256, "sha256");
   if (status != AOT_GEMM_OK) return status;
-  const aot::DeviceScope scope(device);
-  status = scope.status();
   const aot::Device* found = nullptr;
-  if (status == AOT_GEMM_OK) status = aot::find_device(scope.device(), &found);
+  status = aot::find_stated(&device, &found);
   if (status == AOT_GEMM_OK) *sha256 = found->choices;
   return status;
 }

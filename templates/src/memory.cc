@@ -68,9 +68,8 @@ aot_gemm_status_t aot_gemm_memory(int32_t device, aot_gemm_memory_t* memory) {
                        static_cast<unsigned long long>(memory->struct_bytes), sizeof(*memory));
   }
   if (status != AOT_GEMM_OK) return status;
-  const aot::DeviceScope scope(device);
   const aot::Device* found = nullptr;
-  status = scope.status() == AOT_GEMM_OK ? aot::find_device(scope.device(), &found) : scope.status();
+  status = aot::find_stated(&device, &found);
   if (status != AOT_GEMM_OK) return status;
   aot_gemm_memory_t told = {sizeof(*memory), 0, 0, 0, 0};
   for (int32_t i = 0; i < aot::kNumKernels + aot::kNumRowKernels; ++i) {
@@ -79,7 +78,7 @@ aot_gemm_status_t aot_gemm_memory(int32_t device, aot_gemm_memory_t* memory) {
     ++told.num_objects;
     told.object_bytes += kernel.object_bytes;
     const uint64_t devices = aot::kernel_states[i].devices.load(std::memory_order_acquire);
-    const bool is_loaded = (devices >> scope.device() & 1) != 0;
+    const bool is_loaded = (devices >> device & 1) != 0;
     told.num_loaded += is_loaded ? 1 : 0;
     told.loaded_bytes += is_loaded ? kernel.object_bytes : 0;
   }

@@ -495,7 +495,8 @@ def test_preload_of_operations_loads_theirs_alone(package, manifest, library):
             package.preload(2, operations)
 
 
-def test_a_check_holds_a_piece_of_a_file_at_a_time(package):
+def test_a_check_holds_a_piece_of_a_file_at_a_time(package, monkeypatch):
+    monkeypatch.setattr(package._files, "_PIECE_BYTES", 1 << 12)
     largest = max(x.num_bytes for x in package._files.OWN.recorded().values())
     tracemalloc.start()
     try:

@@ -230,6 +230,19 @@ def answering() -> tuple[tuple[Folder, bool], ...]:
     return tuple((pack.folder, only_tuned) for pack, only_tuned in packs())
 
 
+def are_of_several_architectures() -> bool:
+    """Say whether the libraries that answer here are for several architectures, since the GPUs are."""
+    if OWN.has_kernels:
+        return False
+    from ._packs import answering as packs
+
+    return len({pack.arch for pack, _ in packs()}) > 1
+
+
 def kernels() -> Folder:
-    """Return the folder whose library is asked first; errors are those of `answering`."""
+    """Return the folder whose library is asked first on the current GPU; errors are those of `answering`."""
+    if are_of_several_architectures():
+        from ._library import here
+
+        return here()[0].folder
     return answering()[0][0]

@@ -120,13 +120,21 @@ class Library:
         folder: where it lies.
         only_tuned: whether it answers for tuned sizes of its table alone.
         passes_on: whether another is asked for what it does not answer for.
+        of_some_gpus: whether there are GPUs here that others are for.
 
     Raises:
         CorruptLibraryError: it does not load.
     """
 
-    def __init__(self, folder: _files.Folder, *, only_tuned: bool = False, passes_on: bool = False) -> None:
-        self.folder, self.only_tuned, self.passes_on = folder, only_tuned, passes_on
+    def __init__(
+        self,
+        folder: _files.Folder,
+        *,
+        only_tuned: bool = False,
+        passes_on: bool = False,
+        of_some_gpus: bool = False,
+    ) -> None:
+        self.folder, self.only_tuned, self.passes_on, self.of_some_gpus = folder, only_tuned, passes_on, of_some_gpus
         texts = ("last_error", "version", "kernel_name", "table_target", "misses_file")
         functions = (*(f"aot_gemm_{name}" for name in texts), "aot_rows_kernel_name")
         self.c = load(folder, ctypes.CDLL, dict.fromkeys(functions, ctypes.c_char_p))
@@ -141,10 +149,12 @@ class Library:
         from . import _routes  # which needs this module
 
         routes: Any = _routes
-        if self.passes_on:
-            from ._in_turn import passing_on
+        if self.passes_on or self.of_some_gpus:
+            from ._in_turn import in_line
 
-            routes = passing_on(_routes, only_tuned=self.only_tuned)
+            routes = in_line(
+                _routes, passes_on=self.passes_on, only_tuned=self.only_tuned, of_some_gpus=self.of_some_gpus
+            )
         bind = load(self.folder, ctypes.PyDLL, {"aot_gemm_python_bind": ctypes.py_object}).aot_gemm_python_bind
         bind.argtypes = (ctypes.py_object, ctypes.py_object)
         functions: dict[str, Any] = bind(errors, routes)
@@ -181,6 +191,17 @@ class Library:
         table, reason = ctypes.c_int32(), ctypes.c_char_p()
         self.check(self.c.aot_gemm_device_table(ctypes.c_int32(device), ctypes.byref(table), ctypes.byref(reason)))
         return table.value, (reason.value or b"").decode()
+
+    def can_run(self, device: int = -1) -> bool:
+        """Say whether a GPU (-1: the current one) is of the architecture that its kernels are for.
+
+        Errors are those of `device_table`, but for the architecture's.
+        """
+        try:
+            self.device_table(device)
+        except errors.ArchitectureError:
+            return False
+        return True
 
     def choices(self, device: int = -1) -> str:
         """Return the SHA-256 of all that decides which of its kernels a problem gets on a GPU (-1: the current one)."""
@@ -220,9 +241,30 @@ def libraries() -> tuple[Library, ...]:
     Raises:
         CorruptLibraryError: one does not load.
     """
-    *others, last = _files.answering()
-    found = [Library(folder, only_tuned=only_tuned, passes_on=True) for folder, only_tuned in others]
-    return (*found, Library(last[0], only_tuned=last[1]))
+    answering = _files.answering()
+    is_mixed = _files.are_of_several_architectures()
+    return tuple(
+        Library(folder, only_tuned=only_tuned, passes_on=number < len(answering), of_some_gpus=is_mixed)
+        for number, (folder, only_tuned) in enumerate(answering, 1)
+    )
+
+
+def here(device: int = -1) -> tuple[Library, ...]:
+    """Return the libraries that answer on a GPU (-1: the current one), in the order in which they are asked.
+
+    They are all that answer in this process, but where its GPUs are of several architectures.
+
+    Raises:
+        ArchitectureError: none is for that GPU.
+        CorruptLibraryError: one does not load.
+    """
+    found = libraries()
+    if not _files.are_of_several_architectures():
+        return found
+    able = tuple(x for x in found if x.can_run(device))
+    if not able:
+        found[0].device_table(device)  # which raises
+    return able
 
 
 def library() -> ctypes.CDLL:
@@ -266,8 +308,8 @@ def binding() -> dict[str, Any]:
 
 
 def device_table(device: int = -1) -> tuple[int, str]:
-    """Return what `Library.device_table` does, of the library that is asked first."""
-    return libraries()[0].device_table(device)
+    """Return what `Library.device_table` does, of the library that is asked first on that GPU."""
+    return here(device)[0].device_table(device)
 
 
 def check(status: int) -> None:

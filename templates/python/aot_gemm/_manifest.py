@@ -138,7 +138,10 @@ class Info:
     """What PKG_CONFIG_PATH is to hold."""
     examples_dir: str
     packs: tuple[str, ...]
-    """The distributions whose kernels answer here, in the order in which they are asked; the rest is of the first."""
+    """The distributions whose kernels answer here, in the order in which they are asked.
+
+    The rest is of the first for the current GPU: of GPUs of several architectures each has packs of its own.
+    """
     memory: dict[str, int]
     """Bytes of memory by what they are for.
 
@@ -236,7 +239,7 @@ def device_table(library: Library | None = None) -> tuple[int | None, str]:
         if _library.libraries.cache_info().currsize == 0:
             for folder, _ in _files.answering():
                 folder.verify(folder.library)
-        return (library or _library.libraries()[0]).device_table()
+        return (library or _library.here()[0]).device_table()
     except errors.AotGemmError as error:
         return None, str(error)
 
@@ -256,8 +259,8 @@ def _table_info(values: dict[str, Any]) -> TableInfo:
 
 
 def _choices() -> str:
-    """Return the hash of all that decides what a product gets: of several packs that of theirs, in their order."""
-    found = _library.libraries()
+    """Return the hash of all that decides what a product gets here: of several packs that of theirs, in their order."""
+    found = _library.here()
     if len(found) == 1:
         return found[0].choices()
     return hashlib.sha256(" ".join(f"{x.only_tuned} {x.choices()}" for x in found).encode()).hexdigest()
@@ -270,7 +273,7 @@ def _memory(values: dict[str, Any], folder: _files.Folder, *, is_here: bool) -> 
     return {
         "library_file": files[folder.library].num_bytes,
         "kernels_in_file": sum(sizes.values()),
-        "kernels_loaded": _library.libraries()[0].memory().loaded_bytes if is_here else 0,
+        "kernels_loaded": _library.here()[0].memory().loaded_bytes if is_here else 0,
         "manifest_file": files[_files.MANIFEST].num_bytes,
     }
 

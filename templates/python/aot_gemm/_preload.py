@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from . import _library, errors
 from ._check import check
@@ -27,14 +27,14 @@ def preload(device: int = -1, operations: Collection[str] | None = None) -> None
         CudaError: CUDA failed.
     """
     check()
-    asked = None if operations is None else _known_operations(operations)
-    for library in _library.libraries():
+    asked = None if operations is None else _known_operations(operations, _library.here(device))
+    for library in _library.here(device):
         library.preload(device, asked)
     _library.binding()
     from . import _request, _row_request  # noqa: F401 - what a call that is refused or copied needs
 
 
-def _known_operations(operations: Collection[str]) -> tuple[str, ...]:
+def _known_operations(operations: Collection[str], libraries: Sequence[_library.Library]) -> tuple[str, ...]:
     """Return the tags of operations, of which each has kernels (UnsupportedError, with those that there are)."""
     asked = (operations,) if isinstance(operations, str) else tuple(operations)
     for tag in asked:
@@ -42,6 +42,6 @@ def _known_operations(operations: Collection[str]) -> tuple[str, ...]:
             raise errors.UnsupportedError(
                 f"preload: got the operation {errors.show(tag)}; expected a tag such as 'bf16'"
             )
-        if not any(x.has(tag) or x.has_rows(tag) for x in _library.libraries()):
-            _library.libraries()[0].operation(tag)
+        if not any(x.has(tag) or x.has_rows(tag) for x in libraries):
+            libraries[0].operation(tag)
     return asked
