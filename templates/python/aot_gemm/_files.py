@@ -113,10 +113,11 @@ class Folder:
         """Read up to `limit` bytes of a file, which must not be a pipe or a device that never ends."""
         path = self.path_of(name)
         try:
-            if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
+            found = os.stat(path)  # noqa: PTH116
+            if not stat.S_ISREG(found.st_mode):
                 raise errors.CorruptLibraryError(f"{path} is not a file; {_ADVICE}")
             with open(path, "rb") as file:  # noqa: PTH123
-                return file.read(limit)
+                return file.read(min(limit, found.st_size + 1))  # a read allocates all that it is asked for
         except OSError as error:
             raise errors.CorruptLibraryError(f"{path} cannot be read ({error.strerror}); {_ADVICE}") from error
 
