@@ -495,6 +495,14 @@ def test_preload_of_operations_loads_theirs_alone(package, manifest, library):
             package.preload(2, operations)
 
 
+@pytest.mark.parametrize("device", ["cuda:0", 2**40, 64, -2, 1.0, True, None, torch.device("cuda", 0)], ids=str)
+def test_preload_refuses_what_is_no_ordinal(package, library, device):
+    before = library.count(LOAD)
+    with pytest.raises(package.DeviceError, match="expected the ordinal of a GPU, an integer from 0 to 63, or -1"):
+        package.preload(device)
+    assert library.count(LOAD) == before
+
+
 def test_a_check_holds_a_piece_of_a_file_at_a_time(package, monkeypatch):
     monkeypatch.setattr(package._files, "_PIECE_BYTES", 1 << 12)
     largest = max(x.num_bytes for x in package._files.OWN.recorded().values())

@@ -25,7 +25,7 @@ TUNED = "tuned"
 
 _OWN_NAME = _files.MODULE.replace("_", "-")
 _MAX_GPUS = 64
-"""Ordinals that a library knows: kMaxDevices."""
+"""Ordinals that a library knows: kMaxDevices of devices.h."""
 _NO_GPU, _ARCHITECTURE = (errors.OF_STATUS.index(x) for x in (errors.NoGpuError, errors.ArchitectureError))
 
 
