@@ -23,7 +23,7 @@ from aot.kinds.rows.candidate import RowKnobs
 from aot.kinds.rows.operation import KIND as ROWS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from aot.core.candidate import Candidate, KernelKey, Rejected, Resources
     from aot.core.feature import Feature
@@ -271,11 +271,6 @@ def family_of(candidate: Candidate) -> GemmFamily:
     """Return the family of a candidate for products; errors as `_of_kind`."""
     found: GemmFamily = _of_kind(candidate, GEMM)
     return found
-
-
-def multiples_of(kernels: Iterable[KernelKey]) -> tuple[tuple[int, int], ...]:
-    """Return what m and n must be multiples of for each of some kernels of products; errors as `family_of`."""
-    return tuple(family_of(key.candidate).multiples(key.candidate) for key in kernels)
 
 
 def rows_family_of(candidate: Candidate) -> RowsFamily:

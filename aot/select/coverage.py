@@ -13,12 +13,14 @@ from aot.core.alignment import as_launched, misalignment, section_loads
 from aot.core.constraints import Count, Positive, Text
 from aot.core.dispatch import ALIGNMENT_BYTES, Tier, look_up
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, Provenance
+from aot.families import family_of
 from aot.kinds.registry import kind_of
 from aot.kinds.rows.dispatch import look_up_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from aot.core.candidate import KernelKey
     from aot.core.dispatch import DispatchTable, Row, Section
     from aot.core.operation import Operation
     from aot.core.problem import Problem
@@ -152,6 +154,11 @@ def _row(section: Section, problem: Problem) -> Row | None:
         if (ladder.n, ladder.k) == (problem.n, problem.k) and problem.m in ladder.m_edges:
             return ladder.rows[ladder.m_edges.index(problem.m)]
     return None
+
+
+def multiples_of(kernels: Iterable[KernelKey]) -> tuple[tuple[int, int], ...]:
+    """Return what m and n must be multiples of for each of some kernels of products; errors as `family_of`."""
+    return tuple(family_of(key.candidate).multiples(key.candidate) for key in kernels)
 
 
 def answer(table: DispatchTable, multiples: tuple[tuple[int, int], ...], problem: Problem) -> Answer:

@@ -19,13 +19,13 @@ from aot.core.strict_json import DecodeError, decode_version, parse_json, read_c
 from aot.core.table_check import table_fault
 from aot.core.whole_file import write_whole
 from aot.core.work import AnyOperation
-from aot.families import check_knobs, family_of, multiples_of, rows_family_of
+from aot.families import check_knobs, family_of, rows_family_of
 from aot.kinds.registry import Catalogued
 from aot.kinds.rows.candidate import RowKernelKey, RowLimits
 from aot.kinds.rows.dispatch import RowSection, RowTable, look_up_rows, row_table_fault
 from aot.kinds.rows.operation import RowOperation
 from aot.kinds.rows.problem import RowProblem
-from aot.select.coverage import REFUSED, Answer, Coverage, answer, answer_of_steps
+from aot.select.coverage import REFUSED, Answer, Coverage, answer, answer_of_steps, multiples_of
 from aot.select.runs import Run
 
 SELECTION_VERSION = 4

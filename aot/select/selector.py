@@ -15,7 +15,8 @@ from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, OperationTimes, Times
 from aot.core.operation import Operation
 from aot.core.problem import Problem
-from aot.families import family_of, multiples_of
+from aot.families import family_of
+from aot.select.coverage import multiples_of
 from aot.select.portfolio.candidates import Chosen, legal, pool_of, within
 from aot.select.portfolio.choose import MODELLED_TIE, TIE, Budget, Portfolio, choose
 from aot.select.portfolio.curve import curve

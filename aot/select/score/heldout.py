@@ -10,7 +10,7 @@ import numpy as np
 from aot.core.alignment import unaligned_loads
 from aot.core.dispatch import Tier, look_up
 from aot.core.work import P, in_order
-from aot.families import multiples_of
+from aot.select.coverage import multiples_of
 from aot.select.selection import AgainstReference, HeldOut, Stepped
 from aot.select.times.orders import NONE_ORDERED, OrderedTimes
 

@@ -6,12 +6,11 @@ from aot.core.element import ElementType
 from aot.core.operation import Layout, Operation
 from aot.core.shape_set import load_shape_set
 from aot.core.target import load_target
-from aot.families import multiples_of
 from aot.kinds.rows.catalogue import row_operation
 from aot.kinds.rows.problem import RowProblem
 from aot.kinds.rows.sizes import usual_problems
 from aot.select import coverage as module
-from aot.select.coverage import Coverage, coverage, coverage_of
+from aot.select.coverage import Coverage, coverage, coverage_of, multiples_of
 from aot.select.join import joined
 from aot.select.selection import SELECTION_VERSION, Selection
 from aot.select.selector import fallback_key
