@@ -29,3 +29,9 @@ def test_blocks_of_rows_and_of_k_are_rounded_up():
 )
 def test_elements_and_factors_have_one_name(element, scale, tag):
     assert Operand(element, is_k_major=True, scale=scale).tag == tag
+
+
+def test_strides_of_four_bits_end_with_a_byte():
+    assert ElementType.E2M1.bytes_of(32) == 16
+    with pytest.raises(ValueError, match="33 elements of float4_e2m1fn end inside a byte; give a multiple of 2"):
+        ElementType.E2M1.bytes_of(33)
