@@ -21,8 +21,9 @@ from aot.core.numerics import max_finite
 from aot.families._grid import along_x
 from aot.families.rows import _space
 from aot.families.rows._memory import Place, load, maximum, reduce, registers
+from aot.families.rows._operands import Operands
 from aot.families.rows._quotient import divide
-from aot.families.rows._row_kernel import Operands, RowKernel
+from aot.families.rows._row_kernel import RowKernel
 from aot.kinds.rows.quantization import LEAST_SCALE
 
 MOST_CTAS = 1024

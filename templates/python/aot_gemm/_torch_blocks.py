@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from . import _factors, _row_request, _rows, errors
+from . import _factors, _row_options, _row_request, _rows, errors
 from ._catalogue import BLOCK_FORMATS, BlockFormat
 
 FORMATS = tuple(BLOCK_FORMATS)
@@ -97,7 +97,7 @@ def _by_kernel(x: Any, name: str, own: Any) -> tuple[Any, Any] | None:
 
     if not x.is_cuda or is_compiling() or is_recorded(x) or x.numel() == 0:
         return None
-    scales = _rows.format_scales(name)
+    scales = _row_options.format_scales(name)
     row = _row_request.find("quantize", str(x.dtype).removeprefix("torch."), BLOCK_FORMATS[name].element, scales)
     if row is None or not _row_request.is_there(row):
         return None

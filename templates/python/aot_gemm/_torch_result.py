@@ -30,7 +30,7 @@ from ._enumerations import (
     WRITTEN,
 )
 from ._extras import ACTIVATIONS, GATES, refuse_activation
-from ._rows import scales_of
+from ._row_options import scales_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

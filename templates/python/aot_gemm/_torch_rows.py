@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import _rows, errors
+from . import _row_options, _rows, errors
 from ._dtypes import dtype_name
 from ._torch_operators import LIBRARY, NAMESPACE
 from ._torch_products import is_compiling, is_recorded
@@ -119,9 +119,9 @@ def _run_operator(name: str, arguments: dict[str, Any]) -> Any:
         )
     if name == "quantize":
         arguments = {"dtype": torch.float8_e4m3fn, "granularity": "row"} | arguments
-        _rows.check_granularity(arguments["granularity"])
+        _row_options.check_granularity(arguments["granularity"])
     form = arguments.get("out_dtype")
-    if _rows.format_scales(form):
+    if _row_options.format_scales(form):
         raise errors.UnsupportedError(
             f"{name}: out_dtype is {form!r} where torch traces or records, where results are of torch's types alone; "
             "call it outside of what is compiled and under torch.no_grad(), or quantize its result"
