@@ -99,7 +99,8 @@ def row_entry(operation: RowOperation, candidate: Candidate, registers: int, *, 
         flags: Int32,
         stream: cuda.CUstream,
     ) -> None:
-        operands = Operands(x, residual, weight, bias, y, residual_out, scale, None, eps, weight_offset, flags)
+        more = None, None, None, eps, weight_offset, flags
+        operands = Operands(x, residual, weight, bias, y, residual_out, scale, *more)
         row_kernel.launch(operands, stream)
 
     made = fake_arguments(operation, RowKnobs.of(candidate).vector_elements)
@@ -129,7 +130,7 @@ def _factor_entry(operation: RowOperation, row_kernel: FactorKernel) -> Entry:
         flags: Int32,
         stream: cuda.CUstream,
     ) -> None:
-        more = eps, weight_offset, flags, offsets, index
+        more = offsets, index, eps, weight_offset, flags
         operands = Operands(x, residual, weight, bias, y, residual_out, scale, tensor_scale, *more)
         row_kernel.launch(operands, stream)
 

@@ -63,16 +63,16 @@ class FactorKernel(RowKernel):
         residual_out: cute.Tensor | None,
         scale: cute.Tensor,
         tensor_scale: cute.Tensor | None,
+        offsets: cute.Tensor | None,
+        index: cute.Tensor | None,
         eps: Float32 | None,
         weight_offset: Float32 | None,
         flags: Int32,
-        offsets: cute.Tensor | None,
-        index: cute.Tensor | None,
     ) -> None:
         """Compute the rows of a CTA, or pieces of them, as `RowKernel.kernel`."""
         cute.arch.griddepcontrol_wait()
         cute.arch.griddepcontrol_launch_dependents()
-        more = eps, weight_offset, flags, offsets, index
+        more = offsets, index, eps, weight_offset, flags
         self._compute(Operands(x, residual, weight, bias, y, residual_out, scale, tensor_scale, *more))
 
     def _placed(self, operands: Any, place: Any) -> Any:

@@ -16,11 +16,17 @@ class Operands(NamedTuple):
     scale: Any
     """Of factors in atoms bytes: a row of atoms for each 128 rows of Y."""
     tensor_scale: Any
+    offsets: Any
+    index: Any
     eps: Any
     weight_offset: Any
     flags: Any
-    offsets: Any = None
-    index: Any = None
+
+    @property
+    def without_groups(self) -> tuple[Any, ...]:
+        """Return those but offsets and index, which kernels of factors alone have."""
+        first = self._fields.index("offsets")
+        return self[:first] + self[first + 2 :]
 
 
 class Affine(NamedTuple):

@@ -71,7 +71,7 @@ class RowKernel:
 
     def _traced(self, operands: Any) -> Any:
         """Call the kernel with what it takes."""
-        return self.kernel(*operands[: Operands._fields.index("offsets")])
+        return self.kernel(*operands.without_groups)
 
     def _num_pieces(self, cols: Any) -> Any:
         """Count the pieces that a row is cut into."""
@@ -95,8 +95,8 @@ class RowKernel:
         """Compute the rows of a CTA, or pieces of them: see the module."""
         cute.arch.griddepcontrol_wait()
         cute.arch.griddepcontrol_launch_dependents()
-        numbers = eps, weight_offset, flags
-        self._compute(Operands(x, residual, weight, bias, y, residual_out, scale, tensor_scale, *numbers))
+        more = None, None, eps, weight_offset, flags
+        self._compute(Operands(x, residual, weight, bias, y, residual_out, scale, tensor_scale, *more))
 
     def _compute(self, operands: Any) -> None:
         """Compute the rows of a CTA, or a piece of them."""

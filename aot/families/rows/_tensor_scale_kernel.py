@@ -95,7 +95,7 @@ class TensorScaleKernel(RowKernel):
         is_zero = found == 0.0
         divisor = cutlass.select_(is_zero, Float32(1.0), found)
         divide(values, divisor, Float32(0.0))  # no value is larger than its quotients' limit: the scale is of them
-        self._write(values, Operands(x, None, None, None, y, None, scale, None, None, None, None), place)
+        self._write(values, Operands(x, None, None, None, y, None, scale, *(None,) * 6), place)
         if is_zero & (block == 0) & (thread == 0):  # those that read it afterwards take 1 either way
             scale[0, 0] = Float32(1.0)
 

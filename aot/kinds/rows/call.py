@@ -42,11 +42,12 @@ TIMED_HEADS = (32, 8, 1)
 ATOM_CASE_ROWS = 133
 """Rows of the case of factors that fill one atom, and begin another."""
 GROUP_CASES = (
+    (9, RowGroups((3, 3, 7), start=1)),
+    (8, RowGroups((*(2,) * 33, 3, 3, 7), rows_of_x=5)),
     (147, RowGroups((4, 4, 137, 138, 138, 145), start=2)),
-    (40, RowGroups((*range(1, 36), 38), rows_of_x=11)),
 )
-"""Rows, and groups of them: an empty one, one of more rows than an atom has, one of a row, rows in front of the first
-and behind the last; and more than a warp has lanes, of rows that an index names."""
+"""Rows, and groups of them: an empty one, rows in front of the first and behind the last; more than a warp has lanes,
+of rows that an index names; and one of more rows than an atom has."""
 POSITIONS = (RowArgument.OFFSETS, RowArgument.INDEX)
 """The arguments that say where."""
 WRITTEN = (RowArgument.Y, RowArgument.RESIDUAL_OUT)

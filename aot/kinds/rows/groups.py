@@ -58,7 +58,7 @@ class RowGroups:
             return x[self.taken]
         named = index[self.taken]
         is_there = (named >= 0) & (named < len(x))
-        return x[np.where(is_there, named, 0)] * is_there[:, None]
+        return np.where(is_there[:, None], x[np.where(is_there, named, 0)], 0.0)
 
     def compare_others(self, operation: RowOperation, y: Bits) -> Comparison | None:
         """Say what is wrong with the rows of Y (rows, cols) of no group, which nothing writes; None if nothing is."""

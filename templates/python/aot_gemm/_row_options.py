@@ -50,7 +50,7 @@ def start_flag(product: str, offsets: Any, groups: int | None) -> int:
     if offsets is None:
         raise errors.OperandError(f"{product}: got groups without offsets; expected where each group ends")
     shape = tuple(getattr(offsets, "shape", ()))
-    if shape not in ((groups,), (groups + 1,)):
+    if not isinstance(groups, int) or shape not in ((groups,), (groups + 1,)):
         raise errors.ShapeError(
             f"{product}: offsets has shape {shape} and groups is {errors.show(groups)}; expected (groups,), where each "
             "group ends, or (groups + 1,), the first group's start in front"

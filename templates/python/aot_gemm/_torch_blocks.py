@@ -38,58 +38,64 @@ def quantize(
     x: Any, dtype: str, *, scale: Any = None, offsets: Any = None, index: Any = None, groups: int | None = None
 ) -> tuple[Any, Any]:
     """Round a tensor (..., k) to elements and factors of a format; `aot_gemm.torch.quantize` says how."""
-    values, factors = _quantized(x, dtype, scale)
-    if offsets is None:
-        if index is not None or groups is not None:
-            raise errors.OperandError(
-                "quantize: got an index or groups without offsets; expected where each group ends"
-            )
-        return values, factors
-    return _in_groups(values, factors, _factors.groups_of(offsets, groups), index)
+    form = BLOCK_FORMATS[dtype]
+    _check(x, dtype, form)
+    parts = _parts(x, offsets, index, groups)
+    held = x.detach().reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    own = own_factor(held, scale) if form.has_tensor_factor else None
+    if own is None and scale is not None:
+        raise errors.OperandError(f"quantize: got scale, which goes with nvfp4; {dtype} has factors of blocks alone")
+    found = _by_kernel(held, dtype, scale=own, offsets=offsets, index=index, groups=groups)
+    if found is None:
+        values, factors = _rounded(held, own, form)
+        if parts is not None:
+            values, atoms = _in_groups(values, factors, parts, index)
+        else:
+            atoms = _factors.atoms_of(torch, factors)
+        found = values, atoms if own is None else (atoms, own)
+    values, scales = found
+    return values if parts is not None else values.reshape(*x.shape[:-1], values.shape[1]), scales
 
 
-def _in_groups(values: Any, scale: Any, groups: tuple[Any, Any], index: Any) -> tuple[Any, Any]:
-    """Return elements and factors in atoms, as `_quantized` does, of rows in groups; gathered by an index."""
-    if values.ndim != 2:
-        raise errors.ShapeError(f"quantize: x has {values.ndim} dimensions beside offsets; expected (rows, k)")
-    atoms, *own = scale if isinstance(scale, tuple) else (scale,)
-    rows, k = values.shape[0], values.shape[1] * (_PER_BYTE if values.dtype == torch.uint8 else 1)
-    plain = _factors.rows_of(torch, atoms, rows, -(-k // _format_of(values, atoms).block))
-    placed = _factors.atoms_of_groups(torch, plain, groups, index)
+def _parts(x: Any, offsets: Any, index: Any, groups: int | None) -> tuple[Any, Any] | None:
+    """Return where groups of rows start and end, where there are some."""
+    if offsets is not None:
+        if x.ndim != 2:
+            raise errors.ShapeError(f"quantize: x has {x.ndim} dimensions beside offsets; expected (rows, k)")
+        return _factors.groups_of(offsets, groups)
+    if index is not None or groups is not None:
+        raise errors.OperandError("quantize: got an index or groups without offsets; expected where each group ends")
+    return None
+
+
+def _in_groups(values: Any, factors: Any, parts: tuple[Any, Any], index: Any) -> tuple[Any, Any]:
+    """Return elements of rows in groups, gathered by an index, and their factors in atoms."""
+    rows = values.shape[0]
+    atoms = _factors.atoms_of_groups(torch, factors, parts, index)
     if index is not None:
         is_there = (index >= 0) & (index < rows)
         codes = values.view(torch.uint8)
         codes = codes if rows else codes.new_zeros(1, codes.shape[1])
         values = (codes[index.clip(0, max(rows - 1, 0))] * is_there[:, None]).view(values.dtype)
-    return values, (placed, *own) if own else placed
+    return values, atoms
 
 
-def _quantized(x: Any, dtype: str, scale: Any) -> tuple[Any, Any]:
-    """Round a tensor (..., k) to elements and factors of a format."""
-    name, form = dtype, BLOCK_FORMATS[dtype]
-    _check(x, name, form)
-    held = x.detach().reshape(math.prod(x.shape[:-1]), x.shape[-1])
-    own = own_factor(held, scale) if form.has_tensor_factor else None
-    if own is None and scale is not None:
-        raise errors.OperandError(f"quantize: got scale, which goes with nvfp4; {name} has factors of blocks alone")
-    rows, k = held.shape
-    found = _by_kernel(held, name, own)
-    if found is not None:
-        return found[0].reshape(*x.shape[:-1], found[0].shape[1]), found[1]
+def _rounded(x: Any, own: Any, form: BlockFormat) -> tuple[Any, Any]:
+    """Round a tensor (rows, k): return elements, of e2m1 two in a byte, and factors (rows, blocks)."""
+    rows, k = x.shape
     is_packed = form.element == "float4_e2m1fn"
     held_in = torch.uint8 if is_packed else torch.float8_e4m3fn
     values = x.new_empty(rows, k // _PER_BYTE if is_packed else k, dtype=held_in)
     factors = x.new_empty(rows, -(-k // form.block), dtype=getattr(torch, form.factor))
     for start in range(0, rows, _SLAB):
         part = slice(start, start + _SLAB)
-        elements, factors[part] = round_blocks(held[part].float(), own, form)
+        elements, factors[part] = round_blocks(x[part].float(), own, form)
         values[part] = _pairs(elements) if is_packed else elements
-    atoms = _factors.atoms_of(torch, factors)
-    return values.reshape(*x.shape[:-1], values.shape[1]), atoms if own is None else (atoms, own)
+    return values, factors
 
 
-def _by_kernel(x: Any, name: str, own: Any) -> tuple[Any, Any] | None:
-    """Round a tensor (rows, k) by the wheel's kernel.
+def _by_kernel(x: Any, name: str, *, offsets: Any, index: Any, **options: Any) -> tuple[Any, Any] | None:
+    """Round a tensor (rows, k) by the wheel's kernel, gathered and in groups where that is asked for.
 
     None where it has none for the type or for this GPU, and where torch traces, which its own functions are for.
     """
@@ -101,8 +107,10 @@ def _by_kernel(x: Any, name: str, own: Any) -> tuple[Any, Any] | None:
     row = _row_request.find("quantize", str(x.dtype).removeprefix("torch."), BLOCK_FORMATS[name].element, scales)
     if row is None or not _row_request.is_there(row):
         return None
+    where = {"offsets": offsets, "index": index}
+    int32 = {key: None if value is None else value.to(torch.int32).contiguous() for key, value in where.items()}
     try:
-        return _rows.quantize(x, name, scale=own)
+        return _rows.quantize(x, name, **int32, **options)
     except errors.ArchitectureError:
         return None
 
