@@ -45,16 +45,31 @@ def quantize(
     own = own_factor(held, scale) if form.has_tensor_factor else None
     if own is None and scale is not None:
         raise errors.OperandError(f"quantize: got scale, which goes with nvfp4; {dtype} has factors of blocks alone")
-    found = _by_kernel(held, dtype, scale=own, offsets=offsets, index=index, groups=groups)
-    if found is None:
-        values, factors = _rounded(held, own, form)
-        if parts is not None:
-            values, atoms = _in_groups(values, factors, parts, index)
-        else:
-            atoms = _factors.atoms_of(torch, factors)
-        found = values, atoms if own is None else (atoms, own)
-    values, scales = found
+    where = {"offsets": offsets, "index": index, "groups": groups}
+    values, scales = _by_operator(held, dtype, own, where) or round_here(held, dtype, own, where)
     return values if parts is not None else values.reshape(*x.shape[:-1], values.shape[1]), scales
+
+
+def round_here(x: Any, name: str, own: Any, where: dict[str, Any]) -> tuple[Any, Any]:
+    """Round a tensor (rows, k) by the wheel's kernel, or by torch's own functions; what `quantize` has checked.
+
+    Args:
+        x: the tensor.
+        name: of the format.
+        own: its own factor; None where the format has none.
+        where: `offsets`, `index` and `groups`, each of which may be None.
+    """
+    found = _by_kernel(x, name, own, where)
+    if found is not None:
+        return found
+    form = BLOCK_FORMATS[name]
+    values, factors = _rounded(x, own, form)
+    if where["offsets"] is None:
+        atoms = _factors.atoms_of(torch, factors)
+    else:
+        parts = _factors.groups_of(where["offsets"], where["groups"])
+        values, atoms = _in_groups(values, factors, parts, where["index"])
+    return values, atoms if own is None else (atoms, own)
 
 
 def _parts(x: Any, offsets: Any, index: Any, groups: int | None) -> tuple[Any, Any] | None:
@@ -94,25 +109,48 @@ def _rounded(x: Any, own: Any, form: BlockFormat) -> tuple[Any, Any]:
     return values, factors
 
 
-def _by_kernel(x: Any, name: str, *, offsets: Any, index: Any, **options: Any) -> tuple[Any, Any] | None:
-    """Round a tensor (rows, k) by the wheel's kernel, gathered and in groups where that is asked for.
-
-    None where it has none for the type or for this GPU, and where torch traces, which its own functions are for.
-    """
-    from ._torch_products import is_compiling, is_recorded  # here, since products need what this module has
-
-    if not x.is_cuda or is_compiling() or is_recorded(x) or x.numel() == 0:
-        return None
+def _has_kernel(x: Any, name: str) -> bool:
+    """Say whether the wheel rounds tensors of an element type in GPU memory."""
     scales = _row_options.format_scales(name)
     row = _row_request.find("quantize", str(x.dtype).removeprefix("torch."), BLOCK_FORMATS[name].element, scales)
-    if row is None or not _row_request.is_there(row):
+    return row is not None and _row_request.is_there(row)
+
+
+def _on_gpu(x: Any) -> bool:
+    return bool(x.is_cuda)
+
+
+def _in_int32(where: dict[str, Any]) -> dict[str, Any]:
+    """Return offsets and index as kernels take them."""
+    return {x: y.to(torch.int32).contiguous() if isinstance(y, torch.Tensor) else y for x, y in where.items()}
+
+
+def _by_kernel(x: Any, name: str, own: Any, where: dict[str, Any]) -> tuple[Any, Any] | None:
+    """Round a tensor by the wheel's kernel. None where it has none for the type or for this GPU, or torch traces."""
+    from ._torch_products import is_compiling, is_recorded  # here, since products need what this module has
+
+    if not _on_gpu(x) or is_compiling() or is_recorded(x) or x.numel() == 0 or not _has_kernel(x, name):
         return None
-    where = {"offsets": offsets, "index": index}
-    int32 = {key: None if value is None else value.to(torch.int32).contiguous() for key, value in where.items()}
     try:
-        return _rows.quantize(x, name, **int32, **options)
+        return _rows.quantize(x, name, scale=own, **_in_int32(where))
     except errors.ArchitectureError:
         return None
+
+
+def _by_operator(x: Any, name: str, own: Any, where: dict[str, Any]) -> tuple[Any, Any] | None:
+    """Round a tensor by the operator of the wheel's kernel, where torch traces.
+
+    None where it does not, where there is no such kernel, and where torch.func transforms: torch's own functions, which
+    a compiler fuses, are for that.
+    """
+    from ._torch_products import is_compiling, is_recorded, is_transformed
+
+    if not (is_compiling() or is_recorded(x)) or is_transformed() or not _on_gpu(x) or not _has_kernel(x, name):
+        return None
+    from ._torch_rows import run_operator
+
+    found: tuple[Any, Any] = run_operator("quantize", {"x": x, "dtype": name, "scale": own, **_in_int32(where)})
+    return found
 
 
 def round_blocks(wide: Any, own: Any, form: BlockFormat) -> tuple[Any, Any]:
