@@ -42,7 +42,7 @@ from ._torch_prepare import PreparedWeight, prepare
 from ._torch_products import gated_linear, linear, matmul
 from ._torch_quantized import QuantizedLinear
 from ._torch_report import PatchReport, QuantizeReport
-from ._torch_rows import gelu_tanh_mul, layer_norm, rms_norm, rotary, silu_mul
+from ._torch_rows import gelu_tanh_mul, layer_norm, rms_norm, rotary, rows, silu_mul
 
 __all__ = [
     "Linear",
@@ -70,6 +70,7 @@ __all__ = [
     "quantize",
     "rms_norm",
     "rotary",
+    "rows",
     "silu_mul",
     "unpack",
     "unpatch",
