@@ -40,14 +40,14 @@ def quantize(
     """Round a tensor (..., k) to elements and factors of a format; `aot_gemm.torch.quantize` says how."""
     form = BLOCK_FORMATS[dtype]
     _check(x, dtype, form)
-    parts = _parts(x, offsets, index, groups)
+    _check_groups(x, offsets, index, groups)
     held = x.detach().reshape(math.prod(x.shape[:-1]), x.shape[-1])
     own = own_factor(held, scale) if form.has_tensor_factor else None
     if own is None and scale is not None:
         raise errors.OperandError(f"quantize: got scale, which goes with nvfp4; {dtype} has factors of blocks alone")
     where = {"offsets": offsets, "index": index, "groups": groups}
     values, scales = _by_operator(held, dtype, own, where) or round_here(held, dtype, own, where)
-    return values if parts is not None else values.reshape(*x.shape[:-1], values.shape[1]), scales
+    return values.reshape(*x.shape[:-1], values.shape[1]) if offsets is None else values, scales
 
 
 def round_here(x: Any, name: str, own: Any, where: dict[str, Any]) -> tuple[Any, Any]:
@@ -72,15 +72,12 @@ def round_here(x: Any, name: str, own: Any, where: dict[str, Any]) -> tuple[Any,
     return values, atoms if own is None else (atoms, own)
 
 
-def _parts(x: Any, offsets: Any, index: Any, groups: int | None) -> tuple[Any, Any] | None:
-    """Return where groups of rows start and end, where there are some."""
-    if offsets is not None:
-        if x.ndim != 2:
-            raise errors.ShapeError(f"quantize: x has {x.ndim} dimensions beside offsets; expected (rows, k)")
-        return _factors.groups_of(offsets, groups)
-    if index is not None or groups is not None:
+def _check_groups(x: Any, offsets: Any, index: Any, groups: int | None) -> None:
+    """Check which of these there are; how many groups offsets are of, kernels and torch's own functions check."""
+    if offsets is not None and x.ndim != 2:
+        raise errors.ShapeError(f"quantize: x has {x.ndim} dimensions beside offsets; expected (rows, k)")
+    if offsets is None and (index is not None or groups is not None):
         raise errors.OperandError("quantize: got an index or groups without offsets; expected where each group ends")
-    return None
 
 
 def _in_groups(values: Any, factors: Any, parts: tuple[Any, Any], index: Any) -> tuple[Any, Any]:
@@ -109,11 +106,15 @@ def _rounded(x: Any, own: Any, form: BlockFormat) -> tuple[Any, Any]:
     return values, factors
 
 
-def _has_kernel(x: Any, name: str) -> bool:
-    """Say whether the wheel rounds tensors of an element type in GPU memory."""
-    scales = _row_options.format_scales(name)
-    row = _row_request.find("quantize", str(x.dtype).removeprefix("torch."), BLOCK_FORMATS[name].element, scales)
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _has_kernel(dtype: str, name: str) -> bool:
+    """Say whether the wheel rounds tensors of an element type in GPU memory: in a compiled graph, as it is now."""
+    row = _row_request.find("quantize", dtype, BLOCK_FORMATS[name].element, _row_options.format_scales(name))
     return row is not None and _row_request.is_there(row)
+
+
+def _dtype_of(x: Any) -> str:
+    return str(x.dtype).removeprefix("torch.")
 
 
 def _on_gpu(x: Any) -> bool:
@@ -122,14 +123,15 @@ def _on_gpu(x: Any) -> bool:
 
 def _in_int32(where: dict[str, Any]) -> dict[str, Any]:
     """Return offsets and index as kernels take them."""
-    return {x: y.to(torch.int32).contiguous() if isinstance(y, torch.Tensor) else y for x, y in where.items()}
+    is_wide = {x: isinstance(y, torch.Tensor) and y.dtype != torch.int32 for x, y in where.items()}
+    return {x: y.to(torch.int32) if is_wide[x] else y for x, y in where.items()}
 
 
 def _by_kernel(x: Any, name: str, own: Any, where: dict[str, Any]) -> tuple[Any, Any] | None:
     """Round a tensor by the wheel's kernel. None where it has none for the type or for this GPU, or torch traces."""
     from ._torch_products import is_compiling, is_recorded  # here, since products need what this module has
 
-    if not _on_gpu(x) or is_compiling() or is_recorded(x) or x.numel() == 0 or not _has_kernel(x, name):
+    if not _on_gpu(x) or is_compiling() or is_recorded(x) or x.numel() == 0 or not _has_kernel(_dtype_of(x), name):
         return None
     try:
         return _rows.quantize(x, name, scale=own, **_in_int32(where))
@@ -145,7 +147,8 @@ def _by_operator(x: Any, name: str, own: Any, where: dict[str, Any]) -> tuple[An
     """
     from ._torch_products import is_compiling, is_recorded, is_transformed
 
-    if not (is_compiling() or is_recorded(x)) or is_transformed() or not _on_gpu(x) or not _has_kernel(x, name):
+    is_traced = (is_compiling() or is_recorded(x)) and not is_transformed()
+    if not (is_traced and _on_gpu(x) and _has_kernel(_dtype_of(x), name)):
         return None
     from ._torch_rows import run_operator
 

@@ -70,7 +70,7 @@ def _direct(name: str, tensors: dict[str, Any], options: dict[str, Any]) -> Any:
         return _torch_blocks.round_here(tensors["x"], form, tensors["scale"], where)
     if form is not None:
         given[_TYPED.get(name, "out_dtype")] = form
-    return getattr(_rows, name)(**tensors, **given)
+    return getattr(_rows, name)(**{key: value for key, value in tensors.items() if value is not None}, **given)
 
 
 def _kernel(name: str) -> Any:
