@@ -160,8 +160,8 @@ def _see_linear(name: str, given: dict[str, Any], dtype: Any) -> None:
     epilogue = _GATES[activation or "silu"] if name == "gated_linear" else activation or "none"
     epilogue = "residual" if epilogue == "none" and given.get("residual") is not None else epilogue
     rows, has_bias, has_blocks = x.reshape(-1, x.shape[-1]), given.get("bias") is not None, _has_blocks(given, weight)
-    more = {"has_blocks": has_blocks, "factor": _factor_of(given)}
-    _count(rows, weight.mT, dtype, bias=has_bias, epilogue=epilogue, **more)
+    kinds = rows, weight.mT, dtype
+    _count(*kinds, bias=has_bias, epilogue=epilogue, has_blocks=has_blocks, factor=_factor_of(given))
 
 
 def _see_groups(given: dict[str, Any], dtype: Any) -> None:
