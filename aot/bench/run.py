@@ -95,6 +95,11 @@ def _beside(scene: Scene, bench: ProblemBench, problem: Problem) -> tuple[Proble
     return own, baseline.name(library.names[0])
 
 
+def _rounded(us: Sequence[float]) -> tuple[float, ...]:
+    """Round times to a tenth of a nanosecond, of which a replay's clock knows none: a receipt is half as long."""
+    return tuple(round(x, 4) for x in us)
+
+
 def _rounds(scene: Scene, bench: ProblemBench, problem: Problem) -> Rounds:
     bench.check(0)
     screened_us = bench.screen_us(0, None)
@@ -110,7 +115,8 @@ def _rounds(scene: Scene, bench: ProblemBench, problem: Problem) -> Rounds:
     finally:
         for each in benches.values():
             each.close()
-    return Rounds(tuple(found[_WHEEL]), beside[1] if beside else None, tuple(found.get(_LIBRARY, ())))
+    library_us = _rounded(found[_LIBRARY]) if beside else ()
+    return Rounds(_rounded(found[_WHEEL]), beside[1] if beside else None, library_us)
 
 
 def time_problem(scene: Scene, problem: Problem) -> tuple[Rounds, Any]:
@@ -216,9 +222,7 @@ def measure(
             receipt_version=RECEIPT_VERSION,
             made_by=made_by,
             date=date,
-            wheel=Wheel(
-                wheel.package, kernels.version, wheel.sha256, wheel.tables_sha256, *kernels.table(), kernels.choices()
-            ),
+            wheel=_told(wheel, kernels),
             machine=Machine(
                 conditions=before,
                 host=platform.machine(),

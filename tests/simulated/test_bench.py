@@ -127,6 +127,21 @@ def test_a_receipt_has_the_times_of_both_and_is_repeated_on_another_machine(here
     assert "wheel, machine and library are the same" in again.stdout
 
 
+def test_products_are_drawn_from_a_shape_set(here, wheel, tmp_path):
+    path, shapes = tmp_path / "receipt.json", tmp_path / "shapes.toml"
+    shapes.write_text(
+        'version = 1\noperations = ["bf16_kk"]\nm = [8, 96]\n[[model]]\nname = "x"\n'
+        'weights = [{ name = "y", n = 136, k = 72 }]\n'
+    )
+    words = ["--library", "cublas", "--shapes", shapes, "--limit", 1, "--seed", 3]
+    done = here.bench(wheel, "--receipt", path, *words)
+    assert done.stdout.splitlines()[-3].split()[:2] == ["operation", "products"]
+    assert done.stdout.splitlines()[-1].split()[:2] == ["bf16_kk", "1"]
+    assert len(read_receipt(path).products) == 1
+    done = here.bench(wheel, "--size", "8x136x72", *words, code=2)
+    assert "--size means nothing with --shapes" in done.stderr
+
+
 def test_without_a_library_the_wheel_alone_is_timed(here, wheel, tmp_path):
     path = tmp_path / "receipt.json"
     here.bench(wheel, "--receipt", path, "--library", "none", "--size", "8x136x72")
