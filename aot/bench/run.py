@@ -179,6 +179,16 @@ def _told(wheel: FoundWheel, kernels: DispatchedLibrary) -> Wheel:
     )
 
 
+def _check_operations(kernels: DispatchedLibrary, problems: Sequence[Problem]) -> None:
+    """Refuse operations that the wheel has no kernels of, before minutes are spent on the others (DeviceError)."""
+    missing = [x.tag for x in dict.fromkeys(x.operation for x in problems) if not kernels.has(x)]
+    if missing:
+        raise DeviceError(
+            f"the wheel {kernels.version} has no kernels of {', '.join(missing)}; name those that it has with "
+            "--operations, or build it with them: aot build --operations"
+        )
+
+
 def measure(
     wheel: FoundWheel,
     problems: Sequence[Problem],
@@ -207,6 +217,7 @@ def measure(
     gpu = CudaGpu(properties)
     kernels = DispatchedLibrary(wheel.library)
     check_arch(kernels.arch, properties.compute_capability, properties.name)
+    _check_operations(kernels, problems)
     plan = plan_for(properties.l2_bytes, integrated=properties.integrated)
     library = open_library(choice, gpu, say)
     before = make_conditions(properties, read_state(properties.pci_bus_id), kernels.arch, plan.protocol, date)

@@ -155,9 +155,11 @@ def _said_of_signature(signer: str | None) -> str:
 def _measure(values: Mapping[str, Any], problems: list[Problem]) -> Receipt:
     from aot.bench.found_wheel import found_wheel, installed_folder
     from aot.bench.run import LibraryChoice, measure
-    from aot.bench.signing import signed
+    from aot.bench.signing import check_key, signed
     from aot.package.wheel import toolchain_version
 
+    if values["key"] is not None:
+        check_key(values["key"])
     path = values["wheel"] or installed_folder(DEFAULT_MODULE)
     with found_wheel(path) as wheel, waiting("measure") as at:
         found = measure(

@@ -12,7 +12,7 @@ from statistics import median
 import pytest
 
 from aot.bench.receipt import parse_receipt, read_receipt
-from aot.core.errors import PackageError, ReceiptError, VerificationError
+from aot.core.errors import DeviceError, PackageError, ReceiptError, VerificationError
 from aot.measure.dispatched import DispatchedLibrary
 from aot.measure.protocol import PROTOCOL
 from aot.measure.tuning_set import read_tuning_set
@@ -138,6 +138,8 @@ def test_products_are_drawn_from_a_shape_set(here, wheel, tmp_path):
     assert done.stdout.splitlines()[-3].split()[:2] == ["operation", "products"]
     assert done.stdout.splitlines()[-1].split()[:2] == ["bf16_kk", "1"]
     assert len(read_receipt(path).products) == 1
+    done = here.bench(wheel, *words, "--operations", "bf16_kk,tf32_kk", code=DeviceError.exit_code)
+    assert "has no kernels of tf32_kk; name those that it has with --operations" in done.stderr
     done = here.bench(wheel, "--size", "8x136x72", *words, code=2)
     assert "--size means nothing with --shapes" in done.stderr
 
