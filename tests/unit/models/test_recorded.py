@@ -152,6 +152,15 @@ def of_e4m3(*shape):
 ROWS, ENDS, VECTOR = of_bf16(100, 256), torch.zeros(8, dtype=torch.int32), torch.empty(100, 1)
 EIGHT, INDEX = {"x": ROWS, "weight": of_bf16(8, 64, 256), "offsets": ENDS}, torch.zeros(80, dtype=torch.int32)
 BLOCKS = {"scale_x": torch.empty(100, 2), "scale_w": torch.empty(8, 1, 2)}
+MX_FACTORS = {x: torch.empty(1024, dtype=torch.float8_e8m0fnu) for x in ("scale_x", "scale_w")}
+
+
+def of_4_bits(factor):
+    """Give x and a weight of elements of 4 bits, with factors in atoms."""
+    x, weight = torch.empty(100, 128, dtype=torch.uint8), torch.empty(64, 128, dtype=torch.uint8)
+    return {"x": x, "weight": weight} | {x: torch.empty(2048, dtype=factor) for x in ("scale_x", "scale_w")}
+
+
 OWN = {
     "bf16_kk": [("linear", {"x": of_bf16(4, 25, 256), "weight": of_bf16(64, 256)}, (100, 64, 256))],
     "bf16_kk_silu": [("linear", {"x": ROWS, "weight": of_bf16(64, 256), "activation": "silu"}, (100, 64, 256))],
@@ -199,6 +208,36 @@ OWN = {
             (13, 64, 256, 8),
         )
     ],
+    "nvfp4_bf16_kk": [
+        ("linear", {**of_4_bits(torch.float8_e4m3fn), "scale_out": torch.ones(1)}, (100, 64, 256)),
+        ("linear", {**of_4_bits(torch.uint8), "scale_out": torch.ones(1)}, (100, 64, 256)),
+    ],
+    "nvfp4_bf16_kk_swiglu": [
+        ("gated_linear", {**of_4_bits(torch.float8_e4m3fn), "scale_out": torch.ones(1)}, (100, 32, 256))
+    ],
+    "mxfp4_bf16_kk": [
+        ("linear", of_4_bits(torch.float8_e8m0fnu), (100, 64, 256)),
+        ("linear", of_4_bits(torch.uint8), (100, 64, 256)),
+    ],
+    "mxfp8_bf16_kk_bias": [
+        (
+            "linear",
+            {"x": of_e4m3(100, 256), "weight": of_e4m3(64, 256), "bias": of_bf16(64), **MX_FACTORS},
+            (100, 64, 256),
+        )
+    ],
+    "nvfp4_bf16_kk_grouped": [
+        (
+            "grouped_linear",
+            {
+                **of_4_bits(torch.float8_e4m3fn),
+                "weight": torch.empty(8, 64, 128, dtype=torch.uint8),
+                "offsets": ENDS,
+                "scale_out": torch.ones(8),
+            },
+            (13, 64, 256, 8),
+        )
+    ],
 }
 """By the operation that computes it, what a wheel's operator was given, and m, n, k and groups if there are some."""
 
@@ -214,6 +253,16 @@ def test_products_of_a_wheel_are_counted_as_its_operations(monkeypatch, tag, wri
         text, notes = recorded_text({Product(*key): count for key, count in counts.items()}, "serve")
         assert launches(text) == {(tag, *sizes): 1}
         assert notes == ["no product was on a GPU; those on the CPU are taken instead"]
+
+
+def test_torchs_own_products_of_narrow_factors_are_those_of_a_format(monkeypatch):
+    counts = {}
+    monkeypatch.setattr(recorder, "_counts", counts)
+    monkeypatch.setattr(recorder, "_written", [math.inf])
+    given = [of_e4m3(100, 256), of_e4m3(64, 256).t(), *MX_FACTORS.values()]
+    recorder._see("_scaled_mm", tuple(given), of_bf16(100, 64))
+    text, _ = recorded_text({Product(*key): count for key, count in counts.items()}, "serve")
+    assert launches(text) == {("mxfp8_bf16_kk", 100, 64, 256): 1}
 
 
 def test_what_no_operation_computes_is_told_with_its_epilogue():

@@ -53,8 +53,8 @@ PARAMETERS = {
     "fp16_rotary": [CUBE, MATRIX, MATRIX, CUBE, 4],
     "bf16_rotary": [CUBE_OF_ALL, BOTH, BOTH, CUBE_OF_ALL, 4],
     "bf16_e4m3_block_quantize": [MATRIX, MATRIX, BOTH, 4],
-    "bf16_nvfp4_quantize": [MATRIX, MATRIX, BOTH, VECTOR, 4],
-    "bf16_mxfp8_quantize": [BOTH, BOTH, BOTH, 4],
+    "bf16_nvfp4_quantize": [MATRIX, MATRIX, BOTH, VECTOR, VECTOR, VECTOR, 4],
+    "bf16_mxfp8_quantize": [BOTH, BOTH, BOTH, VECTOR, VECTOR, 4],
     "bf16_nvfp4_rms_norm": [MATRIX, MATRIX, VECTOR, MATRIX, MATRIX, BOTH, VECTOR, 4, 4, 4],
 }
 
@@ -127,7 +127,7 @@ def arguments_of(key, rows, cols):
                 yield ctypes.c_float(0.0)
             case RowArgument.WEIGHT | RowArgument.BIAS:
                 yield tensor(0, (width,), ())
-            case RowArgument.TENSOR_SCALE:
+            case RowArgument.TENSOR_SCALE | RowArgument.OFFSETS | RowArgument.INDEX:
                 yield tensor(0, (1,), ())
             case RowArgument.SCALE:
                 yield tensor(0, (rows, 1), (1, 1))
