@@ -159,9 +159,9 @@ class MmaSyncGemm:
     def _multiply(self, a: cute.Tensor, b: cute.Tensor, memory: Any, origin: Any, thread: Int32, rank: Int32) -> Any:
         """Multiply the tile whose first row of A and of B is `origin`, and return the sums of a thread's warp.
 
-        A turn of the loop brings a block of k, moves one that is there where rows begin at any element, and multiplies
-        one; in the first turns there is nothing to multiply yet, in the last nothing to bring. One barrier a turn
-        orders all of it: what a turn overwrites was read in the turn before.
+        A turn of the loop brings a block of k as many ahead as the ring is long, moves the next one where rows begin at
+        any element, and multiplies one. One barrier a turn orders all of it: what a turn overwrites was read in the
+        turn before.
         """
         tile = self.tile
         sums = cute.make_rmem_tensor(((2, 2), tile.warp_rows // MMA_M, tile.warp_columns // MMA_N), Float32)
@@ -171,29 +171,34 @@ class MmaSyncGemm:
         operands = a, b
         cursors = [self.sides[side].cursors(operands[side], origin[side], thread) for side in range(2)]
         ahead = tile.num_ring if tile.is_shifted else tile.num_ring - 1
-        moves_ahead = 1 if tile.is_shifted else 0
-        for turn in cutlass.range(num_own + ahead, unroll=1):
-            block = turn - ahead
-            if turn >= ahead - moves_ahead:
-                cute.arch.cp_async_wait_group(ahead - 1 - moves_ahead)
-                cute.arch.sync_threads()
-            if turn < num_own:
-                self._bring(cursors, operands, memory, turn % tile.num_ring, rank + turn * tile.splits)
-            cute.arch.cp_async_commit_group()
+        for block in cutlass.range(ahead, unroll=1):
+            self._bring(cursors, operands, memory, block, num_own, rank)
+        if const_expr(tile.is_shifted):
+            cute.arch.cp_async_wait_group(ahead - 1)
+            cute.arch.sync_threads()
+            self._move(cursors, operands, memory, Int32(0))
+        for block in cutlass.range(num_own, unroll=1):
+            cute.arch.cp_async_wait_group(ahead - (2 if tile.is_shifted else 1))
+            cute.arch.sync_threads()
+            self._bring(cursors, operands, memory, block + ahead, num_own, rank)
+            ready = block % tile.num_ring
             if const_expr(tile.is_shifted):
-                if (block >= -1) & (block + 1 < num_own):
+                if block + 1 < num_own:  # noqa: SIM102: the first is Python's, the second the kernel's
                     self._move(cursors, operands, memory, block + 1)
-            if block >= 0:
-                ready = tile.num_ring + block % 2 if const_expr(tile.is_shifted) else block % tile.num_ring
-                self._multiply_stage(sums, memory, ready)
+                ready = tile.num_ring + block % 2
+            self._multiply_stage(sums, memory, ready)
+        cute.arch.cp_async_wait_group(0)
         cute.arch.sync_threads()
         return sums
 
     @cute.jit
-    def _bring(self, cursors: Any, operands: Any, memory: Any, slot: Int32, block: Int32) -> None:
-        """Bring a block of k of both operands into a stage, asynchronously."""
-        for side in range_constexpr(2):
-            self.sides[side].copy(cursors[side], operands[side], self._stage(memory, slot, side), block)
+    def _bring(self, cursors: Any, operands: Any, memory: Any, block: Int32, num_own: Int32, rank: Int32) -> None:
+        """Bring one of the CTA's `num_own` blocks of k of both operands into a stage, asynchronously, if it is one."""
+        if block < num_own:
+            for side in range_constexpr(2):
+                stage = self._stage(memory, block % self.tile.num_ring, side)
+                self.sides[side].copy(cursors[side], operands[side], stage, rank + block * self.tile.splits)
+        cute.arch.cp_async_commit_group()
 
     @cute.jit
     def _move(self, cursors: Any, operands: Any, memory: Any, block: Int32) -> None:

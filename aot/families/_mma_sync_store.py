@@ -1,9 +1,9 @@
 """How the CTAs of `mma_sync` add up their sums and store a tile of D. Imports CUTLASS.
 
-Each warp writes its sums to shared memory, over the stages. The threads of a CTA, or of all CTAs of a cluster that share
-k, then read rows of the tile, add up what the warps along k and the CTAs have, in order, finish the elements and store
-them: four next to each other at once where D's rows begin at multiples of their bytes, else one, lanes next to each
-other storing elements next to each other.
+Each warp writes its sums to shared memory, over the stages. The threads of a CTA, or of all CTAs of a cluster that
+share k, then read rows of the tile, add up what the warps along k and the CTAs have, in order, finish the elements and
+store them: four next to each other at once where D's rows begin at multiples of their bytes, else one, lanes next to
+each other storing elements next to each other.
 
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """
@@ -20,6 +20,9 @@ from aot.families._mma_sync_tile import ITEM_BYTES, MMA_M, MMA_N, SUM_PAD, Tile
 
 WIDTH = 4
 """Elements of D that a thread stores at once where it may: its sums are then 16 bytes, the most of a load."""
+
+MAX_WIDE_PARTS = 16
+"""Parts of a sum up to which threads store `WIDTH` elements: more, four wide, do not fit a thread's registers."""
 
 BATCH = 4
 """Rows whose sums a thread reads before it finishes the first of them, so that their loads overlap: an assumption."""
@@ -76,9 +79,12 @@ class Store:
             first: the tile's first row and column of D.
             thread: number of the thread among those of the cluster.
         """
-        stride = Int64(d.stride[0]) * ITEM_BYTES
-        if (Int32(d.iterator.toint()) | Int32(stride)) % (WIDTH * ITEM_BYTES) == 0:
-            self._store_rows(parts, d, operands, first, thread, WIDTH)
+        places = Int32(d.iterator.toint()) | Int32(Int64(d.stride[0]) * ITEM_BYTES)
+        if const_expr(len(parts) * self.tile.warps[2] <= MAX_WIDE_PARTS):
+            if places % (WIDTH * ITEM_BYTES) == 0:
+                self._store_rows(parts, d, operands, first, thread, WIDTH)
+            else:
+                self._store_rows(parts, d, operands, first, thread, 1)
         else:
             self._store_rows(parts, d, operands, first, thread, 1)
 

@@ -19,8 +19,9 @@ SUM_PAD = 8
 lie in different banks."""
 
 MIN_PRODUCTS = 16
-"""Instructions of `mma` of a warp between two barriers that a block of k is made wide enough for, where that leaves
-three stages: an assumption, since a barrier, a wait and the addresses of a block cost a warp some 100 instructions."""
+"""Instructions of `mma` of a warp between two barriers that a block of k is made wide enough for: an assumption, since
+a barrier, a wait and the addresses of a block cost a warp some 100 instructions. Not where k is shared by many warps or
+by CTAs, which a wider block would leave without work (an H200, 2026-11-28)."""
 
 ALIGN_BYTES = 16
 """Alignment of a stage. Source: PTX ISA, ldmatrix and cp.async."""
@@ -92,7 +93,7 @@ class Tile:
         least = max(32, MMA_K * self.warps[2])
         per_step = self.warp_rows // MMA_M * (self.warp_columns // MMA_N)
         is_short = per_step * (least // MMA_K // self.warps[2]) < MIN_PRODUCTS
-        return 2 * least if is_short else least
+        return 2 * least if is_short and self.warps[2] <= 2 and self.splits == 1 else least  # noqa: PLR2004
 
     @property
     def warp_rows(self) -> int:
