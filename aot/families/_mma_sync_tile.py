@@ -93,7 +93,7 @@ class Tile:
         least = max(32, MMA_K * self.warps[2])
         per_step = self.warp_rows // MMA_M * (self.warp_columns // MMA_N)
         is_short = per_step * (least // MMA_K // self.warps[2]) < MIN_PRODUCTS
-        return 2 * least if is_short and self.warps[2] <= 2 and self.splits == 1 else least  # noqa: PLR2004
+        return 2 * least if is_short and self.warps[2] <= 2 and self.splits == 1 else least
 
     @property
     def warp_rows(self) -> int:
