@@ -52,7 +52,7 @@ class MmaSyncGemm:
     def sides(self) -> tuple[Side, Side]:
         """Describe the parts of A and of B."""
         tile = self.tile
-        shared = tile.loads, tile.num_threads
+        shared = tile.loads, tile.num_threads, tile.takes_whole
         return (
             Side(tile.rows, tile.block_k, tile.a_is_k_major, *shared),
             Side(tile.columns, tile.block_k, tile.b_is_k_major, *shared),

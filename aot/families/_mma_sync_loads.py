@@ -47,6 +47,8 @@ class Side:
     is_k_major: bool
     loads: int
     num_threads: int
+    takes_whole: bool = False
+    """Whether blocks that lie inside of the operand are copied by instructions of their own, without limits."""
 
     def __post_init__(self) -> None:
         """Refuse rows that threads do not share evenly, two at a time (ValueError).
@@ -156,18 +158,21 @@ class Side:
         Where a block lies inside of the operand's rows, pieces are copied whole, and those of rows that the operand
         does not have are left as they are: they reach nothing but rows of D that are not there either.
         """
-        if self._has_whole(cursors[0], block * self.block_k):
-            for turn in range_constexpr(self.num_turns):
-                self._copy_whole(cursors[0], source, stage, block, turn, self.step_rows)
-            if const_expr(self.is_shifted):
-                for turn in range_constexpr(-(-self.num_rows // self.num_threads)):
-                    self._copy_whole(cursors[1], source, stage, block, turn, self.num_threads)
+        if const_expr(self.takes_whole):
+            if self._has_whole(cursors[0], block * self.block_k):
+                self._copy_all(self._copy_whole, cursors, source, stage, block)
+            else:
+                self._copy_all(self._copy_turn, cursors, source, stage, block)
         else:
-            for turn in range_constexpr(self.num_turns):
-                self._copy_turn(cursors[0], source, stage, block, turn, self.step_rows)
-            if const_expr(self.is_shifted):
-                for turn in range_constexpr(-(-self.num_rows // self.num_threads)):
-                    self._copy_turn(cursors[1], source, stage, block, turn, self.num_threads)
+            self._copy_all(self._copy_turn, cursors, source, stage, block)
+
+    def _copy_all(self, copy: Any, cursors: Any, source: cute.Tensor, stage: cute.Tensor, block: Int32) -> None:
+        """Copy all pieces of a thread, one by one; to be called while tracing."""
+        for turn in range(self.num_turns):
+            copy(cursors[0], source, stage, block, turn, self.step_rows)
+        if self.is_shifted:
+            for turn in range(-(-self.num_rows // self.num_threads)):
+                copy(cursors[1], source, stage, block, turn, self.num_threads)
 
     def _row_of(self, cursor: Cursor, source: cute.Tensor, block: Int32, skipped: int) -> Any:
         """Return the address of a row, `skipped` behind a thread's first, in a block of k; to be called while tracing.

@@ -30,7 +30,7 @@ BATCH = 4
 
 @dataclass(frozen=True)
 class Store:
-    """The end of a tile's work."""
+    """The end of a tile's work. Tiles and CTAs are powers of two, so that threads share its rows evenly."""
 
     tile: Tile
     operation: Operation
@@ -98,25 +98,37 @@ class Store:
         thread: Int32,
         width: Constexpr[int],
     ) -> None:
-        """Store `width` elements of a row by each thread, row after row in the same columns."""
+        """Store `width` elements of a row by each thread that has a row, row after row in the same columns."""
         tile = self.tile
         per_row = tile.columns // self.num_halves // width
         step = tile.num_threads * tile.splits // per_row
         row, column = thread // per_row, thread % per_row * width
-        n = first[1] + column
-        num_turns = -(-tile.rows // step)
-        together = min(BATCH, num_turns)
-        for turn in cutlass.range(-(-num_turns // together), unroll=1):
-            start = row + turn * (together * step)
-            totals = [self._total(parts, start + i * step, column, width) for i in range(together)]
-            for i in range_constexpr(together):
-                m = first[0] + start + i * step
-                if (start + i * step < tile.rows) & (m < d.shape[0]):
-                    if const_expr(width == 1):
-                        if n < d.shape[1]:
-                            d[m, n] = self._finished(totals[i], 0, m, n, operands).to(d.element_type)
-                    else:
-                        self._store_wide(totals[i], d, m, n, operands)
+        if row < tile.rows:
+            num_turns = max(tile.rows // step, 1)
+            together = min(BATCH, num_turns)
+            for turn in cutlass.range(num_turns // together, unroll=1):
+                start = row + turn * (together * step)
+                totals = [self._total(parts, start + i * step, column, width) for i in range(together)]
+                for i in range_constexpr(together):
+                    self._store_row(totals[i], d, first[0] + start + i * step, first[1] + column, operands, width)
+
+    @cute.jit
+    def _store_row(
+        self,
+        totals: Any,
+        d: cute.Tensor,
+        m: Int32,
+        n: Int32,
+        operands: Constexpr[EpilogueOperands],
+        width: Constexpr[int],
+    ) -> None:
+        """Store `width` elements of a row, if D has the row, and those of them that it has."""
+        if m < d.shape[0]:
+            if const_expr(width == 1):
+                if n < d.shape[1]:
+                    d[m, n] = self._finished(totals, 0, m, n, operands).to(d.element_type)
+            else:
+                self._store_wide(totals, d, m, n, operands)
 
     @cute.jit
     def _store_wide(
@@ -142,16 +154,12 @@ class Store:
         return finish(sums, m, n, operands, self.operation)
 
     def _total(self, parts: Any, row: Any, column: Any, width: int) -> Any:
-        """Add up the parts of the sums of `width` elements in order; to be called while tracing.
-
-        A row behind the tile has the sums of its last one, which are not stored.
-        """
-        inside = cutlass.min(row, self.tile.rows - 1)
+        """Add up the parts of the sums of `width` elements in order; to be called while tracing."""
         count = width * self.num_halves
         total = None
         for of_cta in parts:
             for along_k in range(self.tile.warps[2]):
-                place = (inside + along_k * self.tile.rows) * self.row_floats + column * self.num_halves
+                place = (row + along_k * self.tile.rows) * self.row_floats + column * self.num_halves
                 part = self._part(of_cta, place, count)
                 total = part if total is None else [x + y for x, y in zip(total, part, strict=True)]
         return total

@@ -18,6 +18,9 @@ SUM_PAD = 8
 """Floats behind each row of the sums in shared memory: pairs of floats of the four rows that half a warp writes at once
 lie in different banks."""
 
+MAX_WHOLE_LOADS = 4
+"""Bytes of a load up to which `Tile.takes_whole`."""
+
 MIN_PRODUCTS = 16
 """Instructions of `mma` of a warp between two barriers that a block of k is made wide enough for: an assumption, since
 a barrier, a wait and the addresses of a block cost a warp some 100 instructions. Not where k is shared by many warps or
@@ -86,6 +89,15 @@ class Tile:
     def is_shifted(self) -> bool:
         """Whether rows may begin at any element, so that they are moved in shared memory."""
         return self.loads == ITEM_BYTES
+
+    @property
+    def takes_whole(self) -> bool:
+        """Whether blocks of k inside of the operands are copied by instructions of their own: where pieces are many.
+
+        Loads of 4 bytes are 5 to 25% faster with them, those of 8 up to 10% slower, since the others are scheduled
+        among the multiplications, and those of 16 as fast (an H200, research/log/2026-11-28-mma-sync.md).
+        """
+        return self.loads <= MAX_WHOLE_LOADS
 
     @property
     def block_k(self) -> int:
