@@ -77,7 +77,8 @@ class Comparison:
         return tuple(row for row in self.rows if row.speedup_is_apart)
 
 
-def _speedup(product: Product) -> Ratio | None:
+def speedup(product: Product) -> Ratio | None:
+    """Return the library's time over the wheel's; None where no library was timed."""
     return Ratio.of(product.library_us, product.wheel_us) if product.library_us else None
 
 
@@ -90,8 +91,8 @@ def _row(then: Product, now: Product) -> Row:
         wheel_us_then=own[0].median,
         wheel_us_now=own[1].median,
         wheel_us_is_apart=own[0].is_apart(own[1]),
-        speedup_then=_speedup(then),
-        speedup_now=_speedup(now),
+        speedup_then=speedup(then),
+        speedup_now=speedup(now),
     )
 
 

@@ -95,6 +95,11 @@ def _beside(scene: Scene, bench: ProblemBench, problem: Problem) -> tuple[Proble
     return own, baseline.name(library.names[0])
 
 
+def _rounded(us: Sequence[float]) -> tuple[float, ...]:
+    """Round times to a tenth of a nanosecond, of which a replay's clock knows none: a receipt is half as long."""
+    return tuple(round(x, 4) for x in us)
+
+
 def _rounds(scene: Scene, bench: ProblemBench, problem: Problem) -> Rounds:
     bench.check(0)
     screened_us = bench.screen_us(0, None)
@@ -110,7 +115,8 @@ def _rounds(scene: Scene, bench: ProblemBench, problem: Problem) -> Rounds:
     finally:
         for each in benches.values():
             each.close()
-    return Rounds(tuple(found[_WHEEL]), beside[1] if beside else None, tuple(found.get(_LIBRARY, ())))
+    library_us = _rounded(found[_LIBRARY]) if beside else ()
+    return Rounds(_rounded(found[_WHEEL]), beside[1] if beside else None, library_us)
 
 
 def time_problem(scene: Scene, problem: Problem) -> tuple[Rounds, Any]:
@@ -173,6 +179,16 @@ def _told(wheel: FoundWheel, kernels: DispatchedLibrary) -> Wheel:
     )
 
 
+def _check_operations(kernels: DispatchedLibrary, problems: Sequence[Problem]) -> None:
+    """Refuse operations that the wheel has no kernels of, before minutes are spent on the others (DeviceError)."""
+    missing = [x.tag for x in dict.fromkeys(x.operation for x in problems) if not kernels.has(x)]
+    if missing:
+        raise DeviceError(
+            f"the wheel {kernels.version} has no kernels of {', '.join(missing)}; name those that it has with "
+            "--operations, or build it with them: aot build --operations"
+        )
+
+
 def measure(
     wheel: FoundWheel,
     problems: Sequence[Problem],
@@ -201,6 +217,7 @@ def measure(
     gpu = CudaGpu(properties)
     kernels = DispatchedLibrary(wheel.library)
     check_arch(kernels.arch, properties.compute_capability, properties.name)
+    _check_operations(kernels, problems)
     plan = plan_for(properties.l2_bytes, integrated=properties.integrated)
     library = open_library(choice, gpu, say)
     before = make_conditions(properties, read_state(properties.pci_bus_id), kernels.arch, plan.protocol, date)
@@ -216,9 +233,7 @@ def measure(
             receipt_version=RECEIPT_VERSION,
             made_by=made_by,
             date=date,
-            wheel=Wheel(
-                wheel.package, kernels.version, wheel.sha256, wheel.tables_sha256, *kernels.table(), kernels.choices()
-            ),
+            wheel=_told(wheel, kernels),
             machine=Machine(
                 conditions=before,
                 host=platform.machine(),

@@ -87,6 +87,11 @@ def public_key_of(path: Path) -> str:
     return _text(_key(path, "public key in PEM", load_pem_public_key, Ed25519PublicKey, UnsupportedAlgorithm))
 
 
+def check_key(path: Path) -> None:
+    """Look at a private key before anything is measured that it is to sign; errors as `signed`."""
+    _private_key(path)
+
+
 def _text(key: Ed25519PublicKey) -> str:
     found: str = key.public_bytes_raw().hex()
     return found

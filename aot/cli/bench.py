@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aot.cli import tables
-from aot.cli.options import OPERATIONS_TYPE, OUTPUT_FILE, Axis, Command, option
+from aot.cli.completion import complete_shapes
+from aot.cli.options import OPERATIONS_TYPE, OUTPUT_FILE, SHAPES_HELP, Axis, Command, option
 from aot.cli.output import JSON, show, tell
 from aot.core.constraints import MAX_EXTENT
 from aot.core.operation import Operation
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from aot.bench.receipt import Receipt
 
 MEASURED, REPEATED, CHECKED = "without --repeat and --check", "with --repeat", "with --check"
+OF_SHAPES, OF_SIZES = "with --shapes", "without --shapes"
 DEFAULT_MODULE = "aot_gemm"
 DEFAULT_SIZES = tuple(
     (m, n, k) for n, k in ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)) for m in (1, 16, 128, 2048)
@@ -39,6 +41,10 @@ def _mode(values: Mapping[str, Any]) -> str:
     if values["check"]:
         return CHECKED
     return REPEATED if values["repeat"] else MEASURED
+
+
+def _named(values: Mapping[str, Any]) -> str:
+    return OF_SHAPES if values["shapes"] else OF_SIZES
 
 
 class _Size(click.ParamType[tuple[int, int, int]]):
@@ -62,8 +68,8 @@ def _ratio(ratio: Ratio | None) -> str:
 
 
 def receipt_table(receipt: Receipt) -> str:
-    """Show what a receipt says, a line for each product."""
-    from aot.bench.compare import Ratio
+    """Show what a receipt says, a line for each product, then one for each operation."""
+    from aot.bench.compare import speedup
 
     rows = [
         (
@@ -71,7 +77,7 @@ def receipt_table(receipt: Receipt) -> str:
             x.kernel,
             f"{median(x.wheel_us):.2f}",
             f"{median(x.library_us):.2f}" if x.library_us else "",
-            _ratio(Ratio.of(x.library_us, x.wheel_us) if x.library_us else None),
+            _ratio(speedup(x)),
         )
         for x in receipt.products
     ]
@@ -82,7 +88,18 @@ def receipt_table(receipt: Receipt) -> str:
     of_device = f"{machine.device}, {machine.num_sms} SMs, driver {machine.driver}"
     clocks = [str(x or "not told") for x in (machine.sm_clock_mhz, receipt.machine.sm_clock_mhz_after)]
     state = f"power {machine.power_mode or 'not told'}, SM clock in MHz {clocks[0]}, at the end {clocks[1]}"
-    return "\n".join([of_wheel, f"{of_device}, {state}; {receipt.date}", tables.table(head, rows)])
+    lines = [of_wheel, f"{of_device}, {state}; {receipt.date}", tables.table(head, rows), *_of_operations(receipt)]
+    return "\n".join(lines)
+
+
+def _of_operations(receipt: Receipt) -> list[str]:
+    """Say what each operation is in the mean, where a library was timed."""
+    from aot.bench.summary import SLOWER, speeds
+
+    found = speeds(receipt)
+    head = ("operation", "products", "library / wheel, geometric mean", f"below {SLOWER}", "least")
+    rows = [(x.operation.tag, x.num_products, f"{x.geomean:.3f}", x.num_slower, f"{x.least:.3f}") for x in found]
+    return ["", tables.table(head, rows)] if found else []
 
 
 def comparison_text(found: Comparison) -> str:
@@ -108,6 +125,13 @@ def comparison_text(found: Comparison) -> str:
 
 
 def _problems(values: Mapping[str, Any]) -> list[Problem]:
+    if values["shapes"]:
+        from aot.bench.products import products_of
+        from aot.core.shape_set import load_shape_set
+
+        return products_of(
+            load_shape_set(values["shapes"]), values["operations"] or (), values["limit"], values["seed"]
+        )
     sizes = values["sizes"] or DEFAULT_SIZES
     operations = values["operations"] or (Operation.BF16_KK,)
     return [Problem(operation, m, n, k) for operation in operations for m, n, k in sizes]
@@ -131,9 +155,11 @@ def _said_of_signature(signer: str | None) -> str:
 def _measure(values: Mapping[str, Any], problems: list[Problem]) -> Receipt:
     from aot.bench.found_wheel import found_wheel, installed_folder
     from aot.bench.run import LibraryChoice, measure
-    from aot.bench.signing import signed
+    from aot.bench.signing import check_key, signed
     from aot.package.wheel import toolchain_version
 
+    if values["key"] is not None:
+        check_key(values["key"])
     path = values["wheel"] or installed_folder(DEFAULT_MODULE)
     with found_wheel(path) as wheel, waiting("measure") as at:
         found = measure(
@@ -155,7 +181,7 @@ def _write(path: Path | None, receipt: Receipt) -> None:
         click.echo(f"wrote {path}, sha256 {receipt.sha256}", err=True)
 
 
-@click.command(cls=Command, axes=(Axis((MEASURED, REPEATED, CHECKED), _mode),))
+@click.command(cls=Command, axes=(Axis((MEASURED, REPEATED, CHECKED), _mode), Axis((OF_SHAPES, OF_SIZES), _named)))
 @option("--receipt", only=[MEASURED, REPEATED], type=OUTPUT_FILE, help="Write what was measured as a receipt.")
 @option(
     "--repeat",
@@ -167,13 +193,26 @@ def _write(path: Path | None, receipt: Receipt) -> None:
 @option(
     "--size",
     "sizes",
-    only=[MEASURED],
+    only=[MEASURED, OF_SIZES],
     type=_Size(),
     metavar="MxNxK",
     multiple=True,
     help="A product's sizes, m by n by k; may be given again. By default the Linears of a Llama 3.1 of 8B, at four m.",
 )
-@option("--operations", only=[MEASURED], type=OPERATIONS_TYPE, help=f"{HELP} By default bf16_kk.")
+@option("--shapes", only=[MEASURED], help=f"{SHAPES_HELP} In the place of --size.", shell_complete=complete_shapes)
+@option(
+    "--limit",
+    only=[MEASURED, OF_SHAPES],
+    type=click.IntRange(1),
+    help="Up to so many products of each operation, drawn from --shapes; by default all.",
+)
+@option("--seed", only=[MEASURED, OF_SHAPES], type=click.IntRange(0), default=0, show_default=True, help="Of the draw.")
+@option(
+    "--operations",
+    only=[MEASURED],
+    type=OPERATIONS_TYPE,
+    help=f"{HELP} By default bf16_kk, or those of --shapes.",
+)
 @option(
     "--library",
     only=[MEASURED, REPEATED],

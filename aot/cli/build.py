@@ -145,10 +145,10 @@ def _source(context: click.Context, wanted: _Wanted) -> tuple[TableSource, Cover
     chosen = _selection(context, wanted)
     check_products(chosen)
     shapes = {COMMITTED: pipeline.COMMITTED_SHAPES, EXTENDED: values["shapes"]}.get(mode)
-    asked = values["operations"].products if values["operations"] else None
+    asked = values["operations"].products if values["operations"] else ()
     found = gate.covered(chosen, load_shape_set(shapes) if shapes else None, asked)
     if values["require_measured"]:
-        gate.require_measured(chosen, found)
+        gate.require_measured(found)
     if found and found.num_general:
         click.echo(f"warning: {device.name}: {found.text_of_general}", err=True)
     tell(selection_tables.selection_summary(chosen))

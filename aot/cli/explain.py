@@ -29,12 +29,13 @@ from aot.kinds.registry import kind_of
 from aot.package.tried import tried
 from aot.select import pipeline
 from aot.select.coverage import coverage
-from aot.select.score.explain import explained
-from aot.select.score.explain_steps import explained_step
+from aot.select.score.explain import Explained, explained
+from aot.select.score.explain_steps import ExplainedStep, explained_step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from aot.core.measurement import OperationTimes
     from aot.core.work import AnyOperation, AnyProblem
     from aot.select.selection import Selection
 
@@ -79,25 +80,21 @@ def explain(context: click.Context, /, **values: Any) -> None:
     against bigger tiles. Without --selection, explains the last selection made here, or else what `aot build` ships.
     """
     problem: Any = _asked_problem(values)
-    if not isinstance(problem, Problem):
-        _explain_rows(context, problem)
-        return
-    chosen = selection_of(context, told_mode(values))
-    with waiting("read the times behind the selection"):
-        timed = pipeline.times_behind(chosen, values["record"], RECORDS)
-    found = explained(chosen, problem, load_target(chosen.target), timed)
-    covered = coverage(chosen.table, chosen.kernels, [problem])
-    key = next(x for x in chosen.kernels if x.name == found.kernel)
-    state = tried(key, chosen, timed, load_target(chosen.target), ARTIFACTS)
-    show(
-        lambda: {**vars(found), "state": state.state, "coverage": covered},
-        lambda: f"{found.text}\n  state      {state.text}\n{covered.text}",
-    )
-
-
-def _explain_rows(context: click.Context, problem: Any) -> None:
-    chosen = _selection_of_rows(context, problem.operation)
+    is_product = isinstance(problem, Problem)
+    chosen = selection_of(context, told_mode(values)) if is_product else _selection_of_rows(context, problem.operation)
     device = load_target(chosen.target)
-    found, key = explained_step(chosen, problem, device)
-    state = tried(key, chosen, {}, device, ARTIFACTS)
-    show(lambda: {**vars(found), "state": state.state}, lambda: f"{found.text}\n  state      {state.text}")
+    timed: OperationTimes = {}
+    if is_product:
+        with waiting("read the times behind the selection"):
+            timed = pipeline.times_behind(chosen, values["record"], RECORDS)
+        found: Explained | ExplainedStep = explained(chosen, problem, device, timed)
+    else:
+        found = explained_step(chosen, problem, device)
+    key = next(x for x in chosen.all_kernels if x.name == found.kernel)
+    state, covered = tried(key, chosen, timed, device, ARTIFACTS), coverage(chosen, [problem])
+    run = next((x for x in chosen.runs or () if problem.operation in x.operations), None)
+    made = "" if run is None else f"\n  made by    {run.text}"
+    show(
+        lambda: {**vars(found), "state": state.state, "coverage": covered, "run": run},
+        lambda: f"{found.text}\n  state      {state.text}{made}\n{covered.text}",
+    )

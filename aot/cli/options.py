@@ -95,11 +95,11 @@ class Command(click.Command):
             for parameter in self.params:
                 only = [x for x in axis.modes if isinstance(parameter, Option) and x in parameter.only]
                 if only and mode not in only and is_given(ctx, parameter.name or ""):
-                    raise click.UsageError(means_nothing(_as_given(parameter, ctx.params), mode, only), ctx)
+                    raise click.UsageError(means_nothing(as_given(parameter, ctx.params), mode, only), ctx)
         return super().invoke(ctx)
 
 
-def _as_given(parameter: click.Parameter, values: Mapping[str, Any]) -> str:
+def as_given(parameter: click.Parameter, values: Mapping[str, Any]) -> str:
     """Return the name that an option was given by: of one that has a name for each answer, such as --curve, its own."""
     is_off = parameter.secondary_opts and values[parameter.name or ""] is False
     return (parameter.secondary_opts if is_off else parameter.opts)[-1]

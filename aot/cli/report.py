@@ -15,7 +15,6 @@ from aot.cli.selection import (
     MODES,
     NAMED,
     RECORDED,
-    check_products,
     selection_of,
     target_name,
     told_mode,
@@ -29,7 +28,7 @@ from aot.core.whole_file import check_output, write_whole
 from aot.report.facts import facts_of
 from aot.report.page import page
 from aot.report.searches import read_searches
-from aot.select.times.record import read_products
+from aot.select.times.record import read_record
 
 SEARCHES = Path("build/search")
 """Where the study of searches writes."""
@@ -64,11 +63,10 @@ def report(context: click.Context, /, **values: Any) -> None:
     """
     output = values["output"] or check_output(REPORTS / f"{load_target(target_name(context)).name}.html")
     chosen = selection_of(context, told_mode(values))
-    check_products(chosen)
     path = values["record"] or RECORDS / f"{chosen.record}.jsonl.gz"
     is_measured = chosen.provenance == PROVENANCE_MEASURED
     with waiting("read the record"):
-        record = read_products(path) if is_measured and (values["record"] or path.exists()) else None
+        record = read_record(path) if is_measured and (values["record"] or path.exists()) else None
     heldout = load_shape_set(values["heldout"]).sizes if chosen.heldout else ()
     search = values["search"] or SEARCHES / f"{chosen.target}.json"
     points = read_searches(search, chosen.target) if values["search"] or search.exists() else ()

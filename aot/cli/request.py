@@ -10,9 +10,9 @@ import click
 
 from aot.core.errors import SelectionError
 from aot.core.progress import waiting
-from aot.core.shape_set import ShapeSet, load_shape_set
+from aot.core.shape_set import ShapeSet, load_shape_set, shape_set_path
 from aot.select import pipeline
-from aot.select.join import joined, operations_of, products_of, restricted
+from aot.select.join import joined, restricted
 from aot.select.portfolio.objective import NAMED_WEIGHT, Objective, SelectionLimits
 from aot.select.selection import BY_COST_MODEL, Selection, read_selection
 from aot.space.calibration import constants_of
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from aot.core.operation import Operation
     from aot.core.target import Target
     from aot.core.work import AnyOperation
+    from aot.select.runs import Run
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,29 @@ class Request:
     """Whether 16-bit products get tables for what is not aligned."""
     only_unaligned: bool = False
     """Whether only the tables of `keep` for what is not aligned are chosen anew."""
+    run: Run | None = None
+    """What the selection is to say of how it was made; None where it is not to be written."""
+
+    def said(self, selection: Selection, *before: Run) -> Selection:
+        """Return what was chosen of a selection, which says so, behind it what earlier runs chose."""
+        own = (replace(self.run, operations=selection.operations),) if self.run else ()
+        return replace(selection, runs=(*own, *before) or None)
+
+    @property
+    def has_products(self) -> bool:
+        """Say whether products are selected."""
+        return bool(self.operations or not self.others)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Return what is read of files."""
+        found = [shape_set_path(self.shapes), self.like, self.keep]
+        if self.has_products:
+            heldout = [shape_set_path(self.heldout)] if self.heldout and self.records else []
+            found += [*heldout, *self.records, self.incumbent, self.calibration]
+        if self.others:
+            found += [*self.other_records, *self.other_incumbents]
+        return tuple(dict.fromkeys(x for x in found if x))
 
 
 def select(request: Request) -> Selection:
@@ -84,31 +108,28 @@ def select(request: Request) -> Selection:
         unaligned=request.unaligned,
         batch_invariant=request.batch_invariant,
         with_curves=request.curve,
-        like=restricted(like, request.operations or products_of(like)) if like else None,
+        like=restricted(like, request.operations or like.products) if like else None,
     )
     kept = _kept(request)
     if request.only_unaligned and kept is not None:
         heldout = load_shape_set(request.heldout) if request.heldout else None
         with waiting("select kernels for what is not aligned") as at:
             told = replace(objective, progress=at, operations=())
-            return pipeline.select_unaligned(kept, request.records, request.target, told, request.kernels, heldout)
+            found = pipeline.select_unaligned(kept, request.records, request.target, told, request.kernels, heldout)
+        return request.said(found, *(kept.runs or ()))
     parts: list[Selection] = []
-    if request.operations or not request.others:
+    if request.has_products:
         with waiting("select kernels") as at:
             parts.append(_selected(request, shapes, replace(objective, progress=at)))
     if request.others:
         goal = Objective(request.limits, _other_incumbent(request), like=like)
         parts.append(select_others(request.others, request.target, request.other_records, request.kernels, goal))
-    chosen = reduce(joined, parts)
+    chosen = request.said(reduce(joined, parts))
     if kept is not None:
-        rest = [x for x in operations_of(kept) if x not in operations_of(chosen)]
-        whole = joined(chosen, restricted(kept, rest)) if rest else chosen
-        if not chosen.table.sections:
-            return replace(whole, coverage=kept.coverage)
-        chosen, objective = whole, replace(objective, operations=())
-    if kept is None and chosen is parts[0]:
-        return chosen
-    return replace(chosen, coverage=objective.covered(chosen.table, chosen.kernels))
+        rest = [x for x in kept.operations if x not in chosen.operations]
+        chosen = joined(chosen, restricted(kept, rest)) if rest else chosen
+        objective = replace(objective, operations=())
+    return objective.covered(chosen)
 
 
 def _like(request: Request) -> Selection | None:
@@ -120,7 +141,7 @@ def _like(request: Request) -> Selection | None:
     if request.like is None:
         return None
     found = read_selection(request.like)
-    tags = [x.tag for x in operations_of(found)]
+    tags = [x.tag for x in found.operations]
     asked = (*request.operations, *request.others)
     missing = [x.tag for x in asked if x.tag not in tags]
     if missing:
@@ -160,8 +181,7 @@ def _selected(request: Request, shapes: ShapeSet, objective: Objective) -> Selec
         chosen, more = selected(objective), _more(request) if is_default else ()
         if not more:
             return chosen
-        both = joined(chosen, selected(replace(objective, operations=shapes.having(more))))
-        return replace(both, coverage=objective.covered(both.table, both.kernels))
+        return joined(chosen, selected(replace(objective, operations=shapes.having(more))))
     heldout = load_shape_set(request.heldout) if request.heldout else None
     return pipeline.select_measured(request.records, request.target, objective, request.kernels, heldout)
 
@@ -169,7 +189,7 @@ def _selected(request: Request, shapes: ShapeSet, objective: Objective) -> Selec
 def _other_incumbent(request: Request) -> Selection | None:
     """Read the selection that ties of operations of other kinds go to; None where there is none."""
     found = map(read_selection, request.other_incumbents)
-    return next((x for x in found if {*operations_of(x)}.intersection(request.others)), None)
+    return next((x for x in found if {*x.operations}.intersection(request.others)), None)
 
 
 def _more(request: Request) -> tuple[Operation, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from aot.cli.options import (
 )
 from aot.cli.output import JSON, show, tell
 from aot.cli.request import Request, select
+from aot.cli.run import run_of
 from aot.cli.selection import PREDICTED
 from aot.core.epilogue import Epilogue
 from aot.core.progress import waiting
@@ -122,6 +123,45 @@ AXES = (
 )
 
 
+def request_of(context: click.Context) -> Request:
+    """Return what the options of `aot select` ask for."""
+    values = context.params
+    named = values["operations"] or NamedOperations(())
+    mean, worst = values["max_regret"] or (None, None)
+    device = load_target(values["target"])
+    is_measured = _source(values) == MEASURED
+    return Request(
+        device,
+        values["shapes"],
+        not is_given(context, "shapes"),
+        (values["records"] or tuple(filter(None, [pipeline.default_record(device, RECORDS)]))) if is_measured else (),
+        SelectionLimits(
+            values["max_kernels"],
+            values["max_layout_kernels"],
+            values["max_epilogue_kernels"],
+            mean,
+            worst,
+            max_row_kernels=values["max_row_kernels"],
+        ),
+        incumbent=None if values["no_incumbent"] else values["incumbent"] or pipeline.committed_selection(device),
+        like=values["like"],
+        keep=values["keep"],
+        kernels=values["kernels"],
+        calibration=values["calibration"],
+        heldout=values["heldout"],
+        named_weight=values["named_weight"],
+        epilogues=tuple(map(Epilogue, values["epilogues"])),
+        operations=named.products,
+        others=named.others,
+        other_records=_other_records(values, device),
+        other_incumbents=_other_incumbents(values, device),
+        curve=values["curve"],
+        batch_invariant=values["batch_invariant"],
+        unaligned=values["unaligned"],
+        only_unaligned=values["only_unaligned"],
+    )
+
+
 @click.command(name="select", cls=Command, axes=AXES)
 @options(TARGET, SHAPES, kernels_option(only=[CHOSEN]), *LIMITS)
 @option("--operations", type=ANY_OPERATIONS_TYPE, help=HELP)
@@ -205,44 +245,11 @@ def select_command(context: click.Context, /, **values: Any) -> None:
     and else what the cost model selects; its rows say that they are predicted. Operations on rows are selected by all
     records of the target, unless --record names one, and scored on measured sizes that are left out in turn.
     """
-    named = values["operations"] or NamedOperations(())
-    mean, worst = values["max_regret"] or (None, None)
-    device = load_target(values["target"])
-    path = values["output"] or check_output(SELECTIONS / f"{device.name}.json")
-    is_measured = _source(values) == MEASURED
-    request = Request(
-        device,
-        values["shapes"],
-        not is_given(context, "shapes"),
-        (values["records"] or tuple(filter(None, [pipeline.default_record(device, RECORDS)]))) if is_measured else (),
-        SelectionLimits(
-            values["max_kernels"],
-            values["max_layout_kernels"],
-            values["max_epilogue_kernels"],
-            mean,
-            worst,
-            max_row_kernels=values["max_row_kernels"],
-        ),
-        incumbent=None if values["no_incumbent"] else values["incumbent"] or pipeline.committed_selection(device),
-        like=values["like"],
-        keep=values["keep"],
-        kernels=values["kernels"],
-        calibration=values["calibration"],
-        heldout=values["heldout"],
-        named_weight=values["named_weight"],
-        epilogues=tuple(map(Epilogue, values["epilogues"])),
-        operations=named.products,
-        others=named.others,
-        other_records=_other_records(values, device),
-        other_incumbents=_other_incumbents(values, device),
-        curve=values["curve"],
-        batch_invariant=values["batch_invariant"],
-        unaligned=values["unaligned"],
-        only_unaligned=values["only_unaligned"],
-    )
+    request = request_of(context)
+    path = values["output"] or check_output(SELECTIONS / f"{request.target.name}.json")
     if request.only_unaligned and request.keep is None:
         raise click.UsageError("--only-unaligned keeps all else of a selection: give it with --keep")
-    selection = select(request)
+    selection = select(replace(request, run=run_of(context, request.files)))
     write_selection(path, selection)
     show(lambda: {"path": path, **selection_facts(selection)}, lambda: selection_tables.selection_summary(selection))
     if selection.table.sections:

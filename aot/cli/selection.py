@@ -18,7 +18,7 @@ from aot.core.shape_set import load_shape_set
 from aot.core.target import Target, load_target
 from aot.kinds.named_operations import NamedOperations
 from aot.select import pipeline
-from aot.select.join import joined, operations_of, restricted
+from aot.select.join import joined, restricted
 from aot.select.reuse.narrow import narrowed
 from aot.select.reuse.siblings import as_sibling, sibling_in
 from aot.select.selection import Selection, read_selection
@@ -153,7 +153,7 @@ def _shipped(
             break
         selection = read_selection(path)
         committed.append(selection)
-        known = [x for x in others if x in operations_of(selection)]
+        known = [x for x in others if x in selection.operations]
         others = [x for x in others if x not in known]
         if known:
             parts.append(restricted(selection, known))
@@ -221,7 +221,7 @@ def check_products(selection: Selection) -> None:
         SelectionError: it has none.
     """
     if not selection.table.sections:
-        tags = ", ".join(x.tag for x in operations_of(selection))
+        tags = ", ".join(x.tag for x in selection.operations)
         raise SelectionError(
             f"the selection is of {tags} alone; expected products too; join them: aot select --target "
             f"{selection.target} --operations {tags.replace(' ', '')} --keep a selection of products"

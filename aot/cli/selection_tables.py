@@ -6,21 +6,13 @@ from typing import TYPE_CHECKING
 
 from aot.cli.tables import table
 from aot.core.measurement import PROVENANCE_PREDICTED
-from aot.kinds.gemm.kind import GEMM
-from aot.kinds.rows.kind import ROWS
+from aot.kinds.registry import kind_of
 from aot.select.coverage import called, only_fallback
 from aot.select.selection import BY_IMPUTED_TIMES
 
 if TYPE_CHECKING:
     from aot.select.score.diff import Difference
     from aot.select.selection import Curve, Regret, Selection
-
-_HELD_OUT = {
-    (GEMM.name, 1): "tuned (n, k), other m",
-    (GEMM.name, 2): "other (n, k)",
-    (ROWS.name, 2): "each in turn",
-}
-"""What was held out, by kind and tier."""
 
 BAR = 40
 """Widest bar of a plot, in characters."""
@@ -115,7 +107,7 @@ def heldout_table(selection: Selection) -> str:
     rows = [
         (
             x.operation.tag,
-            _HELD_OUT[x.operation.kind, x.tier],
+            kind_of(x.operation).held_out[x.tier],
             x.num_problems,
             x.num_unmeasured,
             *map(_percent, (x.bucketing_loss_mean, x.bucketing_loss_worst, x.mean, x.worst)),

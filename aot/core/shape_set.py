@@ -176,11 +176,26 @@ def _refuse_descending(key: str, items: Sequence[int] | None) -> None:
 
 
 @dataclass(frozen=True)
+class _Weight(Weight):
+    """A weight of a file."""
+
+    m: tuple[Extent, ...] | None = None
+    """Its own, in the place of the model's; so is the next."""
+    num_groups: tuple[Extent, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse lists that are empty or do not ascend (DecodeError)."""
+        _refuse_empty(m=self.m, num_groups=self.num_groups)
+        _refuse_descending("m", self.m)
+        _refuse_descending("num_groups", self.num_groups)
+
+
+@dataclass(frozen=True)
 class _Model:
     """A [[model]] of a file."""
 
     name: Label
-    weights: tuple[Weight, ...]
+    weights: tuple[_Weight, ...]
     description: Text | None = None
     m: tuple[Extent, ...] | None = None
     dtypes: tuple[ElementType, ...] | None = None
@@ -218,13 +233,14 @@ class _ShapeSet:
 
     def models(self) -> tuple[Model, ...]:
         """Make the models (DecodeError, with the place, where one is none)."""
-        models, num_sizes = [], 0
+        models, num_sizes = list[Model](), 0
         for i, entry in enumerate(self.model):
             try:
-                models.append(_model(entry, self))
+                found = _models(entry, self)
             except DecodeError as error:
                 raise error.inside(i).inside("model") from error
-            num_sizes += len(models[-1].weights) * len(models[-1].m)
+            models += found
+            num_sizes += sum(len(x.weights) * len(x.m) for x in found)
             if num_sizes > MAX_SIZES:
                 raise DecodeError(f"the set has more than {MAX_SIZES:,} sizes up to here; expected fewer", ("model", i))
         return tuple(models)
@@ -281,30 +297,29 @@ def _operations(entry: _Model, whole: _ShapeSet) -> tuple[Operation, ...]:
     return catalogued(dtypes, layouts, entry.epilogues or whole.epilogues or (Epilogue.NONE,))
 
 
-def _model(entry: _Model, whole: _ShapeSet) -> Model:
-    m = entry.m or whole.m
-    if m is None:
-        raise DecodeError("needs `m`, which the set has none of for all models")
+def _models(entry: _Model, whole: _ShapeSet) -> list[Model]:
+    """Make a model of the weights that meet the same m and numbers of groups (DecodeError)."""
+    alike: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Weight]] = {}
+    for weight in entry.weights:
+        m = weight.m or entry.m or whole.m
+        if m is None:
+            raise DecodeError("needs `m`, which the set has none of for all models")
+        num_groups = weight.num_groups or entry.num_groups or whole.num_groups or (1,)
+        alike.setdefault((m, num_groups), []).append(Weight(weight.name, weight.n, weight.k))
     operations = _operations(entry, whole)
-    num_groups = entry.num_groups or whole.num_groups or (1,)
-    _check_counts(entry, m, num_groups)
     is_own = any(x is not None for x in (entry.operations, entry.dtypes, entry.layouts, entry.epilogues))
-    return Model(
-        entry.name,
-        entry.description or "",
-        entry.weights,
-        m,
-        operations if is_own else (),
-        num_groups,
-        entry.counts or (),
-    )
+    own, counts, text = operations if is_own else (), entry.counts or (), entry.description or ""
+    for m, num_groups in alike:
+        _check_counts(entry, m, num_groups)
+    return [Model(entry.name, text, tuple(x), m, own, groups, counts) for (m, groups), x in alike.items()]
 
 
 def parse_shape_set(text: str, where: str) -> ShapeSet:
     """Read a shape set from TOML.
 
     `dtypes`, `layouts`, `epilogues` (by default `none`) and `m` stand at the head of the set for all models, in a model
-    for it alone, or in both. In the place of the first three may stand `operations`, by tag.
+    for it alone, or in both; `m` and `num_groups` in a weight too. In the place of the first three may stand
+    `operations`, by tag.
 
     Raises:
         ShapeFileError: with the file, the line, the place, what was expected and the value got.
@@ -330,17 +345,21 @@ def shape_set_names() -> list[str]:
     return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
 
+def shape_set_path(name_or_path: str) -> Path:
+    """Return the file of a shape set that is shipped, or that a path names."""
+    if name_or_path in shape_set_names():
+        return Path(str(resources.files("aot").joinpath("shapes", f"{name_or_path}.toml")))
+    return Path(name_or_path)
+
+
 def load_shape_set(name_or_path: str) -> ShapeSet:
     """Load a shipped shape set by name, or any by path; a wheel's miss log is one too.
 
     Raises:
         ShapeFileError: there is none, or it is neither a shape set nor a miss log.
     """
-    if name_or_path in shape_set_names():
-        file = resources.files("aot").joinpath("shapes", f"{name_or_path}.toml")
-        return parse_shape_set(file.read_text(encoding="utf-8"), str(file))
     try:
-        text = text_of(read_content(Path(name_or_path)))
+        text = text_of(read_content(shape_set_path(name_or_path)))
     except DecodeError as error:
         known = ", ".join(shape_set_names())
         raise ShapeFileError(f"{name_or_path}: {error}; give a path or one of: {known}") from error

@@ -15,11 +15,12 @@ from aot.core.strict_json import DecodeError, decode, shown
 from aot.core.work import AnyKey, AnyOperation, AnyProblem, K_co, P_co
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
+    from collections.abc import Hashable, Mapping, Sequence
 
     from aot.core.candidate import Candidate
     from aot.core.knobs import Knobs, Value
     from aot.core.measurement import Record
+    from aot.core.shape_set import ShapeSet
 
 
 class Use(Enum):
@@ -141,6 +142,8 @@ class Kind(ABC, Generic[P_co, K_co]):
     features: Features
     kernel_type: type[Any]
     """A dataclass of a compiled kernel, as a manifest holds it."""
+    held_out: Mapping[int, str]
+    """What stands for problems that were held out of a selection, by the tier that answers them."""
     tuned_type: type[Any]
     """A dataclass that satisfies `Tuned`, made of a compiled kernel by `of(kernel, is_fallback=...)`."""
 
@@ -200,6 +203,10 @@ class Kind(ABC, Generic[P_co, K_co]):
         """
         del operation
         return {}
+
+    @abstractmethod
+    def asked(self, operation: Any, shapes: ShapeSet) -> Sequence[P_co]:
+        """List the problems of an operation that a wheel for a shape set is to answer, each once."""
 
     @abstractmethod
     def imputed_from(self, operation: AnyOperation) -> tuple[AnyOperation, ...]:

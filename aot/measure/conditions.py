@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +13,8 @@ from typing import TYPE_CHECKING
 from aot.core.measurement import Conditions, mig_profile
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aot.measure.device import DeviceProperties
 
 DEVFREQ = Path("/sys/class/devfreq")
@@ -111,6 +115,29 @@ def read_state(pci_bus_id: str) -> DeviceState:
     sm_clock = state.sm_clock_mhz if state.sm_clock_mhz is not None else highest_mhz(clocks, GPU_CLOCK)
     memory = state.memory_clock_mhz if state.memory_clock_mhz is not None else highest_mhz(clocks, MEMORY_CLOCK)
     return DeviceState(state.driver, sm_clock, memory, mode or state.power_mode)
+
+
+CLOCKS_S = 30.0
+"""Between two readings of the clocks while portions are measured: the device waits for each."""
+
+
+class RareClocks:
+    """Reads the clocks beside portions: after the first, whose load they are then of, and from then on now and again.
+
+    nvidia-smi asks all GPUs of its host who they are. What a fleet of four H200s lost by portions, 0.3 to 0.45 s each
+    however long they were (docs/fleet.md), is taken to be that: it was read after every one of them.
+    """
+
+    def __init__(self, read: Callable[[], DeviceState], now: Callable[[], float] = time.monotonic) -> None:
+        self._read, self._now, self._last = read, now, -math.inf
+
+    def read(self) -> DeviceState | None:
+        """Return the state; None where it was read less than CLOCKS_S ago."""
+        if self._now() - self._last < CLOCKS_S:
+            return None
+        found = self._read()
+        self._last = self._now()
+        return found
 
 
 def make_conditions(

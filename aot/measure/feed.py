@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 IDLE_S = 120.0
 """How long a run waits for its next portion before it gives the device back."""
-LOOK_S = 0.1
+LOOK_S = 0.02
 """Between two looks at the file."""
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from aot.core.errors import DeviceError
 from aot.measure.background import EXIT_INTERRUPTED
-from aot.measure.conditions import make_conditions, read_state
+from aot.measure.conditions import RareClocks, make_conditions, read_state
 from aot.measure.device import CudaGpu, read_properties
 from aot.measure.feed import note_done, portions
 from aot.measure.gpu import ContextLostError
@@ -114,10 +114,12 @@ def work(options: Options) -> int:
         session.num_sms = properties.num_sms
         session.library = load_torch(gpu.stream, warn) if options.has_reference else None
         if options.is_fed:
+            clocks = RareClocks(lambda: read_state(properties.pci_bus_id))
 
             def finished(portion: Portion) -> None:
-                now = read_state(properties.pci_bus_id)
-                store.add_clocks(run, now.sm_clock_mhz, now.memory_clock_mhz)
+                now = clocks.read()
+                if now is not None:
+                    store.add_clocks(run, now.sm_clock_mhz, now.memory_clock_mhz)
                 note_done(options.out, portion)
 
             session.portions, session.finished = partial(portions, options.out), finished

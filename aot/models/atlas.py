@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from importlib import resources
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -209,11 +210,15 @@ def _text(found: Architectures, shown: Sequence[Entry], meaning: str, *, held_ou
         if not is_aligned(weight)
     ]
     lines = [_HEAD.format(meaning=meaning, alignment=ALIGNMENT, left_out=",\n# ".join(left_out) or "none")]
-    for entry in shown:
-        weights = [f"  {{ name = {toml_string(x.name)}, n = {x.n}, k = {x.k} }},\n" for x in entry.weights]
+    for (name, description), own in groupby(shown, key=lambda x: (x.name, x.description)):
+        rows = [
+            f"  {{ name = {toml_string(x.name)}, n = {x.n}, k = {x.k}, m = {list(entry.m)} }},\n"
+            for entry in own
+            for x in entry.weights
+        ]
         lines.append(
-            f"[[model]]\nname = {toml_string(entry.name)}\ndescription = {toml_string(entry.description)}\n"
-            f"weights = [\n{''.join(weights)}]\nm = {list(entry.m)}\n"
+            f"[[model]]\nname = {toml_string(name)}\ndescription = {toml_string(description)}\n"
+            f"weights = [\n{''.join(rows)}]\n"
         )
     return "\n".join(lines)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aot.core.dispatch import Tier
+from aot.kinds.gemm.kind import GEMM
 from aot.report.parts import Figure, Mark, Table, kernel_name, microseconds, share, sizes
 from aot.report.svg import WIDTH, Axis, Plot, element, figure, log_axis, number, percent, root_axis, short, steps
 from aot.select.portfolio.exchange import MISSING_RATIO
@@ -23,6 +24,9 @@ WEIGHTS = ((4e6, "below 4M"), (16e6, "4M to 16M"), (64e6, "16M to 64M"), (float(
 
 DRAWN_SHARE = 0.95
 """Share of the problems whose times are their own below which the others are drawn too."""
+
+HELD_OUT = (("l2", Tier.TUNED), ("l3", Tier.GRID))
+"""Lines of what was held out, by the tier that answers."""
 
 SHARES = Axis("share of the problems", 0, 1, tuple((x / 4, f"{25 * x}%") for x in range(5)))
 
@@ -148,9 +152,9 @@ def regrets(facts: OperationFacts) -> Figure | None:
     if len(own) < DRAWN_SHARE * len(both):
         caption = caption.replace("left out of the line", "dotted")
         sets.append(("l0", "in sample, with imputed times", both))
-    for css, tier, what in (("l2", Tier.TUNED, "tuned n and k, other m"), ("l3", Tier.GRID, "other n and k")):
+    for css, tier in HELD_OUT:
         found = [x.regret for x in facts.outside_of(tier) if x.regret is not None]
-        sets.append((css, f"held out, {what}", found))
+        sets.append((css, f"held out, {GEMM.held_out[tier.value]}", found))
     unmeasured = sum(x.regret is None for x in facts.outside)
     if facts.outside:
         caption += " Held out: problems that no step of the selection saw."
@@ -167,8 +171,12 @@ def roundings(facts: OperationFacts) -> Figure | None:
         "measured of theirs, minus 1. What regret is beyond that, kernels that are not shipped would save."
     )
     sets = [
-        (css, f"held out, {what}", [x.rounding for x in facts.outside_of(tier) if x.rounding is not None])
-        for css, tier, what in (("l2", Tier.TUNED, "tuned n and k, other m"), ("l3", Tier.GRID, "other n and k"))
+        (
+            css,
+            f"held out, {GEMM.held_out[tier.value]}",
+            [x.rounding for x in facts.outside_of(tier) if x.rounding is not None],
+        )
+        for css, tier in HELD_OUT
     ]
     return _distribution("Bucketing loss", caption, "bucketing loss (square-root scale)", sets)
 

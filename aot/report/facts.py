@@ -14,6 +14,8 @@ from aot.core.errors import SelectionError
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, Outcome, Status
 from aot.core.operation import Operation
 from aot.core.problem import Problem
+from aot.core.tile_order import HEURISTIC
+from aot.kinds.gemm.kind import GEMM
 from aot.select.portfolio.choose import Matrix
 from aot.select.portfolio.exchange import MISSING_RATIO
 from aot.select.score.heldout import LookUp, look_ups
@@ -23,7 +25,7 @@ from aot.space.enumeration import FamilyCensus, Patterns, census
 from aot.space.roofline import Roofline, roofline
 
 if TYPE_CHECKING:
-    from aot.core.measurement import AnyMeasurement, OperationTimes, ProductRecord, Times
+    from aot.core.measurement import AnyMeasurement, AnyRecord, OperationTimes, ProductRecord, Times
     from aot.core.target import Target
 
 NO_TIMES: OperationTimes = {}
@@ -258,7 +260,7 @@ def _rank(facts: OperationFacts) -> tuple[int, int, int]:
 def facts_of(
     selection: Selection,
     target: Target,
-    record: ProductRecord | None,
+    record: AnyRecord | None,
     heldout: Collection[tuple[int, int, int]] = (),
     searches: Sequence[SearchPoint] = (),
 ) -> Facts:
@@ -283,16 +285,17 @@ def facts_of(
             f"conditions are not those of the {len(record.conditions)} here; give its own --record, or select again"
         )
     record = record if is_measured else None
-    times = measured_times(record) if record else NO_TIMES
+    products = GEMM.part(record) if record else None
+    times = measured_times(products) if products else NO_TIMES
     inside, outside = split(times, frozenset(heldout if selection.heldout else ()))
     filled = with_imputed_times(inside)
 
     def facts(section: Section) -> OperationFacts:
         three = tuple(rows.get(section.operation, {}) for rows in (inside, filled, outside))
-        return _operation(section, selection, target, (three[0], three[1], three[2]), record)
+        return _operation(section, selection, target, (three[0], three[1], three[2]), products)
 
     found = sorted(
         map(facts, (x for x in selection.table.sections if not x.batch_invariant and not x.loads)), key=_rank
     )
-    count = sum(len(row) for rows in times.values() for row in rows.values())
+    count = sum(x.ok and x.tile_order == HEURISTIC for x in record.measurements) if record else 0
     return Facts(selection, target, tuple(found), tuple(searches), count)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from jinja2 import Environment, StrictUndefined
 
+from aot.kinds.registry import kind_of
 from aot.report import charts as report_charts
 from aot.report import maps as report_maps
 from aot.report import on_rows
@@ -116,28 +117,28 @@ def _rows(facts: Facts) -> Part:
 
 
 def _tiles(facts: Facts) -> list[Tile]:
-    first = facts.operations[0]
-    tag = first.operation.tag
-    kernels = Tile(str(len(facts.selection.kernels)), f"kernels shipped, {len(facts.operations)} operations")
-    if facts.is_predicted or first.regret is None:
-        rows = sum(len(x.cells) for x in facts.operations)
+    selection = facts.selection
+    first = facts.operations[0].operation if facts.operations else selection.operations[0]
+    regret = next((x for x in selection.regrets if x.operation == first), None)
+    kernels = Tile(str(len(selection.all_kernels)), f"kernels shipped, {len(selection.operations)} operations")
+    if facts.is_predicted or regret is None:
         return [
             kernels,
             Tile("not known", "regret: nothing was measured"),
-            Tile(f"{rows:,}", "rows of tier 1, predicted"),
+            Tile(f"{sum(len(x.cells) for x in facts.operations):,}", "rows of tier 1, predicted"),
         ]
-    x = first.regret
+    counts = f"{first.tag}: {regret.num_kernels} kernels, {regret.num_problems} problems"
     tiles = [
         kernels,
-        Tile(share(x.mean, 2), f"mean regret in sample, {tag}: {x.num_kernels} kernels, {x.num_problems} problems"),
-        Tile(share(x.mean_bound, 2), "least mean that so many kernels could have, proven"),
-        Tile(share(x.worst), f"worst regret in sample, {tag}"),
+        Tile(share(regret.mean, 2), f"mean regret in sample, {counts}"),
+        Tile(share(regret.mean_bound, 2), "least mean that so many kernels could have, proven"),
+        Tile(share(regret.worst), f"worst regret in sample, {first.tag}"),
     ]
-    for held in first.heldout:
-        what = "tuned n and k, other m" if held.tier == 1 else "other n and k"
-        text = f"mean regret held out, {what}; rounding alone costs {share(held.bucketing_loss_mean, 2)}"
-        tiles.append(Tile(share(held.mean, 2), text))
-    return tiles if first.heldout else [*tiles, Tile("not known", "regret held out: nothing was held out")]
+    heldout = [x for x in selection.heldout if x.operation == first]
+    for held in heldout:
+        what, loss = kind_of(first).held_out[held.tier], share(held.bucketing_loss_mean, 2)
+        tiles.append(Tile(share(held.mean, 2), f"mean regret held out, {what}; rounding alone costs {loss}"))
+    return tiles if heldout else [*tiles, Tile("not known", "regret held out: nothing was held out")]
 
 
 def _lead(facts: Facts) -> str:
@@ -152,17 +153,17 @@ def page(facts: Facts) -> str:
     """Write the page; equal facts give equal text."""
     template = resources.files("aot").joinpath(*PAGE).read_text(encoding="utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    main, *others = [_operation(x, facts.target) for x in facts.operations]
+    products = [_operation(x, facts.target) for x in facts.operations]
     figures: Sequence[Figure] = _figures(report_charts.search_curves(facts.searches))
     return environment.from_string(template).render(
-        title=f"GEMM kernels for {facts.selection.target}",
+        title=f"Kernels for {facts.selection.target}",
         provenance=facts.selection.provenance,
         lead=_lead(facts),
         tiles=_tiles(facts),
         conditions=report_tables.conditions(facts),
         operations=report_tables.operations(facts),
-        main=main,
-        others=others,
+        main=products[0] if products else None,
+        others=products[1:],
         rows=_rows(facts),
         searches=Part("Search strategies", "", tuple(figures)),
         made="Written by aot report.",

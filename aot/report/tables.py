@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aot.core.dispatch import Tier
+from aot.kinds.registry import kind_of
 from aot.report.parts import MINUS, Bar, Table, kernel_name, microseconds, share, sizes
 from aot.select.selection import BY_IMPUTED_TIMES
 
@@ -42,6 +43,7 @@ def conditions(facts: Facts) -> list[tuple[str, str]]:
             *found,
             ("Provenance", f"predicted: the times are {_predicted_by(selection)}; nothing was measured"),
             *_rates(facts),
+            *_runs(selection),
         ]
     dates = sorted({x.date for x in runs})
     found += [
@@ -57,7 +59,16 @@ def conditions(facts: Facts) -> list[tuple[str, str]]:
         ("Protocol", _each([x.protocol for x in runs])),
         ("Record", f"{selection.record}: {facts.num_measurements:,} times"),
     ]
-    return [*found, *_rates(facts)]
+    return [*found, *_rates(facts), *_runs(selection)]
+
+
+def _runs(selection: Selection) -> list[tuple[str, str]]:
+    """Say by which commands the selection is made again; of several, which operations each chose."""
+    tags = [", ".join(x.tag for x in run.operations) for run in selection.runs or ()]
+    return [
+        (f"Made by, {of}" if len(tags) > 1 else "Made by", x.text)
+        for of, x in zip(tags, selection.runs or (), strict=True)
+    ]
 
 
 def _predicted_by(selection: Selection) -> str:
@@ -81,9 +92,10 @@ def _rates(facts: Facts) -> list[tuple[str, str]]:
         names = rates.setdefault(target.peak_flops_per_s(operation), [])
         names += [] if operation.types.a.tag in names else [operation.types.a.tag]
     many = len(rates) > 1
-    texts = [f"{rate / 1e12:.0f} TFLOP/s{_of(names) if many else ''}" for rate, names in rates.items()]
+    roofs = [f"{rate / 1e12:.0f} TFLOP/s{_of(names) if many else ''}" for rate, names in rates.items()]
     bandwidth = f"{target.bandwidth_bytes_per_s / 1e12:.3g} TB/s"
-    return [("Roofs", f"{'; '.join(texts)}, {bandwidth}, as the target's file gives them, measured or published")]
+    roofs = ["; ".join(roofs), bandwidth] if roofs else [bandwidth]
+    return [("Roofs", f"{', '.join(roofs)}, as the target's file gives them, measured or published")]
 
 
 def operations(facts: Facts) -> Table:
@@ -99,7 +111,7 @@ def operations(facts: Facts) -> Table:
         if regret is None:
             rows.append((x.operation.tag, *[""] * 6))
             continue
-        held = [f"{share(h.mean, 2)} ({'tuned' if h.tier == 1 else 'other'} n, k)" for h in x.heldout]
+        held = [f"{share(h.mean, 2)} ({kind_of(h.operation).held_out[h.tier]})" for h in x.heldout]
         counts = str(regret.num_kernels), str(regret.num_problems)
         figures = share(regret.mean, 2), share(regret.mean_bound, 2), share(regret.worst)
         rows.append((x.operation.tag, *counts, *figures, ", ".join(held) or "none held out"))

@@ -1,19 +1,21 @@
 """How a selection answers the problems that it is made for: by a time, by a prediction, or by the general kernel.
 
-Pure: a table and problems in, counts out.
+Pure: tables and problems in, counts out.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from aot.core.alignment import as_launched, misalignment, section_loads
 from aot.core.constraints import Count, Positive, Text
-from aot.core.dispatch import Tier, look_up
+from aot.core.dispatch import ALIGNMENT_BYTES, Tier, look_up
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, Provenance
 from aot.families import family_of
+from aot.kinds.registry import kind_of
+from aot.kinds.rows.dispatch import look_up_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     from aot.core.operation import Operation
     from aot.core.problem import Problem
     from aot.core.shape_set import ShapeSet
+    from aot.core.work import AnyOperation, AnyProblem
+    from aot.kinds.rows.candidate import RowLimits
+    from aot.kinds.rows.dispatch import RowSection
+    from aot.kinds.rows.problem import RowProblem
 
 NUM_REASONS = 4
 """Most reasons that a line names; the others are counted."""
@@ -150,6 +156,11 @@ def _row(section: Section, problem: Problem) -> Row | None:
     return None
 
 
+def multiples_of(kernels: Iterable[KernelKey]) -> tuple[tuple[int, int], ...]:
+    """Return what m and n must be multiples of for each of some kernels of products; errors as `family_of`."""
+    return tuple(family_of(key.candidate).multiples(key.candidate) for key in kernels)
+
+
 def answer(table: DispatchTable, multiples: tuple[tuple[int, int], ...], problem: Problem) -> Answer:
     """Say how a table answers a packed problem.
 
@@ -178,19 +189,59 @@ def answer(table: DispatchTable, multiples: tuple[tuple[int, int], ...], problem
     return Answer(MEASURED if is_measured else PREDICTED, "", choice.kernel, own)
 
 
-def coverage(table: DispatchTable, kernels: Sequence[KernelKey], problems: Iterable[Problem]) -> Coverage:
-    """Count how a table answers problems.
+def answer_of_steps(section: RowSection, limits: Sequence[RowLimits], problem: RowProblem) -> Answer:
+    """Say how a table with steps answers a packed problem of its operation.
 
     Args:
-        table: the dispatch table.
-        kernels: the selection's, by the index that the table uses.
-        problems: packed, each once.
+        section: the table of the problem's operation.
+        limits: those of every kernel that the table names, by index.
+        problem: what is asked for.
     """
-    multiples = tuple(family_of(key.candidate).multiples(key.candidate) for key in kernels)
-    answers = [(problem, answer(table, multiples, problem)) for problem in problems]
+    choice = look_up_rows(section, problem, limits, ALIGNMENT_BYTES)
+    if choice.kernel == section.fallback:
+        reason = f"no tuned kernel of {problem.operation.tag} takes {problem.cols} columns"
+        return Answer(GENERAL, reason, choice.kernel)
+    column, place = section.place(choice.index)
+    step = column.steps[place]
+    is_edge = (column.cols, step.rows) == (problem.cols, problem.rows)
+    is_measured = is_edge and step.provenance == PROVENANCE_MEASURED
+    return Answer(MEASURED if is_measured else PREDICTED, "", choice.kernel)
+
+
+class Answering(Protocol):
+    """What answers problems of any kind: a selection."""
+
+    @property
+    def products(self) -> tuple[Operation, ...]:
+        """Return the products that it has a table of."""
+
+    @property
+    def operations(self) -> tuple[AnyOperation, ...]:
+        """Return the operations of all kinds that it has a table of, the products first."""
+
+    def answer(self, problem: Any) -> Answer:
+        """Say how a packed problem is answered."""
+
+
+def coverage(answering: Answering, problems: Iterable[AnyProblem]) -> Coverage:
+    """Count how packed problems, each given once, are answered."""
+    answers = [(problem, answering.answer(problem)) for problem in problems]
     counts = Counter(x.kind for _, x in answers)
     first = next((problem.name for problem, x in answers if x.kind == PREDICTED), "")
     general, refused = (Counter(x.reason for _, x in answers if x.kind == kind) for kind in (GENERAL, REFUSED))
     return Coverage(
         counts[MEASURED], counts[PREDICTED], first, dict(sorted(general.items())), dict(sorted(refused.items()))
     )
+
+
+def coverage_of(answering: Answering, shapes: ShapeSet, products: Sequence[Operation] = ()) -> Coverage:
+    """Count how a shape set is answered, and what each kind asks of the operations that sets say nothing of.
+
+    Args:
+        answering: where it has no products, none are asked for.
+        shapes: what it is for.
+        products: those that are asked for; by default the shape set's.
+    """
+    asked = (products or shapes.operations) if answering.products else ()
+    others = answering.operations[len(answering.products) :]
+    return coverage(answering, (problem for x in (*asked, *others) for problem in kind_of(x).asked(x, shapes)))

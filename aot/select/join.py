@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from aot.core.dispatch import DispatchTable, Row, Section
 from aot.core.measurement import PROVENANCE_MEASURED
 from aot.kinds.rows.dispatch import RowColumn, RowTable
+from aot.select.runs import runs_of
 from aot.select.selection import BY_COST_MODEL, BY_IMPUTED_TIMES, Stepped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from aot.core.candidate import KernelKey
-    from aot.core.operation import Operation
     from aot.core.work import AnyOperation
     from aot.select.selection import Regret, Selection
 
@@ -66,16 +66,6 @@ def only_named(kernels: Sequence[KernelKey], table: DispatchTable) -> tuple[tupl
     return tuple(kernels[x] for x in used), renumbered(table, numbers_among(used))
 
 
-def products_of(selection: Selection) -> tuple[Operation, ...]:
-    """List the products that a selection has a table of."""
-    return tuple(section.operation for section in selection.table.sections)
-
-
-def operations_of(selection: Selection) -> tuple[AnyOperation, ...]:
-    """List the operations that a selection has a table of: products, then those of the other kinds."""
-    return (*products_of(selection), *(section.operation for section in selection.others.table.sections))
-
-
 def _restricted_steps(stepped: Stepped, operations: Collection[AnyOperation]) -> Stepped | None:
     sections = tuple(x for x in stepped.table.sections if x.operation in operations)
     kept = [i for i, key in enumerate(stepped.kernels) if key.operation in operations]
@@ -99,6 +89,7 @@ def restricted(selection: Selection, operations: Collection[AnyOperation]) -> Se
         coverage=None,
         prices=tuple(x for x in selection.prices or () if x.operation in operations) or None,
         stepped=_restricted_steps(selection.others, operations),
+        runs=runs_of(selection.runs or (), operations) or None,
     )
 
 
@@ -147,4 +138,5 @@ def joined(first: Selection, second: Selection) -> Selection:
         like=first.like if first.like == second.like else None,
         prices=(*(first.prices or ()), *(second.prices or ())) or None,
         stepped=joined_steps(first.others, second.others) if first.stepped or second.stepped else None,
+        runs=(*(first.runs or ()), *(second.runs or ())) or None,
     )

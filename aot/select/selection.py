@@ -25,7 +25,8 @@ from aot.kinds.rows.candidate import RowKernelKey, RowLimits
 from aot.kinds.rows.dispatch import RowSection, RowTable, look_up_rows, row_table_fault
 from aot.kinds.rows.operation import RowOperation
 from aot.kinds.rows.problem import RowProblem
-from aot.select.coverage import Coverage
+from aot.select.coverage import REFUSED, Answer, Coverage, answer, answer_of_steps, multiples_of
+from aot.select.runs import Run
 
 SELECTION_VERSION = 4
 """Raised whenever a field is dropped, changes its meaning, or is added that may not be absent."""
@@ -187,6 +188,13 @@ class Stepped:
         """Return the section of an operation; None where there is none."""
         return next((x for x in self.table.sections if x.operation == operation), None)
 
+    def answer(self, problem: RowProblem) -> Answer:
+        """Say how a packed problem is answered."""
+        section = self.section(problem.operation)
+        if section is None:
+            return Answer(REFUSED, f"no kernels of {problem.operation.tag}")
+        return answer_of_steps(section, [x.limits for x in self.family_kernels], problem)
+
     def look_up(self, problem: RowProblem) -> tuple[Candidate, Tier]:
         """Return what a problem of aligned tensors gets, and the part of the table that answers.
 
@@ -232,6 +240,8 @@ class Selection:
     """The target by whose times kernels and table were chosen, where it is another one."""
     stepped: Stepped | None = None
     """What operations of other kinds have; None where there are none, of which its file says nothing."""
+    runs: tuple[Run, ...] | None = None
+    """How it was made, the last run first; None where that is not known, of which its file says nothing."""
 
     @property
     def others(self) -> Stepped:
@@ -243,9 +253,30 @@ class Selection:
         """Return the kernels of products, then those of the other kinds."""
         return (*self.kernels, *self.others.kernels)
 
+    @property
+    def products(self) -> tuple[Operation, ...]:
+        """Return the products that it has a table of, each once."""
+        return tuple(dict.fromkeys(section.operation for section in self.table.sections))
+
+    @property
+    def operations(self) -> tuple[AnyOperation, ...]:
+        """Return the operations of all kinds that it has a table of, the products first."""
+        return (*self.products, *(section.operation for section in self.others.table.sections))
+
+    @cached_property
+    def multiples(self) -> tuple[tuple[int, int], ...]:
+        """Return what m and n must be multiples of for each kernel of products; errors as `family_of`."""
+        return multiples_of(self.kernels)
+
+    def answer(self, problem: Any) -> Answer:
+        """Say how a packed problem of any kind is answered."""
+        if isinstance(problem, RowProblem):
+            return self.others.answer(problem)
+        return answer(self.table, self.multiples, problem)
+
     def as_json(self) -> dict[str, Any]:
-        """Return what its file has of it, which was the same before there were other kinds than products."""
-        names = sorted(x.name for x in fields(self) if x.name != "stepped" or self.stepped)
+        """Return what its file has of it, which was the same before there were other kinds than products, and runs."""
+        names = sorted(x.name for x in fields(self) if x.name not in ("stepped", "runs") or getattr(self, x.name))
         return {name: getattr(self, name) for name in names}
 
 

@@ -16,6 +16,7 @@ from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, Oper
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.families import family_of
+from aot.select.coverage import multiples_of
 from aot.select.portfolio.candidates import Chosen, legal, pool_of, within
 from aot.select.portfolio.choose import MODELLED_TIE, TIE, Budget, Portfolio, choose
 from aot.select.portfolio.curve import curve
@@ -356,10 +357,9 @@ def _selection(
     ]
     sections = sorted(sections, key=lambda x: (x.operation.position, *x.key[1:]))
     table = DispatchTable(tuple(map(_orders(measured, kernels, target).in_section, sections)))
-    multiples = tuple(family_of(key.candidate).multiples(key.candidate) for key in kernels)
     is_measured = any(x.basis is Basis.MEASURED for x in found)
     record = record_name if is_measured or measured.record is None else _named_record(record_name, found)
-    return Selection(
+    chosen = Selection(
         SELECTION_VERSION,
         target.name,
         PROVENANCE_MEASURED if is_measured else PROVENANCE_PREDICTED,
@@ -371,9 +371,9 @@ def _selection(
         tuple(kernels),
         table,
         tuple(compared(table, kernels, measured)),
-        objective.covered(table, kernels),
-        tuple(prices(table, kernels, {**measured.times, **measured.predicted}, multiples)),
+        prices=tuple(prices(table, kernels, {**measured.times, **measured.predicted}, multiples_of(kernels))),
     )
+    return objective.covered(chosen)
 
 
 def _has_curve(chosen: Chosen, measured: KnownTimes) -> bool:

@@ -25,9 +25,10 @@ if not __package__:  # run as a file, beside which this file itself would be fou
 import aot_gemm
 import torch
 
+from aot.bench.products import drawn
 from aot.core.errors import ShapeFileError
 from aot.core.shape_set import load_shape_set
-from research.bench.atlas_summary import COLUMNS, figures, joined, sample, speedups, summary
+from research.bench.atlas_summary import COLUMNS, figures, joined, speedups, summary
 from research.bench.host import clocks
 from research.bench.options import add_files, positive, print_table, write
 from research.bench.overlap import NUM_ELEMENTS, behind, medians
@@ -233,7 +234,7 @@ def main() -> int:
     try:
         run(
             result,
-            sample(sizes, values.limit, values.seed),
+            drawn(sizes, values.limit, values.seed),
             values.columns,
             values.max_seconds,
             lambda line: print(f"[{time.monotonic() - start:5.1f} s] {line}", file=sys.stderr, flush=True),

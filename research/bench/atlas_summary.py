@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -17,13 +16,6 @@ NUM_WORST = 10
 COLUMNS = {"speedup": "back to back", "speedup_behind": "behind a kernel", "speedup_mixed": "one of each"}
 TIMES = ("wheel_us", "torch_us", "wheel_behind_us", "torch_behind_us")
 """Of a row, in microseconds: products back to back, and behind an elementwise kernel, whose own time is taken off."""
-
-
-def sample(sizes: Sequence[tuple[int, int, int]], limit: int | None, seed: int) -> list[tuple[int, int, int]]:
-    """Shuffle the sizes, so that a run that ends early has a fair part of them; keep `limit` at most."""
-    shuffled = list(sizes)
-    random.Random(seed).shuffle(shuffled)  # noqa: S311 - an order, no secret
-    return shuffled[:limit]
 
 
 def speedups(row: dict[str, Any]) -> dict[str, float]:

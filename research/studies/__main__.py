@@ -16,6 +16,7 @@ class Studies(Commands):
         "census": ("research.studies.census_command:census_command", "Compile every legal candidate; takes hours."),
         "formats": ("research.studies.formats:formats", "Show what each format of weights costs."),
         "prior": ("research.studies.prior_command:prior_command", "Show what the cost model assumes of a device."),
+        "run": ("research.studies.runs:run", "Say in a selection by which command it was made."),
         "search": ("research.studies.search_command:search", "Compare search strategies on recorded times."),
     }
 

@@ -22,7 +22,6 @@ from aot.families import families, families_for
 from aot.kinds.named_operations import PRESETS, all_named_operations
 from aot.kinds.rows.catalogue import row_operations
 from aot.kinds.rows.operation import RowOperation, RowScale
-from aot.select.join import products_of
 from aot.select.pipeline import committed_selection, records_of, timed_operations
 from aot.select.selection import read_selection
 from aot.select.times.record import recorded_kernels
@@ -109,7 +108,7 @@ def executed_operations(target: str) -> frozenset[Operation]:
 def shipped_operations(target: str) -> frozenset[Operation]:
     """Return the operations that the committed selection of a target has, if there is one."""
     path = committed_selection(load_target(target))
-    return frozenset(products_of(read_selection(path)) if path else ())
+    return frozenset(read_selection(path).products if path else ())
 
 
 def family_fault(family: Family, operation: Operation, target: Target) -> str:

@@ -85,23 +85,6 @@ const char* aot_gemm_kernel_name(int32_t kernel) {
   return kernel >= 0 && kernel < aot::kNumKernels ? aot::kKernels[kernel].name : nullptr;
 }
 
-aot_gemm_status_t aot_gemm_preload(int32_t device) {
-  const aot::DeviceScope scope(device);
-  aot_gemm_status_t status = scope.status();
-  const aot::Device* found = nullptr;
-  if (status == AOT_GEMM_OK) status = aot::find_device(scope.device(), &found);
-  for (int32_t section = 0; section < aot::kNumSections && status == AOT_GEMM_OK; ++section) {
-    const char* const fault = aot::kTableFault != nullptr ? aot::kTableFault : aot::fault_of_section(section);
-    if (fault != nullptr) status = aot::fail_table(fault);
-  }
-  const int32_t num_kernels = aot::kNumKernels + aot::kNumRowKernels;
-  for (int32_t kernel = 0; kernel < num_kernels && status == AOT_GEMM_OK; ++kernel) {
-    const bool is_fit = aot::kKernels[kernel].resident_sms <= found->num_sms;  // another answers for one that is not
-    if (is_fit) status = aot::ensure_loaded(kernel, scope.device());
-  }
-  return status;
-}
-
 int32_t aot_gemm_num_tables() { return aot::kNumTables; }
 
 const char* aot_gemm_table_target(int32_t table) {
@@ -112,10 +95,8 @@ aot_gemm_status_t aot_gemm_device_table(int32_t device, int32_t* table, const ch
   aot_gemm_status_t status = aot::check_argument(table, "table");
   if (status == AOT_GEMM_OK) status = aot::check_argument(reason, "reason");
   if (status != AOT_GEMM_OK) return status;
-  const aot::DeviceScope scope(device);
-  status = scope.status();
   const aot::Device* found = nullptr;
-  if (status == AOT_GEMM_OK) status = aot::find_device(scope.device(), &found);
+  status = aot::find_stated(&device, &found);
   if (status != AOT_GEMM_OK) return status;
   *table = found->table;
   *reason = found->reason;
@@ -125,10 +106,8 @@ aot_gemm_status_t aot_gemm_device_table(int32_t device, int32_t* table, const ch
 aot_gemm_status_t aot_gemm_choices(int32_t device, const char** sha256) {
   aot_gemm_status_t status = aot::check_argument(sha256, "sha256");
   if (status != AOT_GEMM_OK) return status;
-  const aot::DeviceScope scope(device);
-  status = scope.status();
   const aot::Device* found = nullptr;
-  if (status == AOT_GEMM_OK) status = aot::find_device(scope.device(), &found);
+  status = aot::find_stated(&device, &found);
   if (status == AOT_GEMM_OK) *sha256 = found->choices;
   return status;
 }

@@ -36,7 +36,7 @@ class Call : private Reader {
     if (state_.find_type(left_.object, &left_.type) != 0) return nullptr;
     if (left_.type.api == nullptr) return run_by_route();
     if (read_options(state_, product_, record_, &given_.options) != 0 || read_left() != 0 || read_operands() != 0) return nullptr;
-    if (compact_left_of_call() != 0) return nullptr;
+    if (check_device(state_, *left_.view()) != 0 || compact_left_of_call() != 0) return nullptr;
     Result result;
     if (check(&result) != 0 || pack_factors(result) != 0) return nullptr;
     if (is_on_rows(product_)) {

@@ -133,8 +133,14 @@ extern "C" {
 cudaError_t _cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJitOption* jit_options,
                                  void** jit_values, unsigned int num_jit_options, cudaLibraryOption* library_options,
                                  void** library_values, unsigned int num_library_options) {
-  return cudaLibraryLoadData(library, code, jit_options, jit_values, num_jit_options, library_options, library_values,
-                             num_library_options);
+  if (num_library_options > 0) {
+    return cudaLibraryLoadData(library, code, jit_options, jit_values, num_jit_options, library_options, library_values,
+                               num_library_options);
+  }
+  // The image lies in this library's file, which stays mapped (nodelete): CUDA needs no copy of it.
+  cudaLibraryOption option = cudaLibraryBinaryIsPreserved;
+  void* is_preserved = reinterpret_cast<void*>(uintptr_t{1});
+  return cudaLibraryLoadData(library, code, jit_options, jit_values, num_jit_options, &option, &is_preserved, 1);
 }
 
 cudaError_t _cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t library, const char* name) {

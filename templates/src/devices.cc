@@ -143,4 +143,9 @@ aot_gemm_status_t find_device(int32_t ordinal, const Device** device) {
   return AOT_GEMM_OK;
 }
 
+aot_gemm_status_t find_stated(int32_t* ordinal, const Device** device) {
+  const cuda::Error error = *ordinal < 0 ? cuda::get_device(ordinal) : 0;
+  return error == 0 ? find_device(*ordinal, device) : fail_cuda(error, "asking for", "the current device", *ordinal);
+}
+
 }  // namespace aot

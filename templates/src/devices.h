@@ -30,6 +30,10 @@ inline const Device* known_device(int32_t ordinal) {
 // another architecture: an `a` architecture runs nowhere else, and a launch there would fail without saying why.
 aot_gemm_status_t find_device(int32_t ordinal, const Device** device);
 
+// The same of a device that may be stated as -1, the current one; `ordinal` becomes which that is. Makes none current, and
+// so makes no context.
+aot_gemm_status_t find_stated(int32_t* ordinal, const Device** device);
+
 }  // namespace aot
 
 #endif  // AOT_GEMM_DEVICES_H_

@@ -55,6 +55,7 @@ struct Kernel {
   int32_t resident_sms;  // least that a device must have; 0 where its blocks do not wait for each other
   int64_t max_columns;   // of D or Y
   int32_t first_order;   // what the entry takes for the order 0 of tiles: an object of several widths is told so which
+  int64_t object_bytes;  // of its object: the image for the device, and host code
   int32_t object;        // index of the first kernel with the same object, whose state counts for all of them
   Entry* entry;
   Loader* init;  // reads the binary into a cudaLibrary_t

@@ -37,7 +37,8 @@ class ManyCall : private Reader {
              "of a newer torch, or call linear for each weight");
       return refused_null();
     }
-    if (read_left() != 0 || compact_left() != 0 || read_parts(weights, biases, outs) != 0) return nullptr;
+    if (read_left() != 0 || check_device(state_, *left_.view()) != 0) return nullptr;
+    if (compact_left() != 0 || read_parts(weights, biases, outs) != 0) return nullptr;
     if (state_problem() != 0 || check_answered(state_, problems_) != 0) return refused_null();
     return ask_for_repeatability() == 0 && launch(problems_) == 0 && release_all() == 0 ? give_none() : nullptr;
   }

@@ -48,20 +48,26 @@ struct State {
   Shared address_name{"address"};
   ExchangeTable types{examine.get()};
   TorchGuard torch;
-  bool only_tuned = false;  // whether the library answers for tuned sizes alone, as one of several packs
+  bool only_tuned = false;     // whether the library answers for tuned sizes alone, as one of several packs
+  bool of_some_gpus = false;   // whether the process has GPUs that other packs are for
 
   State(PyObject* errors_module, PyObject* routes_module) : errors(errors_module), routes(routes_module) {
     Py_IncRef(errors);
     Py_IncRef(routes);
-    PyObject* answer = PyObject_GetAttrString(routes, "ONLY_TUNED");
-    if (answer == nullptr) return;
-    only_tuned = PyObject_IsTrue(answer) == 1;
-    Py_DecRef(answer);
+    read_flag("ONLY_TUNED", &only_tuned);
+    read_flag("OF_SOME_GPUS", &of_some_gpus);
   }
 
   ~State() {
     Py_DecRef(errors);
     Py_DecRef(routes);
+  }
+
+  void read_flag(const char* name, bool* flag) {
+    PyObject* answer = PyObject_GetAttrString(routes, name);
+    if (answer == nullptr) return;
+    *flag = PyObject_IsTrue(answer) == 1;
+    Py_DecRef(answer);
   }
 
   static State& of(PyObject* self) { return *static_cast<State*>(PyCapsule_GetPointer(self, nullptr)); }

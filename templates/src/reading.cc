@@ -2,6 +2,7 @@
 
 #include <initializer_list>
 
+#include "devices.h"
 #include "plan.h"
 #include "refusal.h"
 #include "runtime.h"
@@ -217,12 +218,21 @@ int Reader::read_written(Operand* operand, const char* name) {
   return refused();
 }
 
+int check_device(const State& state, const DLTensor& left) {
+  if (!state.of_some_gpus) return 0;
+  const Device* found = nullptr;
+  const aot_gemm_status_t status = find_device(left.device.device_id, &found);
+  if (status == AOT_GEMM_OK) return 0;
+  raise_status(state, status);
+  return -1;
+}
+
 int check_answered(const State& state, const Problems& problems) {
   if (!state.only_tuned) return 0;
   aot_gemm_selection_t found;
   Plan plan;
   if (select(problems.first, Asking::kForLaunch, &found, &plan) != AOT_GEMM_OK) return 0;  // which is refused for its reason
-  return found.tier == AOT_GEMM_TIER_TUNED && found.num_launches == 1 ? 0 : refuse(kNoOperation, "no tuned size");
+  return found.tier == AOT_GEMM_TIER_TUNED && found.num_launches == 1 ? 0 : refuse(kNoOperation, "%s", kNoTunedSize);
 }
 
 }  // namespace aot

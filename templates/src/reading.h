@@ -26,6 +26,12 @@ struct Operand {
   const DLTensor* view() const { return tensor.view(); }
 };
 
+// Refuses operands on a GPU that the kernels are not for, where other packs are for it.
+int check_device(const State& state, const DLTensor& left);
+
+// Why a product is not answered, in the place of a request.
+constexpr char kNoTunedSize[] = "no tuned size";
+
 // Refuses a product that another pack is to be asked for: one of no tuned size, where the library answers for these alone.
 int check_answered(const State& state, const Problems& problems);
 

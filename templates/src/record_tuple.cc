@@ -76,7 +76,9 @@ bool read_record(const State& state, Product product, PyObject* tuple, Capsules*
     return false;
   }
   if (!read_weights(state, product, record, held)) return false;
-  if (check_operands(product, held->views(), result) == 0) return true;
+  const Operands operands = held->views();
+  if (operands[kLeft] != nullptr && check_device(state, *operands[kLeft]) != 0) return false;
+  if (check_operands(product, operands, result) == 0) return true;
   raise_refusal(state);
   return false;
 }

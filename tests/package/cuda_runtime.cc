@@ -9,6 +9,8 @@
 
 #include "cuda_entry.h"
 
+extern "C" cudaError_t _cudaLibraryLoadData(cudaLibrary_t*, const void*, cudaJitOption*, void**, unsigned int,
+                                            cudaLibraryOption*, void**, unsigned int);
 extern "C" cudaError_t _cudaLaunchKernelEx(const cudaLaunchConfig_t*, const void*, void**);
 
 namespace {
@@ -21,6 +23,12 @@ int driver_calls, runtime_calls, searches, function_queries;
 bool has_function, has_functions;
 CUresult driver_answer;
 unsigned long long context;  // 0: none is current
+
+struct {
+  unsigned int num_options;
+  cudaLibraryOption option;
+  const void* value;
+} loaded;
 
 constexpr uintptr_t kMemset = 1;
 CUgraphNode in_front[4];
@@ -208,6 +216,20 @@ void fake_set_context(unsigned long long id) {
 }
 
 int fake_driver_calls() { return driver_calls; }
+
+// Loads an image with options of the caller's, as many as are told; says which option the runtime got, and 0 where it got
+// none, or not as it is: an option, and what it points to.
+int fake_load(int num_options) {
+  cudaLibrary_t library = nullptr;
+  cudaLibraryOption own = cudaLibraryHostUniversalFunctionAndDataTable;
+  void* value = &library;
+  loaded = {};
+  const cudaError_t error = _cudaLibraryLoadData(&library, "image", nullptr, nullptr, 0, num_options > 0 ? &own : nullptr,
+                                                 num_options > 0 ? &value : nullptr, static_cast<unsigned int>(num_options));
+  const void* expected = num_options > 0 ? value : reinterpret_cast<void*>(uintptr_t{1});
+  const bool is_told = error == cudaSuccess && loaded.num_options == 1 && loaded.value == expected;
+  return is_told ? 100 + static_cast<int>(loaded.option) : 0;
+}
 int fake_runtime_calls() { return runtime_calls; }
 int fake_searches() { return searches; }
 int fake_function_queries() { return function_queries; }
@@ -252,6 +274,12 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
     *found = has_graphs ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
     *function = graph.function;
   }
+  return cudaSuccess;
+}
+
+cudaError_t cudaLibraryLoadData(cudaLibrary_t*, const void*, cudaJitOption*, void**, unsigned int, cudaLibraryOption* options,
+                                void** values, unsigned int num_options) {
+  loaded = {num_options, num_options > 0 ? *options : cudaLibraryOption{}, num_options > 0 ? *values : nullptr};
   return cudaSuccess;
 }
 

@@ -43,6 +43,13 @@ def test_the_driver_is_told_what_the_runtime_would_be(runtime):
     assert (runtime.fake_driver_calls(), runtime.fake_runtime_calls(), runtime.fake_searches()) == (3, 0, 4)
 
 
+def test_the_runtime_is_told_that_an_image_stays_where_it_is(runtime):
+    """Else it keeps a copy of it in host memory, which on a Jetson is the GPU's."""
+    host_table, preserved = 0, 1  # cudaLibraryOption of driver_types.h
+    assert runtime.fake_load(0) == 100 + preserved
+    assert runtime.fake_load(1) == 100 + host_table  # what a kernel's object asks for goes along as it is
+
+
 def test_a_kernels_function_is_asked_for_once_in_each_context(runtime):
     runtime.fake_set(1, 0)
     queries = []

@@ -116,6 +116,8 @@ int32_t counts[kNumCalls];
 int32_t faults[kNumCalls];
 int32_t capability[2] = {9, 0};
 constexpr int32_t kMaxDevices = 64;
+int32_t capabilities[kMaxDevices][2];  // of devices that are unlike the others; 0: as `capability`
+int32_t num_devices = kMaxDevices;
 aot::cuda::DeviceFacts facts[kMaxDevices];  // no SMs: a whole H200
 thread_local int32_t current_device = 0;
 thread_local int32_t capture_mode = 0;
@@ -159,6 +161,12 @@ void recorder_fail(int32_t call, int32_t error) { faults[call] = error; }
 void recorder_set_capability(int32_t major, int32_t minor) {
   capability[0] = major;
   capability[1] = minor;
+}
+// Says that one device has another capability, and that there are so many.
+void recorder_set_capability_of(int32_t device, int32_t major, int32_t minor, int32_t count) {
+  capabilities[device][0] = major;
+  capabilities[device][1] = minor;
+  num_devices = count;
 }
 // Says what a device is that was not asked about yet.
 void recorder_set_device(int32_t device, const char* name, int32_t num_sms, int64_t bandwidth_gb_per_s) {
@@ -328,9 +336,12 @@ Error set_device(int32_t device) {
   return error;
 }
 
-Error get_capability(int32_t, int32_t* major, int32_t* minor) {
-  *major = capability[0];
-  *minor = capability[1];
+Error get_capability(int32_t device, int32_t* major, int32_t* minor) {
+  constexpr Error kInvalidDevice = 101;  // cudaErrorInvalidDevice
+  if (device >= num_devices) return kInvalidDevice;
+  const int32_t* own = capabilities[device][0] != 0 ? capabilities[device] : capability;
+  *major = own[0];
+  *minor = own[1];
   return answer(kCapability);
 }
 

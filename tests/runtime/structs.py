@@ -84,3 +84,12 @@ class Order(ctypes.Structure):
 
 class Clear(ctypes.Structure):
     _fields_ = (("data", ctypes.c_void_p), ("num_bytes", ctypes.c_uint64), ("stream", ctypes.c_void_p))
+
+
+class MemoryStruct(ctypes.Structure):
+    """`aot_gemm_memory_t` of aot_gemm_memory.h."""
+
+    _fields_ = (
+        ("struct_bytes", ctypes.c_uint64),
+        *((name, ctypes.c_int64) for name in ("num_objects", "object_bytes", "num_loaded", "loaded_bytes")),
+    )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
+from tests.golden.manifest import golden_manifest
 from tests.runtime.host import (
     CAPABILITY,
     CAPTURE_MODE,
@@ -17,6 +19,7 @@ from tests.runtime.host import (
     SYNCHRONIZE,
     problem,
 )
+from tests.runtime.structs import MemoryStruct
 
 SMALL = "bf16_kk_sm90_quack_64x16_c1x1_pingpong_swap"
 ALIGNED = problem(64, 64, 64)
@@ -122,3 +125,39 @@ def test_failures_outside_a_kernel_say_what_failed(fresh_library):
 def test_a_device_past_the_last_is_an_argument_error(fresh_library):
     assert fresh_library.launch(problem(64, 64, 64, device=64)) == 1
     assert fresh_library.error() == "device ordinal is 64; expected 0 to 63"
+
+
+def memory_of(library, device=-1):
+    found = MemoryStruct(ctypes.sizeof(MemoryStruct))
+    assert library.c.aot_gemm_memory(device, ctypes.byref(found)) == 0
+    return found.num_objects, found.object_bytes, found.num_loaded, found.loaded_bytes
+
+
+def test_what_is_loaded_on_a_device_is_told(fresh_library):
+    kernels = golden_manifest().kernels
+    num_kernels, num_bytes = len(kernels), sum(x.object_bytes for x in kernels)
+    assert memory_of(fresh_library) == (num_kernels, num_bytes, 0, 0)
+    assert fresh_library.count(INIT) == 0
+    assert fresh_library.launch(ALIGNED) == 0
+    assert memory_of(fresh_library) == (num_kernels, num_bytes, 1, kernels[0].object_bytes)
+    assert memory_of(fresh_library, 1)[2:] == (0, 0)
+    assert fresh_library.c.aot_gemm_preload(1) == 0
+    assert memory_of(fresh_library, 1) == (num_kernels, num_bytes, num_kernels, num_bytes)
+
+
+def test_a_struct_that_is_too_small_for_what_is_told_is_refused(fresh_library):
+    found = MemoryStruct(ctypes.sizeof(MemoryStruct) - 8)
+    assert fresh_library.c.aot_gemm_memory(-1, ctypes.byref(found)) == 1
+    assert "expected sizeof(aot_gemm_memory_t), at least 40" in fresh_library.error()
+
+
+def test_the_kernels_of_one_operation_are_loaded_alone(fresh_library):
+    kernels = golden_manifest().kernels
+    for tag in dict.fromkeys(x.operation.call for x in kernels):
+        before = fresh_library.count(LOAD)
+        assert fresh_library.c.aot_gemm_preload_operation(tag.encode(), -1) == 0
+        assert fresh_library.count(LOAD) - before == sum(x.operation.call == tag for x in kernels)
+    assert fresh_library.count(LOAD) == len(kernels)
+    assert fresh_library.c.aot_gemm_preload_operation(b"no_such", -1) == 2
+    assert 'there is no operation "no_such" in this library; it has bf16' in fresh_library.error()
+    assert fresh_library.c.aot_gemm_preload_operation(None, -1) == 1

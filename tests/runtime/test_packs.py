@@ -83,6 +83,47 @@ print(*aot_gemm.info().packs)
 aot_gemm.preload()
 """
 
+TWO_GPUS = """
+import ctypes, sys
+import pytest
+from tests.runtime.exchange import Framework
+from tests.runtime.tensors import CUDA, FLOAT16, install_cupy
+
+framework, cupy = Framework(), install_cupy(pytest.MonkeyPatch(), 0x8880)
+libraries = {path.split("/")[-2]: ctypes.CDLL(path) for path in sys.argv[1:]}
+for library in libraries.values():
+    library.recorder_set_capability_of(1, 11, 0, 3)
+    library.recorder_set_capability_of(2, 8, 0, 3)
+
+import aot_gemm
+
+def linear(tensor, gpu, **options):
+    options |= {"device": (CUDA, gpu)}
+    aot_gemm.linear(tensor((7, 64), **options), tensor((16, 64), **options), out=tensor((7, 16), **options))
+
+for gpu in (0, 1, 0, 2):
+    for tensor in (cupy.ndarray, framework.Tensor):
+        for dtype in ({}, {"dtype": FLOAT16}):
+            for library in libraries.values():
+                library.recorder_reset()
+            try:
+                linear(tensor, gpu, **dtype)
+            except aot_gemm.AotGemmError as error:
+                print(gpu, *dtype, "|", type(error).__name__, error)
+                continue
+            print(gpu, *dtype, "|", *(x for x, library in libraries.items() if library.recorder_num_fake()))
+info = aot_gemm.info()
+print("info |", info.package, info.arch, *info.packs)
+print("plan |", aot_gemm.plan(16, 4096, 4096).pack)
+for gpu in (0, 1):
+    aot_gemm.preload(gpu)
+    print("loaded", gpu, "|", *(x.folder.directory.split("/")[-1] for x in aot_gemm._library.here(gpu)))
+try:
+    aot_gemm.preload(2)
+except aot_gemm.ArchitectureError as error:
+    print("preload | refused:", error)
+"""
+
 
 def manifest_of(name, arch="sm_90a"):
     if name == HALF:
@@ -226,6 +267,28 @@ def test_a_pack_that_answers_for_tuned_sizes_has_the_rest_too_where_no_other_doe
     (refused,) = found.pop("rms_norm")
     assert refused.startswith("refused: rms_norm: this wheel has no kernels for bf16_rms_norm; of rms_norm it has none")
     assert found == dict.fromkeys(found, by(MINE)) | {"float16": by(HALF)}
+
+
+def test_each_gpu_of_two_architectures_is_served_by_the_packs_for_its_own(site, built):
+    """In one process: `aot-gemm-sm90a-half` has float16 for the first GPU, and nobody for the second or the third."""
+    ours, others, half = (install(site, built[x]) for x in (OURS, OTHERS, HALF))
+    done = run(site, "-c", TWO_GPUS, *(next(x.glob("lib*.so.*")) for x in (ours, others, half)))
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    of = dict.fromkeys(lines[:8])
+    assert list(of)[:2] == ["0 | aot_gemm_sm90a", "0 dtype | aot_gemm_sm90a_half"]
+    assert list(of)[2] == "1 | aot_gemm_sm110a"
+    assert list(of)[3].startswith("1 dtype | UnsupportedError linear: this wheel has no kernels for fp16")
+    assert len(of) == 4  # of both ways that tensors are handed over
+    assert lines[8:12] == ["0 | aot_gemm_sm90a", "0 dtype | aot_gemm_sm90a_half"] * 2
+    assert all("ArchitectureError device 2 has compute capability 8.0; these kernels are" in x for x in lines[12:16])
+    assert lines[16:20] == [
+        f"info | {OURS} sm_90a {OURS} {HALF} {OTHERS}",
+        f"plan | {OURS}",
+        "loaded 0 | aot_gemm_sm90a aot_gemm_sm90a_half",
+        "loaded 1 | aot_gemm_sm110a",
+    ]
+    assert lines[20].startswith("preload | refused: device 2 has compute capability 8.0; these kernels are sm_90a")
 
 
 def test_the_hash_of_choices_is_of_all_packs_in_their_order(site, built):

@@ -6,6 +6,7 @@ import importlib
 import itertools
 import random
 import re
+import tracemalloc
 from bisect import bisect_left
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +21,7 @@ from aot.core.problem import Problem
 from aot.core.target import load_target
 from aot.package.manifest import ElementBits
 from aot.space.roofline import roofline
+from tests.runtime.host import LOAD
 from tests.runtime.stating import DENSE
 
 
@@ -465,6 +467,52 @@ def test_info_lists_everything(package, manifest, library):
     assert (info.table, info.table_reason) == ("h200", "the table of h200 is for NVIDIA H200 with 132 SMs")
     assert "here: table h200: the table of h200 is for NVIDIA H200 with 132 SMs" in str(info).splitlines()
     assert package.__version__ == "0.1.0"
+
+
+def test_info_tells_the_memory_by_what_it_is_for(package, manifest, library):
+    files = {x.name: x.num_bytes for x in package._files.OWN.recorded().values()}
+    in_file = sum({x.entry_symbol: x.object_bytes for x in manifest.kernels}.values())
+    package.preload()
+    found = package.info().memory
+    assert found == {
+        "library_file": files["libaot_gemm.so.1"],
+        "kernels_in_file": in_file,
+        "kernels_loaded": in_file,
+        "manifest_file": files["manifest.json"],
+    }
+    assert f"memory in bytes: library_file {found['library_file']:,}, " in str(package.info())
+
+
+def test_preload_of_operations_loads_theirs_alone(package, manifest, library):
+    before = library.count(LOAD)
+    package.preload(2, ["bf16"])  # a device that nothing was loaded on
+    assert library.count(LOAD) - before == sum(x.operation.call == "bf16" for x in manifest.kernels)
+    package.preload(2, "bf16")
+    assert package._library.libraries()[0].memory(2).num_loaded == library.count(LOAD) - before
+    unknown = 'there is no operation "no_such" in this library; it has bf16'
+    for operations, got in ((["no_such"], unknown), ([7], "got the operation 7")):
+        with pytest.raises(package.UnsupportedError, match=got):
+            package.preload(2, operations)
+
+
+@pytest.mark.parametrize("device", ["cuda:0", 2**40, 64, -2, 1.0, True, None, torch.device("cuda", 0)], ids=str)
+def test_preload_refuses_what_is_no_ordinal(package, library, device):
+    before = library.count(LOAD)
+    with pytest.raises(package.DeviceError, match="expected the ordinal of a GPU, an integer from 0 to 63, or -1"):
+        package.preload(device)
+    assert library.count(LOAD) == before
+
+
+def test_a_check_holds_a_piece_of_a_file_at_a_time(package, monkeypatch):
+    monkeypatch.setattr(package._files, "_PIECE_BYTES", 1 << 12)
+    largest = max(x.num_bytes for x in package._files.OWN.recorded().values())
+    tracemalloc.start()
+    try:
+        package.check()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < largest / 2
 
 
 def test_a_deterministic_plan_names_what_a_deterministic_launch_takes(package, manifest):

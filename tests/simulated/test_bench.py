@@ -12,7 +12,7 @@ from statistics import median
 import pytest
 
 from aot.bench.receipt import parse_receipt, read_receipt
-from aot.core.errors import PackageError, ReceiptError, VerificationError
+from aot.core.errors import DeviceError, PackageError, ReceiptError, VerificationError
 from aot.measure.dispatched import DispatchedLibrary
 from aot.measure.protocol import PROTOCOL
 from aot.measure.tuning_set import read_tuning_set
@@ -125,6 +125,23 @@ def test_a_receipt_has_the_times_of_both_and_is_repeated_on_another_machine(here
     again = here.bench(wheel, "--repeat", path, "--library", "cublas")
     assert f"0 of {len(SIZES)} ratios differ by more than the noise of their rounds" in again.stdout
     assert "wheel, machine and library are the same" in again.stdout
+
+
+def test_products_are_drawn_from_a_shape_set(here, wheel, tmp_path):
+    path, shapes = tmp_path / "receipt.json", tmp_path / "shapes.toml"
+    shapes.write_text(
+        'version = 1\noperations = ["bf16_kk"]\nm = [8, 96]\n[[model]]\nname = "x"\n'
+        'weights = [{ name = "y", n = 136, k = 72 }]\n'
+    )
+    words = ["--library", "cublas", "--shapes", shapes, "--limit", 1, "--seed", 3]
+    done = here.bench(wheel, "--receipt", path, *words)
+    assert done.stdout.splitlines()[-3].split()[:2] == ["operation", "products"]
+    assert done.stdout.splitlines()[-1].split()[:2] == ["bf16_kk", "1"]
+    assert len(read_receipt(path).products) == 1
+    done = here.bench(wheel, *words, "--operations", "bf16_kk,tf32_kk", code=DeviceError.exit_code)
+    assert "has no kernels of tf32_kk; name those that it has with --operations" in done.stderr
+    done = here.bench(wheel, "--size", "8x136x72", *words, code=2)
+    assert "--size means nothing with --shapes" in done.stderr
 
 
 def test_without_a_library_the_wheel_alone_is_timed(here, wheel, tmp_path):

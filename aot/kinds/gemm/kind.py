@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from aot.core.candidate import KernelKey
@@ -13,6 +14,7 @@ from aot.kinds.gemm.tuned import TunedKernel
 from aot.kinds.kind import Axis, Features, Kind, Use
 
 if TYPE_CHECKING:
+    from aot.core.shape_set import ShapeSet
     from aot.core.work import AnyOperation
 
 
@@ -32,6 +34,11 @@ class Gemm(Kind[Problem, KernelKey]):
     )
     kernel_type = Kernel
     tuned_type = TunedKernel
+    held_out = MappingProxyType({1: "tuned n and k, other m", 2: "other n and k"})
+
+    def asked(self, operation: Operation, shapes: ShapeSet) -> list[Problem]:
+        """List those of the set's models."""
+        return shapes.problems(operation)
 
     def imputed_from(self, operation: AnyOperation) -> tuple[Operation, ...]:
         """Return the operations of equal sizes and rates, and those without the epilogue."""

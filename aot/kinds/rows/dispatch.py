@@ -7,6 +7,7 @@ section's fallback does, which takes all.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Protocol
@@ -72,6 +73,11 @@ class RowSection:
         for column in self.columns:
             counts.append(counts[-1] + len(column.steps))
         return tuple(counts[:-1])
+
+    def place(self, index: int) -> tuple[RowColumn, int]:
+        """Return the column of a step that is counted over all columns, and the step's place in it."""
+        number = bisect_right(self.first_steps, index) - 1
+        return self.columns[number], index - self.first_steps[number]
 
 
 @dataclass(frozen=True)

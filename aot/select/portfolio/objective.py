@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from aot.core.alignment import as_launched
 from aot.core.candidate import KernelKey
-from aot.core.dispatch import DispatchTable
 from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
 from aot.core.measurement import OperationTimes
 from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
 from aot.core.progress import quietly
-from aot.select.coverage import Coverage, coverage
+from aot.select.coverage import coverage_of
 from aot.select.portfolio.choose import Budget
 from aot.select.selection import BY_COST_MODEL, BY_IMPUTED_TIMES, Selection
 from aot.select.times.orders import OrderedTimes
@@ -171,9 +170,8 @@ class Objective:
         """Return the (n, k) that the wheel is for; None where that is not known."""
         return None if self.shapes is None else frozenset((n, k) for n, k, _ in self.shapes.sizes)
 
-    def covered(self, table: DispatchTable, kernels: Sequence[KernelKey]) -> Coverage | None:
-        """Count how a table answers what the wheel is for; None where that is not known."""
+    def covered(self, selection: Selection) -> Selection:
+        """Return a selection that says how it answers what the wheel is for, where that is known."""
         if self.shapes is None:
-            return None
-        asked = [x for x in self.operations or self.shapes.operations if self.shapes.problems(x)]
-        return coverage(table, kernels, (problem for x in asked for problem in self.shapes.problems(x)))
+            return selection
+        return replace(selection, coverage=coverage_of(selection, self.shapes, self.operations))

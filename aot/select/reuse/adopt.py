@@ -99,7 +99,7 @@ def adopt(other: Selection, measured: KnownTimes, target: Target, objective: Obj
     table = DispatchTable(tuple(sections))
     rows = (row for section in sections for ladder in section.ladders for row in ladder.rows)
     is_measured = any(row.provenance == PROVENANCE_MEASURED for row in rows)
-    return replace(
+    found = replace(
         other,
         target=target.name,
         provenance=PROVENANCE_MEASURED if is_measured else PROVENANCE_PREDICTED,
@@ -110,7 +110,7 @@ def adopt(other: Selection, measured: KnownTimes, target: Target, objective: Obj
         heldout=tuple(scored(table, other.kernels, measured)),
         table=table,
         references=tuple(compared(table, other.kernels, measured)),
-        coverage=objective.covered(table, other.kernels),
         prices=(),
         like=other.target,
     )
+    return objective.covered(found)

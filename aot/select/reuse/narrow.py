@@ -16,9 +16,8 @@ from aot.core.dispatch import LOADS, Column, DispatchTable, look_up
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
 from aot.core.table_check import takes_aligned
 from aot.core.tile_order import HEURISTIC
-from aot.families import family_of
 from aot.select.coverage import coverage
-from aot.select.join import only_named, products_of
+from aot.select.join import only_named
 from aot.select.reuse.refill import refill_among
 from aot.select.selection import FamilyKernel
 from aot.select.times.inputs import is_general
@@ -71,7 +70,7 @@ def _merged(column: Column) -> Column:
 
 def _narrowed(section: Section, asked: Collection[Problem], selection: Selection, target: Target) -> Section:
     """Keep of a section what answers some problems, and the kernels that answer most others."""
-    multiples = tuple(family_of(key.candidate).multiples(key.candidate) for key in selection.kernels)
+    multiples = selection.multiples
     weights = {(x.n, x.k) for x in asked}
     ladders = tuple(x for x in section.ladders if (x.n, x.k) in weights)
     kept = {look_up(section, x, multiples).kernel for x in asked} | set(_common(section, selection))
@@ -100,7 +99,7 @@ def narrowed(selection: Selection, problems: Collection[Problem], target: Target
         problems: packed; of operations that the selection has.
         target: the device.
     """
-    there = products_of(selection)
+    there = selection.products
     launched = [x for x in (as_launched(problem, there) for problem in problems) if x is not None]
     table = selection.table
     sections = []
@@ -124,7 +123,7 @@ def narrowed(selection: Selection, problems: Collection[Problem], target: Target
     kernels, smaller = only_named(selection.kernels, DispatchTable(tuple(sections)))
     rows = (row for section in smaller.sections for ladder in section.ladders for row in ladder.rows)
     is_measured = any(row.provenance == PROVENANCE_MEASURED for row in rows)
-    return replace(
+    found = replace(
         selection,
         provenance=PROVENANCE_MEASURED if is_measured else PROVENANCE_PREDICTED,
         conditions=selection.conditions if is_measured else (),
@@ -134,6 +133,7 @@ def narrowed(selection: Selection, problems: Collection[Problem], target: Target
         kernels=kernels,
         table=smaller,
         references=(),
-        coverage=coverage(smaller, kernels, problems),
         prices=None,
+        runs=None,
     )
+    return replace(found, coverage=coverage(found, problems))

@@ -13,7 +13,7 @@ from aot.core.candidate import KernelKey, Reason, Rejected
 from aot.core.dispatch import DispatchTable
 from aot.core.measurement import PROVENANCE_PREDICTED
 from aot.families import family_of
-from aot.select.join import only_named, products_of, restricted
+from aot.select.join import only_named, restricted
 from aot.select.portfolio.candidates import legal
 from aot.select.reuse.refill import refill_among
 from aot.select.selection import BY_IMPUTED_TIMES
@@ -38,7 +38,7 @@ def sibling_in(selection: Selection, operation: Operation, target: Target) -> Op
     It is the nearest sibling (`Operation.siblings`) each of whose kernels may be built for the other one, or lacks
     resources of the chip alone; half of them may be built at least.
     """
-    there = products_of(selection)
+    there = selection.products
     for sibling in (x for x in operation.siblings if x in there):
         tuned = {x.candidate for x in selection.kernels if x.operation is sibling} - _fallbacks(selection)
         checked = [check(x, operation, target) for x in tuned]

@@ -12,8 +12,7 @@ import numpy as np
 
 from aot.core.problem import Problem
 from aot.core.weight_format import PackedLayout
-from aot.families import family_of
-from aot.select.coverage import GENERAL, MEASURED, PREDICTED, REFUSED, answer
+from aot.select.coverage import GENERAL, MEASURED, PREDICTED, REFUSED
 from aot.space.cost import estimate
 from aot.space.roofline import roofline
 
@@ -99,16 +98,15 @@ def diagnose(selection: Selection, layers: Sequence[Layer], target: Target) -> l
         layers: the model's.
         target: the selection's device.
     """
-    multiples = tuple(family_of(key.candidate).multiples(key.candidate) for key in selection.kernels)
-    return [Diagnosis(x, tuple(_served(selection, multiples, p, target) for p in _problems(x))) for x in layers]
+    return [Diagnosis(x, tuple(_served(selection, p, target) for p in _problems(x))) for x in layers]
 
 
 def _problems(layer: Layer) -> list[Problem]:
     return [] if layer.operation is None else [Problem(layer.operation, m, layer.n, layer.k) for m in layer.m]
 
 
-def _served(selection: Selection, multiples: tuple[tuple[int, int], ...], problem: Problem, target: Target) -> Served:
-    found, least = answer(selection.table, multiples, problem), roofline(problem, target).time_us
+def _served(selection: Selection, problem: Problem, target: Target) -> Served:
+    found, least = selection.answer(problem), roofline(problem, target).time_us
     if found.kernel is None:
         return Served(problem.m, found.kind, found.reason, "", least, None)
     key, time_us = selection.kernels[found.kernel], None

@@ -14,7 +14,6 @@ from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.progress import quietly
 from aot.core.work import AnyOperation, AnyProblem
-from aot.families import family_of
 from aot.kinds.rows.problem import RowProblem
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ class _Table:
 
     def __init__(self, selection: Selection, section: Section) -> None:
         self._selection, self.section = selection, section
-        self._multiples = tuple(family_of(key.candidate).multiples(key.candidate) for key in selection.kernels)
+        self._multiples = selection.multiples
 
     def kernel(self, problem: Problem) -> Candidate:
         choice = look_up(self.section, problem, self._multiples)

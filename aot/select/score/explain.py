@@ -11,7 +11,6 @@ from aot.core.dispatch import Choice, Ladder, Row, Section, Tier, look_up, round
 from aot.core.errors import SelectionError
 from aot.core.problem import Problem
 from aot.core.tile_order import order_name
-from aot.families import family_of
 from aot.select.coverage import why_general
 from aot.select.score.tiles import bigger_tiles, verdict_on
 from aot.space.roofline import roofline
@@ -163,7 +162,7 @@ def explained(selection: Selection, problem: Problem, target: Target, timed: Ope
     if not sections:
         raise SelectionError(f"the selection has no table for {call}; its wheel refuses such operands")
     launched = as_launched(problem, sections)
-    multiples = tuple(family_of(key.candidate).multiples(key.candidate) for key in selection.kernels)
+    multiples = selection.multiples
     loads = section_loads(problem, sections)
     unaligned = selection.table.unaligned_section(problem.operation, loads, problem.num_groups)
     if launched is None and unaligned is None:

@@ -5,21 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aot.core.dispatch import Tier
+from aot.core.dispatch import ALIGNMENT_BYTES, Tier
 from aot.core.errors import SelectionError
 from aot.core.measurement import Provenance
-from aot.families import rows_family_of
 from aot.kinds.rows.dispatch import look_up_rows
 
 if TYPE_CHECKING:
     from aot.core.target import Target
-    from aot.kinds.rows.candidate import RowKernelKey
-    from aot.kinds.rows.dispatch import RowColumn, RowSection, RowStep
+    from aot.kinds.rows.dispatch import RowStep
     from aot.kinds.rows.problem import RowProblem
     from aot.select.selection import Selection
-
-ALIGNED = 16
-"""Bytes that all addresses and strides of packed operands are multiples of."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +35,6 @@ class ExplainedStep:
     """Whether that was measured or predicted."""
 
 
-def _step_of(section: RowSection, index: int) -> tuple[RowColumn, int]:
-    """Find the column of a step, and its place there."""
-    for column in section.columns:
-        if index < len(column.steps):
-            return column, index
-        index -= len(column.steps)
-    raise IndexError(index)
-
-
 def _tells(step: RowStep, problem: RowProblem) -> bool:
     """Say whether a step's time may stand for so many rows: measured steps are narrow, predicted ones are not.
 
@@ -58,8 +44,8 @@ def _tells(step: RowStep, problem: RowProblem) -> bool:
     return step.time_us > 0 and (problem.rows == step.rows or is_below)
 
 
-def explained_step(selection: Selection, problem: RowProblem, target: Target) -> tuple[ExplainedStep, RowKernelKey]:
-    """Say how a packed problem is dispatched; return its kernel too.
+def explained_step(selection: Selection, problem: RowProblem, target: Target) -> ExplainedStep:
+    """Say how a packed problem is dispatched.
 
     Args:
         selection: kernels and table.
@@ -70,14 +56,13 @@ def explained_step(selection: Selection, problem: RowProblem, target: Target) ->
         SelectionError: the selection has no table for the problem's operation.
     """
     others = selection.others
-    section = next((x for x in others.table.sections if x.operation == problem.operation), None)
+    section = others.section(problem.operation)
     if section is None:
         raise SelectionError(
             f"the selection has no table for {problem.operation.tag}; select one: aot select --target "
             f"{selection.target} --operations {problem.operation.tag}"
         )
-    limits = [rows_family_of(x.candidate).limits(x.candidate, x.operation) for x in others.kernels]
-    choice = look_up_rows(section, problem, limits, ALIGNED)
+    choice = look_up_rows(section, problem, [x.limits for x in others.family_kernels], ALIGNMENT_BYTES)
     key = others.kernels[choice.kernel]
     least = problem.num_bytes / target.bandwidth_bytes_per_s * 1e6
     lines = [problem.name, f"  kernel     {key.name}"]
@@ -89,8 +74,8 @@ def explained_step(selection: Selection, problem: RowProblem, target: Target) ->
             f"  fallback   the table's kernel here takes no {problem.cols} columns; the table has no time",
             roofline,
         ]
-        return ExplainedStep(problem.name, key.name, "fallback", least, "\n".join(lines)), key
-    column, place = _step_of(section, choice.index)
+        return ExplainedStep(problem.name, key.name, "fallback", least, "\n".join(lines))
+    column, place = section.place(choice.index)
     step, low = column.steps[place], column.steps[place - 1].rows + 1 if place else 1
     last = place == len(column.steps) - 1
     rows = f"rows >= {low}" if last else f"rows {low} to {step.rows}"
@@ -98,9 +83,9 @@ def explained_step(selection: Selection, problem: RowProblem, target: Target) ->
     is_told = column.cols == problem.cols and _tells(step, problem)
     if not is_told:
         lines += [f"  time       none of this problem: the step's is of rows {step.rows} cols {column.cols}", roofline]
-        return ExplainedStep(problem.name, key.name, "grid", least, "\n".join(lines)), key
+        return ExplainedStep(problem.name, key.name, "grid", least, "\n".join(lines))
     lines += [f"  time       {step.time_us:.2f} us {step.provenance} for rows {step.rows}", roofline]
     edge = problem.operation.num_bytes(step.rows, column.cols) / target.bandwidth_bytes_per_s * 1e6
     lines += [f"  achieved   {edge / step.time_us:.0%} of the roofline of rows {step.rows}, {edge:.2f} us"]
     time = step.time_us, str(step.provenance)
-    return ExplainedStep(problem.name, key.name, "grid", least, "\n".join(lines), *time), key
+    return ExplainedStep(problem.name, key.name, "grid", least, "\n".join(lines), *time)

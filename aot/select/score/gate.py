@@ -6,8 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from aot.core.errors import CoverageError, SelectionError
-from aot.select.coverage import Coverage, coverage
-from aot.select.selection import BY_COST_MODEL, BY_IMPUTED_TIMES
+from aot.select.coverage import Coverage, coverage_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,9 +64,7 @@ def check_heldout(selection: Selection, max_mean: float, max_worst: float) -> No
             )
 
 
-def covered(
-    selection: Selection, shapes: ShapeSet | None, operations: Sequence[Operation] | None = None
-) -> Coverage | None:
+def covered(selection: Selection, shapes: ShapeSet | None, operations: Sequence[Operation] = ()) -> Coverage | None:
     """Return how a selection answers the problems that it was made for, by its own account or for a shape set.
 
     None where neither says what it was made for.
@@ -75,12 +72,11 @@ def covered(
     Args:
         selection: kernels and table.
         shapes: what it is asked to be for, where it does not say so.
-        operations: those that are asked for; by default the shape set's.
+        operations: the products that are asked for; by default the shape set's.
     """
     if selection.coverage is not None or shapes is None:
         return selection.coverage
-    asked = (x for operation in operations or shapes.operations for x in shapes.problems(operation))
-    return coverage(selection.table, selection.kernels, asked)
+    return coverage_of(selection, shapes, operations)
 
 
 UNKNOWN_COVERAGE = "the selection does not say which problems it was made for; make it again with aot select"
@@ -91,26 +87,12 @@ def coverage_text(found: Coverage | None) -> str:
     return UNKNOWN_COVERAGE if found is None else found.text
 
 
-def require_measured(selection: Selection, found: Coverage | None) -> None:
-    """Refuse what is not wholly measured.
-
-    Args:
-        selection: whose operations on rows must have been chosen by times of their own.
-        found: how it answers the products that it was made for.
+def require_measured(found: Coverage | None) -> None:
+    """Refuse what is not wholly measured, by how it answers what it was made for.
 
     Raises:
         CoverageError: some problem is predicted, left to the general kernel, or not answered; or that is not known.
     """
-    others = {section.operation for section in selection.others.table.sections}
-    guessed = [
-        x for x in selection.regrets if x.operation in others and x.method.endswith((BY_IMPUTED_TIMES, BY_COST_MODEL))
-    ]
-    if guessed:
-        texts = ", ".join(f"{x.operation.tag} ({x.method})" for x in guessed)
-        raise CoverageError(
-            f"--require-measured: kernels were not chosen by times of their own for {texts}; measure them (aot tune "
-            "--operations ..., aot import, aot select), or leave them out"
-        )
     if found is None:
         raise CoverageError(f"--require-measured: {UNKNOWN_COVERAGE}")
     if not found.is_measured:

@@ -10,7 +10,7 @@ import numpy as np
 from aot.core.alignment import unaligned_loads
 from aot.core.dispatch import Tier, look_up
 from aot.core.work import P, in_order
-from aot.families import family_of
+from aot.select.coverage import multiples_of
 from aot.select.selection import AgainstReference, HeldOut, Stepped
 from aot.select.times.orders import NONE_ORDERED, OrderedTimes
 
@@ -75,7 +75,7 @@ def look_ups(
         ordered: times of kernels in other orders of their tiles, which a row may ask for. Where that was not timed, the
             kernel has the time of its own order.
     """
-    multiples = tuple(family_of(key.candidate).multiples(key.candidate) for key in kernels)
+    multiples = multiples_of(kernels)
     shipped = {key.candidate for key in kernels if key.operation == section.operation}
     found = []
     for problem in sorted(times):

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from aot.core.dispatch import look_up
-from aot.families import family_of
 from aot.select.portfolio.choose import Incumbent
 from aot.select.times.inputs import no_incumbent
 
@@ -43,7 +42,7 @@ class Dispatched:
     @staticmethod
     def of(selection: Selection, section: Section) -> Dispatched:
         """Arrange a section of a selection."""
-        multiples = tuple(family_of(key.candidate).multiples(key.candidate) for key in selection.kernels)
+        multiples = selection.multiples
         parts = {(ladder.n, ladder.k): replace(section, ladders=(ladder,)) for ladder in section.ladders}
         return Dispatched(selection.kernels, multiples, replace(section, ladders=()), parts)
 

@@ -240,4 +240,4 @@ def renewed(selection: Selection, measured: KnownTimes, target: Target, objectiv
     for operation in asked_of(operations):
         found += sections(operation, known, measured, kernels, fallbacks[operation], target, objective)
     table = DispatchTable(tuple(sorted(found, key=lambda x: (x.operation.position, *x.key[1:]))))
-    return replace(selection, kernels=tuple(kernels), table=table, coverage=objective.covered(table, tuple(kernels)))
+    return objective.covered(replace(selection, kernels=tuple(kernels), table=table))

@@ -6,7 +6,7 @@ Wheels may have kernels of what stands between products too: `rms_norm`, `layer_
 Nothing is compiled, downloaded or written to disk, but for the miss log where the environment asks for one
 (AOT_GEMM_MISSES=file; see aot_gemm.h). Importing this compares the sizes of the package's files with those recorded
 when they were built; `check` compares their content. The libraries are loaded with the first use. So is what answers
-`check`, `plan`, `explain` and `info`, whose import would take longer than all else that a product needs.
+`check`, `plan`, `explain`, `info` and `preload`, whose import would take longer than all else that a product needs.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ if TYPE_CHECKING:
     from ._explain import explain
     from ._factors import pack_factors, unpack_factors
     from ._manifest import Info, TableInfo, info
+    from ._preload import preload
     from ._row_table import RowPlan, explain_rows, plan_rows
     from ._table import Plan, plan
 
 _files.OWN.check_sizes()
 try:
     from ._constant import ConstantWeight
-    from ._operations import constant, gated_linear, grouped_linear, linear, matmul, packed_linear, preload
+    from ._operations import constant, gated_linear, grouped_linear, linear, matmul, packed_linear
     from ._rows import gelu_tanh_mul, layer_norm, quantize, rms_norm, rotary, rows, silu_mul
     from ._version import __version__
 except Exception:
@@ -116,6 +117,7 @@ _LATER = {
     "pack_factors": "_factors",
     "plan": "_table",
     "plan_rows": "_row_table",
+    "preload": "_preload",
     "unpack_factors": "_factors",
 }
 """The names that are imported with their first use, by their module."""

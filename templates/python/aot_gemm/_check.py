@@ -42,7 +42,7 @@ def check() -> CheckReport:
             continue
         for file in files:
             try:
-                folder.read_verified(file.name)
+                folder.verify(file.name)
             except errors.CorruptLibraryError as error:
                 faults.append(str(error))
         num_files, num_bytes = num_files + len(files), num_bytes + sum(x.num_bytes for x in files)

@@ -20,6 +20,8 @@ RECORD = "_build.json"
 
 _MAX_RECORD_BYTES = 1 << 20
 """The record has a line of about 100 bytes for each file."""
+_PIECE_BYTES = 1 << 18
+"""Of a file that is hashed, as much as is in memory at once."""
 _ADVICE = "reinstall the package"
 
 
@@ -111,10 +113,11 @@ class Folder:
         """Read up to `limit` bytes of a file, which must not be a pipe or a device that never ends."""
         path = self.path_of(name)
         try:
-            if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
+            found = os.stat(path)  # noqa: PTH116
+            if not stat.S_ISREG(found.st_mode):
                 raise errors.CorruptLibraryError(f"{path} is not a file; {_ADVICE}")
             with open(path, "rb") as file:  # noqa: PTH123
-                return file.read(limit)
+                return file.read(min(limit, found.st_size + 1))  # a read allocates all that it is asked for
         except OSError as error:
             raise errors.CorruptLibraryError(f"{path} cannot be read ({error.strerror}); {_ADVICE}") from error
 
@@ -152,17 +155,48 @@ class Folder:
         """
         import hashlib  # here, since an import of the package does not need it
 
+        file = self._entry(name)
+        self.check_size(file)
+        content = self._read(name, file.num_bytes + 1)
+        self._compare(file, hashlib.sha256(content).hexdigest())
+        return content
+
+    def verify(self, name: str) -> None:
+        """Compare a file's size and SHA-256 with those recorded, a piece of it in memory at a time.
+
+        Raises:
+            CorruptLibraryError: they differ, it is not recorded, or it cannot be read.
+        """
+        import hashlib  # here, since an import of the package does not need it
+
+        file, path = self._entry(name), self.path_of(name)
+        self.check_size(file)
+        digest = hashlib.sha256()
+        try:
+            with open(path, "rb") as opened:  # noqa: PTH123
+                while piece := opened.read(_PIECE_BYTES):
+                    digest.update(piece)
+        except OSError as error:
+            raise errors.CorruptLibraryError(f"{path} cannot be read ({error.strerror}); {_ADVICE}") from error
+        self._compare(file, digest.hexdigest())
+
+    def _entry(self, name: str) -> File:
+        """Return what was recorded of a file.
+
+        Raises:
+            CorruptLibraryError: nothing was.
+        """
         file = self.recorded().get(name)
         if file is None:
             raise errors.CorruptLibraryError(f"{self.path_of(RECORD)} does not list {name}; {_ADVICE}")
-        self.check_size(file)
-        content = self._read(name, file.num_bytes + 1)
-        sha256 = hashlib.sha256(content).hexdigest()
+        return file
+
+    def _compare(self, file: File, sha256: str) -> None:
+        """Refuse a hash that is not the recorded one (CorruptLibraryError)."""
         if sha256 != file.sha256:
             raise errors.CorruptLibraryError(
-                f"{self.path_of(name)} is damaged: sha256 {sha256}; expected {file.sha256}; {_ADVICE}"
+                f"{self.path_of(file.name)} is damaged: sha256 {sha256}; expected {file.sha256}; {_ADVICE}"
             )
-        return content
 
     def read_header(self, num_bytes: int) -> bytes:
         """Read the first bytes of the library, whose size must be the recorded one.
@@ -197,6 +231,19 @@ def answering() -> tuple[tuple[Folder, bool], ...]:
     return tuple((pack.folder, only_tuned) for pack, only_tuned in packs())
 
 
+def are_of_several_architectures() -> bool:
+    """Say whether the libraries that answer here are for several architectures, since the GPUs are."""
+    if OWN.has_kernels:
+        return False
+    from ._packs import answering as packs
+
+    return len({pack.arch for pack, _ in packs()}) > 1
+
+
 def kernels() -> Folder:
-    """Return the folder whose library is asked first; errors are those of `answering`."""
+    """Return the folder whose library is asked first on the current GPU; errors are those of `answering`."""
+    if are_of_several_architectures():
+        from ._library import here
+
+        return here()[0].folder
     return answering()[0][0]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from . import _files, errors
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from typing import Any
 
 _MISSES_VARIABLE = "AOT_GEMM_MISSES"
@@ -37,6 +38,23 @@ class Asked(NamedTuple):
     flags: int = 0
     """Those of calls that ask something of results."""
     table: int = 0
+
+
+class Memory(NamedTuple):
+    """The kernels' objects of a library, each an image for the device and the host code that launches it."""
+
+    num_objects: int
+    object_bytes: int
+    """In the library's file, of which untouched pages take no memory."""
+    num_loaded: int
+    """Of which so many are loaded on a GPU."""
+    loaded_bytes: int
+
+
+class _MemoryStruct(ctypes.Structure):
+    """`aot_gemm_memory_t`."""
+
+    _fields_ = (("struct_bytes", ctypes.c_uint64), *((name, ctypes.c_int64) for name in Memory._fields))
 
 
 def path() -> str:
@@ -65,7 +83,7 @@ def _check_header(folder: _files.Folder) -> None:
     machine = _ELF_MACHINES.get(int.from_bytes(header[18:20], "little"))
     is_shared = int.from_bytes(header[16:18], "little") == _ELF_SHARED
     if not header.startswith(_ELF_START) or not is_shared or machine is None:
-        folder.read_verified(folder.library)
+        folder.verify(folder.library)
         raise errors.CorruptLibraryError(f"{library} is no library for a machine that is known; reinstall the package")
     here = os.uname().machine if sys.platform == "linux" else sys.platform
     if here != machine and (here in _ELF_MACHINES.values() or sys.platform != "linux"):
@@ -87,7 +105,7 @@ def load(folder: _files.Folder, kind: type[ctypes.CDLL], functions: dict[str, An
         for function, result in functions.items():
             getattr(loaded, function).restype = result
     except (OSError, AttributeError) as error:
-        folder.read_verified(folder.library)
+        folder.verify(folder.library)
         raise errors.CorruptLibraryError(
             f"{library} does not load ({error}); the file is as it was built, so that it is not for this machine; "
             "install the wheel for this machine"
@@ -102,13 +120,21 @@ class Library:
         folder: where it lies.
         only_tuned: whether it answers for tuned sizes of its table alone.
         passes_on: whether another is asked for what it does not answer for.
+        of_some_gpus: whether there are GPUs here that others are for.
 
     Raises:
         CorruptLibraryError: it does not load.
     """
 
-    def __init__(self, folder: _files.Folder, *, only_tuned: bool = False, passes_on: bool = False) -> None:
-        self.folder, self.only_tuned, self.passes_on = folder, only_tuned, passes_on
+    def __init__(
+        self,
+        folder: _files.Folder,
+        *,
+        only_tuned: bool = False,
+        passes_on: bool = False,
+        of_some_gpus: bool = False,
+    ) -> None:
+        self.folder, self.only_tuned, self.passes_on, self.of_some_gpus = folder, only_tuned, passes_on, of_some_gpus
         texts = ("last_error", "version", "kernel_name", "table_target", "misses_file")
         functions = (*(f"aot_gemm_{name}" for name in texts), "aot_rows_kernel_name")
         self.c = load(folder, ctypes.CDLL, dict.fromkeys(functions, ctypes.c_char_p))
@@ -123,10 +149,12 @@ class Library:
         from . import _routes  # which needs this module
 
         routes: Any = _routes
-        if self.passes_on:
-            from ._in_turn import passing_on
+        if self.passes_on or self.of_some_gpus:
+            from ._in_turn import in_line
 
-            routes = passing_on(_routes, only_tuned=self.only_tuned)
+            routes = in_line(
+                _routes, passes_on=self.passes_on, only_tuned=self.only_tuned, of_some_gpus=self.of_some_gpus
+            )
         bind = load(self.folder, ctypes.PyDLL, {"aot_gemm_python_bind": ctypes.py_object}).aot_gemm_python_bind
         bind.argtypes = (ctypes.py_object, ctypes.py_object)
         functions: dict[str, Any] = bind(errors, routes)
@@ -164,16 +192,41 @@ class Library:
         self.check(self.c.aot_gemm_device_table(ctypes.c_int32(device), ctypes.byref(table), ctypes.byref(reason)))
         return table.value, (reason.value or b"").decode()
 
+    def can_run(self, device: int = -1) -> bool:
+        """Say whether a GPU (-1: the current one) is of the architecture that its kernels are for.
+
+        Errors are those of `device_table`, but for the architecture's.
+        """
+        try:
+            self.device_table(device)
+        except errors.ArchitectureError:
+            return False
+        return True
+
     def choices(self, device: int = -1) -> str:
         """Return the SHA-256 of all that decides which of its kernels a problem gets on a GPU (-1: the current one)."""
         sha256 = ctypes.c_char_p()
         self.check(self.c.aot_gemm_choices(ctypes.c_int32(device), ctypes.byref(sha256)))
         return (sha256.value or b"").decode()
 
-    def preload(self, device: int) -> None:
-        """Load all of its kernels onto a GPU (-1: the current one), and its binding; errors are those of `choices`."""
-        self.check(self.c.aot_gemm_preload(ctypes.c_int32(device)))
+    def preload(self, device: int, operations: Collection[str] | None = None) -> None:
+        """Load its kernels onto a GPU (-1: the current one), all or those of operations, and its binding.
+
+        Operations that it has not are left out; errors are those of `choices`.
+        """
+        ordinal = ctypes.c_int32(device)
+        if operations is None:
+            self.check(self.c.aot_gemm_preload(ordinal))
+        for tag in operations or ():
+            if self.has(tag) or self.has_rows(tag):
+                self.check(self.c.aot_gemm_preload_operation(tag.encode(), ordinal))
         _ = self.binding
+
+    def memory(self, device: int = -1) -> Memory:
+        """Say what of its kernels is in the memory of a GPU (-1: the current one); errors are those of `choices`."""
+        found = _MemoryStruct(ctypes.sizeof(_MemoryStruct))
+        self.check(self.c.aot_gemm_memory(ctypes.c_int32(device), ctypes.byref(found)))
+        return Memory(found.num_objects, found.object_bytes, found.num_loaded, found.loaded_bytes)
 
     def check(self, status: int) -> None:
         """Raise the error of a status of its C API; 0 is none."""
@@ -188,9 +241,30 @@ def libraries() -> tuple[Library, ...]:
     Raises:
         CorruptLibraryError: one does not load.
     """
-    *others, last = _files.answering()
-    found = [Library(folder, only_tuned=only_tuned, passes_on=True) for folder, only_tuned in others]
-    return (*found, Library(last[0], only_tuned=last[1]))
+    answering = _files.answering()
+    is_mixed = _files.are_of_several_architectures()
+    return tuple(
+        Library(folder, only_tuned=only_tuned, passes_on=number < len(answering), of_some_gpus=is_mixed)
+        for number, (folder, only_tuned) in enumerate(answering, 1)
+    )
+
+
+def here(device: int = -1) -> tuple[Library, ...]:
+    """Return the libraries that answer on a GPU (-1: the current one), in the order in which they are asked.
+
+    They are all that answer in this process, but where its GPUs are of several architectures.
+
+    Raises:
+        ArchitectureError: none is for that GPU.
+        CorruptLibraryError: one does not load.
+    """
+    found = libraries()
+    if not _files.are_of_several_architectures():
+        return found
+    able = tuple(x for x in found if x.can_run(device))
+    if not able:
+        found[0].device_table(device)  # which raises
+    return able
 
 
 def library() -> ctypes.CDLL:
@@ -234,8 +308,8 @@ def binding() -> dict[str, Any]:
 
 
 def device_table(device: int = -1) -> tuple[int, str]:
-    """Return what `Library.device_table` does, of the library that is asked first."""
-    return libraries()[0].device_table(device)
+    """Return what `Library.device_table` does, of the library that is asked first on that GPU."""
+    return here(device)[0].device_table(device)
 
 
 def check(status: int) -> None:

@@ -138,7 +138,20 @@ class Info:
     """What PKG_CONFIG_PATH is to hold."""
     examples_dir: str
     packs: tuple[str, ...]
-    """The distributions whose kernels answer here, in the order in which they are asked; the rest is of the first."""
+    """The distributions whose kernels answer here, in the order in which they are asked.
+
+    The rest is of the first for the current GPU: of GPUs of several architectures each has packs of its own.
+    """
+    memory: dict[str, int]
+    """Bytes of memory by what they are for.
+
+    `library_file`: the library, of which the operating system keeps what is touched, once for all processes.
+    `kernels_in_file`: of which so many are kernels' objects, each an image for the GPU and its host code.
+    `kernels_loaded`: of which so many are loaded on the current GPU, where CUDA has an image of each in device memory;
+    0 where there is no such GPU. `manifest_file`: the file that `plan`, `explain` and `info` read; a process that asked
+    one of them holds two to four times as much, and one that does not has none of it. Workspaces are not among them:
+    each call takes its own from the operands' framework and gives it back.
+    """
 
     def __str__(self) -> str:
         """Write one line for each entry. Kernels are counted by kind; `kernels` and `row_kernels` have their names."""
@@ -159,6 +172,7 @@ class Info:
         lines += [f"header in {self.include_dir}, examples in {self.examples_dir}"]
         lines += [f"CMake package in {self.cmake_dir}, pkg-config file in {self.pkgconfig_dir}"]
         kinds = Counter(map(_kind, (*self.kernels, *self.row_kernels)))
+        lines += ["memory in bytes: " + ", ".join(f"{k} {v:,}" for k, v in self.memory.items())]
         lines += [_states.counts_text(self.states)]
         lines += ["kernels by kind: " + ", ".join(f"{x} {kinds[x]}" for x in sorted(kinds))]
         return "\n".join(lines)
@@ -224,8 +238,8 @@ def device_table(library: Library | None = None) -> tuple[int | None, str]:
     try:
         if _library.libraries.cache_info().currsize == 0:
             for folder, _ in _files.answering():
-                folder.read_verified(folder.library)
-        return (library or _library.libraries()[0]).device_table()
+                folder.verify(folder.library)
+        return (library or _library.here()[0]).device_table()
     except errors.AotGemmError as error:
         return None, str(error)
 
@@ -245,11 +259,23 @@ def _table_info(values: dict[str, Any]) -> TableInfo:
 
 
 def _choices() -> str:
-    """Return the hash of all that decides what a product gets: of several packs that of theirs, in their order."""
-    found = _library.libraries()
+    """Return the hash of all that decides what a product gets here: of several packs that of theirs, in their order."""
+    found = _library.here()
     if len(found) == 1:
         return found[0].choices()
     return hashlib.sha256(" ".join(f"{x.only_tuned} {x.choices()}" for x in found).encode()).hexdigest()
+
+
+def _memory(values: dict[str, Any], folder: _files.Folder, *, is_here: bool) -> dict[str, int]:
+    """Return what `Info.memory` holds; `is_here` says whether the current GPU can run the kernels."""
+    sizes = {kernel["entry_symbol"]: kernel["object_bytes"] for kernel in values["kernels"]}
+    files = folder.recorded()
+    return {
+        "library_file": files[folder.library].num_bytes,
+        "kernels_in_file": sum(sizes.values()),
+        "kernels_loaded": _library.here()[0].memory().loaded_bytes if is_here else 0,
+        "manifest_file": files[_files.MANIFEST].num_bytes,
+    }
 
 
 def info() -> Info:
@@ -285,4 +311,5 @@ def info() -> Info:
         pkgconfig_dir=folder.path_of("pkgconfig"),
         examples_dir=folder.path_of("examples"),
         packs=tuple(dict.fromkeys(manifest_in(x)["package"] for x, _ in _files.answering())),
+        memory=_memory(values, folder, is_here=table is not None),
     )

@@ -12,7 +12,7 @@ import operator
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from . import _library, _products, errors
+from . import _products, errors
 from ._constant import ConstantWeight
 from ._dtypes import dtype_number
 from ._enumerations import ALLOW_TF32, INTERLEAVED, USE_FAST_ACCUM, WEIGHT_FORMATS
@@ -364,23 +364,3 @@ def constant(weight: Any) -> ConstantWeight:
     """
     tensor = weight.tensor if isinstance(weight, ConstantWeight) else weight
     return ConstantWeight(tensor, _products.settle(tensor))
-
-
-def preload(device: int = -1) -> None:
-    """Check the package's files and load every kernel onto a GPU now (-1: the current one), not at its first use.
-
-    After it, products of tensors in GPU memory open no file, unless AOT_GEMM_MISSES names one.
-
-    Raises:
-        CorruptLibraryError: a file of the package is missing or damaged; see `check`.
-        NoGpuError: there is no GPU or driver.
-        ArchitectureError: the GPU is not of the architecture that this wheel is for.
-        CudaError: CUDA failed.
-    """
-    from ._check import check  # here, since an import of the package does not need it
-
-    check()
-    for library in _library.libraries():
-        library.preload(device)
-    _library.binding()
-    from . import _request, _row_request  # noqa: F401 - what a call that is refused or copied needs

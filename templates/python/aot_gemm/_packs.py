@@ -24,6 +24,8 @@ DESCRIPTION = "pack.json"
 TUNED = "tuned"
 
 _OWN_NAME = _files.MODULE.replace("_", "-")
+_MAX_GPUS = 64
+"""Ordinals that a library knows: kMaxDevices of devices.h."""
 _NO_GPU, _ARCHITECTURE = (errors.OF_STATUS.index(x) for x in (errors.NoGpuError, errors.ArchitectureError))
 
 
@@ -105,8 +107,11 @@ def found() -> tuple[Pack, ...]:
     return tuple(sorted(packs.values(), key=lambda x: (x.is_own, x.name)))
 
 
-def refusal(pack: Pack) -> tuple[int, str]:
-    """Ask a pack's library whether it can run on the current GPU; return the status of its C API, and why it cannot.
+def refusal(pack: Pack, device: int = -1) -> tuple[int, str]:
+    """Ask a pack's library whether it can run on a GPU (-1: the current one).
+
+    Returns:
+        The status of its C API, and why it cannot.
 
     Raises:
         CorruptLibraryError: the library does not load.
@@ -117,17 +122,33 @@ def refusal(pack: Pack) -> tuple[int, str]:
     if abi_version != ABI_VERSION:
         raise errors.PackError(f"the library of {pack} has ABI version {abi_version}; expected {ABI_VERSION}")
     table, reason = ctypes.c_int32(), ctypes.c_char_p()
-    status: int = library.aot_gemm_device_table(ctypes.c_int32(-1), ctypes.byref(table), ctypes.byref(reason))
+    status: int = library.aot_gemm_device_table(ctypes.c_int32(device), ctypes.byref(table), ctypes.byref(reason))
     return status, library.aot_gemm_last_error().decode() if status else ""
 
 
+def _runs_on_another(pack: Pack) -> bool:
+    """Say whether a pack that the current GPU cannot run is for another GPU of this process."""
+    for device in range(_MAX_GPUS):
+        status, _ = refusal(pack, device)
+        if status != _ARCHITECTURE:
+            return status == 0  # past the last GPU CUDA knows no such ordinal
+    return False
+
+
 @cache
-def chosen() -> Pack:
-    """Return the pack that is asked first: the first that the current GPU can run, or without a GPU the first.
+def answering() -> tuple[tuple[Pack, bool], ...]:
+    """Return the packs that answer in this process, in the order in which they are asked.
+
+    They are those that the current GPU can run, then those that another GPU of the process can; without a GPU those for
+    the architecture of the first. One that answers for tuned sizes alone is asked for all that it has behind the others
+    of its architecture, where none of these has kernels.
+
+    Returns:
+        Beside each whether it answers for tuned sizes alone.
 
     Raises:
         PackError: there is none, or one that does not go with this package.
-        ArchitectureError: none is for this GPU.
+        ArchitectureError: none is for a GPU that is here.
         CudaError: CUDA failed.
         CorruptLibraryError: a pack is damaged.
     """
@@ -137,34 +158,24 @@ def chosen() -> Pack:
             f"{_OWN_NAME} {__version__} holds no kernels, and no pack of them is installed; install the one for this "
             f"GPU, such as {_OWN_NAME}-sm90a, from where {_OWN_NAME} is from"
         )
-    reasons = []
-    for pack in packs:
-        status, reason = refusal(pack)
-        if status == 0:
-            return pack
-        if status == _NO_GPU:
-            return packs[0]
-        if status != _ARCHITECTURE:
+    answers = {pack: refusal(pack) for pack in packs}
+    for status, reason in answers.values():
+        if status not in (0, _NO_GPU, _ARCHITECTURE):
             raise errors.OF_STATUS[status](reason)
-        reasons.append(f"{pack.name}: {reason}")
-    raise errors.ArchitectureError(f"no pack is for this GPU; install one that is: {'; '.join(reasons)}")
+    if any(status == _NO_GPU for status, _ in answers.values()):
+        return _in_order([x for x in packs if x.arch == packs[0].arch])
+    able = [x for x in packs if answers[x][0] == 0]
+    others = [x for x in packs if x not in able and _runs_on_another(x)]
+    if not (able or others):
+        reasons = "; ".join(f"{pack.name}: {reason}" for pack, (_, reason) in answers.items())
+        raise errors.ArchitectureError(f"no pack is for this GPU; install one that is: {reasons}")
+    by_arch = dict.fromkeys(x.arch for x in [*able, *others])
+    return tuple(y for arch in by_arch for y in _in_order([x for x in [*able, *others] if x.arch == arch]))
 
 
-@cache
-def answering() -> tuple[tuple[Pack, bool], ...]:
-    """Return the packs that answer in this process, in the order in which they are asked.
-
-    They are those that the current GPU can run, or without a GPU those for the architecture of the first. One that
-    answers for tuned sizes alone is asked for all that it has behind the others, where none of these has kernels.
-
-    Returns:
-        Beside each whether it answers for tuned sizes alone. Errors are those of `chosen`.
-    """
-    first = chosen()
-    status = refusal(first)[0]
-    behind = found()[found().index(first) + 1 :]
-    able = [first, *(x for x in behind if refusal(x)[0] == status and (status == 0 or x.arch == first.arch))]
-    if len(able) == 1:
-        return ((first, False),)
-    limited = [x for x in able if x.answers == TUNED]
-    return (*((x, x in limited) for x in able), *((x, False) for x in limited))
+def _in_order(packs: list[Pack]) -> tuple[tuple[Pack, bool], ...]:
+    """Return packs of one architecture in the order in which they are asked, as `answering` says."""
+    if len(packs) == 1:
+        return ((packs[0], False),)
+    limited = [x for x in packs if x.answers == TUNED]
+    return (*((x, x in limited) for x in packs), *((x, False) for x in limited))

@@ -185,7 +185,7 @@ def _serving(request: Request) -> list[Row]:
 
 
 def _is_there(call: str) -> bool:
-    return any(x.has(call) for x in _library.libraries())
+    return any(x.has(call) for x in _library.here())
 
 
 def find(request: Request) -> list[tuple[Library, str]]:
@@ -196,7 +196,7 @@ def find(request: Request) -> list[tuple[Library, str]]:
         UnsupportedError: there is no such operation, or this wheel has no kernels for it.
     """
     calls = [x.call for x in _serving(request)]
-    found = ((library, next(filter(library.has, calls), None)) for library in _library.libraries())
+    found = ((library, next(filter(library.has, calls), None)) for library in _library.here())
     return [(library, call) for library, call in found if call is not None] or refuse(request)
 
 

@@ -23,6 +23,8 @@ _GPU_DEVICES = (2, 13)
 
 ONLY_TUNED = False
 """Whether the library answers for tuned sizes alone: of one of several packs `_in_turn.passing_on` says so."""
+OF_SOME_GPUS = False
+"""Whether the process has GPUs of another architecture, which other packs are for: `_in_turn.for_some_gpus` says so."""
 _DEFAULTS = {"epilogue": 0, "element": -1, "flags": 0, "rotary_dim": -1, "eps": 0.0, "weight_offset": 0.0}
 """What a field that is no tensor says where there is nothing to say."""
 

@@ -27,7 +27,7 @@ def find(function: str, x: str, y: str, scale: str) -> RowRow | None:
 
 def is_there(row: RowRow) -> bool:
     """Say whether this wheel has kernels for an operation."""
-    return any(x.has_rows(row.tag) for x in _library.libraries())
+    return any(x.has_rows(row.tag) for x in _library.here())
 
 
 def refuse(text: str) -> NoReturn:

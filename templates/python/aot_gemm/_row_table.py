@@ -151,7 +151,7 @@ def plan_rows(
     """
     rows, cols = extent_of("rows", rows), extent_of("cols", cols)
     row = _row_of(function, dtype, out_dtype, granularity)
-    library = next(x for x in _library.libraries() if x.has_rows(row.tag))
+    library = next(x for x in _library.here() if x.has_rows(row.tag))
     compare_with_manifest(library)
     manifest = manifest_in(library.folder)
     number = library.c.aot_rows_operation(row.tag.encode())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import nn
 
-from . import _operations
+from ._preload import preload as _preload_all
 from ._torch_formats import format_of
 from ._torch_modules import DTYPES, multiply, why_left
 from ._torch_patch import quantize_model
@@ -152,4 +152,4 @@ def preload(weight: Any) -> None:
 
 @cache
 def _preload(device: int) -> None:
-    _operations.preload(device)
+    _preload_all(device)

@@ -2,9 +2,11 @@ import sys
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 
 from aot.bench.receipt import parse_receipt, receipt_text, sealed
 from aot.bench.signing import check_signature, public_key_of, signed
+from aot.cli.main import main
 from aot.core.errors import DependencyError, ReceiptError
 from tests.unit.bench.receipts import product_of, receipt_of
 
@@ -76,3 +78,11 @@ def test_without_cryptography_signing_says_what_to_install(monkeypatch, tmp_path
     with pytest.raises(DependencyError, match="pip install cryptography, or sign nothing"):
         signed(RECEIPT, tmp_path / "key.pem")
     assert check_signature(RECEIPT, "r.json") is None
+
+
+def test_a_key_is_looked_at_before_anything_is_measured(tmp_path):
+    pytest.importorskip("cryptography", reason="NOT TESTED: signatures need cryptography, an extra")
+    (tmp_path / "key.pem").write_text("none\n")
+    done = CliRunner().invoke(main, ["bench", str(tmp_path), "--key", str(tmp_path / "key.pem")])
+    assert done.exit_code == ReceiptError.exit_code
+    assert "is no private key in PEM without a password" in done.output

@@ -1,5 +1,6 @@
 """The commands that decide and build, as users meet them: select, diff, build, explain."""
 
+import hashlib
 import json
 import os
 from dataclasses import replace
@@ -14,11 +15,14 @@ from aot.core.epilogue import Epilogue
 from aot.core.errors import SelectionError
 from aot.core.execution import KernelState
 from aot.core.operation import Operation
+from aot.core.shape_set import load_shape_set
 from aot.core.target import load_target, target_names
 from aot.families import families
+from aot.kinds.rows.catalogue import row_operation
+from aot.kinds.rows.sizes import usual_problems
 from aot.package.wheel import BuiltWheel, shared_kernels
 from aot.select import pipeline
-from aot.select.join import operations_of
+from aot.select.coverage import coverage_of
 from aot.select.portfolio.objective import SelectionLimits
 from aot.select.selection import HeldOut, read_selection, write_selection
 from aot.select.table import sections as table
@@ -89,7 +93,8 @@ def test_diff(selection, workplace):
     assert succeed("diff", old, old).splitlines()[0].endswith("entries have another kernel (0.00%)")
     # What is shipped is what ties go to: selecting again changes nothing.
     succeed("select", "--shapes", "shapes.toml", "--predicted", "--incumbent", old, *PREDICTED)
-    assert selection.read_bytes() == old.read_bytes()
+    first, again = (replace(read_selection(x), runs=None) for x in (old, selection))
+    assert first == again
     succeed("select", "--shapes", "shapes.toml", "--predicted", *PREDICTED[:-1], "1")
     lines = succeed("diff", old, selection, "--show", "1").splitlines()
     kernels = [{key.name for key in read_selection(path).kernels} for path in (old, selection)]
@@ -156,12 +161,12 @@ def test_only_what_is_asked_for_is_taken_of_another_targets_selection(selection,
     monkeypatch.setattr(pipeline, "select_measured", lambda records, target, objective, *_: objective.like)
     asked = ["select", "--shapes", "shapes.toml", "--predicted", "--operations", "bf16_kk_bias", *PREDICTED[:-1], "1"]
     succeed(*asked, "--keep", selection, "-o", selection)
-    own, *others = operations_of(read_selection(selection))
+    own, *others = read_selection(selection).operations
     assert others
     request = Request(
         load_target("thor_6sm"), "shapes.toml", is_default_shapes=False, records=(selection,), like=selection
     )
-    assert operations_of(select(replace(request, heldout="", operations=(own,)))) == (own,)
+    assert select(replace(request, heldout="", operations=(own,))).operations == (own,)
     with pytest.raises(SelectionError, match="has no table of int8_bf16_kk; give --operations some of what it has"):
         select(replace(request, heldout="", operations=(own, Operation.INT8_BF16_KK)))
 
@@ -528,9 +533,9 @@ def test_operations_on_rows_are_selected_scored_and_kept_beside_products(workpla
     text = succeed("select", "--target", "h200", "--operations", "[bf][fp]16_silu_mul", "-o", rows)
     lines = [" ".join(x.split()) for x in text.splitlines()]
     assert "fp16_silu_mul 24 2 0.15% 0.13% 0.97% exact, by imputed times" in lines
-    assert [x for x in lines if x.startswith("bf16_silu_mul each in turn 8 0 ")]
+    assert [x for x in lines if x.startswith("bf16_silu_mul each size in turn 8 0 ")]
     found = read_selection(rows)
-    assert [x.tag for x in operations_of(found)] == ["bf16_silu_mul", "fp16_silu_mul"]
+    assert [x.tag for x in found.operations] == ["bf16_silu_mul", "fp16_silu_mul"]
     assert (found.provenance, found.record, found.kernels) == ("measured", "h200_rows", ())
     assert read_selection(pipeline.COMMITTED / "h200.rows.json.gz").regrets[6:8] == found.regrets
     both = workplace / "both.json"
@@ -540,8 +545,19 @@ def test_operations_on_rows_are_selected_scored_and_kept_beside_products(workpla
     found = read_selection(both)
     assert (found.kernels, found.table, found.record) == (kept.kernels, kept.table, kept.record)
     assert {x.operation.tag for x in found.others.kernels} == {"fp16_gelu_tanh_mul"}
-    assert found.coverage.num_problems == kept.coverage.num_problems
-    result = aot("report", "--selection", rows)
-    assert (result.exit_code, "alone; expected products too" in result.stderr) == (9, True)
+    asked = coverage_of(kept, load_shape_set("representative")).num_problems
+    assert found.coverage.num_problems == asked + len(usual_problems(row_operation("fp16_gelu_tanh_mul")))
+    run, earlier = found.runs
+    assert run.command == (
+        f"aot select --keep {selection} --kernels 'row_registers*' --operations fp16_gelu_tanh_mul --predicted"
+    )
+    assert (run.defaults["--max-row-kernels"], [x.tag for x in run.operations]) == (("12",), ["fp16_gelu_tanh_mul"])
+    assert earlier.operations == kept.operations
+    assert run.inputs[str(selection)] == hashlib.sha256(selection.read_bytes()).hexdigest()
+    assert "aot/shapes/representative.toml" in run.inputs
+    succeed("report", "--target", "h200", "--selection", rows, "-o", workplace / "rows.html")
+    page = (workplace / "rows.html").read_text()
+    assert "<dt>Made by</dt><dd>aot select --target h200 --operations bf16_silu_mul,fp16_silu_mul  # " in page
+    assert "mean regret in sample, bf16_silu_mul: " in page
     result = aot("select", "--target", "h200", "--operations", "bf16_silu_mul", "--like", selection)
     assert (result.exit_code, "has no table of bf16_silu_mul; give" in result.stderr) == (9, True)

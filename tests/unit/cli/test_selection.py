@@ -11,7 +11,6 @@ from aot.core.errors import SelectionError
 from aot.core.target import load_target
 from aot.kinds.named_operations import NamedOperations
 from aot.kinds.rows.catalogue import row_operation
-from aot.select.join import operations_of
 from aot.select.selection import write_selection
 from aot.select.table.stepped import select_stepped
 from tests.unit.select.reuse.test_narrow import NAMES, WHOLE
@@ -79,7 +78,7 @@ def test_operations_on_rows_are_what_is_shipped_of_them_and_else_selected(tmp_pa
     context = click.Context(click.Command("x"), info_name="x")
     context.params = {"shapes": "representative"}
     found = module.selection_with(context, H200, NamedOperations(ROWS), is_predicted=False)
-    assert operations_of(found) == ROWS
+    assert found.operations == ROWS
     # By the committed record, and by the model; what is shipped is by the model here.
     assert [x.method for x in sorted(found.regrets, key=lambda x: x.operation.position)] == [
         "exact, by the cost model",

@@ -44,10 +44,10 @@ def test_a_selection_with_its_curve_and_what_was_held_out():
         "      4  0.00%        0.00%     0.00%         ~61               #",
         "~ some kernels are not compiled here: the others' mean",
         "",
-        f"held out                         problems  no time  bucketing: mean  worst  regret: mean  worst  {head}",
-        f"--------  ---------------------  --------  -------  ---------------  -----  ------------  -----  {20 * '-'}",
-        f"bf16_kk   tuned (n, k), other m        30        2  0.21%            3.10%  0.40%         5.00%  {nearby}",
-        f"bf16_kk   other (n, k)                  7        0  1.00%            2.00%  3.00%         4.00%  {foreign}",
+        f"held out                          problems  no time  bucketing: mean  worst  regret: mean  worst  {head}",
+        f"--------  ----------------------  --------  -------  ---------------  -----  ------------  -----  {20 * '-'}",
+        f"bf16_kk   tuned n and k, other m        30        2  0.21%            3.10%  0.40%         5.00%  {nearby}",
+        f"bf16_kk   other n and k                  7        0  1.00%            2.00%  3.00%         4.00%  {foreign}",
     ]
 
 

@@ -1,3 +1,4 @@
+import re
 import time
 
 import pytest
@@ -6,7 +7,7 @@ from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.errors import ShapeFileError
 from aot.core.operation import ELEMENTS, Layout, Operation
-from aot.core.shape_set import load_shape_set, parse_shape_set, shape_set_names
+from aot.core.shape_set import Weight, load_shape_set, parse_shape_set, shape_set_names
 from tests.unit.twins import BF16
 
 TEXT = """\
@@ -42,6 +43,20 @@ def test_reads_models_and_their_ladders():
     assert found.sizes == [(10, 20, 1), (10, 20, 10), (10, 20, 30), (30, 20, 1), (30, 20, 10)]
     assert [problem.name for problem in found.problems(BF16)][2:4] == ["bf16_kk m30 n10 k20", "bf16_kk m1 n30 k20"]
     assert [operation.tag for operation in found.operations] == ["bf16_kk", "fp16_kk"]
+
+
+def test_a_weight_may_meet_rows_and_groups_of_its_own():
+    own = TEXT.replace('{ name = "in", n = 30, k = 20 }', '{ name = "in", n = 30, k = 20, m = [7], num_groups = [4] }')
+    first, other, second = parse_shape_set(own, "x.toml").models
+    assert (first.weights, first.m, first.num_groups) == ((Weight("out", 10, 20),), (1, 10), (1,))
+    assert (other.weights, other.m, other.num_groups) == ((Weight("in", 30, 20),), (7,), (4,))
+    assert (other.name, second.name) == ("first", "second")
+    for wrong, message in (
+        ("m = [7, 3]", "weights[1].m[1]: expected ascending numbers"),
+        ("num_groups = []", "weights[1].num_groups: expected one or more"),
+    ):
+        with pytest.raises(ShapeFileError, match=re.escape(f"x.toml: model[0].{message}")):
+            parse_shape_set(own.replace("m = [7], num_groups = [4]", wrong), "x.toml")
 
 
 EXTENT = "a whole number from 1 to 2147483647"

@@ -4,8 +4,10 @@ import pytest
 
 from aot.core.measurement import Conditions
 from aot.measure.conditions import (
+    CLOCKS_S,
     Clock,
     DeviceState,
+    RareClocks,
     highest_mhz,
     make_conditions,
     parse_nvidia_smi,
@@ -58,3 +60,17 @@ def test_conditions_join_driver_and_cuda():
     assert (mig.device, mig.mig) == ("NVIDIA H200 MIG 1g.18gb", "1g.18gb")
     silent = DeviceState(None, None, None, None)
     assert make_conditions(properties, silent, "sm_90a", "p1", "d").driver == "CUDA 13.0"
+
+
+def test_clocks_beside_portions_are_read_after_the_first_and_then_rarely():
+    times = iter([0.0, 0.5, 1.0, CLOCKS_S, CLOCKS_S + 1.0, CLOCKS_S + 1.5])
+    reads = []
+
+    def read():
+        reads.append(DeviceState(None, len(reads), None, None))
+        return reads[-1]
+
+    clocks = RareClocks(read, lambda: next(times))
+    found = [clocks.read() for _ in range(4)]  # the clock is looked at twice where they are read
+    assert [x and x.sm_clock_mhz for x in found] == [0, None, None, 1]
+    assert len(reads) == 2

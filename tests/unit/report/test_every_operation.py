@@ -63,7 +63,7 @@ def test_an_operation_is_told_of_everywhere(operation):
     text = explained(found, problem, H200, {}).text
     assert f"kernel     {operation.tag}_{PLAIN.name}" in text
     assert f"roofline   {roofline(problem, H200).time_us:.2f} us" in text
-    assert coverage(found.table, found.kernels, [problem]).num_predicted == 1
+    assert coverage(found, [problem]).num_predicted == 1
     assert [x.corner.operation for x in compare(found, other, {}).changes] == [operation] * 3
     assert operation.tag in selection_tables.selection_summary(found)
     assert tile_notes(found, H200, {}).keys() == {key.name for key in found.kernels if key.candidate != FALLBACK}

@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+from aot.core.measurement import Record
 from aot.core.target import load_target
 from aot.kinds.rows.catalogue import row_operation
 from aot.kinds.rows.problem import RowProblem
+from aot.report.facts import facts_of
 from aot.report.on_rows import measured_steps, operations, slowest
 from aot.report.page import page
 from aot.select.join import joined
@@ -50,3 +52,16 @@ def test_the_page_has_them_where_a_selection_has_them():
     assert '<a href="#rows">Operations on rows</a>' in text
     assert "Furthest from the roofline" in text
     assert "silu_<wbr>mul" in text or "silu_mul" in text
+
+
+def test_a_page_of_operations_on_rows_alone_is_whole():
+    own = selection()
+    facts = facts_of(own, H200, Record("h200", (), (), ()))
+    text = page(facts)
+    assert "<h1>Kernels for h200</h1>" in text
+    assert 'href="#main"' not in text
+    assert f"<b>{len(own.others.kernels)}</b><span>kernels shipped, 2 operations</span>" in text
+    assert "mean regret in sample, bf16_silu_mul: 1 kernels, 3 problems" in text
+    assert f"<dt>Roofs</dt><dd>{H200.bandwidth_bytes_per_s / 1e12:.3g} TB/s, as the target" in text
+    predicted = select_stepped((GATE,), H200, with_heldout=False)
+    assert "regret: nothing was measured" in page(facts_of(predicted, H200, None))

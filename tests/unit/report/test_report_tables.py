@@ -46,7 +46,7 @@ def test_what_is_predicted_has_no_device():
 
 def test_operations():
     (row,) = report_tables.operations(FACTS).rows
-    held = "25.00% (tuned n, k), 25.00% (other n, k)"
+    held = "25.00% (tuned n and k, other m), 25.00% (other n and k)"
     assert row == ("bf16_kk", "2", "2", "1.25%", "1.00%", "10.0%", held)
     bare = (replace(OPERATION, heldout=()), replace(OPERATION, regret=None))
     first, second = report_tables.operations(replace(FACTS, operations=bare)).rows

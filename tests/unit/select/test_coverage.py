@@ -4,22 +4,33 @@ from aot.core.candidate import KernelKey, changed
 from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Row, Section
 from aot.core.element import ElementType
 from aot.core.operation import Layout, Operation
+from aot.core.shape_set import load_shape_set
 from aot.core.target import load_target
-from aot.families import family_of
+from aot.kinds.rows.catalogue import row_operation
+from aot.kinds.rows.problem import RowProblem
+from aot.kinds.rows.sizes import usual_problems
 from aot.select import coverage as module
-from aot.select.coverage import Coverage, coverage
+from aot.select.coverage import Coverage, coverage, coverage_of, multiples_of
+from aot.select.join import joined
+from aot.select.selection import SELECTION_VERSION, Selection
 from aot.select.selector import fallback_key
+from aot.select.table.stepped import SteppedTimes, select_stepped
+from aot.space.enumeration import legal
 from tests.unit.accepted import named
 from tests.unit.twins import BF16, problem_of
 
 H200 = load_target("h200")
 PLAIN = named("sm90_quack_128x128_c1x1_pingpong", "h200")
 KERNELS = (fallback_key(Operation.BF16_KK, H200), KernelKey(BF16, PLAIN))
-MULTIPLES = tuple(family_of(key.candidate).multiples(key.candidate) for key in KERNELS)
+MULTIPLES = multiples_of(KERNELS)
 MEASURED, PREDICTED = (Row(1, 1, 2.0, provenance, 1, 2.0) for provenance in ("measured", "predicted"))
 GRID = Grid((1,), (1,), (Column((1,), (1,)),))
 LADDER = Ladder(4096, 4096, (16, 32, 64), (MEASURED, PREDICTED, MEASURED))
 TABLE = DispatchTable((Section(BF16, (LADDER,), GRID, 0),))
+SELECTION = Selection(SELECTION_VERSION, "h200", "measured", "r", (), (), (), (), KERNELS, TABLE)
+GATE = row_operation("bf16_silu_mul")
+WIDE = next(x for x in legal(GATE, H200) if x.name == "row_registers_256x1_v8x2")
+ROWS = select_stepped((GATE,), H200, SteppedTimes({GATE: {RowProblem(GATE, 16, 4096): {WIDE: 3.0}}}))
 FP16, MK, KN = (
     Operation.of(ElementType.FLOAT16),
     Operation.of(ElementType.BFLOAT16, Layout.MK),
@@ -78,7 +89,7 @@ def test_a_row_whose_kernel_needs_whole_tiles_is_measured_only_where_they_are_wh
 
 def test_counts_and_their_line():
     asked = [problem_of(16, 4096, 4096), problem_of(15, 4096, 4096), problem_of(16, 7, 4096), problem_of(17, 7, 4096)]
-    found = coverage(TABLE, KERNELS, [*asked, problem_of(16, 4096, 4096, FP16)])
+    found = coverage(SELECTION, [*asked, problem_of(16, 4096, 4096, FP16)])
     assert found == Coverage(
         1, 1, "bf16_kk m15 n4096 k4096", {"n 7 is not a multiple of 8": 2}, {"no kernels of fp16": 1}
     )
@@ -87,13 +98,30 @@ def test_counts_and_their_line():
         "a multiple of 8, 1 not answered: no kernels of fp16"
     )
     assert (found.num_problems, found.is_measured) == (5, False)
-    whole = coverage(TABLE, KERNELS, asked[:1])
+    whole = coverage(SELECTION, asked[:1])
     assert (whole.text, whole.is_measured) == ("1 problem: 1 measured", True)
+
+
+def test_operations_on_rows_are_answered_by_measured_steps_by_others_or_by_their_fallback():
+    asked = [RowProblem(GATE, *size) for size in ((16, 4096), (15, 4096), (16, 4088), (16, 4097))]
+    assert [ROWS.answer(x).kind for x in asked] == ["measured", "predicted", "predicted", "general"]
+    assert ROWS.answer(asked[3]).reason == "no tuned kernel of bf16_silu_mul takes 4097 columns"
+    other = ROWS.answer(RowProblem(row_operation("bf16_rms_norm"), 16, 4096))
+    assert (other.kind, other.reason, other.kernel) == ("refused", "no kernels of bf16_rms_norm", None)
+
+
+def test_a_shape_set_asks_for_its_products_and_for_the_usual_sizes_of_operations_on_rows():
+    shapes = load_shape_set("representative")
+    rows = coverage_of(ROWS, shapes)
+    assert (rows.num_problems, rows.num_measured) == (len(usual_problems(GATE)), 1)
+    both = coverage_of(joined(SELECTION, ROWS), shapes, (BF16,))
+    assert both.num_problems == len(shapes.problems(BF16)) + rows.num_problems
+    assert (both.num_refused, coverage_of(SELECTION, shapes, (FP16,)).num_measured) == (0, 0)
 
 
 def test_many_reasons_are_named_by_their_number():
     problems = [problem_of(16, 8 * i + 1, 64) for i in range(6)] + [problem_of(17, 9, 64)]
-    assert coverage(TABLE, KERNELS, problems).text == (
+    assert coverage(SELECTION, problems).text == (
         "7 problems: 0 measured, 1 predicted (first bf16_kk m16 n1 k64), 6 by the slow general kernel: n 9 is not a "
         "multiple of 8 (2); n 17 is not a multiple of 8 (1); n 25 is not a multiple of 8 (1); n 33 is not a multiple "
         "of 8 (1); and 1 more reasons"

@@ -9,7 +9,8 @@ from aot.core.table_check import table_fault
 from aot.core.target import load_target
 from aot.kinds.rows.catalogue import row_operation
 from aot.kinds.rows.problem import RowProblem
-from aot.select.join import joined, operations_of, restricted
+from aot.select.join import joined, restricted
+from aot.select.runs import Run
 from aot.select.selection import FamilyKernel, Regret
 from aot.select.selector import fallback_key
 from aot.select.table.stepped import SteppedTimes, select_stepped
@@ -65,7 +66,7 @@ def is_sound(selection):
 @pytest.mark.parametrize("kept", [(BF16,), (FP16, BIAS), (BF16, FP16, BIAS)])
 def test_some_operations_of_a_selection_dispatch_as_before(kept):
     found = restricted(whole(), kept)
-    assert set(operations_of(found)) == set(kept)
+    assert set(found.operations) == set(kept)
     assert dispatched(found) == {x: row for x, row in dispatched(whole()).items() if x in kept}
     assert {key.operation for key in found.kernels} == set(kept)
     assert {x.operation for x in found.regrets} == set(kept)
@@ -76,7 +77,7 @@ def test_what_is_parted_joins_to_the_same():
     parts = restricted(whole(), (BIAS,)), restricted(whole(), (BF16, FP16))
     found = joined(*parts)
     assert dispatched(found) == dispatched(whole())
-    assert operations_of(found) == (BF16, FP16, BIAS)
+    assert found.operations == (BF16, FP16, BIAS)
     assert len(found.kernels) == len(whole().kernels)
     assert {x.operation for x in found.regrets} == {BF16, FP16, BIAS}
     assert is_sound(found)
@@ -116,13 +117,13 @@ def rows_dispatched(selection):
 def test_operations_on_rows_are_joined_to_products_and_taken_from_them():
     rows = select_stepped((SILU, GELU), H200, with_heldout=False)
     found = joined(rows, whole())
-    assert operations_of(found) == (BF16, FP16, BIAS, SILU, GELU)
+    assert found.operations == (BF16, FP16, BIAS, SILU, GELU)
     assert (found.record, found.conditions) == (whole().record, whole().conditions)
     assert len(found.all_kernels) == len(whole().kernels) + len(rows.others.kernels)
     assert rows_dispatched(found) == rows_dispatched(rows)
     assert restricted(found, (BF16, FP16, BIAS)).stepped is None
     one = restricted(found, (GELU,))
-    assert (one.kernels, operations_of(one)) == ((), (GELU,))
+    assert (one.kernels, one.operations) == ((), (GELU,))
     assert {x.operation for x in one.others.kernels} == {GELU}
     assert rows_dispatched(one) == {GELU: rows_dispatched(rows)[GELU]}
     assert rows_dispatched(joined(one, restricted(found, (SILU,)))) == rows_dispatched(rows)
@@ -140,3 +141,12 @@ def test_measured_rows_beside_predicted_products_stay_measured():
             assert (each.provenance, each.record, each.conditions) == ("measured", "own", (CONDITIONS,))
             methods = {x.operation: x.method for x in each.regrets}
             assert (methods[SILU], methods[BF16]) == ("exact", "exact, by the cost model")
+
+
+def test_runs_stay_with_what_they_chose():
+    run = Run({}, {}, {}, (BF16, FP16))
+    whole = replace(SELECTION, runs=(run,))
+    assert restricted(whole, [FP16]).runs == (replace(run, operations=(FP16,)),)
+    assert restricted(whole, []).runs is None
+    both = joined(restricted(whole, [BF16]), restricted(whole, [FP16]))
+    assert [x.operations for x in both.runs] == [(BF16,), (FP16,)]

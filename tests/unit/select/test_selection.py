@@ -14,6 +14,7 @@ from aot.core.target import load_target
 from aot.kinds.rows.catalogue import row_operation
 from aot.select.coverage import Coverage
 from aot.select.join import joined
+from aot.select.runs import Run
 from aot.select.selection import (
     SELECTION_VERSION,
     Curve,
@@ -54,11 +55,30 @@ def test_round_trip(tmp_path):
     assert [x.name for x in path.parent.iterdir()] == ["s.json"]
 
 
+RUN = Run(
+    {"--target": ("h200",), "--record": ("a.jsonl.gz", "b c.jsonl.gz"), "--no-curve": ()},
+    {"--heldout": ("",)},
+    {"aot/records/a.jsonl.gz": "1a" * 32},
+    (BF16,),
+)
+
+
+def test_how_it_was_made_is_kept_and_told(tmp_path):
+    path = tmp_path / "s.json"
+    write_selection(path, replace(SELECTION, runs=(RUN,)))
+    (found,) = read_selection(path).runs
+    assert found == RUN
+    assert found.command == "aot select --target h200 --no-curve --record a.jsonl.gz --record 'b c.jsonl.gz'"
+    assert found.text == f"{found.command}  # a.jsonl.gz 1a1a1a1a1a1a"
+    assert replace(RUN, inputs={}).text == RUN.command
+
+
 def test_what_it_was_made_for_is_kept_and_may_be_missing(tmp_path):
     path, coverage = tmp_path / "s.json", Coverage(3, 1, "bf16_kk m1 n8 k8", {"n 7 is not": 2}, {})
     write_selection(path, replace(SELECTION, coverage=coverage))
     assert read_selection(path).coverage == coverage
     document = json.loads(path.read_text())
+    assert "runs" not in document  # so that the files of before say no more and no less than they did
     del document["coverage"]
     path.write_text(json.dumps(document))
     assert read_selection(path) == SELECTION

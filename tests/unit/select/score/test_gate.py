@@ -59,7 +59,7 @@ def test_what_a_selection_was_made_for_is_told_by_itself_or_by_a_shape_set(selec
 
 
 def test_what_is_not_measured_is_refused_where_that_is_asked(selection):
-    require_measured(selection, covered(selection, SHAPES))
+    require_measured(covered(selection, SHAPES))
     for found, text in (
         (None, "--require-measured: the selection does not say which problems it was made for"),
         (
@@ -68,17 +68,14 @@ def test_what_is_not_measured_is_refused_where_that_is_asked(selection):
         ),
     ):
         with pytest.raises(CoverageError, match=re.escape(text)):
-            require_measured(selection, found)
+            require_measured(found)
 
 
 def test_operations_on_rows_without_times_of_their_own_are_not_measured(selection):
     rows = select_stepped((row_operation("bf16_silu_mul"),), load_target(selection.target), with_heldout=False)
-    both, found = joined(selection, rows), covered(selection, SHAPES)
-    text = r"by times of their own for bf16_silu_mul \(exact, by the cost model\); measure them"
-    with pytest.raises(CoverageError, match=text):
-        require_measured(both, found)
-    measured = replace(rows, provenance="measured", regrets=(replace(rows.regrets[0], method="exact"),))
-    require_measured(joined(selection, measured), found)
+    found = covered(joined(selection, rows), SHAPES)
+    with pytest.raises(CoverageError, match=r"2 measured, 30 predicted \(first bf16_silu_mul rows 1 cols 1024\)"):
+        require_measured(found)
 
 
 GOOD = HeldOut(BF16, 1, 30, 0, 0.02, 0.10, 0.5, 0.9, "bf16_kk m2 n4096 k4096")
