@@ -1,8 +1,11 @@
 """Makes the repository importable for every test below, however pytest is started; what takes longest comes first."""
 
+import gc
 import os
 import signal
 from pathlib import Path
+
+from aot.core.garbage import collect_seldom
 
 # There is a worker for each core: threads of torch and of numpy beside it wait for one another by spinning, which takes
 # several times what the work takes. Here and in what tests start, and before either is imported.
@@ -20,22 +23,29 @@ LONGEST = (
     "interrupts",
     "simulated",
     "unit/compile",
+    "unit/kinds/rows/test_outside_operation",
     "runtime/test_dispatch",
     "runtime/test_grouped_kernels",
     "package",
     "unit/cli/test_cli_select",
     "runtime",
-    "unit/test_hostile_texts",
-    "unit/test_fuzz_command_line",
+    "unit/emulate",
+    "unit/families",
     "unit/research",
     "unit/cli",
+    "unit/measure",
+    "unit/test_hostile_texts",
 )
 """Below tests/: what a worker must not begin when the others are done, longest first. Source: CPU seconds of files in a
-clean clone, 2026-11-23; of equivalence and interrupts, 2026-11-22."""
+clean clone, 2026-11-23; of equivalence and interrupts, 2026-11-22; of unit, 2026-11-28."""
 
 
 def pytest_configure():
-    """Let signals interrupt what tests start; a background job, or one of `nohup`, ignores some and hands that on."""
+    """Collect garbage as `aot` does. Let signals interrupt what tests start.
+
+    A background job, or one of `nohup`, ignores some signals and hands that on.
+    """
+    collect_seldom()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -50,3 +60,9 @@ def _rank(item):
 
 def pytest_collection_modifyitems(items):
     items.sort(key=_rank)
+
+
+def pytest_collection_finish():
+    """Leave what was imported and collected out of every search for garbage: it stays."""
+    gc.collect()
+    gc.freeze()

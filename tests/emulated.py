@@ -9,11 +9,13 @@ from tempfile import mkdtemp
 
 from aot.core.candidate import KernelKey
 from aot.core.target import load_target
+from aot.emulate import kernels as emulate_kernels
 from aot.emulate.build import build_host_library, emulated_library, emulated_target
 from aot.emulate.gpu import EmulatedGpu
 from aot.emulate.kernels import EmulatedSet
+from aot.package.toolchain import TOOLCHAIN_CACHE
 from tests import native
-from tests.compiling import compile_kernels
+from tests.compiling import STORE, compile_kernels
 
 CACHE = native.STORE / "emulate"
 """Where the runtime's objects are kept for all tests."""
@@ -28,6 +30,16 @@ class KeepingGpu(EmulatedGpu):
 
     def enqueue(self, operation):
         self.asked.append(operation)
+
+
+def share_kept(folder, monkeypatch):
+    """Give a working folder what tests keep: kernels, what zig builds of the C library, and the runtime's objects."""
+    (folder / "build").mkdir()
+    for kept in (STORE, native.ROOT / TOOLCHAIN_CACHE):
+        kept.mkdir(parents=True, exist_ok=True)
+        (folder / "build" / kept.name).symlink_to(kept)
+    real = emulate_kernels.build_host_library
+    monkeypatch.setattr(emulate_kernels, "build_host_library", lambda *x: real(*x, cache=CACHE))
 
 
 @cache

@@ -21,6 +21,7 @@ from click.shell_completion import CompletionItem
 
 from aot.cli.interrupt import INTERRUPTED, exit_code, was_interrupted
 from aot.core.errors import REPAIR, AotError, DependencyError, OutputError, ResourceError
+from aot.core.garbage import collect_seldom
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -132,6 +133,7 @@ class Commands(click.Group):
 
     def main(self, *arguments: Any, **extra: Any) -> Any:
         """Run a command and exit with its code."""
+        collect_seldom()
         extra["standalone_mode"] = False
         sys.exit(_run(lambda: super(Commands, self).main(*arguments, **extra)))
 

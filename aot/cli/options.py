@@ -290,18 +290,6 @@ def asked_of_any_kind(values: Mapping[str, Any]) -> tuple[AnyOperation, ...]:
     return named.operations if named else asked_operations(values)
 
 
-def asked_operation(values: Mapping[str, Any]) -> Operation:
-    """Return the one operation that a command is asked for.
-
-    Raises:
-        click.UsageError: there is none, or more than one.
-    """
-    found = asked_operations(values)
-    if len(found) != 1:
-        raise click.UsageError(f"--operations names {', '.join(found)}; give one")
-    return found[0]
-
-
 def several(name: str, choices: Sequence[str], text: str) -> Decorator:
     """Make an option, of those that --operations stands in the place of, that may be given again."""
     choice = click.Choice(list(choices))

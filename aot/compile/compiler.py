@@ -33,6 +33,7 @@ from aot.compile.sources import code_sources, family_sources, sources_changed
 from aot.core.candidate import Accepted, KernelKey
 from aot.core.constraints import one_line
 from aot.core.errors import REPAIR, CompileError, DependencyError, ResourceError, is_of_the_machine
+from aot.core.garbage import collect_seldom
 from aot.core.json_text import plain_json
 from aot.core.scratch import scratch_folder
 from aot.core.strict_json import DecodeError
@@ -243,6 +244,7 @@ def compile_one(key: AnyKey, target: Target, root: Path, workplace: Path) -> Com
 
 def start_compiler(arch: str, workplace: Path) -> None:
     """Make a fresh process one that compiles for an architecture."""
+    collect_seldom()
     # The parent ends these processes; SIGINT is blocked in them from their first moment on.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["CUTE_DSL_ARCH"] = arch

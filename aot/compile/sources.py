@@ -19,7 +19,8 @@ def sha256_of(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _imports(source: bytes) -> set[str]:
+@cache  # every compilation asks this of all modules of its family, to see whether one has changed
+def _imports(source: bytes) -> frozenset[str]:
     """Return the full names of all that a module imports, inside functions too."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(source)):
@@ -27,7 +28,7 @@ def _imports(source: bytes) -> set[str]:
             names |= {str(node.module)} | {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
-    return names
+    return frozenset(names)
 
 
 def _modules(folder: Path) -> dict[str, Path]:

@@ -133,11 +133,3 @@ class Operand:
         factors = 0 if self.scale is None else self.scale.size_of(rows, k)
         height, width = self.extents(rows, k)
         return self.element.size_of(height * width) + factors
-
-    def stride_bytes(self, num_elements: int) -> int:
-        """Return the bytes from one row, or column, to the next that lies `num_elements` behind.
-
-        Raises:
-            ValueError: elements share bytes, and these do not end with one.
-        """
-        return self.element.bytes_of(num_elements)

@@ -18,7 +18,7 @@ Lanes of one warp count as one agent: a race between lanes of one warp is not se
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -351,10 +351,3 @@ def bits_of(cells: Cells) -> int:
     mask[cells - low] = 1
     packed: bytes = np.packbits(mask, bitorder="little").tobytes()
     return int.from_bytes(packed, "little") << low
-
-
-def cells_of(places: NDArray[Any], unit: int) -> Cells:
-    """Return the numbers of cells of places that are multiples of `unit`: a slice where they follow each other."""
-    found = places // unit
-    low, high = int(found.min()), int(found.max())
-    return slice(low, high + 1) if high - low + 1 == found.size else found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from aot.core.element import BYTE_BITS, ElementType
-from aot.core.numerics import decode, encode
+from aot.core.numerics import bits_type, decode, encode
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,6 +52,26 @@ def pick(rng: np.random.Generator, extent: int, count: int) -> NDArray[np.int64]
         return np.arange(extent, dtype=np.int64)
     inner = rng.choice(np.arange(1, extent - 1), max(count - 2, 0), replace=False)
     return np.sort(np.concatenate(([0, extent - 1], inner))).astype(np.int64)
+
+
+def draw_index(num_rows: int, rows_of_x: int, rng: np.random.Generator, *, has_missing: bool) -> NDArray[np.int64]:
+    """Draw the row of A, or of X, that each row is, in no order and some of them several times.
+
+    Args:
+        num_rows: of the index.
+        rows_of_x: from which it draws.
+        rng: draws.
+        has_missing: whether the second row is -1, and the third one past the last.
+    """
+    index = rng.integers(0, rows_of_x, num_rows, dtype=np.int64)
+    if has_missing:
+        index[1:2], index[2:3] = -1, rows_of_x
+    return index
+
+
+def as_bits(positions: NDArray[np.int64]) -> Bits:
+    """Return positions as int32 lie in memory."""
+    return positions.astype(np.int32).view(bits_type(ElementType.INT32))
 
 
 class Content(Protocol):

@@ -124,6 +124,10 @@ class RowsProblemStruct(ctypes.Structure):
         ("positions", ctypes.c_int64),
         ("rotary_dim", ctypes.c_int64),
         ("tensor_scale", RowsTensorStruct),
+        ("offsets", RowsTensorStruct),
+        ("index", RowsTensorStruct),
+        ("num_groups", ctypes.c_int64),
+        ("rows_of_x", ctypes.c_int64),
     )
 
 
@@ -146,6 +150,9 @@ INTERLEAVED = 2
 
 ROUND_NORM = 4
 """Flag of a problem whose normalised rows are rounded to X's type. Source: aot_gemm.h, AOT_ROWS_ROUND_NORM."""
+
+ROWS_OFFSETS_START = 8
+"""Flag of a problem whose offsets begin with the first group's start. Source: aot_gemm.h, AOT_ROWS_OFFSETS_START."""
 
 CURRENT_DEVICE = -1
 """What `device` is for the calling thread's current device. Source: aot_gemm.h, aot_gemm_problem_t."""
@@ -233,6 +240,7 @@ def _row_flags(call: RowCall) -> int:
     parameters = call.parameters
     flags = SCALE_GIVEN if call.scale_is_given else 0
     flags |= INTERLEAVED if parameters.is_interleaved else 0
+    flags |= ROWS_OFFSETS_START if call.groups is not None and call.groups.start is not None else 0
     return flags | (ROUND_NORM if parameters.rounds_norm else 0)
 
 
@@ -253,6 +261,8 @@ def rows_struct(call: RowCall, operation: int) -> RowsProblemStruct:
         if is_rotary and argument in (RowArgument.X, RowArgument.Y):
             found.rows, found.heads, strides = matrix.num_groups, matrix.num_rows, (matrix.group_stride, *strides)
         setattr(found, argument.value, RowsTensorStruct(tensor.address, (*strides, *(0,) * (3 - len(strides)))))
+    if call.groups is not None:
+        found.num_groups, found.rows_of_x = len(call.groups.ends), call.groups.rows_of_x
     if is_rotary:
         angles = call.tensors[RowArgument.COS].matrix
         found.positions, found.rotary_dim = angles.num_rows, 2 * angles.num_columns

@@ -44,6 +44,8 @@ class Product:
     """Of what a wheel computed; of torch's products a bias alone is seen."""
     has_blocks: bool = False
     """Whether factors were of blocks."""
+    factor: str = ""
+    """The element type of narrow factors of blocks, of formats such as NVFP4."""
 
     @property
     def text(self) -> str:
@@ -51,6 +53,7 @@ class Product:
         groups = "" if self.grouping == Grouping.DENSE.value else f"{self.grouping}, {self.groups} x "
         with_what = "" if self.epilogue == Epilogue.NONE.value else f" with {self.epilogue}"
         with_what += " and factors of blocks" if self.has_blocks else ""
+        with_what += f" and factors of {self.factor}" if self.factor else ""
         sizes = f"{groups}m {self.m} n {self.n} k {self.k}"
         return one_line(f"{self.a} x {self.b} to {self.d}{with_what}, layout {self.layout}: {sizes}")
 
@@ -116,6 +119,12 @@ def read_uncounted(folder: Path) -> Counter[str]:
     return found
 
 
+def _narrow_factor(operation: Operation) -> str:
+    """Return the element type of an operation's factors in atoms; empty where it has none."""
+    scale = operation.a.scale
+    return "" if scale is None or scale.layout is not FactorLayout.ATOMS else scale.element.value
+
+
 def _operation(product: Product) -> Operation | None:
     """Return the operation that computes a product; None where the catalogue has none."""
     if not all(1 <= x <= MAX_EXTENT for x in (product.m, product.n, product.k, product.groups)):
@@ -132,6 +141,7 @@ def _operation(product: Product) -> Operation | None:
         and x.layout == Layout(product.layout)
         and not x.types.is_fast
         and (x.types.factors is FactorLayout.BLOCK) == product.has_blocks
+        and _narrow_factor(x) == product.factor
     ]
     plain = next((x for x in found if x.epilogue.value == product.epilogue), None)
     alike = [x for x in found if plain is None or x.types == plain.types]

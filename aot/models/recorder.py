@@ -48,18 +48,23 @@ def _count(
     groups: int = 1,
     epilogue: str = "none",
     has_blocks: bool = False,
+    factor: str = "",
 ) -> None:
     """Count a product of a (m, k) and b (k, n), or as many as `groups` says.
 
     Of runs of rows m is what one group expects, and of runs of k that is k. With a gate b has twice the columns of D.
+    Of elements of 4 bits, two of which are a byte, a and b have half of k. `factor` is the element type of narrow
+    factors of blocks.
     """
     kinds = [str(x).removeprefix("torch.") for x in (a.dtype, b.dtype, d)]
+    is_packed = bool(factor) and kinds[0] in _PAIRS
+    kinds[:2] = ["float4_e2m1fn"] * 2 if is_packed else kinds[:2]
     layout = ("k" if a.stride(-1) == 1 else "m") + ("k" if b.stride(-2) == 1 else "n")
-    m, n, k = int(a.shape[-2]), int(b.shape[-1]), int(a.shape[-1])
+    m, n, k = int(a.shape[-2]), int(b.shape[-1]), int(a.shape[-1]) * (2 if is_packed else 1)
     m = -(-m // groups) if grouping in {"grouped", "gathered"} else m
     k = -(-k // groups) if grouping == "kgrouped" else k
     n = n // 2 if epilogue in _GATES.values() else n
-    key = (a.device.type, *kinds, layout, bias, grouping, groups, m, n, k, epilogue, has_blocks)
+    key = (a.device.type, *kinds, layout, bias, grouping, groups, m, n, k, epilogue, has_blocks, factor)
     with _lock:
         _counts[key] = _counts.get(key, 0) + 1
     if time.monotonic() - _written[0] > EVERY_S:
@@ -81,7 +86,8 @@ def _see(name: str, arguments: tuple[Any, ...], result: Any) -> None:
         groups = int(arguments[1].shape[0])
         _count(arguments[0], arguments[1], dtype, bias=False, grouping="grouped", groups=groups)
     elif name == "_scaled_mm":
-        _count(arguments[0], arguments[1], dtype, bias=len(arguments) > 4 and arguments[4] is not None)
+        factor = _factor(arguments[2], has_own=False)
+        _count(arguments[0], arguments[1], dtype, bias=len(arguments) > 4 and arguments[4] is not None, factor=factor)
     elif name == "_int_mm":
         _count(arguments[0], arguments[1], dtype, bias=False)
     elif name == "mv":
@@ -110,6 +116,24 @@ def _has_blocks(given: dict[str, Any], weight: Any) -> bool:
     return scale is not None and blocks[1] > 1 and tuple(scale.shape[-2:]) == blocks
 
 
+_PAIRS = {"uint8", "float4_e2m1fn_x2"}
+"""Element types of which each holds two of 4 bits."""
+_NARROW = {"float8_e4m3fn", "float8_e8m0fnu"}
+"""Element types of factors that are no float32 numbers."""
+
+
+def _factor(scale: Any, *, has_own: bool) -> str:
+    """Return the element type of narrow factors of blocks; empty of others, and where there are none."""
+    name = "" if scale is None else str(scale.dtype).removeprefix("torch.")
+    if name == "uint8":  # codes, which the tensors' own factors tell apart
+        return "float8_e4m3fn" if has_own else "float8_e8m0fnu"
+    return name if name in _NARROW else ""
+
+
+def _factor_of(given: dict[str, Any]) -> str:
+    return _factor(given.get("scale_x"), has_own=given.get("scale_out") is not None)
+
+
 def _see_own(name: str, given: dict[str, Any], result: Any) -> None:
     """Count what an operator of a wheel computed, of arguments by name; what wrote `out` gives nothing."""
     dtype = (given["out"] if result is None else result).dtype
@@ -136,7 +160,8 @@ def _see_linear(name: str, given: dict[str, Any], dtype: Any) -> None:
     epilogue = _GATES[activation or "silu"] if name == "gated_linear" else activation or "none"
     epilogue = "residual" if epilogue == "none" and given.get("residual") is not None else epilogue
     rows, has_bias, has_blocks = x.reshape(-1, x.shape[-1]), given.get("bias") is not None, _has_blocks(given, weight)
-    _count(rows, weight.mT, dtype, bias=has_bias, epilogue=epilogue, has_blocks=has_blocks)
+    kinds = rows, weight.mT, dtype
+    _count(*kinds, bias=has_bias, epilogue=epilogue, has_blocks=has_blocks, factor=_factor_of(given))
 
 
 def _see_groups(given: dict[str, Any], dtype: Any) -> None:
@@ -157,6 +182,7 @@ def _see_groups(given: dict[str, Any], dtype: Any) -> None:
         groups=groups,
         epilogue=_GATES.get(given.get("gate") or "", "none"),
         has_blocks=_has_blocks(given, weight),
+        factor=_factor_of(given),
     )
 
 

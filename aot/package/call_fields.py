@@ -27,6 +27,7 @@ _BEGIN = ("left", "right", "bias", "out")
 _SCALED = (*_BEGIN, "scale_x", "scale_w")
 _CHOICE = ("epilogue", "element", "flags")
 _WRITES = ("scale", "out", "scale_out", "element", "flags")
+_POSITIONS = ("offsets", "index")
 _NORM = ("residual", "scale", "out", "residual_out", "scale_out", "element", "flags", "eps")
 _ROTARY = ("left", "cos", "sin", "out", "flags", "rotary_dim")
 
@@ -34,17 +35,17 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "linear": (*_SCALED, "residual", "scale_d", *_CHOICE),
     "matmul": ("left", "right", "out", "flags"),
     "gated_linear": (*_SCALED, "scale_d", "weights", *_CHOICE),
-    "grouped_linear": (*_SCALED, "scale_d", "offsets", "index", "weights", *_CHOICE),
+    "grouped_linear": (*_SCALED, "scale_d", *_POSITIONS, "weights", *_CHOICE),
     "packed_linear": ("left", "right", "bias", "out", "scale_w", "element", "flags", "weight_format", "columns"),
     "linear_many": ("left",),
     "constant": ("left",),
     "rms_norm": ("left", "right", *_NORM, "weight_offset"),
     "layer_norm": ("left", "right", "bias", *_NORM),
-    "silu_mul": ("left", *_WRITES),
-    "gelu_tanh_mul": ("left", *_WRITES),
+    "silu_mul": ("left", *_POSITIONS, *_WRITES),
+    "gelu_tanh_mul": ("left", *_POSITIONS, *_WRITES),
     "rotary": _ROTARY,
-    "quantize": ("left", *_WRITES),
-    "rows": ("left", "right", "bias", *_NORM, "weight_offset", "function"),
+    "quantize": ("left", *_POSITIONS, *_WRITES),
+    "rows": ("left", "right", "bias", *_POSITIONS, *_NORM, "weight_offset", "function"),
 }
 """By function, in the order of their numbers. Operations on rows come last, our functions of rows in the order of their
 numbers, and then the one that takes any function.
@@ -72,3 +73,5 @@ class CallFlag(IntFlag):
     """Of `quantize`: factors of 16 columns in atoms, over the tensor's own, which is `scale`."""
     MX = 512
     """Of `quantize`: powers of two of 32 columns, in atoms."""
+    OFFSETS_START = 1024
+    """Of operations on rows: offsets begin with the first group's start."""

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
 
 def renumbered(table: DispatchTable, number: Callable[[int], int]) -> DispatchTable:
-    """Return a table whose kernels have other numbers."""
+    """Return a table whose kernels have other numbers. What keeps its numbers is not made anew."""
 
     def moved(row: Row) -> Row:
-        return replace(row, kernel=number(row.kernel), general=number(row.general), runner_up=number(row.runner_up))
+        old = (row.kernel, row.general, row.runner_up)
+        kernel, general, runner_up = new = tuple(map(number, old))
+        return row if new == old else replace(row, kernel=kernel, general=general, runner_up=runner_up)
 
     def section_of(section: Section) -> Section:
         ladders = tuple(replace(x, rows=tuple(map(moved, x.rows))) for x in section.ladders)
@@ -119,13 +121,11 @@ def joined(first: Selection, second: Selection) -> Selection:
     """
     alike = [x for x in (first, second) if x.provenance == PROVENANCE_MEASURED] or [second, first]
     base = next((x for x in alike if x.table.sections), alike[0])
-    kernels = tuple(dict.fromkeys([*first.kernels, *second.kernels]))
+    known = set(first.kernels)
+    kernels = (*first.kernels, *(key for key in second.kernels if key not in known))  # the first's keep their numbers
     numbers = {key: number for number, key in enumerate(kernels)}
-    moved = [
-        renumbered(first.table, lambda index: numbers[first.kernels[index]]),
-        renumbered(second.table, lambda index: numbers[second.kernels[index]]),
-    ]
-    sections = sorted((s for table in moved for s in table.sections), key=lambda x: x.operation.position)
+    moved = renumbered(second.table, [numbers[key] for key in second.kernels].__getitem__)
+    sections = sorted((*first.table.sections, *moved.sections), key=lambda x: x.operation.position)
     return replace(
         base,
         regrets=(*_regrets(first), *_regrets(second)),

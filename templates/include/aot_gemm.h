@@ -279,10 +279,12 @@ typedef struct {
 /* Flags of a problem of rows. AOT_ROWS_SCALE_GIVEN: `scale` is read, not computed; not of a block_quantize or a
  * tensor_quantize. AOT_ROWS_INTERLEAVED: gate 2j stands before linear 2j + 1, and a rotary embedding turns the elements 2j and
  * 2j + 1; without it those are j of two halves. AOT_ROWS_ROUND_NORM: of a rms_norm, a normalised row is rounded to X's type
- * before it is multiplied with the weight. */
+ * before it is multiplied with the weight. AOT_ROWS_OFFSETS_START: the offsets are num_groups + 1, where the first group
+ * starts, then where each ends. */
 #define AOT_ROWS_SCALE_GIVEN UINT64_C(1)
 #define AOT_ROWS_INTERLEAVED UINT64_C(2)
 #define AOT_ROWS_ROUND_NORM UINT64_C(4)
+#define AOT_ROWS_OFFSETS_START UINT64_C(8)
 
 /* One operation on rows. Operands are of X's element type, but for y and scale.
  *
@@ -298,6 +300,11 @@ typedef struct {
  *                 scale_a of a product has them, at a multiple of 16 bytes; strides are not looked at. Behind the last block of
  *                 a row the last atom is filled up with 0; rows that fill atoms up are not written.
  *   tensor_scale  (1, 1) float32, of nvfp4: the scale of all of Y, which is read, and must be above 0.
+ *   offsets       (num_groups, 1), int32 on the device, adjacent: where each group of rows of Y ends. Of nvfp4, mxfp4 and
+ *                 mxfp8 but for norms, optional. Atoms of factors begin anew with each group, as scale_a of "..._grouped" has
+ *                 them: ceil(rows / 128) + num_groups - 1 times 128 rows. Rows of no group are not written.
+ *   index         (rows, 1), int32 on the device, adjacent, beside offsets, optional: the row of X, which has rows_of_x,
+ *                 that each row of Y is made of. One that is no row of X, such as -1, counts as a row of zeros.
  *
  * An e2m1 takes half a byte, the first of two the lower half; extents and strides count elements, so that cols is even, and
  * so is the stride from row to row; elements of a row are adjacent.
@@ -328,6 +335,10 @@ typedef struct {
   int64_t positions;  /* at least 1 */
   int64_t rotary_dim; /* how many elements of a head are turned, an even number; those behind them are copied */
   aot_rows_tensor_t tensor_scale;
+  aot_rows_tensor_t offsets;
+  aot_rows_tensor_t index;
+  int64_t num_groups; /* of rows, 1 or more beside offsets; 0 where there are none */
+  int64_t rows_of_x;  /* beside an index; else 0 */
 } aot_rows_problem_t;
 
 /* Return the number of a row operation by its tag, such as "bf16_rms_norm" or "bf16_e4m3_quantize"; otherwise as

@@ -37,17 +37,6 @@ int check_shapes(const Operands& operands, bool have_one_k) {
                 "the gate and as many linear ones", shape_text(weight).characters);
 }
 
-// Checks a vector of int32 on the device.
-int check_integers(const char* name, const DLTensor& tensor, const DLTensor& x) {
-  if (check_tensor_of(kProduct, name, tensor, x, Element::kInt32) != 0) return -1;
-  if (tensor.ndim != 1) {
-    return refuse("ShapeError", "grouped_linear: %s has shape %s; expected a vector", name, shape_text(tensor).characters);
-  }
-  if (tensor.shape[0] <= 1 || stride_of(tensor, 0) == 1) return 0;
-  return refuse("StrideError", "grouped_linear: %s has the stride %" PRId64 "; expected adjacent elements; make it contiguous",
-                name, stride_of(tensor, 0));
-}
-
 int check_offsets_of_k(const Operands& operands) {
   if (operands[kIndex] != nullptr) {
     return refuse("OperandError", "grouped_linear: got an index beside a weight %s, whose groups are runs of k; an index is of "
@@ -63,9 +52,9 @@ int check_offsets(const Operands& operands) {
                   "ends");
   }
   const DLTensor& offsets = *operands[kOffsets];
-  if (check_integers("offsets", offsets, *operands[kLeft]) != 0) return -1;
+  if (check_integers(kProduct, "offsets", offsets, *operands[kLeft]) != 0) return -1;
   if (groups_k(operands)) return check_offsets_of_k(operands);
-  if (operands[kIndex] != nullptr && check_integers("index", *operands[kIndex], *operands[kLeft]) != 0) return -1;
+  if (operands[kIndex] != nullptr && check_integers(kProduct, "index", *operands[kIndex], *operands[kLeft]) != 0) return -1;
   const int64_t groups = operands[kRight]->shape[0];
   const int64_t num_more = offsets.shape[0] - groups;
   if (num_more == 0 || num_more == 1) return 0;

@@ -154,6 +154,17 @@ int check_tensor_of(Product product, const char* name, const DLTensor& tensor, c
   return check_element(product, name, element, expected);
 }
 
+int check_integers(Product product, const char* name, const DLTensor& tensor, const DLTensor& x) {
+  if (check_tensor_of(product, name, tensor, x, Element::kInt32) != 0) return -1;
+  if (tensor.ndim != 1) {
+    return refuse("ShapeError", "%s: %s has shape %s; expected a vector", product_name(product), name,
+                  shape_text(tensor).characters);
+  }
+  if (tensor.shape[0] <= 1 || stride_of(tensor, 0) == 1) return 0;
+  return refuse("StrideError", "%s: %s has the stride %lld; expected adjacent elements; make it contiguous",
+                product_name(product), name, static_cast<long long>(stride_of(tensor, 0)));
+}
+
 int check_shape(Product product, Field which, const DLTensor& tensor, const int64_t* extents, int32_t num_dims,
                 const char* reason) {
   if (have_shape(tensor, extents, num_dims)) return 0;

@@ -37,6 +37,7 @@ struct Result {
   bool writes_residual;
   bool writes_scale;
   int64_t rotary_dim;
+  int64_t num_groups;  // of rows; 0 where there are no offsets
   int64_t scale_extents[kMaxDims];
   int32_t num_scale_dims;  // as many as `out` has; of atoms one
 
@@ -81,6 +82,9 @@ int check_packable(Product product, const char* name, const DLTensor& tensor, co
 
 // The same of a tensor that is to be of one element type.
 int check_tensor_of(Product product, const char* name, const DLTensor& tensor, const DLTensor& left, Element expected);
+
+// Checks a vector of int32 on the device, whose elements are adjacent.
+int check_integers(Product product, const char* name, const DLTensor& tensor, const DLTensor& x);
 
 // Reads a tensor as a matrix whose rows are its first `num_row_dims` dimensions.
 int read_matrix(Product product, const char* name, const DLTensor& tensor, int32_t num_row_dims, Matrix* matrix);

@@ -123,6 +123,7 @@ int read_options(const State& state, Product product, const Record& record, Opti
   options->has_nvfp4 = has(CallFlag::kNvfp4);
   options->has_mx = has(CallFlag::kMx);
   options->rounds_norm = has(CallFlag::kRoundsNorm);
+  options->offsets_start = has(CallFlag::kOffsetsStart);
   options->rotary_dim = rotary_dim;
   options->weight_format = static_cast<WeightFormat>(weight_format);
   options->columns = columns;

@@ -34,6 +34,7 @@ struct Options {
   bool has_nvfp4 = false;      // of quantize: factors of 16 columns in atoms, over one of the tensor that is given
   bool has_mx = false;         // of quantize: powers of two of 32 columns, in atoms
   bool rounds_norm = false;
+  bool offsets_start = false;  // of operations on rows: offsets begin with the first group's start
   WeightFormat weight_format = WeightFormat::kNone;  // of a packed weight
   int64_t columns = 0;                               // of the result, where the weight's bytes do not tell
   int64_t rotary_dim = -1;  // -1: by the shape of cos

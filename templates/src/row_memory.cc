@@ -12,6 +12,7 @@ namespace aot {
 namespace {
 
 constexpr int32_t kNumAxes = 3;
+constexpr int64_t kPositionBytes = 4;  // of an offset, and of an index: int32
 
 // An operand as its elements lie: as a lattice where two axes are enough, else as all between its first and last byte.
 struct Place {
@@ -135,7 +136,8 @@ aot_gemm_status_t check_distinct(const Place& written) {
 }
 
 enum Which {
-  kPlaceX, kPlaceResidual, kPlaceWeight, kPlaceBias, kPlaceCos, kPlaceSin, kPlaceTensorScale, kPlaceScale, kPlaceY, kPlaceOut, kNum
+  kPlaceX, kPlaceResidual, kPlaceWeight, kPlaceBias, kPlaceCos, kPlaceSin, kPlaceTensorScale, kPlaceOffsets, kPlaceIndex,
+  kPlaceScale, kPlaceY, kPlaceOut, kNum
 };
 
 // The places of all operands, by Which.
@@ -174,7 +176,7 @@ Places places_of(const aot_rows_problem_t& problem, const RowOperation& operatio
   }
   const bool is_rotary = operation.is_rotary();
   places.all[kPlaceX] = is_rotary ? of_heads("x", problem.x, problem, x)
-                                  : of_matrix("x", problem.x, rows, columns_of_x(problem, operation), x);
+                                  : of_matrix("x", problem.x, rows_of_x(problem), columns_of_x(problem, operation), x);
   places.all[kPlaceY] = place_of_y(problem, operation);
   if (problem.residual.data != nullptr) places.all[kPlaceResidual] = of_matrix("the residual", problem.residual, rows, cols, x);
   if (problem.residual_out.data != nullptr) {
@@ -193,6 +195,12 @@ Places places_of(const aot_rows_problem_t& problem, const RowOperation& operatio
   if (operation.has_tensor_scale()) {
     places.all[kPlaceTensorScale] = of_vector("the tensor's scale", problem.tensor_scale, 1, kFactorBytes);
   }
+  if (problem.offsets.data != nullptr) {
+    places.all[kPlaceOffsets] = of_matrix("offsets", problem.offsets, num_offsets(problem), 1, kPositionBytes);
+  }
+  if (problem.index.data != nullptr) {
+    places.all[kPlaceIndex] = of_matrix("the index", problem.index, rows, 1, kPositionBytes);
+  }
   return places;
 }
 
@@ -201,6 +209,13 @@ aot_gemm_status_t check_adjacent(const char* name, const aot_rows_tensor_t& tens
   if (tensor.data == nullptr || cols <= 1 || tensor.strides[1] == 1) return AOT_GEMM_OK;
   return fail(AOT_GEMM_ERROR_STRIDE, "%s of %" PRId64 " elements has the stride %" PRId64
               "; expected 1, elements that are adjacent; copy it", name, cols, tensor.strides[1]);
+}
+
+// Checks that offsets, or those of an index, are adjacent.
+aot_gemm_status_t check_positions(const char* name, const aot_rows_tensor_t& tensor, int64_t count) {
+  if (tensor.data == nullptr || count <= 1 || tensor.strides[0] == 1) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_STRIDE, "%s of %" PRId64 " int32 has the stride %" PRId64
+              "; expected 1, elements that are adjacent; copy it", name, count, tensor.strides[0]);
 }
 
 // Checks that rows of elements that share bytes begin with one, and that their elements are adjacent.
@@ -213,8 +228,8 @@ aot_gemm_status_t check_bytes_of_y(const aot_rows_problem_t& problem) {
 }
 
 // Checks the address and the size of factors in atoms, as products do.
-aot_gemm_status_t check_atoms(const aot_rows_problem_t& problem, const AtomFormat& format) {
-  const int64_t num_bytes = format.num_bytes(problem.rows, problem.cols);
+aot_gemm_status_t check_atoms(const aot_rows_problem_t& problem, const RowOperation& operation) {
+  const int64_t num_bytes = rows_of_scales(problem, operation) * scales_of_row(problem, operation);
   if (num_bytes > kMaxExtent) {
     return fail(AOT_GEMM_ERROR_SHAPE, "the scale of (%" PRId64 ", %" PRId64 ") takes %" PRId64 " bytes; expected at most %" PRId64
                 "; split the problem", problem.rows, problem.cols, num_bytes, kMaxExtent);
@@ -235,7 +250,9 @@ aot_gemm_status_t check_memory_of_rows(const aot_rows_problem_t& problem, const 
   aot_gemm_status_t status = check_adjacent("the weight", problem.weight, problem.cols);
   if (status == AOT_GEMM_OK) status = check_adjacent("the bias", problem.bias, problem.cols);
   if (status == AOT_GEMM_OK && is_packed(operation.y)) status = check_bytes_of_y(problem);
-  if (status == AOT_GEMM_OK && operation.has_factors()) status = check_atoms(problem, operation.factors);
+  if (status == AOT_GEMM_OK) status = check_positions("offsets", problem.offsets, num_offsets(problem));
+  if (status == AOT_GEMM_OK) status = check_positions("the index", problem.index, problem.rows);
+  if (status == AOT_GEMM_OK && operation.has_factors()) status = check_atoms(problem, operation);
   const aot_rows_tensor_t scales = scales_of(problem, operation);
   Places places = places_of(problem, operation, scales);
   for (Place& place : places.all) {
@@ -256,6 +273,8 @@ aot_gemm_status_t check_addresses_of_rows(const aot_rows_problem_t& problem, con
   if (status == AOT_GEMM_OK && reads_angles) status = check_address("cos", problem.cos);
   if (status == AOT_GEMM_OK && reads_angles) status = check_address("sin", problem.sin);
   if (status == AOT_GEMM_OK && operation.has_tensor_scale()) status = check_address("tensor_scale", problem.tensor_scale);
+  if (status == AOT_GEMM_OK && problem.num_groups > 0) status = check_address("offsets", problem.offsets);
+  if (status == AOT_GEMM_OK && problem.rows_of_x > 0) status = check_address("index", problem.index);
   return status == AOT_GEMM_OK && operation.has_scale() ? check_address("scale", problem.scale) : status;
 }
 

@@ -6,6 +6,7 @@
 #include "checks.h"
 #include "operands.h"
 #include "refusal.h"
+#include "row_group_operands.h"
 
 namespace aot {
 
@@ -116,7 +117,9 @@ int check_factors(Product product, const Operands& operands, Result* result) {
   Mode rows;
   join(*operands[kLeft], 0, operands[kLeft]->ndim - 1, &rows);
   const bool is_counted = rows.extent <= kMaxExtent && result->cols <= kMaxExtent;  // past them the number could overflow
-  result->scale_extents[0] = is_counted ? operation.factors.num_bytes(rows.extent, result->cols) : 0;
+  const int64_t num_rows = operands[kIndex] != nullptr ? result->extents[0] : rows.extent;
+  const int64_t down = num_atom_rows(num_rows, result->num_groups > 0 ? result->num_groups : 1);
+  result->scale_extents[0] = is_counted ? times(down, operation.factors.row_bytes(result->cols)) : 0;
   if (!is_counted || result->scale_extents[0] > kMaxExtent) {
     return refuse("ShapeError", "%s: x has shape %s, whose factors take more than %lld bytes; expected at most so many; split x "
                   "by rows", product_name(product), shape_text(*operands[kLeft]).characters, static_cast<long long>(kMaxExtent));
@@ -275,11 +278,13 @@ void state_factors(const Operands& operands, const RowOperation& operation, aot_
   if (operands[kScale] != nullptr) problem->tensor_scale = {data_of(*operands[kScale]), {}};
 }
 
-int state_matrices(Product product, const Operands& operands, const RowOperation& operation, aot_rows_problem_t* problem) {
+int state_matrices(Product product, const Operands& operands, const Result& result, aot_rows_problem_t* problem) {
+  const RowOperation& operation = result.computed_on_rows();
   Matrix x;
   if (read_matrix(product, "x", *operands[kLeft], operands[kLeft]->ndim - 1, &x) != 0) return -1;
   problem->x = {x.data, {x.strides[0], x.strides[1], 0}};
   problem->rows = x.extents[0];
+  state_row_groups(operands, result, problem);
   if (state_matrix(product, kOut, *operands[kOut], &problem->y) != 0) return -1;
   const DLTensor* residual = operands[kResidual];
   const DLTensor* residual_out = operands[kResidualOut];
@@ -309,6 +314,7 @@ bool is_heads(const DLTensor& x) {
 
 int check_row_operands(Product product, const Operands& operands, Result* result) {
   if (find_operation_of(product, operands, result) != 0 || find_shape(product, *operands[kLeft], result) != 0) return -1;
+  if (check_row_groups(product, operands, result) != 0) return -1;
   const RowOperation& operation = result->computed_on_rows();
   if (product == Product::kRows && check_taken(product, operands, operation) != 0) return -1;
   const int64_t cols = result->cols;
@@ -342,7 +348,7 @@ int state_rows(Product product, const Operands& operands, const Result& result, 
   problem->eps = options.eps;
   problem->weight_offset = options.weight_offset;
   if (result.computed_on_rows().is_rotary()) return state_rotary(product, operands, result, problem);
-  return state_matrices(product, operands, result.computed_on_rows(), problem);
+  return state_matrices(product, operands, result, problem);
 }
 
 }  // namespace aot

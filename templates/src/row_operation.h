@@ -30,12 +30,17 @@ struct RowOperation {
   bool has_factors() const { return factors.block_k > 0; }
   // Says whether a scale of all of Y is given beside the factors.
   bool has_tensor_scale() const { return takes(Argument::kTensorScale); }
+  // Says whether rows may be in groups, with whose first ones atoms of factors begin anew.
+  bool takes_groups() const { return takes(Argument::kOffsets); }
 };
 
 // Gives the element type of an operation's scales.
 inline Element element_of_scales(const RowOperation& operation) {
   return operation.has_factors() ? operation.factors.element : Element::kFloat32;
 }
+
+// Most groups of rows: each but the last may take an atom of 512 bytes, and factors take up to 2^31 - 1 in all.
+constexpr int64_t kMaxRowGroups = (int64_t{1} << 22) - 1;
 
 // Written by table.cc, in the order of the catalogue; there may be none.
 extern const RowOperation kRowOperations[];

@@ -36,6 +36,8 @@ aot_gemm_status_t launch_rows(int32_t index, const aot_rows_problem_t& problem, 
   values[Argument::kResidualOut] = &operands.residual_out;
   values[Argument::kScale] = &operands.scale;
   values[Argument::kTensorScale] = &operands.tensor_scale;
+  values[Argument::kOffsets] = &operands.offsets;
+  values[Argument::kIndex] = &operands.index;
   values[Argument::kEps] = &operands.eps;
   values[Argument::kWeightOffset] = &operands.weight_offset;
   values[Argument::kFlags] = &operands.flags;

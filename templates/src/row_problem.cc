@@ -13,12 +13,31 @@ aot_gemm_status_t check_flags(const aot_rows_problem_t& problem, const RowOperat
   const bool takes_scale = operation.scale == RowScale::kRow;
   const bool has_halves = operation.is_pair() || operation.is_rotary();
   const uint64_t known = (takes_scale ? AOT_ROWS_SCALE_GIVEN : 0) | (has_halves ? AOT_ROWS_INTERLEAVED : 0) |
-                         (operation.has_offset() ? AOT_ROWS_ROUND_NORM : 0);
+                         (operation.has_offset() ? AOT_ROWS_ROUND_NORM : 0) |
+                         (operation.takes_groups() && problem.num_groups > 0 ? AOT_ROWS_OFFSETS_START : 0);
   if ((problem.flags & ~known) == 0) return AOT_GEMM_OK;
   return fail(AOT_GEMM_ERROR_ARGUMENT,
               "flags are 0x%" PRIx64 "; %s takes of AOT_ROWS_SCALE_GIVEN (0x%" PRIx64 "), AOT_ROWS_INTERLEAVED (0x%" PRIx64
-              ") and AOT_ROWS_ROUND_NORM (0x%" PRIx64 ") those of 0x%" PRIx64,
-              problem.flags, operation.tag, AOT_ROWS_SCALE_GIVEN, AOT_ROWS_INTERLEAVED, AOT_ROWS_ROUND_NORM, known);
+              "), AOT_ROWS_ROUND_NORM (0x%" PRIx64 ") and, of groups, AOT_ROWS_OFFSETS_START (0x%" PRIx64 ") those of 0x%" PRIx64,
+              problem.flags, operation.tag, AOT_ROWS_SCALE_GIVEN, AOT_ROWS_INTERLEAVED, AOT_ROWS_ROUND_NORM,
+              AOT_ROWS_OFFSETS_START, known);
+}
+
+// Checks how many groups and rows of X there are; the operands themselves with all others.
+aot_gemm_status_t check_groups(const aot_rows_problem_t& problem, const RowOperation& operation) {
+  const bool is_grouped = problem.num_groups != 0;
+  if (is_grouped && !operation.takes_groups()) {
+    return fail(AOT_GEMM_ERROR_ARGUMENT, "num_groups is %" PRId64 ", of groups, which %s does not take; expected 0",
+                problem.num_groups, operation.tag);
+  }
+  aot_gemm_status_t status = check_extent("num_groups", problem.num_groups, kMaxRowGroups);
+  if (status == AOT_GEMM_OK) status = check_extent("rows_of_x", problem.rows_of_x);
+  if (status != AOT_GEMM_OK || is_grouped) return status;
+  if (problem.offsets.data != nullptr || problem.index.data != nullptr || problem.rows_of_x != 0) {
+    return fail(AOT_GEMM_ERROR_ARGUMENT, "got offsets, an index or rows_of_x, and num_groups is 0; expected 1 or more, or none "
+                "of these");
+  }
+  return AOT_GEMM_OK;
 }
 
 aot_gemm_status_t check_heads(const aot_rows_problem_t& problem) {
@@ -59,7 +78,8 @@ aot_gemm_status_t check_which(const aot_rows_problem_t& problem, const RowOperat
       bit_if_given(Argument::kResidual, problem.residual.data) | bit_if_given(Argument::kWeight, problem.weight.data) |
       bit_if_given(Argument::kResidualOut, problem.residual_out.data) | bit_if_given(Argument::kBias, problem.bias.data) |
       bit_if_given(Argument::kCos, problem.cos.data) | bit_if_given(Argument::kSin, problem.sin.data) |
-      bit_if_given(Argument::kScale, problem.scale.data) | bit_if_given(Argument::kTensorScale, problem.tensor_scale.data);
+      bit_if_given(Argument::kScale, problem.scale.data) | bit_if_given(Argument::kTensorScale, problem.tensor_scale.data) |
+      bit_if_given(Argument::kOffsets, problem.offsets.data) | bit_if_given(Argument::kIndex, problem.index.data);
   const aot_gemm_status_t status = check_absent(given, operation.arguments, operation.tag);
   if (status != AOT_GEMM_OK) return status;
   if (problem.residual_out.data != nullptr && problem.residual.data == nullptr) {
@@ -119,7 +139,9 @@ int32_t flags_of(const aot_rows_problem_t& problem) {
          (problem.bias.data != nullptr ? kHasBias : 0) | (problem.residual_out.data != nullptr ? kHasResidualOut : 0) |
          ((problem.flags & AOT_ROWS_SCALE_GIVEN) != 0 ? kScaleIsGiven : 0) |
          ((problem.flags & AOT_ROWS_INTERLEAVED) != 0 ? kIsInterleaved : 0) |
-         ((problem.flags & AOT_ROWS_ROUND_NORM) != 0 ? kRoundsNorm : 0);
+         ((problem.flags & AOT_ROWS_ROUND_NORM) != 0 ? kRoundsNorm : 0) |
+         (problem.offsets.data != nullptr ? kHasOffsets : 0) | (problem.index.data != nullptr ? kHasIndex : 0) |
+         ((problem.flags & AOT_ROWS_OFFSETS_START) != 0 ? kOffsetsStart : 0);
 }
 
 }  // namespace
@@ -131,6 +153,7 @@ aot_gemm_status_t check_rows(const aot_rows_problem_t& problem, int32_t* index) 
   status = check_flags(problem, operation);
   if (status == AOT_GEMM_OK) status = check_extents(problem, operation);
   if (status == AOT_GEMM_OK) status = check_which(problem, operation);
+  if (status == AOT_GEMM_OK) status = check_groups(problem, operation);
   if (status != AOT_GEMM_OK || is_empty(problem, operation)) return status;
   return check_memory_of_rows(problem, operation);
 }
@@ -145,7 +168,7 @@ bool takes(int32_t index, const aot_rows_problem_t& problem, const RowOperation&
   const Alignment alignment = {kernel.load_alignment, elements};
   if (operation.is_rotary()) return takes_rotary(multiple, problem, alignment);
   const Alignment of_y = {size_of(operation.y, elements), elements};
-  return alignment.holds(problem.x, problem.rows, columns_of_x(problem, operation)) &&
+  return alignment.holds(problem.x, rows_of_x(problem), columns_of_x(problem, operation)) &&
          of_y.holds(problem.y, problem.rows, problem.cols) &&
          (problem.residual.data == nullptr || alignment.holds(problem.residual, problem.rows, problem.cols)) &&
          (problem.residual_out.data == nullptr || alignment.holds(problem.residual_out, problem.rows, problem.cols)) &&
@@ -182,7 +205,7 @@ RowOperands write_rows(const aot_rows_problem_t& problem, const RowOperation& op
     operands.cos = matrix_of(problem.cos, problem.positions, problem.rotary_dim / 2);
     operands.sin = matrix_of(problem.sin, problem.positions, problem.rotary_dim / 2);
   } else {
-    operands.x = operand_of(problem.x, problem.rows, columns_of_x(problem, operation));
+    operands.x = operand_of(problem.x, rows_of_x(problem), columns_of_x(problem, operation));
     operands.y = operand_of(problem.y, problem.rows, problem.cols);
     operands.residual = operand_of(problem.residual, problem.rows, problem.cols);
     operands.residual_out = operand_of(problem.residual_out, problem.rows, problem.cols);
@@ -191,6 +214,8 @@ RowOperands write_rows(const aot_rows_problem_t& problem, const RowOperation& op
     operands.scale = matrix_of(scales_of(problem, operation), rows_of_scales(problem, operation),
                                scales_of_row(problem, operation));
     operands.tensor_scale = {problem.tensor_scale.data, {1}};
+    operands.offsets = {problem.offsets.data, {static_cast<int32_t>(num_offsets(problem))}};
+    operands.index = {problem.index.data, {static_cast<int32_t>(problem.rows)}};
   }
   operands.eps = problem.eps;
   operands.weight_offset = problem.weight_offset;

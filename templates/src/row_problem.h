@@ -37,6 +37,8 @@ struct RowOperands {
   RowOperand residual_out;
   Tensor scale;  // of factors in atoms bytes: a row of atoms for each 128 rows
   Vector tensor_scale;
+  Vector offsets;
+  Vector index;
   float eps;
   float weight_offset;
   int32_t flags;  // of RowFlag
@@ -61,9 +63,18 @@ inline int64_t scales_of_row(const aot_rows_problem_t& problem, const RowOperati
   return operation.scale == RowScale::kBlock ? num_blocks(problem.cols) : 1;
 }
 
+// The rows that X has: those of Y, or those that an index names.
+inline int64_t rows_of_x(const aot_rows_problem_t& problem) {
+  return problem.index.data != nullptr ? problem.rows_of_x : problem.rows;
+}
+
+inline int64_t num_offsets(const aot_rows_problem_t& problem) {
+  return problem.num_groups + ((problem.flags & AOT_ROWS_OFFSETS_START) != 0 ? 1 : 0);
+}
+
 // Rows of scales, or of atoms.
 inline int64_t rows_of_scales(const aot_rows_problem_t& problem, const RowOperation& operation) {
-  if (operation.has_factors()) return num_atom_rows(problem.rows);
+  if (operation.has_factors()) return num_atom_rows(problem.rows, problem.num_groups > 0 ? problem.num_groups : 1);
   return operation.scale == RowScale::kTensor ? 1 : problem.rows;
 }
 

@@ -20,6 +20,7 @@ from aot.measure.call_structs import (
     GATE_PARTS,
     INTERLEAVED,
     OFFSETS_START,
+    ROWS_OFFSETS_START,
     SCALE_GIVEN,
     GroupStrides,
     ProblemStruct,
@@ -275,6 +276,8 @@ def _scales_of_y(rng, operation, problem):
         problem.scale.data = (names.index("scale") << 40) + 16 * rng.randrange(2**24)
         if operation.has_tensor_scale:
             problem.tensor_scale.data = (names.index("tensor_scale") << 40) + 4 * rng.randrange(2**24)
+        if operation.takes_groups and rng.randrange(2):
+            _groups_of_rows(rng, problem)
         return
     blocks = ceil(problem.cols / BLOCK) if operation.scale is RowScale.BLOCK else 1
     scale = (names.index("scale") << 40) + 4 * rng.randrange(2**24)
@@ -282,6 +285,17 @@ def _scales_of_y(rng, operation, problem):
     if operation.scale is RowScale.ROW and rng.randrange(2):
         problem.flags |= SCALE_GIVEN
         problem.scale.strides[0] *= rng.randrange(2)
+
+
+def _groups_of_rows(rng, problem):
+    """Put a problem's rows into groups; half of the time an index names rows of its X."""
+    names = list(RowsProblemStruct.__dict__)
+    problem.num_groups, is_gathered = rng.randrange(1, 70), rng.randrange(2)
+    problem.flags |= ROWS_OFFSETS_START * rng.randrange(2)
+    problem.rows_of_x = rng.randrange(1, 5000) * is_gathered
+    for name in ("offsets", "index")[: 1 + is_gathered]:
+        address = (names.index(name) << 40) + 4 * rng.randrange(2**24)
+        setattr(problem, name, RowsTensorStruct(address, (1, 1, 0)))
 
 
 def _bytes_of_y(rng, operation, problem, step):

@@ -7,12 +7,17 @@ from math import ceil
 
 from aot.kinds.rows.operation import RowScale
 from aot.kinds.rows.signature import RowArgument, RowFlag
-from aot.measure.call_structs import INTERLEAVED, SCALE_GIVEN
+from aot.measure.call_structs import INTERLEAVED, ROWS_OFFSETS_START, SCALE_GIVEN
 from tests.equivalence.operand_cases import BLOCK
 from tests.equivalence.operand_launches import Plain, integer, tensor
 
 COLUMNS_OF_FACTOR = {RowScale.NVFP4: 16, RowScale.MX: 32}
 """Of scales in atoms, of 128 rows by 4 factors and 512 bytes each, which lie behind one another."""
+
+VECTORS = (
+    *(RowArgument.WEIGHT, RowArgument.BIAS),
+    *(RowArgument.TENSOR_SCALE, RowArgument.OFFSETS, RowArgument.INDEX),
+)
 
 
 def _extents(operation, problem, argument):
@@ -21,15 +26,18 @@ def _extents(operation, problem, argument):
     middle = (heads,) if operation.is_rotary else ()
     scales = (rows, ceil(cols / BLOCK) if operation.scale is RowScale.BLOCK else 1)
     if operation.scale in COLUMNS_OF_FACTOR:
-        scales = (ceil(rows / 128), ceil(ceil(cols / COLUMNS_OF_FACTOR[operation.scale]) / 4) * 512)
+        groups = max(problem.num_groups, 1)
+        scales = (ceil(rows / 128) + groups - 1, ceil(ceil(cols / COLUMNS_OF_FACTOR[operation.scale]) / 4) * 512)
     angles = problem.positions, problem.rotary_dim // 2
     known = {
-        RowArgument.X: (rows, *middle, 2 * cols if operation.is_pair else cols),
+        RowArgument.X: (problem.rows_of_x or rows, *middle, 2 * cols if operation.is_pair else cols),
         RowArgument.Y: (rows, *middle, cols),
         RowArgument.COS: angles,
         RowArgument.SIN: angles,
         RowArgument.SCALE: scales,
         RowArgument.TENSOR_SCALE: (1,),
+        RowArgument.OFFSETS: (problem.num_groups + bool(problem.flags & ROWS_OFFSETS_START),),
+        RowArgument.INDEX: (rows,),
         RowArgument.WEIGHT: (cols,),
         RowArgument.BIAS: (cols,),
     }
@@ -45,12 +53,15 @@ def flags(problem):
         | (RowFlag.HAS_RESIDUAL_OUT if problem.residual_out.data else 0)
         | (RowFlag.SCALE_IS_GIVEN if problem.flags & SCALE_GIVEN else 0)
         | (RowFlag.IS_INTERLEAVED if problem.flags & INTERLEAVED else 0)
+        | (RowFlag.HAS_OFFSETS if problem.offsets.data else 0)
+        | (RowFlag.OFFSETS_START if problem.flags & ROWS_OFFSETS_START else 0)
+        | (RowFlag.HAS_INDEX if problem.index.data else 0)
     )
 
 
 def _strides(kernel, given, argument, extents):
     """Give the strides that a tensor is passed with: a vector none, a fast kernel's matrix all but the last."""
-    if argument in (RowArgument.WEIGHT, RowArgument.BIAS, RowArgument.TENSOR_SCALE):
+    if argument in VECTORS:
         return []
     if argument is RowArgument.SCALE and kernel.operation.scale in COLUMNS_OF_FACTOR:
         return [extents[1], 1]

@@ -57,6 +57,12 @@ void draw_operands(const aot::RowOperation& operation, aot_rows_problem_t* probl
   if (operation.has_scale() || one_in(200)) {
     problem->scale = {draw_address(), {static_cast<int64_t>(draw(4)), 1, 0}};
     if (operation.has_tensor_scale() || one_in(50)) problem->tensor_scale = draw_vector();
+    if (is_there(operation.takes_groups())) {
+      problem->offsets = problem->index = {draw_address(), {one_in(20) ? draw_stride(2) : 1, 1, 0}};
+      if (one_in(2)) problem->index = {};
+      problem->num_groups = one_in(8) ? draw_extent() : 8;
+      problem->rows_of_x = problem->index.data == nullptr ? 0 : one_in(8) ? draw_extent() : 16;
+    }
     if (operation.scale == aot::RowScale::kBlock) problem->scale = draw_matrix(problem->cols / 128 + 1);
   }
 }
@@ -81,7 +87,7 @@ class Problem {
       problem.rotary_dim = one_in(4) ? draw_extent() : std::min<int64_t>(problem.cols, 128) / 2 * 2;
     }
     draw_operands(operation, &problem);
-    problem.flags = one_in(20) ? draw(UINT64_MAX) : one_in(2) ? 0 : draw(3);
+    problem.flags = one_in(20) ? draw(UINT64_MAX) : one_in(2) ? 0 : draw(15);
     const size_t num_bytes = problem.struct_bytes <= kMostBytes ? std::max<size_t>(problem.struct_bytes, 8) : 8;
     bytes_ = static_cast<unsigned char*>(std::malloc(num_bytes));
     std::memset(bytes_, 0, num_bytes);

@@ -30,6 +30,8 @@ struct RowLaunch {
   aot::RowOperand residual_out;
   aot::Tensor scale;
   aot::Vector tensor_scale;
+  aot::Vector offsets;
+  aot::Vector index;
   void* stream;
 };
 
@@ -66,6 +68,8 @@ int32_t record_rows(int32_t kernel, const char* signature, void** arguments, int
     keep(is("residual_out"), value, &launch.residual_out);
     keep(is("scale"), value, &launch.scale);
     keep(is("tensor_scale"), value, &launch.tensor_scale);
+    keep(is("offsets"), value, &launch.offsets);
+    keep(is("index"), value, &launch.index);
     keep(is("eps"), value, &launch.eps);
     keep(is("weight_offset"), value, &launch.weight_offset);
     keep(is("flags"), value, &launch.flags);

@@ -107,7 +107,7 @@ class RowLaunch(ctypes.Structure):
         *((name, Tensor) for name in ("cos", "sin")),
         *((name, RowOperandStruct) for name in ("y", "residual_out")),
         ("scale", Tensor),
-        ("tensor_scale", Vector),
+        *((name, Vector) for name in ("tensor_scale", "offsets", "index")),
         ("stream", ctypes.c_void_p),
     )
 

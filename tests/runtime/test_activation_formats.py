@@ -276,6 +276,17 @@ def test_a_model_s_inputs_are_rounded_where_that_is_asked_for(gemm, calls, times
     assert 0 < float((found - wide).norm() / wide.norm()) < 0.3
 
 
+@pytest.mark.parametrize("asked", ["16-bit", "nvfp4", "auto"])
+def test_a_quantized_model_compiles_without_a_break(gemm, calls, times, asked):
+    net, x = model(), random_tensor(60, K)
+    gemm.quantize(net, "nvfp4", activation_format=asked)
+    with torch.no_grad():
+        expected = net(x)
+        calls.names.clear()
+        assert torch.equal(torch.compile(net, backend="aot_eager", fullgraph=True)(x), expected)
+    assert calls.names == ["packed_linear" if asked == "16-bit" else "linear"] * 2
+
+
 def test_a_model_s_inputs_stay_by_default(gemm, package, calls):
     net = model()
     assert gemm.quantize(net, "nvfp4").format == "nvfp4"

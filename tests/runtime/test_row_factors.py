@@ -49,7 +49,7 @@ def test_factors_lie_in_atoms_and_elements_of_four_bits_in_bytes(rows):
     assert (nvfp4.scale.data, *nvfp4.scale.shape, *nvfp4.scale.strides) == (SCALE, 2, 5 * 512, 5 * 512, 1)
     assert (nvfp4.tensor_scale.data, *nvfp4.tensor_scale.shape) == (TENSOR_SCALE, 1)
     assert (mxfp8.scale.data, *mxfp8.scale.shape, *mxfp8.scale.strides) == (SCALE, 2, 3 * 512, 3 * 512, 1)
-    assert (nvfp4.num_arguments, mxfp8.num_arguments) == (7, 6)
+    assert (nvfp4.num_arguments, mxfp8.num_arguments) == (9, 8)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,8 @@ def called(package, monkeypatch):
     """Give torch's package, and a list of what its `quantize` has the package's round."""
     calls, blocks = [], import_module(f"{package.__name__}._torch_blocks")
 
-    def quantize(x, name, *, scale=None):
+    def quantize(x, name, *, scale=None, **where):
+        assert where == dict.fromkeys(("offsets", "index", "groups"))
         calls.append((tuple(x.shape), name, scale))
         if isinstance(calls[0], Exception):
             raise calls[0]
@@ -302,10 +303,8 @@ def test_a_gpu_that_the_wheel_is_not_for_has_torch_round(package, called):
 
 
 @pytest.mark.parametrize("function", ["rms_norm", "silu_mul"])
-def test_formats_of_blocks_are_refused_where_torch_records(called, package, function):
+def test_a_gradient_of_formats_of_blocks_is_refused(called, package, function):
     blocks, _ = called
     x = torch.randn(4, 128, dtype=torch.bfloat16, requires_grad=True)
-    with pytest.raises(
-        package.UnsupportedError, match=f"{function}: out_dtype is 'mxfp8' where torch traces or records"
-    ):
+    with pytest.raises(package.GradientError, match=f"{function}: an operand requires a gradient, of which there is"):
         getattr(blocks, function)(x, out_dtype="mxfp8")

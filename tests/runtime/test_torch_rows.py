@@ -13,11 +13,12 @@ from torch.nn import functional
 from tests.runtime import host, torch_reference
 from tests.runtime.exchange import Framework
 from tests.runtime.rows import Rows, row_manifest
-from tests.runtime.tensors import BFLOAT16, E4M3, E5M2, FLOAT16, FLOAT32, INT8
+from tests.runtime.tensors import BFLOAT16, E4M3, E5M2, E8M0, FLOAT16, FLOAT32, INT8, INT32, UINT8
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
-E4, E5, I8 = torch.float8_e4m3fn, torch.float8_e5m2, torch.int8
-GPU = {BF16: BFLOAT16, F16: FLOAT16, F32: FLOAT32, E4: E4M3, E5: E5M2, I8: INT8}
+E4, E5, I8, I32 = torch.float8_e4m3fn, torch.float8_e5m2, torch.int8, torch.int32
+GPU = {BF16: BFLOAT16, F16: FLOAT16, F32: FLOAT32, E4: E4M3, E5: E5M2, I8: INT8, I32: INT32}
+GPU |= {torch.uint8: UINT8, torch.float8_e8m0fnu: E8M0}
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +70,30 @@ CALLS = [
     ("quantize", {"x": ((2, 3, 300), BF16)}, {"dtype": E4, "granularity": "tensor"}),
     ("quantize", {"x": ((6, 64), F16)}, {"dtype": E5, "granularity": "tensor"}),
     ("quantize", {"x": ((6, 64), BF16)}, {"dtype": E5}),
+    ("quantize", {"x": ((2, 65, 304), BF16), "scale": ((1,), F32)}, {"dtype": "nvfp4"}),
+    ("quantize", {"x": ((130, 304), BF16)}, {"dtype": "mxfp4"}),
+    ("quantize", {"x": ((9, 304), BF16), "offsets": ((4,), I32)}, {"dtype": "mxfp8", "groups": 3}),
+    (
+        "quantize",
+        {"x": ((9, 304), BF16), "scale": ((1,), F32), "offsets": ((4,), I32), "index": ((150,), I32)},
+        {"dtype": "nvfp4"},
+    ),
+    ("rms_norm", dict.fromkeys(("x", "residual"), ((6, 64), BF16)) | {"scale": ((), F32)}, {"out_dtype": "nvfp4"}),
+    ("rms_norm", {"x": ((6, 64), BF16)}, {"out_dtype": "mxfp8", "round_norm": True}),
+    ("silu_mul", {"x": ((6, 128), BF16), "scale": ((1,), F32)}, {"out_dtype": "nvfp4", "interleaved": True}),
+    ("silu_mul", {"x": ((6, 128), BF16), "offsets": ((4,), I32)}, {"out_dtype": "mxfp8"}),
+    ("rows", {"x": ((6, 128), BF16)}, {"function": "silu_mul"}),
+    ("rows", {"x": ((6, 128), BF16)}, {"function": "quantize", "out_dtype": E4, "granularity": "block"}),
+    ("rows", {"x": ((6, 64), BF16), "weight": ((64,), BF16)}, {"function": "rms_norm", "out_dtype": "mxfp8"}),
     # And what is refused.
+    ("rms_norm", {"x": ((6, 64), BF16)}, {"out_dtype": "nvfp4"}),
+    ("rms_norm", {"x": ((6, 64), F16)}, {"out_dtype": "mxfp8"}),
+    ("silu_mul", {"x": ((6, 126), BF16), "scale": ((1,), F32)}, {"out_dtype": "nvfp4"}),
+    ("silu_mul", {"x": ((6, 128), BF16), "offsets": ((4,), F32)}, {"out_dtype": "mxfp8"}),
+    ("silu_mul", {"x": ((6, 128), BF16), "offsets": ((4,), I32)}, {"out_dtype": E4}),
+    ("silu_mul", {"x": ((6, 128), BF16), "offsets": ((4,), I32)}, {"out_dtype": "mxfp8", "groups": 2}),
+    ("quantize", {"x": ((9, 304), BF16), "offsets": ((4,), I32), "index": ((2, 2), I32)}, {"dtype": "mxfp8"}),
+    ("rows", {"x": ((6, 128), BF16), "weight": ((128,), BF16)}, {"function": "silu_mul"}),
     ("rms_norm", {"x": ((6, 64), F32)}, {}),
     ("rms_norm", {"x": ((6, 64), BF16)}, {"out_dtype": I8}),
     ("rms_norm", {"x": ((6, 64), BF16), "weight": ((63,), BF16)}, {}),
@@ -94,6 +118,7 @@ def outcome(call):
     except Exception as error:  # noqa: BLE001 - the kind is what is compared
         return type(error).__name__, str(error)
     found = found if isinstance(found, tuple) else (found,)
+    found = [y for x in found for y in (x if isinstance(x, tuple) else (x,))]
     return [(tuple(x.shape), GPU.get(x.dtype, x.dtype)) for x in found]
 
 
@@ -153,3 +178,57 @@ def test_an_eager_call_is_the_packages_own(package, module):
     x = gpu_tensor(4, 16, address=1 << 42)
     assert module.rms_norm(x, out=x) is x
     assert len(rows.launches()) == 1
+
+
+@pytest.fixture
+def rounding(package, module, monkeypatch):
+    """Have CPU tensors stand for a GPU's, which the kernel rounds as torch does; give what it is called with."""
+    blocks, calls = import_module(f"{package.__name__}._torch_blocks"), []
+
+    def quantize(x, name, *, scale=None, **where):
+        calls.append((tuple(x.shape), name, {key: value for key, value in where.items() if value is not None}))
+        with monkeypatch.context() as here:
+            here.setattr(blocks, "_on_gpu", lambda x: False)
+            return blocks.round_here(x, name, scale, where)
+
+    monkeypatch.setattr(package._rows, "quantize", quantize)
+    monkeypatch.setattr(blocks, "_on_gpu", lambda x: True)
+    monkeypatch.setattr(import_module(f"{package.__name__}._torch_result"), "DEVICES", ("cpu", "meta"))
+    return calls
+
+
+def codes(found):
+    values, scale = found
+    scales = scale if isinstance(scale, tuple) else (scale,)
+    return [x if x.dtype == F32 else x.view(torch.uint8) for x in (values, *scales)]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", ["nvfp4", "mxfp8"])
+def test_a_compiler_takes_the_kernel_that_rounds_in_groups(module, rounding, name, backend):
+    x, ends = torch.randn(5, 64).to(BF16), torch.tensor([2, 2, 140])
+    index = torch.arange(140) % 7 - 1  # -1 and 5 are no rows
+
+    def quantize(x, ends, index):
+        return codes(module.quantize(x, name, offsets=ends, index=index))
+
+    expected = quantize(x, ends, index)
+    found = torch.compile(quantize, backend=backend, fullgraph=True)(x, ends, index)
+    assert all(map(torch.equal, found, expected))
+    found = [(shape, asked, sorted(where)) for shape, asked, where in rounding]
+    assert found == [((5, 64), name, ["index", "offsets"])] * 2
+    assert all(y.dtype == I32 for *_, where in rounding for y in where.values())
+
+
+def test_an_operator_gives_formats_of_blocks_beside_what_it_was_given(module, rounding):
+    x, own = torch.randn(6, 64).to(BF16), torch.tensor([0.01])
+    with torch.no_grad():
+        values, (atoms, same) = torch.compile(module.quantize, backend="eager", fullgraph=True)(x, "nvfp4", scale=own)
+    assert (values.shape, atoms.shape, same.item()) == ((6, 32), (512,), own.item())
+    assert len(rounding) == 1
+
+
+def test_the_operator_of_nvfp4_is_given_the_tensors_own_factor(package, module, rounding):
+    operator = getattr(torch.ops, package.__name__).quantize.default
+    with pytest.raises(package.OperandError, match="quantize: scale is missing; expected the tensor's own factor"):
+        operator(torch.randn(6, 64).to(BF16), form="nvfp4")

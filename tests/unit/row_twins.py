@@ -7,6 +7,7 @@ import numpy as np
 from aot.core.block_quantization import quantize
 from aot.core.element import ElementType
 from aot.core.numerics import decode, encode, pack
+from aot.kinds.rows.call import POSITIONS
 from aot.kinds.rows.candidate import RowKernelKey, RowLimits, row_candidate
 from aot.kinds.rows.catalogue import row_operation
 from aot.kinds.rows.reference import expected_scales, row_reference, scaled
@@ -54,19 +55,33 @@ def write_factors(call, values):
     op, scale = call.problem.operation, call.tensors[RowArgument.SCALE]
     own = rows_of(call, RowArgument.TENSOR_SCALE).view(np.float32).item() if op.has_tensor_scale else None
     found = quantize(values.astype(np.float32), op.form, None if own is None else np.float32(own))
-    rows_of(call, RowArgument.Y)[0] = pack(found.codes) if op.multiple > 1 else found.codes
+    taken = slice(None) if call.groups is None else call.groups.taken
+    rows_of(call, RowArgument.Y)[0][taken] = pack(found.codes) if op.multiple > 1 else found.codes
     held = memory(scale.address, scale.matrix.num_elements, ElementType.UINT8)
     held[scale.matrix.positions(*map(np.arange, found.factors.shape))] = found.factors
     held[scale.matrix.filled] = 0
 
 
+def positions_of(call, argument):
+    """Return offsets, or an index."""
+    from tests.unit.twins import memory
+
+    tensor = call.tensors[argument]
+    return memory(tensor.address, tensor.matrix.num_rows, ElementType.INT32).view(np.int32).astype(np.int64)
+
+
 def compute_rows(call):
     """Compute a call of a right kernel."""
     op, read = call.problem.operation, {}
+    others = (RowArgument.Y, RowArgument.SCALE, RowArgument.TENSOR_SCALE, RowArgument.RESIDUAL_OUT, *POSITIONS)
     for argument in call.tensors:
-        if argument not in (RowArgument.Y, RowArgument.SCALE, RowArgument.TENSOR_SCALE, RowArgument.RESIDUAL_OUT):
+        if argument not in others:
             bits = rows_of(call, argument)
             read[argument] = decode(op.x, bits.reshape(-1, bits.shape[-1]))
+    if call.groups is not None:
+        assert positions_of(call, RowArgument.OFFSETS).tolist() == list(call.groups.offsets)
+        index = positions_of(call, RowArgument.INDEX) if call.groups.rows_of_x else None
+        read[RowArgument.X] = call.groups.rows_taken(read[RowArgument.X], index)
     if op.is_rotary:
         heads = call.tensors[RowArgument.X].matrix.num_rows
         read |= {x: np.repeat(read[x], heads, 0) for x in (RowArgument.COS, RowArgument.SIN)}

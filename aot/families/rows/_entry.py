@@ -16,8 +16,9 @@ from aot.core.element import ElementType
 from aot.families import Entry
 from aot.families._arguments import cutlass_type
 from aot.families.rows._factor_kernel import FactorKernel
+from aot.families.rows._operands import Operands
 from aot.families.rows._rotary_kernel import RotaryKernel
-from aot.families.rows._row_kernel import Operands, RowKernel
+from aot.families.rows._row_kernel import RowKernel
 from aot.families.rows._tensor_scale_kernel import TensorScaleKernel
 from aot.kinds.rows.candidate import RowKnobs
 from aot.kinds.rows.operation import RowOperation, RowScale
@@ -65,6 +66,8 @@ def fake_arguments(operation: RowOperation, elements: int) -> dict[RowArgument, 
             ElementType.FLOAT32 if operation.factors is None else ElementType.UINT8, 2, 1
         ),
         RowArgument.TENSOR_SCALE: lambda: _vector(ElementType.FLOAT32, 1),
+        RowArgument.OFFSETS: lambda: _vector(ElementType.INT32, 1),
+        RowArgument.INDEX: lambda: _vector(ElementType.INT32, 1),
         RowArgument.EPS: lambda: Float32(0.0),
         RowArgument.WEIGHT_OFFSET: lambda: Float32(0.0),
         RowArgument.FLAGS: lambda: Int32(0),
@@ -96,11 +99,13 @@ def row_entry(operation: RowOperation, candidate: Candidate, registers: int, *, 
         flags: Int32,
         stream: cuda.CUstream,
     ) -> None:
-        operands = Operands(x, residual, weight, bias, y, residual_out, scale, None, eps, weight_offset, flags)
+        more = None, None, None, eps, weight_offset, flags
+        operands = Operands(x, residual, weight, bias, y, residual_out, scale, *more)
         row_kernel.launch(operands, stream)
 
     made = fake_arguments(operation, RowKnobs.of(candidate).vector_elements)
-    return _entry_of(entry, made, (RowArgument.COS, RowArgument.SIN, RowArgument.TENSOR_SCALE))
+    of_factors = RowArgument.TENSOR_SCALE, RowArgument.OFFSETS, RowArgument.INDEX
+    return _entry_of(entry, made, (RowArgument.COS, RowArgument.SIN, *of_factors))
 
 
 def _factor_entry(operation: RowOperation, row_kernel: FactorKernel) -> Entry:
@@ -118,13 +123,15 @@ def _factor_entry(operation: RowOperation, row_kernel: FactorKernel) -> Entry:
         residual_out: cute.Tensor | None,
         scale: cute.Tensor,
         tensor_scale: cute.Tensor | None,
+        offsets: cute.Tensor | None,
+        index: cute.Tensor | None,
         eps: Float32,
         weight_offset: Float32,
         flags: Int32,
         stream: cuda.CUstream,
     ) -> None:
-        numbers = eps, weight_offset, flags
-        operands = Operands(x, residual, weight, bias, y, residual_out, scale, tensor_scale, *numbers)
+        more = offsets, index, eps, weight_offset, flags
+        operands = Operands(x, residual, weight, bias, y, residual_out, scale, tensor_scale, *more)
         row_kernel.launch(operands, stream)
 
     made = fake_arguments(operation, row_kernel.knobs.vector_elements)

@@ -39,6 +39,19 @@ class Place(NamedTuple):
     """Int32: the first column of the thread's first vector."""
     limit: Any
     """Int32: the columns of a row, or 0 where the matrix has no such row."""
+    source: Any = None
+    """Int32: the row of X, where that may be another one than Y's."""
+    source_limit: Any = None
+    """Int32: the columns that X has of it."""
+    row_of_factors: Any = None
+    """Int32: the row of atoms that its factors lie in, where that may be another one than Y's."""
+
+    @property
+    def of_x(self) -> "Place":
+        """Return where X is read."""
+        if self.source is None:
+            return self
+        return self._replace(row=self.source, limit=self.source_limit)
 
     def column(self, i: int) -> Any:
         """Return the first column of the thread's vector i."""

@@ -10,7 +10,7 @@ No `from __future__ import annotations` here: CuTe DSL reads the annotations of 
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import cutlass
 from cuda.bindings import driver as cuda
@@ -24,6 +24,7 @@ from aot.families._epilogue_registers import Registers
 from aot.families._grid import along_x
 from aot.families.rows import _space
 from aot.families.rows._memory import Place, has, load, load_weights, maximum, plus, reduce, registers, store
+from aot.families.rows._operands import Affine, Operands
 from aot.families.rows._quotient import divide
 from aot.kinds.rows.candidate import RowKnobs
 from aot.kinds.rows.function import LAYER_NORM, RMS_NORM
@@ -34,32 +35,6 @@ from aot.kinds.rows.signature import RowFlag
 MEAN, SQUARES, MAGNITUDE = range(3)
 """The places of the reductions of a row in shared memory."""
 NUM_REDUCTIONS = 3
-
-
-class Operands(NamedTuple):
-    """The arguments of an entry but the stream, None where the operation has none."""
-
-    x: Any
-    residual: Any
-    weight: Any
-    bias: Any
-    y: Any
-    """Of e2m1 a tensor of bytes, whose extents and strides count elements."""
-    residual_out: Any
-    scale: Any
-    """Of factors in atoms bytes: a row of atoms for each 128 rows of Y."""
-    tensor_scale: Any
-    eps: Any
-    weight_offset: Any
-    flags: Any
-
-
-class Affine(NamedTuple):
-    """What normalised values are multiplied by, and what is added; registers of X's type."""
-
-    weight: Any
-    bias: Any
-    offset: Any
 
 
 @dataclass(frozen=True, repr=False)
@@ -85,7 +60,7 @@ class RowKernel:
         """Launch a CTA for each few rows, or pieces of them; to be called while tracing."""
         rows, cols = operands.y.shape
         groups = cutlass.max(cute.ceil_div(rows, self.knobs.rows_per_cta), 1)
-        self.kernel(*operands).launch(
+        self._traced(operands).launch(
             grid=along_x(groups, self._num_pieces(cols)),
             block=(self.knobs.num_threads, 1, 1),
             stream=stream,
@@ -93,6 +68,10 @@ class RowKernel:
             preferred_smem_carveout=_space.SMEM_CARVEOUT,
             use_pdl=True,
         )
+
+    def _traced(self, operands: Any) -> Any:
+        """Call the kernel with what it takes."""
+        return self.kernel(*operands.without_groups)
 
     def _num_pieces(self, cols: Any) -> Any:
         """Count the pieces that a row is cut into."""
@@ -116,8 +95,8 @@ class RowKernel:
         """Compute the rows of a CTA, or pieces of them: see the module."""
         cute.arch.griddepcontrol_wait()
         cute.arch.griddepcontrol_launch_dependents()
-        numbers = eps, weight_offset, flags
-        self._compute(Operands(x, residual, weight, bias, y, residual_out, scale, tensor_scale, *numbers))
+        more = None, None, eps, weight_offset, flags
+        self._compute(Operands(x, residual, weight, bias, y, residual_out, scale, tensor_scale, *more))
 
     def _compute(self, operands: Any) -> None:
         """Compute the rows of a CTA, or a piece of them."""
@@ -132,12 +111,18 @@ class RowKernel:
         lane = thread % knobs.threads_per_row
         first = piece * knobs.columns + lane * knobs.vector_elements
         place = Place(knobs, row, first, cutlass.select_((row >= 0) & (row < rows), cols, 0))  # row may wrap
+        place = self._placed(operands, place)
         num_warps = -(-knobs.num_threads // cute.arch.WARP_SIZE)
         shared = SmemAllocator().allocate_tensor(Float32, cute.make_layout((num_warps, NUM_REDUCTIONS)), 16)
         if const_expr(self.is_looped):
             self._loop(operands, place, shared)
         else:
             self._once(operands, place, shared, piece)
+
+    def _placed(self, operands: Any, place: Any) -> Any:
+        """Return the place of a thread, whose row may be one of a group."""
+        del operands
+        return place
 
     @cute.jit
     def _once(self, operands: Any, place: Any, shared: Any, piece: Any) -> None:
@@ -227,11 +212,11 @@ class RowKernel:
         loaded = registers(self.knobs, operands.x.element_type)
         if const_expr(self.operation.is_pair):
             second = registers(self.knobs, operands.x.element_type)
-            self._read_pairs(operands, place, loaded, second, values)
+            self._read_pairs(operands, place.of_x, loaded, second, values)
             return values, None
         if const_expr(self.operation.is_norm):
             return self._read_sum(operands, place, loaded, values, is_first)
-        load(operands.x, place, loaded, Boolean(True))
+        load(operands.x, place.of_x, loaded, Boolean(True))
         values.store(loaded.load().to(Float32))
         if const_expr(self.operation.function.arithmetic != ""):
             self._compute_each(values)

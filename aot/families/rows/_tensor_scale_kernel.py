@@ -21,8 +21,9 @@ from aot.core.numerics import max_finite
 from aot.families._grid import along_x
 from aot.families.rows import _space
 from aot.families.rows._memory import Place, load, maximum, reduce, registers
+from aot.families.rows._operands import Operands
 from aot.families.rows._quotient import divide
-from aot.families.rows._row_kernel import Operands, RowKernel
+from aot.families.rows._row_kernel import RowKernel
 from aot.kinds.rows.quantization import LEAST_SCALE
 
 MOST_CTAS = 1024
@@ -94,7 +95,7 @@ class TensorScaleKernel(RowKernel):
         is_zero = found == 0.0
         divisor = cutlass.select_(is_zero, Float32(1.0), found)
         divide(values, divisor, Float32(0.0))  # no value is larger than its quotients' limit: the scale is of them
-        self._write(values, Operands(x, None, None, None, y, None, scale, None, None, None, None), place)
+        self._write(values, Operands(x, None, None, None, y, None, scale, *(None,) * 6), place)
         if is_zero & (block == 0) & (thread == 0):  # those that read it afterwards take 1 either way
             scale[0, 0] = Float32(1.0)
 

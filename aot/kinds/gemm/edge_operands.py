@@ -16,10 +16,10 @@ from aot.core.numerics import encode, poison, special_bits
 from aot.core.operands import AtomMatrix, element_of
 from aot.core.signature import Argument
 from aot.kinds.gemm.edge_shapes import Content
-from aot.kinds.gemm.group_inputs import POSITIONS, as_bits, draw_ends, draw_index
+from aot.kinds.gemm.group_inputs import POSITIONS, draw_ends
 from aot.kinds.gemm.inputs import MEAN_SQUARE, SCALE_D, SCALED, draw_scales, scaled_by
 from aot.kinds.gemm.packed_inputs import draw_packed
-from aot.kinds.inputs import deviation, draw
+from aot.kinds.inputs import as_bits, deviation, draw, draw_index
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aot.core.element import ElementType
-from aot.core.numerics import bits_type
 from aot.core.signature import Argument
 
 if TYPE_CHECKING:
-    from aot.core.numerics import Bits
     from aot.core.operands import Indices
 
 POSITIONS = (Argument.OFFSETS, Argument.INDEX)
@@ -59,23 +56,3 @@ def draw_ends(sizes: GroupSizes, num_groups: int, extent: int, rng: np.random.Ge
         return np.append(np.arange(1, num_groups), extent).astype(np.int64)
     last = extent - extent // 4 if sizes is GroupSizes.SHORT else extent
     return np.append(np.sort(rng.integers(0, last + 1, num_groups - 1)), last).astype(np.int64)
-
-
-def draw_index(num_rows: int, rows_of_a: int, rng: np.random.Generator, *, has_missing: bool) -> Indices:
-    """Draw the row of A that each row is, in no order and some of them several times.
-
-    Args:
-        num_rows: of the index.
-        rows_of_a: from which it draws.
-        rng: draws.
-        has_missing: whether the second row is -1, and the third one past A's last.
-    """
-    index = rng.integers(0, rows_of_a, num_rows, dtype=np.int64)
-    if has_missing:
-        index[1:2], index[2:3] = -1, rows_of_a
-    return index
-
-
-def as_bits(positions: Indices) -> Bits:
-    """Return positions as int32 lie in memory."""
-    return positions.astype(np.int32).view(bits_type(ElementType.INT32))

@@ -16,8 +16,8 @@ from aot.core.numerics import is_bad, unit_roundoff
 from aot.core.operands import Arrangement, operands, plain_arrangement
 from aot.core.reference import needed, reference, values_of
 from aot.core.signature import Argument
-from aot.kinds.gemm.group_inputs import POSITIONS, TIMED_SIZES, as_bits, draw_ends, draw_index
-from aot.kinds.inputs import pick
+from aot.kinds.gemm.group_inputs import POSITIONS, TIMED_SIZES, draw_ends
+from aot.kinds.inputs import as_bits, draw_index, pick
 from aot.kinds.trial import Span
 
 if TYPE_CHECKING:

@@ -14,9 +14,11 @@ from aot.core.comparison import Comparison
 from aot.core.element import ElementType
 from aot.core.numerics import decode, encode
 from aot.core.operands import AtomMatrix, Matrix, Tensor
+from aot.kinds.inputs import as_bits, draw_index
 from aot.kinds.rows.comparison import Written, compare_rows, fault_of_residual
 from aot.kinds.rows.factor_comparison import WrittenFactors, compare_factors
 from aot.kinds.rows.function import QUANTIZE
+from aot.kinds.rows.groups import RowGroups
 from aot.kinds.rows.operation import RowOperation, RowScale
 from aot.kinds.rows.problem import RowProblem
 from aot.kinds.rows.reference import RowParameters, row_reference
@@ -39,6 +41,15 @@ TIMED_HEADS = (32, 8, 1)
 """Of a token, where rotary embeddings are timed: the first that divides the rows. Source: an assumption."""
 ATOM_CASE_ROWS = 133
 """Rows of the case of factors that fill one atom, and begin another."""
+GROUP_CASES = (
+    (9, RowGroups((3, 3, 7), start=1)),
+    (8, RowGroups((*(2,) * 33, 3, 3, 7), rows_of_x=5)),
+    (147, RowGroups((4, 4, 137, 138, 138, 145), start=2)),
+)
+"""Rows, and groups of them: an empty one, rows in front of the first and behind the last; more than a warp has lanes,
+of rows that an index names; and one of more rows than an atom has."""
+POSITIONS = (RowArgument.OFFSETS, RowArgument.INDEX)
+"""The arguments that say where."""
 WRITTEN = (RowArgument.Y, RowArgument.RESIDUAL_OUT)
 """The arguments that a kernel always writes; a scale it writes unless one is given."""
 VECTORS = (RowArgument.WEIGHT, RowArgument.BIAS)
@@ -56,6 +67,7 @@ class RowCall:
     """Of those that there are. X and Y of a rotary embedding are a stack, a matrix of heads for each token."""
     parameters: RowParameters = field(default_factory=RowParameters)
     scale_is_given: bool = False
+    groups: RowGroups | None = None
 
 
 @dataclass(frozen=True)
@@ -71,6 +83,11 @@ class RowCase:
     padding: int = 0
     is_own: bool = field(default=True, repr=False)
     """Whether it is one kernel's alone: most ask for other widths than the next."""
+    groups: RowGroups | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        """Return it with its groups, where it has some."""
+        return f"{self!r}" if self.groups is None else f"{self!r} in {self.groups}"
 
     @property
     def problem(self) -> RowProblem:
@@ -111,7 +128,10 @@ def row_cases(operation: RowOperation, limits: RowLimits) -> Iterator[RowCase]:
                 if takes_case(limits, case):
                     yield case
     if operation.factors is not None:
-        yield RowCase(operation, ATOM_CASE_ROWS, min(limits.max_cols, 17 * step), is_full=True, padding=8)
+        cols = min(limits.max_cols, 17 * step)
+        yield RowCase(operation, ATOM_CASE_ROWS, cols, is_full=True, padding=8)
+        for rows, groups in GROUP_CASES if operation.takes_groups else ():
+            yield RowCase(operation, rows, cols, is_full=groups.rows_of_x > 0, padding=8, groups=groups)
 
 
 def takes_case(limits: RowLimits, case: RowCase) -> bool:
@@ -148,15 +168,28 @@ def row_operands(case: RowCase) -> dict[RowArgument, Placed]:
         argument: Placed(y if argument is RowArgument.Y else x, matrix, 0, argument in WRITTEN)
         for argument, matrix in found.items()
     }
-    return placed | _scales(case.problem, is_written=not case.gives_scale)
+    return placed | _in_groups(case) | _scales(case.problem, case.groups, is_written=not case.gives_scale)
 
 
-def _scales(problem: RowProblem, *, is_written: bool) -> dict[RowArgument, Placed]:
+def _in_groups(case: RowCase) -> dict[RowArgument, Placed]:
+    """Return what a case of groups has: X where an index names rows of it, and where groups end."""
+    if case.groups is None:
+        return {}
+    found = {RowArgument.OFFSETS: Placed(ElementType.INT32, Matrix(len(case.groups.offsets), 1, 1, 1))}
+    if case.groups.rows_of_x:
+        matrix = _rows(case.groups.rows_of_x, case.operation.num_columns_of_x(case.cols), case.padding)
+        found[RowArgument.X] = Placed(case.operation.x, matrix)
+        found[RowArgument.INDEX] = Placed(ElementType.INT32, Matrix(case.rows, 1, 1, 1))
+    return found
+
+
+def _scales(problem: RowProblem, groups: RowGroups | None = None, *, is_written: bool) -> dict[RowArgument, Placed]:
     """Return the scales of Y, and that of a whole tensor."""
     operation, found = problem.operation, {}
     if operation.is_quantized:
         extents = operation.shape_of_scales(problem.rows, problem.cols)
         matrix = _rows(*extents) if operation.factors is None else AtomMatrix(*extents, 0, 0)
+        matrix = matrix if groups is None else groups.factors(*extents)
         found[RowArgument.SCALE] = Placed(operation.scale_element, matrix, 0, is_written)
     if operation.has_tensor_scale:
         found[RowArgument.TENSOR_SCALE] = Placed(ElementType.FLOAT32, _rows(1, 1))
@@ -196,7 +229,9 @@ def draw_rows(case: RowCase, rng: np.random.Generator) -> dict[RowArgument, Bits
     """
     found: dict[RowArgument, Bits] = {}
     for argument, placed in row_operands(case).items():
-        if not placed.is_written:
+        if argument in POSITIONS:
+            found[argument] = _positions(case, argument, rng)
+        elif not placed.is_written:
             matrix = placed.matrix
             values = rng.standard_normal((matrix.num_groups, matrix.num_rows, matrix.num_columns), np.float32)
             if argument in (RowArgument.SCALE, RowArgument.TENSOR_SCALE):
@@ -208,6 +243,16 @@ def draw_rows(case: RowCase, rng: np.random.Generator) -> dict[RowArgument, Bits
                 values[:] = own_factor(np.float32(np.abs(x[np.isfinite(x)]).max()))
             found[argument] = encode(placed.element, values)
     return found
+
+
+def _positions(case: RowCase, argument: RowArgument, rng: np.random.Generator) -> Bits:
+    """Return where the groups of a case end, or draw which rows of X its rows are."""
+    groups = case.groups
+    if groups is None:
+        raise ValueError(f"{case} has no groups, got {argument.value}; expected a case of some")
+    if argument is RowArgument.OFFSETS:
+        return as_bits(np.array(groups.offsets))[None, :, None]
+    return as_bits(draw_index(case.rows, groups.rows_of_x, rng, has_missing=True))[None, :, None]
 
 
 SPREAD, FAR, SPREAD_COLUMNS = 6, 100, 8
@@ -277,11 +322,26 @@ def check_of(case: RowCase, bits: Mapping[RowArgument, Bits]) -> Check:
     placed, given = row_operands(case), bits.get(RowArgument.SCALE)
     values: dict[RowArgument, NDArray[np.float64]] = {}
     for argument, read in bits.items():
-        if argument not in (RowArgument.SCALE, RowArgument.TENSOR_SCALE):
+        if argument not in (RowArgument.SCALE, RowArgument.TENSOR_SCALE, *POSITIONS):
             rows = decode(placed[argument].element, _flat(read))
             is_shared = argument in (RowArgument.COS, RowArgument.SIN)  # by the heads of a token
             values[argument] = np.repeat(rows, HEADS, 0) if is_shared else rows
     own = bits.get(RowArgument.TENSOR_SCALE)
     given_to_all = None if own is None else np.float32(decode(ElementType.FLOAT32, own).item())
+    if case.groups is not None:
+        index = bits.get(RowArgument.INDEX)
+        rows_of_y = None if index is None else np.ascontiguousarray(index[0, :, 0]).view(np.int32).astype(np.int64)
+        values[RowArgument.X] = case.groups.rows_taken(values[RowArgument.X], rows_of_y)
     reference = RowReference(case.operation, values, case.parameters, given_to_all)
-    return lambda written: reference.compare(written, given)
+    return lambda written: _compare(case, reference, written, given)
+
+
+def _compare(
+    case: RowCase, reference: RowReference, written: Mapping[RowArgument, Bits], given: Bits | None
+) -> Comparison:
+    """Hold what a kernel wrote against the reference of a case, of groups their rows."""
+    if case.groups is None:
+        return reference.compare(written, given)
+    y = written[RowArgument.Y]
+    wrong = case.groups.compare_others(case.operation, _flat(y))
+    return wrong or reference.compare({**written, RowArgument.Y: y[:, case.groups.taken]}, given)

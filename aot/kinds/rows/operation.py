@@ -137,8 +137,9 @@ class RowOperation(str):  # noqa: SLOT000 - it has a dictionary of what it is
     def signature(self) -> RowSignature:
         """Return the arguments of its kernels' entry, which all have the same, in their order."""
         always = {RowArgument.X, RowArgument.Y, RowArgument.FLAGS, RowArgument.STREAM}
-        scales = {RowArgument.SCALE: self.is_quantized, RowArgument.TENSOR_SCALE: self.has_tensor_scale}
-        there = always | {*self.function.arguments} | {x for x, is_there in scales.items() if is_there}
+        more = {RowArgument.SCALE: self.is_quantized, RowArgument.TENSOR_SCALE: self.has_tensor_scale}
+        more |= dict.fromkeys((RowArgument.OFFSETS, RowArgument.INDEX), self.takes_groups)
+        there = always | {*self.function.arguments} | {x for x, is_there in more.items() if is_there}
         return tuple(x for x in RowArgument if x in there)
 
     @property
@@ -170,6 +171,14 @@ class RowOperation(str):  # noqa: SLOT000 - it has a dictionary of what it is
     def has_tensor_scale(self) -> bool:
         """Say whether a float32 scale of all of Y is given beside those of blocks."""
         return self.factors is not None and self.factors.has_tensor_factor
+
+    @property
+    def takes_groups(self) -> bool:
+        """Say whether rows may be in groups, with whose first ones atoms begin anew, and be gathered by an index.
+
+        What groups need is known behind a router, which reads a norm's result: norms are not computed in groups.
+        """
+        return self.factors is not None and not self.reduces_rows
 
     @property
     def multiple(self) -> int:

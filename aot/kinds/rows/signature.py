@@ -40,6 +40,12 @@ class RowArgument(Word):
     Y, of the bytes of their atoms, which follow one another."""
     TENSOR_SCALE = "tensor_scale"
     """Float32 vector (1): the scale of all of Y, which is given beside the factors of NVFP4."""
+    OFFSETS = "offsets"
+    """int32 vector (groups), or (groups + 1): where each group of rows of Y ends, perhaps with the first one's start in
+    front. Atoms of factors begin anew with each: `aot.core.factor_atoms`. Rows of no group are not written."""
+    INDEX = "index"
+    """int32 vector (rows), beside offsets: the row of X that each row of Y is made of. What is no row of X counts as a
+    row of zeros."""
     EPS = "eps"
     """float32."""
     WEIGHT_OFFSET = "weight_offset"
@@ -64,6 +70,11 @@ class RowFlag(IntFlag):
     """The elements of a pair, or those that are rotated together, lie side by side, and not in two halves."""
     ROUNDS_NORM = 64
     """A normalised row is rounded to X's type before it is multiplied with the weight; of an RMS norm."""
+    HAS_OFFSETS = 128
+    OFFSETS_START = 256
+    """The offsets begin with where the first group starts."""
+    HAS_INDEX = 512
+    """There is an index, which takes offsets."""
 
 
 RowSignature = tuple[RowArgument, ...]

@@ -21,25 +21,6 @@ SMALL_M = 512
 """Rows up to which a mean is stated by itself: what decoding and short prompts have."""
 
 
-def orders_of(section: Section, kernels: Sequence[KernelKey]) -> dict[tuple[int, int], frozenset[str]]:
-    """Return the orders of sums of the kernels that each (n, k) of a section may get: of ladders, then of columns.
-
-    Of a batch-invariant section each has one, and none is empty.
-    """
-
-    def order(index: int) -> str:
-        candidate = kernels[index].candidate
-        return family_of(candidate).sum_order(candidate)
-
-    found = {
-        section.grid.corner(i): frozenset(map(order, column.kernels)) for i, column in enumerate(section.grid.columns)
-    }
-    for ladder in section.ladders:
-        named = {x for row in ladder.rows for x in (row.kernel, row.general)}
-        found[ladder.n, ladder.k] = frozenset(map(order, named))
-    return found
-
-
 def has_one_order(sections: Sequence[Section], kernels: Sequence[KernelKey]) -> bool:
     """Say whether all kernels of sections of one operation add up k in one order, whatever m, n and k are.
 

@@ -76,6 +76,12 @@ def pack_factors(
     return atoms_of_groups(library, factors, groups_of(offsets, groups), index)
 
 
+def num_bytes(rows: Any, blocks: Any, groups: Any = 1) -> Any:
+    """Return the bytes of the atoms of factors (rows, blocks), of rows in groups of those of all groups."""
+    down, along = -(-rows // _ATOM_ROWS) + groups - 1, -(-blocks // _ATOM_BLOCKS)
+    return down * along * _ATOM_ROWS * _ATOM_BLOCKS
+
+
 def groups_of(offsets: Any, groups: int | None) -> tuple[Any, Any]:
     """Return where groups start and end, of offsets that may have the first start in front.
 

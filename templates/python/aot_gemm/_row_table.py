@@ -11,7 +11,7 @@ from ._dtypes import dtype_name
 from ._enumerations import BITS, SCALE_BLOCK, TIERS
 from ._library import Library
 from ._manifest import compare_with_manifest, manifest_in, manifest_of, row_kernels
-from ._rows import GRANULARITIES, format_scales
+from ._row_options import GRANULARITIES, format_scales
 from ._states import of_pack, state_text
 from ._table import extent_of, table_of
 

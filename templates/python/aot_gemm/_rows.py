@@ -6,31 +6,9 @@ import operator
 from typing import Any
 
 from . import _products, errors
-from ._catalogue import BLOCK_FORMATS
 from ._dtypes import dtype_number
-from ._enumerations import BLOCKS, ELEMENTS, INTERLEAVED, MX, NVFP4, ONE_SCALE, ROUNDS_NORM, ROW_FUNCTIONS
-
-GRANULARITIES = ("row", "tensor", "block")
-
-
-def _real(product: str, name: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise errors.OperandError(f"{product}: {name} is {errors.show(value)}; expected a number") from None
-
-
-def _element(product: str, dtype: Any) -> tuple[int, int]:
-    """Return the number of the result's element type, and the flags of its format, where it is of one."""
-    form = format_scales(dtype)
-    if form:
-        return ELEMENTS.index(BLOCK_FORMATS[dtype].element), NVFP4 if form == "nvfp4" else MX
-    return -1 if dtype is None else dtype_number(f"{product}: out_dtype", dtype), 0
-
-
-def _paired(found: Any, dtype: Any, scale: Any) -> Any:
-    """Return results with the tensor's own scale beside the factors, where they are of a format that has one."""
-    return (*found[:-1], (found[-1], scale)) if format_scales(dtype) == "nvfp4" else found
+from ._enumerations import INTERLEAVED, ROUNDS_NORM, ROW_FUNCTIONS
+from ._row_options import check_granularity, element_and_flags, paired, real, scale_flags, start_flag
 
 
 def rms_norm(
@@ -88,11 +66,11 @@ def rms_norm(
         ArchitectureError: the GPU is not of the architecture that this wheel is for.
         CudaError: CUDA failed.
     """
-    eps, offset = _real("rms_norm", "eps", eps), _real("rms_norm", "weight_offset", weight_offset)
-    element, flags = _element("rms_norm", out_dtype)
+    eps, offset = real("rms_norm", "eps", eps), real("rms_norm", "weight_offset", weight_offset)
+    element, flags = element_and_flags("rms_norm", out_dtype)
     flags |= ROUNDS_NORM if round_norm else 0
     found = _products.rms_norm(x, weight, residual, scale, out, residual_out, scale_out, element, flags, eps, offset)
-    return _paired(found, out_dtype, scale)
+    return paired(found, out_dtype, scale)
 
 
 def layer_norm(
@@ -128,9 +106,9 @@ def layer_norm(
     Raises:
         AotGemmError: one of the classes that `rms_norm` lists.
     """
-    (element, flags), eps = _element("layer_norm", out_dtype), _real("layer_norm", "eps", eps)
+    (element, flags), eps = element_and_flags("layer_norm", out_dtype), real("layer_norm", "eps", eps)
     found = _products.layer_norm(x, weight, bias, residual, scale, out, residual_out, scale_out, element, flags, eps)
-    return _paired(found, out_dtype, scale)
+    return paired(found, out_dtype, scale)
 
 
 def silu_mul(
@@ -141,6 +119,9 @@ def silu_mul(
     out_dtype: Any = None,
     scale: Any = None,
     scale_out: Any = None,
+    offsets: Any = None,
+    index: Any = None,
+    groups: int | None = None,
 ) -> Any:
     """Compute silu(gate) * linear of the two halves of each row: what follows the one product of SwiGLU's two weights.
 
@@ -151,6 +132,9 @@ def silu_mul(
         out_dtype: as `rms_norm` has it.
         scale: as `rms_norm` has it.
         scale_out: as `rms_norm` has it.
+        offsets: of "nvfp4" and "mxfp8", as `quantize` has it; so are `index` and `groups`.
+        index: as `quantize` has it.
+        groups: as `quantize` has it.
 
     Returns:
         The result, (..., cols); of float8 a tuple of it and its scales.
@@ -158,9 +142,10 @@ def silu_mul(
     Raises:
         AotGemmError: one of the classes that `rms_norm` lists.
     """
-    element, flags = _element("silu_mul", out_dtype)
-    flags |= INTERLEAVED if interleaved else 0
-    return _paired(_products.silu_mul(x, scale, out, scale_out, element, flags), out_dtype, scale)
+    element, flags = element_and_flags("silu_mul", out_dtype)
+    flags |= (INTERLEAVED if interleaved else 0) | start_flag("silu_mul", offsets, groups)
+    found = _products.silu_mul(x, offsets, index, scale, out, scale_out, element, flags)
+    return paired(found, out_dtype, scale)
 
 
 def gelu_tanh_mul(
@@ -171,6 +156,9 @@ def gelu_tanh_mul(
     out_dtype: Any = None,
     scale: Any = None,
     scale_out: Any = None,
+    offsets: Any = None,
+    index: Any = None,
+    groups: int | None = None,
 ) -> Any:
     """Compute gelu(gate) * linear of the two halves of each row, where gelu is torch's with approximate="tanh": GeGLU.
 
@@ -181,6 +169,9 @@ def gelu_tanh_mul(
         out_dtype: as `rms_norm` has it.
         scale: as `rms_norm` has it.
         scale_out: as `rms_norm` has it.
+        offsets: as `silu_mul` has it; so are `index` and `groups`.
+        index: as `quantize` has it.
+        groups: as `quantize` has it.
 
     Returns:
         As `silu_mul`.
@@ -188,9 +179,10 @@ def gelu_tanh_mul(
     Raises:
         AotGemmError: one of the classes that `rms_norm` lists.
     """
-    element, flags = _element("gelu_tanh_mul", out_dtype)
-    flags |= INTERLEAVED if interleaved else 0
-    return _paired(_products.gelu_tanh_mul(x, scale, out, scale_out, element, flags), out_dtype, scale)
+    element, flags = element_and_flags("gelu_tanh_mul", out_dtype)
+    flags |= (INTERLEAVED if interleaved else 0) | start_flag("gelu_tanh_mul", offsets, groups)
+    found = _products.gelu_tanh_mul(x, offsets, index, scale, out, scale_out, element, flags)
+    return paired(found, out_dtype, scale)
 
 
 def rotary(
@@ -237,30 +229,6 @@ def rotary(
     return _products.rotary(x, cos, sin, out, flags, asked)
 
 
-def check_granularity(granularity: Any) -> None:
-    """Check what `quantize` is asked for.
-
-    Raises:
-        UnsupportedError: there is no such granularity.
-    """
-    if granularity not in GRANULARITIES:
-        known = ", ".join(map(repr, GRANULARITIES))
-        raise errors.UnsupportedError(f"quantize: granularity is {errors.show(granularity)}; expected one of {known}")
-
-
-def format_scales(dtype: Any) -> str:
-    """Return the scales of a format of blocks, in the words of the catalogue; empty where `dtype` names none."""
-    form = BLOCK_FORMATS.get(dtype) if isinstance(dtype, str) else None
-    if form is None:
-        return ""
-    return "nvfp4" if form.has_tensor_factor else "mx"
-
-
-def scales_of(granularity: str, scale: Any) -> str:
-    """Return the scales of the operation that `quantize` takes: one that is given serves rows like one of each."""
-    return "row" if granularity == "tensor" and scale is not None else granularity
-
-
 def quantize(
     x: Any,
     dtype: Any = "float8_e4m3fn",
@@ -269,6 +237,9 @@ def quantize(
     scale: Any = None,
     out: Any = None,
     scale_out: Any = None,
+    offsets: Any = None,
+    index: Any = None,
+    groups: int | None = None,
 ) -> tuple[Any, Any]:
     """Compute x / scale, clamped to the range of a type of 8 or 4 bits and rounded to it, as a product takes it.
 
@@ -291,6 +262,12 @@ def quantize(
             448, of float8_e5m2 over 57344, of int8 over 127, but at least 2^-126, and 1 where all are zero. A NaN
             among the values makes it one. Of the formats of blocks the bytes of the atoms, of one dimension, of
             float8_e4m3fn or float8_e8m0fnu.
+        offsets: of the formats of blocks (groups,) int32 in GPU memory: where each group of rows ends, as
+            `grouped_linear` has them. x is (rows, cols) then, atoms begin anew with each group, of which there are
+            (ceil(rows / 128) + groups - 1) times 128 rows, and rows of no group are not written.
+        index: beside offsets (rows,) int32: the row of x that each row of the result is made of; what is no row of x,
+            such as -1, counts as one of zeros.
+        groups: how many groups there are, where offsets are (groups + 1,), the first start in front.
 
     Returns:
         The result and the scales: those that were given, or (..., 1), of blocks (..., ceil(cols / 128)), or of
@@ -301,11 +278,13 @@ def quantize(
         AotGemmError: one of the classes that `rms_norm` lists.
     """
     check_granularity(granularity)
-    element, flags = _element("quantize", dtype)
+    element, flags = element_and_flags("quantize", dtype)
     if not flags:
         element = dtype_number("quantize: dtype", dtype)
-        flags = {"row": 0, "block": BLOCKS, "tensor": ONE_SCALE}[scales_of(granularity, scale)]
-    result: tuple[Any, Any] = _paired(_products.quantize(x, scale, out, scale_out, element, flags), dtype, scale)
+        flags = scale_flags(granularity, scale)
+    flags |= start_flag("quantize", offsets, groups)
+    found = _products.quantize(x, offsets, index, scale, out, scale_out, element, flags)
+    result: tuple[Any, Any] = paired(found, dtype, scale)
     return result
 
 
@@ -326,6 +305,9 @@ def rows(
     scale: Any = None,
     residual_out: Any = None,
     scale_out: Any = None,
+    offsets: Any = None,
+    index: Any = None,
+    groups: int | None = None,
 ) -> Any:
     """Compute an operation on rows by the name of its function, such as one of another package that has none here.
 
@@ -345,7 +327,10 @@ def rows(
         out_dtype: as `rms_norm` has it.
         scale: as `rms_norm` has it.
         residual_out: as `rms_norm` has it.
-        scale_out: as `quantize` has it.
+        scale_out: as `quantize` has it; so are `offsets`, `index` and `groups`.
+        offsets: as `quantize` has it.
+        index: as `quantize` has it.
+        groups: as `quantize` has it.
 
     Returns:
         As `rms_norm`.
@@ -357,12 +342,14 @@ def rows(
         known = ", ".join(repr(x) for x in ROW_FUNCTIONS if x != "rotary")
         raise errors.UnsupportedError(f"rows: function is {errors.show(function)}; expected one of {known}")
     check_granularity(granularity)
-    eps, offset = _real("rows", "eps", eps), _real("rows", "weight_offset", weight_offset)
-    element, flags = _element("rows", out_dtype)
+    eps, offset = real("rows", "eps", eps), real("rows", "weight_offset", weight_offset)
+    element, flags = element_and_flags("rows", out_dtype)
     if not flags:
-        flags = {"row": 0, "block": BLOCKS, "tensor": ONE_SCALE}[scales_of(granularity, scale)]
+        flags = scale_flags(granularity, scale)
     flags |= (INTERLEAVED if interleaved else 0) | (ROUNDS_NORM if round_norm else 0)
+    flags |= start_flag("rows", offsets, groups)
     written = out, residual_out, scale_out
     number = ROW_FUNCTIONS.index(function)
-    found = _products.rows(x, weight, bias, residual, scale, *written, element, flags, eps, offset, number)
-    return _paired(found, out_dtype, scale)
+    read = x, weight, bias, offsets, index, residual, scale
+    found = _products.rows(*read, *written, element, flags, eps, offset, number)
+    return paired(found, out_dtype, scale)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from . import _factors, _row_request, _rows, errors
+from . import _factors, _row_options, _row_request, _rows, errors
 from ._catalogue import BLOCK_FORMATS, BlockFormat
 
 FORMATS = tuple(BLOCK_FORMATS)
@@ -38,73 +38,122 @@ def quantize(
     x: Any, dtype: str, *, scale: Any = None, offsets: Any = None, index: Any = None, groups: int | None = None
 ) -> tuple[Any, Any]:
     """Round a tensor (..., k) to elements and factors of a format; `aot_gemm.torch.quantize` says how."""
-    values, factors = _quantized(x, dtype, scale)
-    if offsets is None:
-        if index is not None or groups is not None:
-            raise errors.OperandError(
-                "quantize: got an index or groups without offsets; expected where each group ends"
-            )
-        return values, factors
-    return _in_groups(values, factors, _factors.groups_of(offsets, groups), index)
+    form = BLOCK_FORMATS[dtype]
+    _check(x, dtype, form)
+    _check_groups(x, offsets, index, groups)
+    held = x.detach().reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    own = own_factor(held, scale) if form.has_tensor_factor else None
+    if own is None and scale is not None:
+        raise errors.OperandError(f"quantize: got scale, which goes with nvfp4; {dtype} has factors of blocks alone")
+    where = {"offsets": offsets, "index": index, "groups": groups}
+    values, scales = _by_operator(held, dtype, own, where) or round_here(held, dtype, own, where)
+    return values.reshape(*x.shape[:-1], values.shape[1]) if offsets is None else values, scales
 
 
-def _in_groups(values: Any, scale: Any, groups: tuple[Any, Any], index: Any) -> tuple[Any, Any]:
-    """Return elements and factors in atoms, as `_quantized` does, of rows in groups; gathered by an index."""
-    if values.ndim != 2:
-        raise errors.ShapeError(f"quantize: x has {values.ndim} dimensions beside offsets; expected (rows, k)")
-    atoms, *own = scale if isinstance(scale, tuple) else (scale,)
-    rows, k = values.shape[0], values.shape[1] * (_PER_BYTE if values.dtype == torch.uint8 else 1)
-    plain = _factors.rows_of(torch, atoms, rows, -(-k // _format_of(values, atoms).block))
-    placed = _factors.atoms_of_groups(torch, plain, groups, index)
+def round_here(x: Any, name: str, own: Any, where: dict[str, Any]) -> tuple[Any, Any]:
+    """Round a tensor (rows, k) by the wheel's kernel, or by torch's own functions; what `quantize` has checked.
+
+    Args:
+        x: the tensor.
+        name: of the format.
+        own: its own factor; None where the format has none.
+        where: `offsets`, `index` and `groups`, each of which may be None.
+    """
+    found = _by_kernel(x, name, own, where)
+    if found is not None:
+        return found
+    form = BLOCK_FORMATS[name]
+    values, factors = _rounded(x, own, form)
+    if where["offsets"] is None:
+        atoms = _factors.atoms_of(torch, factors)
+    else:
+        parts = _factors.groups_of(where["offsets"], where["groups"])
+        values, atoms = _in_groups(values, factors, parts, where["index"])
+    return values, atoms if own is None else (atoms, own)
+
+
+def _check_groups(x: Any, offsets: Any, index: Any, groups: int | None) -> None:
+    """Check which of these there are; how many groups offsets are of, kernels and torch's own functions check."""
+    if offsets is not None and x.ndim != 2:
+        raise errors.ShapeError(f"quantize: x has {x.ndim} dimensions beside offsets; expected (rows, k)")
+    if offsets is None and (index is not None or groups is not None):
+        raise errors.OperandError("quantize: got an index or groups without offsets; expected where each group ends")
+
+
+def _in_groups(values: Any, factors: Any, parts: tuple[Any, Any], index: Any) -> tuple[Any, Any]:
+    """Return elements of rows in groups, gathered by an index, and their factors in atoms."""
+    rows = values.shape[0]
+    atoms = _factors.atoms_of_groups(torch, factors, parts, index)
     if index is not None:
         is_there = (index >= 0) & (index < rows)
         codes = values.view(torch.uint8)
         codes = codes if rows else codes.new_zeros(1, codes.shape[1])
         values = (codes[index.clip(0, max(rows - 1, 0))] * is_there[:, None]).view(values.dtype)
-    return values, (placed, *own) if own else placed
+    return values, atoms
 
 
-def _quantized(x: Any, dtype: str, scale: Any) -> tuple[Any, Any]:
-    """Round a tensor (..., k) to elements and factors of a format."""
-    name, form = dtype, BLOCK_FORMATS[dtype]
-    _check(x, name, form)
-    held = x.detach().reshape(math.prod(x.shape[:-1]), x.shape[-1])
-    own = own_factor(held, scale) if form.has_tensor_factor else None
-    if own is None and scale is not None:
-        raise errors.OperandError(f"quantize: got scale, which goes with nvfp4; {name} has factors of blocks alone")
-    rows, k = held.shape
-    found = _by_kernel(held, name, own)
-    if found is not None:
-        return found[0].reshape(*x.shape[:-1], found[0].shape[1]), found[1]
+def _rounded(x: Any, own: Any, form: BlockFormat) -> tuple[Any, Any]:
+    """Round a tensor (rows, k): return elements, of e2m1 two in a byte, and factors (rows, blocks)."""
+    rows, k = x.shape
     is_packed = form.element == "float4_e2m1fn"
     held_in = torch.uint8 if is_packed else torch.float8_e4m3fn
     values = x.new_empty(rows, k // _PER_BYTE if is_packed else k, dtype=held_in)
     factors = x.new_empty(rows, -(-k // form.block), dtype=getattr(torch, form.factor))
     for start in range(0, rows, _SLAB):
         part = slice(start, start + _SLAB)
-        elements, factors[part] = round_blocks(held[part].float(), own, form)
+        elements, factors[part] = round_blocks(x[part].float(), own, form)
         values[part] = _pairs(elements) if is_packed else elements
-    atoms = _factors.atoms_of(torch, factors)
-    return values.reshape(*x.shape[:-1], values.shape[1]), atoms if own is None else (atoms, own)
+    return values, factors
 
 
-def _by_kernel(x: Any, name: str, own: Any) -> tuple[Any, Any] | None:
-    """Round a tensor (rows, k) by the wheel's kernel.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _has_kernel(dtype: str, name: str) -> bool:
+    """Say whether the wheel rounds tensors of an element type in GPU memory: in a compiled graph, as it is now."""
+    row = _row_request.find("quantize", dtype, BLOCK_FORMATS[name].element, _row_options.format_scales(name))
+    return row is not None and _row_request.is_there(row)
 
-    None where it has none for the type or for this GPU, and where torch traces, which its own functions are for.
-    """
+
+def _dtype_of(x: Any) -> str:
+    return str(x.dtype).removeprefix("torch.")
+
+
+def _on_gpu(x: Any) -> bool:
+    return bool(x.is_cuda)
+
+
+def _in_int32(where: dict[str, Any]) -> dict[str, Any]:
+    """Return offsets and index as kernels take them."""
+    is_wide = {x: isinstance(y, torch.Tensor) and y.dtype != torch.int32 for x, y in where.items()}
+    return {x: y.to(torch.int32) if is_wide[x] else y for x, y in where.items()}
+
+
+def _by_kernel(x: Any, name: str, own: Any, where: dict[str, Any]) -> tuple[Any, Any] | None:
+    """Round a tensor by the wheel's kernel. None where it has none for the type or for this GPU, or torch traces."""
     from ._torch_products import is_compiling, is_recorded  # here, since products need what this module has
 
-    if not x.is_cuda or is_compiling() or is_recorded(x) or x.numel() == 0:
-        return None
-    scales = _rows.format_scales(name)
-    row = _row_request.find("quantize", str(x.dtype).removeprefix("torch."), BLOCK_FORMATS[name].element, scales)
-    if row is None or not _row_request.is_there(row):
+    if not _on_gpu(x) or is_compiling() or is_recorded(x) or x.numel() == 0 or not _has_kernel(_dtype_of(x), name):
         return None
     try:
-        return _rows.quantize(x, name, scale=own)
+        return _rows.quantize(x, name, scale=own, **_in_int32(where))
     except errors.ArchitectureError:
         return None
+
+
+def _by_operator(x: Any, name: str, own: Any, where: dict[str, Any]) -> tuple[Any, Any] | None:
+    """Round a tensor by the operator of the wheel's kernel, where torch traces.
+
+    None where it does not, where there is no such kernel, and where torch.func transforms: torch's own functions, which
+    a compiler fuses, are for that.
+    """
+    from ._torch_products import is_compiling, is_recorded, is_transformed
+
+    is_traced = (is_compiling() or is_recorded(x)) and not is_transformed()
+    if not (is_traced and _on_gpu(x) and _has_kernel(_dtype_of(x), name)):
+        return None
+    from ._torch_rows import run_operator
+
+    found: tuple[Any, Any] = run_operator("quantize", {"x": x, "dtype": name, "scale": own, **_in_int32(where)})
+    return found
 
 
 def round_blocks(wide: Any, own: Any, form: BlockFormat) -> tuple[Any, Any]:

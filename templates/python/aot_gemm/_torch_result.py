@@ -7,30 +7,33 @@ depends on memory, as strides that do not join and overlaps, is left to the call
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _library, errors
+from ._catalogue import BLOCK_FORMATS
 from ._dtypes import dtype_number
 from ._enumerations import (
     ALLOW_TF32,
-    BLOCKS,
     ELEMENTS,
     FIELDS,
     INTERLEAVED,
     NAMES,
     ON_ROWS,
-    ONE_SCALE,
     PAIRS,
     READ,
+    ROUNDS_NORM,
+    ROW_FUNCTIONS,
     SCALE_BLOCK,
     USE_FAST_ACCUM,
     WEIGHT_FORMATS,
     WRITTEN,
 )
 from ._extras import ACTIVATIONS, GATES, refuse_activation
-from ._rows import scales_of
+from ._factors import num_bytes
+from ._row_options import element_and_flags, scale_flags, scales_of, start_flag
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -156,7 +159,14 @@ def _flags(call: TensorCall) -> int:
     flags = ALLOW_TF32 if call.options.get("allow_tf32") else 0
     flags |= USE_FAST_ACCUM if call.options.get("use_fast_accum") else 0
     flags |= INTERLEAVED if call.options.get("interleaved") else 0
-    return flags | {"row": 0, "block": BLOCKS, "tensor": ONE_SCALE}[_scales(call)]
+    if call.function not in ON_ROWS:
+        return flags
+    flags |= ROUNDS_NORM if call.options.get("round_norm") else 0
+    flags |= start_flag(call.function, call.tensors.get("offsets"), call.options.get("groups"))
+    form = call.options.get("form")
+    if form is not None:
+        return flags | element_and_flags(call.function, form)[1]
+    return flags | scale_flags(call.options.get("granularity", "row"), call.tensors.get("scale"))
 
 
 def _scales(call: TensorCall) -> str:
@@ -165,7 +175,11 @@ def _scales(call: TensorCall) -> str:
 
 def _element(call: TensorCall) -> int:
     name = "dtype" if call.function == "quantize" else "out_dtype"
-    asked = call.options.get(name)
+    asked, form = call.options.get(name), call.options.get("form")
+    if form is not None:
+        return element_and_flags(call.function, form)[0]
+    if asked is None and call.function == "quantize":
+        asked = "float8_e4m3fn"
     return -1 if asked is None else dtype_number(f"{call.function}: {name}", asked)
 
 
@@ -181,6 +195,7 @@ def _record(call: TensorCall) -> tuple[Any, ...]:
         "columns": call.options.get("columns", 0),
         "eps": 0.0,
         "weight_offset": 0.0,
+        "function": ROW_FUNCTIONS.index(call.options.get("function", ROW_FUNCTIONS[0])),
         "weights": tuple(map(_shape, call.tensors["weight"])) if is_listed else None,
     }
     if "epilogue" in FIELDS[call.function]:
@@ -197,12 +212,28 @@ def _shapes_of(call: TensorCall) -> dict[str, tuple[Any, ...]]:
     """Return the shapes of what a checked call writes, by the symbols of its operands."""
     if call.function not in ON_ROWS:
         return {"out": _shape_of_groups(call) if call.function == "grouped_linear" else _shape_of_product(call)}
-    shape = tuple(call.x.shape)
-    if call.function in PAIRS:
+    shape, form = tuple(call.x.shape), call.options.get("form")
+    if call.tensors.get("index") is not None:
+        shape = (call.tensors["index"].shape[0], *shape[1:])
+    if call.options.get("function", call.function) in PAIRS:
         shape = (*shape[:-1], shape[-1] // 2)
+    if form is not None:
+        return {"out": _shape_in(form, shape), "residual_out": tuple(call.x.shape), "scale_out": _atoms(call, shape)}
     scales = (*shape[:-1], -(-shape[-1] // SCALE_BLOCK) if _scales(call) == "block" else 1)
     scales = (1,) * len(shape) if _scales(call) == "tensor" else scales
     return {"out": shape, "residual_out": tuple(call.x.shape), "scale_out": scales}
+
+
+def _shape_in(form: str, shape: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the shape of elements of a format of blocks, of which a byte may hold two."""
+    return (*shape[:-1], shape[-1] // 2) if BLOCK_FORMATS[form].element == "float4_e2m1fn" else shape
+
+
+def _atoms(call: TensorCall, shape: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the shape of the factors in atoms of a result of so many rows and columns."""
+    offsets, groups = call.tensors.get("offsets"), call.options.get("groups")
+    count = 1 if offsets is None else offsets.shape[0] if groups is None else groups
+    return (num_bytes(math.prod(shape[:-1]), -(-shape[-1] // BLOCK_FORMATS[call.options["form"]].block), count),)
 
 
 def _shape_of_product(call: TensorCall) -> tuple[Any, ...]:

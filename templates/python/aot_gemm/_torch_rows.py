@@ -1,7 +1,8 @@
 """The operations on rows for torch: the package's own functions, or operators where torch is to know of the call.
 
 An operator gives a list of what is new: the result, then x + residual where there is a residual, then the scales where
-they are computed. It writes nothing that it is given.
+they are computed. It writes nothing that it is given. A format of blocks, such as "nvfp4", is a word beside torch's
+types of results, `form`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import _rows, errors
+from . import _row_options, _rows, _torch_blocks, errors
 from ._dtypes import dtype_name
 from ._torch_operators import LIBRARY, NAMESPACE
 from ._torch_products import is_compiling, is_recorded
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
 
     _Parameters = ParamSpec("_Parameters")
 
-_NORM = "Tensor? residual=None, Tensor? scale=None, *, float eps={eps}, ScalarType? out_dtype=None"
-_GATE = "(Tensor x, Tensor? scale=None, *, bool interleaved=False, ScalarType? out_dtype=None) -> Tensor[]"
+_TYPE = "ScalarType? out_dtype=None, str? form=None"
+_NORM = f"Tensor? residual=None, Tensor? scale=None, *, float eps={{eps}}, {_TYPE}"
+_WHERE = "Tensor? scale=None, Tensor? offsets=None, Tensor? index=None"
+_GATE = f"(Tensor x, {_WHERE}, *, bool interleaved=False, {_TYPE}, int? groups=None) -> Tensor[]"
 SCHEMAS = {
     "rms_norm": f"(Tensor x, Tensor? weight=None, {_NORM.format(eps=1e-6)}, float weight_offset=0.0, "
     "bool round_norm=False) -> Tensor[]",
@@ -33,39 +36,54 @@ SCHEMAS = {
     "silu_mul": _GATE,
     "gelu_tanh_mul": _GATE,
     "rotary": "(Tensor x, Tensor cos, Tensor sin, *, bool interleaved=False, int? rotary_dim=None) -> Tensor[]",
-    "quantize": '(Tensor x, Tensor? scale=None, *, ScalarType dtype, str granularity="row") -> Tensor[]',
+    "quantize": f'(Tensor x, {_WHERE}, *, ScalarType? dtype=None, str granularity="row", str? form=None, '
+    "int? groups=None) -> Tensor[]",
+    "rows": f"(Tensor x, Tensor? weight=None, Tensor? bias=None, Tensor? residual=None, {_WHERE}, *, str function, "
+    f"bool interleaved=False, float eps=1e-6, float weight_offset=0.0, bool round_norm=False, "
+    f'str granularity="row", {_TYPE}, int? groups=None) -> Tensor[]',
 }
 """By operator."""
 _TENSORS = {
     "rms_norm": ("x", "weight", "residual", "scale"),
     "layer_norm": ("x", "weight", "bias", "residual", "scale"),
-    "silu_mul": ("x", "scale"),
-    "gelu_tanh_mul": ("x", "scale"),
+    "silu_mul": ("x", "scale", "offsets", "index"),
+    "gelu_tanh_mul": ("x", "scale", "offsets", "index"),
     "rotary": ("x", "cos", "sin"),
-    "quantize": ("x", "scale"),
+    "quantize": ("x", "scale", "offsets", "index"),
+    "rows": ("x", "weight", "bias", "residual", "scale", "offsets", "index"),
 }
 """The arguments by position."""
+_TYPED = {"quantize": "dtype"}
+"""What an operation calls the type of its result, where that is not out_dtype."""
 _WRITTEN = ("out", "residual_out", "scale_out")
 _operators: Any = getattr(torch.ops, NAMESPACE)
 
 
 def _direct(name: str, tensors: dict[str, Any], options: dict[str, Any]) -> Any:
     """Call the package's function with an operator's arguments."""
-    if name == "quantize":
-        return _rows.quantize(tensors["x"], options["dtype"], options["granularity"], scale=tensors["scale"])
     given = {key: value for key, value in options.items() if value is not None}
-    return getattr(_rows, name)(**tensors, **given)
+    form = given.pop("form", None)
+    if form is not None and name == "quantize":  # which torch does on a GPU that the wheel is not for
+        if tensors["scale"] is None and _row_options.format_scales(form) == "nvfp4":
+            raise errors.OperandError("quantize: scale is missing; expected the tensor's own factor of nvfp4")
+        where = {"offsets": tensors["offsets"], "index": tensors["index"], "groups": given.get("groups")}
+        return _torch_blocks.round_here(tensors["x"], form, tensors["scale"], where)
+    if form is not None:
+        given[_TYPED.get(name, "out_dtype")] = form
+    return getattr(_rows, name)(**{key: value for key, value in tensors.items() if value is not None}, **given)
 
 
 def _kernel(name: str) -> Any:
     def call(*operands: Any, **options: Any) -> list[Any]:
-        defaults = {"dtype": None, "granularity": "row"} if name == "quantize" else {}
         tensors = dict.fromkeys(_TENSORS[name]) | dict(zip(_TENSORS[name], operands, strict=False))
-        found = _direct(name, tensors, defaults | options)
+        found = _direct(name, tensors, options)
         results = list(found) if isinstance(found, tuple) else [found]
-        return (
-            results[:-1] if tensors.get("scale") is not None else results
-        )  # an operator gives nothing that it was given
+        # An operator gives nothing that it was given.
+        if isinstance(results[-1], tuple):
+            results[-1] = results[-1][0]
+        elif tensors.get("scale") is not None:
+            results.pop()
+        return results
 
     return call
 
@@ -108,8 +126,12 @@ def _register() -> None:
 _register()
 
 
-def _run_operator(name: str, arguments: dict[str, Any]) -> Any:
-    """Call an operator with the arguments of the package's function."""
+def run_operator(name: str, arguments: dict[str, Any]) -> Any:
+    """Call an operator with the arguments of the package's function, by name.
+
+    Raises:
+        UnsupportedError: something is given that would be written.
+    """
     tensors = {key: arguments.pop(key, None) for key in _TENSORS[name]}
     given = [key for key in _WRITTEN if arguments.pop(key, None) is not None]
     if given:
@@ -117,21 +139,21 @@ def _run_operator(name: str, arguments: dict[str, Any]) -> Any:
             f"{name}: got {', '.join(given)} where torch traces or records, where operators give new "
             "tensors; leave it away"
         )
-    if name == "quantize":
-        arguments = {"dtype": torch.float8_e4m3fn, "granularity": "row"} | arguments
-        _rows.check_granularity(arguments["granularity"])
-    form = arguments.get("out_dtype")
-    if _rows.format_scales(form):
-        raise errors.UnsupportedError(
-            f"{name}: out_dtype is {form!r} where torch traces or records, where results are of torch's types alone; "
-            "call it outside of what is compiled and under torch.no_grad(), or quantize its result"
-        )
-    for key in ("out_dtype", "dtype"):
-        if arguments.get(key) is not None and not isinstance(arguments[key], torch.dtype):
-            arguments[key] = getattr(torch, dtype_name(key, arguments[key]))
+    if "granularity" in arguments:
+        _row_options.check_granularity(arguments["granularity"])
+    key = _TYPED.get(name, "out_dtype")
+    asked = arguments.pop(key, torch.float8_e4m3fn if name == "quantize" else None)
+    form = asked if _row_options.format_scales(asked) else None
+    if form is not None:
+        arguments["form"] = form
+    elif asked is not None:
+        arguments[key] = asked if isinstance(asked, torch.dtype) else getattr(torch, dtype_name(key, asked))
     results = getattr(_operators, name).default(*tensors.values(), **arguments)
     scale = tensors.get("scale")
-    results = (*results, scale) if scale is not None else tuple(results)
+    if form is not None and scale is not None:
+        results = (*results[:-1], (results[-1], scale))
+    else:
+        results = (*results, scale) if scale is not None else tuple(results)
     return results[0] if len(results) == 1 else results
 
 
@@ -142,10 +164,10 @@ def _for_torch(full: Callable[_Parameters, Any]) -> Callable[_Parameters, Any]:
     @wraps(full)
     def call(*operands: Any, **options: Any) -> Any:
         if not is_compiling():
-            is_of_torch = isinstance(operands[0] if operands else options.get("x"), torch.Tensor)
+            is_of_torch = any(isinstance(x, torch.Tensor) for x in (*operands[:2], options.get("x")))
             if not (is_of_torch and is_recorded(*operands, *options.values())):
                 return getattr(_rows, name)(*operands, **options)
-        return _run_operator(name, {**dict(zip(names, operands, strict=False)), **options})
+        return run_operator(name, {**dict(zip(names, operands, strict=False)), **options})
 
     call.__doc__ = f"""Compute the package's `{name}`, under torch.compile and torch.export too.
 
@@ -161,3 +183,4 @@ silu_mul = _for_torch(_rows.silu_mul)
 gelu_tanh_mul = _for_torch(_rows.gelu_tanh_mul)
 rotary = _for_torch(_rows.rotary)
 quantize = _for_torch(_rows.quantize)
+rows = _for_torch(_rows.rows)

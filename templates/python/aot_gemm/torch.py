@@ -42,7 +42,7 @@ from ._torch_prepare import PreparedWeight, prepare
 from ._torch_products import gated_linear, linear, matmul
 from ._torch_quantized import QuantizedLinear
 from ._torch_report import PatchReport, QuantizeReport
-from ._torch_rows import gelu_tanh_mul, layer_norm, rms_norm, rotary, silu_mul
+from ._torch_rows import gelu_tanh_mul, layer_norm, rms_norm, rotary, rows, silu_mul
 
 __all__ = [
     "Linear",
@@ -70,6 +70,7 @@ __all__ = [
     "quantize",
     "rms_norm",
     "rotary",
+    "rows",
     "silu_mul",
     "unpack",
     "unpatch",
@@ -138,8 +139,7 @@ def quantize(x: Any, *arguments: Any, **options: Any) -> Any:
     power of two by which none is more than the elements' largest number. What is not finite makes its block NaN,
     and of "nvfp4" all. No gradient is recorded. `dequantize` gives back what they stand for. With offsets, which
     end groups of rows (rows, k), the factors are in the atoms that `grouped_linear` takes, as `pack_factors` puts
-    them there; with an index the elements are those of the rows that it names, which are rounded once however often
-    they are named.
+    them there; with an index the elements are those of the rows that it names. Rows of no group may hold anything then.
 
     Args:
         x: an nn.Module, or a tensor (..., cols).

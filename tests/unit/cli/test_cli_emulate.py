@@ -10,14 +10,10 @@ from aot.cli import emulate as command
 from aot.cli import emulate_tables
 from aot.core.errors import CandidateError, VerificationError
 from aot.core.execution import read_executions, write_executions
-from aot.emulate import kernels as emulate_kernels
 from aot.emulate.execute import ExecutionOptions
 from aot.emulate.results import RESULT_VERSION, CaseResult, FoundFinding, KernelResult
 from aot.emulate.schedule import Mode, Schedule
-from aot.package.toolchain import TOOLCHAIN_CACHE
-from tests import native
-from tests.compiling import STORE
-from tests.emulated import CACHE, with_ptx
+from tests.emulated import share_kept, with_ptx
 from tests.unit.invoked import aot, succeed
 
 GENERAL = ("emulate", "--legal", "--operations", "bf16_kk", "--kernels", "simt_*", "--jobs", "1")
@@ -27,12 +23,7 @@ NAME = "bf16_kk_simt_64x64_c1x1_direct"
 @pytest.fixture(autouse=True)
 def workplace(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "build").mkdir()
-    for kept in (STORE, native.ROOT / TOOLCHAIN_CACHE):  # kernels, and what zig builds of the C library
-        kept.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "build" / kept.name).symlink_to(kept)
-    real = emulate_kernels.build_host_library
-    monkeypatch.setattr(emulate_kernels, "build_host_library", lambda *x: real(*x, cache=CACHE))
+    share_kept(tmp_path, monkeypatch)
     return tmp_path
 
 

@@ -23,6 +23,7 @@ from aot.kinds.rows.sizes import usual_problems
 from aot.package.wheel import BuiltWheel, shared_kernels
 from aot.select import pipeline
 from aot.select.coverage import coverage_of
+from aot.select.join import restricted
 from aot.select.portfolio.objective import SelectionLimits
 from aot.select.selection import HeldOut, read_selection, write_selection
 from aot.select.table import sections as table
@@ -52,6 +53,24 @@ def predicted(tmp_path_factory):
         coarse_grid(patch)
         succeed("select", "--shapes", "shapes.toml", "--predicted", *PREDICTED)
     return (folder / cli_options.SELECTIONS / "thor.json").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def few_written(tmp_path_factory):
+    """Write what the committed selection of the H200 has of a few operations; give the folder."""
+    folder = tmp_path_factory.mktemp("committed")
+    named = ("bf16_kk", "bf16_mk", "bf16_mn", "bf16_kk_gelu", "bf16_kk_residual")
+    for name in ("h200.json.gz", "h200.operands.json.gz"):
+        whole = read_selection(pipeline.COMMITTED / name)
+        few = restricted(whole, [x for x in whole.operations if x.tag in named])
+        write_selection(folder / name, replace(few, coverage=whole.coverage))
+    return folder
+
+
+@pytest.fixture
+def few_committed(few_written, monkeypatch):
+    """Have that be the committed selection: the whole one takes seconds wherever it is read, joined or written."""
+    monkeypatch.setattr(pipeline, "COMMITTED", few_written)
 
 
 @pytest.fixture
@@ -266,6 +285,7 @@ def test_the_committed_selection_is_measured_and_says_so(built, selection):
     assert "made here" not in result.stderr
 
 
+@pytest.mark.usefixtures("few_committed")
 def test_several_targets_give_one_wheel_with_a_table_for_each(built, selection):
     few = ["--kernels", "sm90_quack_128x128_c1x1_cooperative,sm90_quack_64x16_c1x1_pingpong_swap", "--max-kernels", "2"]
     paths = [selection.with_name(f"{name}.json") for name in ("h200", "h100")]
@@ -320,6 +340,7 @@ def test_targets_that_no_one_wheel_can_be_for_are_refused_first(built, selection
     assert result.stderr.startswith(f"aot: error: {message}")
 
 
+@pytest.mark.usefixtures("few_committed")
 def test_what_a_committed_selection_has_of_the_operations_stays_as_it_is(built):
     result = aot("build", "--target", "h200", "--operations", "bf16_kk,bf16_m?")
     assert result.exit_code == 0, result.output
@@ -338,6 +359,7 @@ def test_what_a_committed_selection_has_of_the_operations_stays_as_it_is(built):
     assert " measured, " in result.stdout.splitlines()[-1]
 
 
+@pytest.mark.usefixtures("few_committed")
 def test_epilogues_add_to_the_operations(built):
     result = aot("build", "--target", "h200", "--epilogues", "gelu,residual", "--operations", "bf16_kk")
     assert result.exit_code == 0, result.output
@@ -353,6 +375,7 @@ def test_epilogues_that_mean_nothing_are_refused(built, selection):
     assert built == []
 
 
+@pytest.mark.usefixtures("few_committed")
 def test_what_it_has_not_is_selected_for_and_says_predicted(built, monkeypatch):
     asked = []
 
@@ -380,6 +403,7 @@ def test_what_it_has_not_is_selected_for_and_says_predicted(built, monkeypatch):
     assert len(kernels) <= 24 + 1
 
 
+@pytest.mark.usefixtures("few_committed")
 def test_what_a_committed_selection_has_a_sibling_of_is_not_selected_anew(built, monkeypatch):
     asked = []
     monkeypatch.setattr(pipeline, "records_for", lambda operations, *_: asked.append([*operations]) or {})
@@ -399,6 +423,7 @@ def test_what_a_committed_selection_has_a_sibling_of_is_not_selected_anew(built,
     assert kernels["bf16_kk_residual"] == kernels["fp16_kk_residual"]
 
 
+@pytest.mark.usefixtures("few_committed")
 def test_an_operation_that_was_timed_itself_is_selected_by_its_times(built, monkeypatch):
     timed = Operation.FP16_KK_RESIDUAL
     monkeypatch.setattr(pipeline, "timed_operations", lambda *_: {timed})
@@ -408,6 +433,7 @@ def test_an_operation_that_was_timed_itself_is_selected_by_its_times(built, monk
     assert asked == [[timed]]
 
 
+@pytest.mark.usefixtures("few_committed")
 def test_what_was_selected_here_last_is_built_and_the_committed_where_that_is_asked(built, selection):
     newer, committed = selection.with_name("h200.json"), pipeline.COMMITTED / "h200.json.gz"
     write_selection(newer, replace(read_selection(committed), record="mine"))

@@ -32,7 +32,6 @@ def test_elements_and_factors_have_one_name(element, scale, tag):
 
 
 def test_strides_of_four_bits_end_with_a_byte():
-    operand = Operand(ElementType.E2M1, is_k_major=True)
-    assert operand.stride_bytes(32) == 16
+    assert ElementType.E2M1.bytes_of(32) == 16
     with pytest.raises(ValueError, match="33 elements of float4_e2m1fn end inside a byte; give a multiple of 2"):
-        operand.stride_bytes(33)
+        ElementType.E2M1.bytes_of(33)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from aot.emulate.faults import FindingKind
-from aot.emulate.order import HOST, Agent, Clock, Knowledge, Shadow, bits_of, cells_of
+from aot.emulate.order import HOST, Agent, Clock, Knowledge, Shadow, bits_of
 from tests.unit.emulate.snippets import SCHEDULES, WARP_ORDERS, run
 
 READ, WRITE, OVERWRITE = (
@@ -217,6 +217,4 @@ def test_cells_as_bits_and_slices():
     assert bits_of(np.array([70, 64])) == 1 << 70 | 1 << 64
     assert bits_of(slice(2, 5)) == 0b11100
     assert bits_of(np.array([], np.int64)) == 0
-    assert cells_of(np.array([16, 32, 48]), 16) == slice(1, 4)
-    assert list(cells_of(np.array([0, 64]), 16)) == [0, 4]
     assert HOST > 10**9

@@ -59,7 +59,10 @@ PARAMETERS = {
 """Sizes of the parameters of kernels by their operation: one of each type, and of each step that one thing computes."""
 
 
-SAME = {Operation.BF16_KK_GELU, Operation.BF16_KK_RELU, Operation.E5M2E4M3_BF16_KK}
+SAME = {
+    *(Operation.BF16_KK_GELU, Operation.BF16_KK_RELU, Operation.BF16_KK_RESIDUAL, Operation.E5M2E4M3_BF16_KK),
+    *(Operation.INT8_INT32_KK, Operation.INT8_FP16_KK),
+}
 """Of which a Thor's kernels differ from an H200's as those of the others do: `make walk` compiles them for it too."""
 
 

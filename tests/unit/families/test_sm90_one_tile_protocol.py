@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.compiling import EVERY
 from tests.unit.families.cluster_protocol import FaultError, Run
 
 CLUSTERS = [(2, 1), (1, 4), (2, 2), (4, 2), (2, 4)]
@@ -12,7 +13,7 @@ CLUSTERS = [(2, 1), (1, 4), (2, 2), (4, 2), (2, 4)]
 @pytest.mark.parametrize(("num_stages", "num_blocks"), [(2, 1), (2, 5), (3, 8), (4, 4)])
 def test_no_stage_is_overwritten_or_waited_for_in_vain(cluster, num_stages, num_blocks, columns):
     """Of 104 columns CTAs that share them have no equal parts of 8, and load them in turns."""
-    for seed in range(60):
+    for seed in range(60 if EVERY else 20):
         Run(cluster, num_stages, num_blocks, seed, columns=columns).go()
 
 

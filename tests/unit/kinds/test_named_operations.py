@@ -63,6 +63,13 @@ def test_a_preset_names_what_such_models_need_in_both_types(preset, expected):
     assert preset in HELP
 
 
+def test_presets_of_nvfp4_have_what_rounds_x():
+    dense, grouped = (all_named_operations(x).operations for x in ("nvfp4", "moe_nvfp4"))
+    products = [f"nvfp4_bf16_kk{x}" for x in ("", "_bias", "_residual", "_swiglu")]
+    assert [*dense] == [*products, *(f"bf16_nvfp4_{x}" for x in ("quantize", "rms_norm", "silu_mul"))]
+    assert [*grouped] == ["nvfp4_bf16_kk_grouped", "nvfp4_bf16_kk_grouped_swiglu", "bf16_nvfp4_quantize"]
+
+
 def test_no_preset_hides_a_tag():
     assert not set(PRESETS) & {x.tag for x in Operation}
 

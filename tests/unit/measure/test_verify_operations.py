@@ -37,9 +37,13 @@ def verify(operation, product=None, *, is_fallback=False):
         assert gpu.num_allocations == 0
 
 
+OF_EACH_TYPES = list({x.types: x for x in reversed(NEW)}.values())
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("operation", NEW, ids=lambda x: x.tag)
-@pytest.mark.parametrize("is_fallback", [False, True], ids=["aligned", "fallback"])
+@pytest.mark.parametrize(
+    ("operation", "is_fallback"), [*((x, False) for x in NEW), *((x, True) for x in OF_EACH_TYPES)], ids=str
+)
 @pytest.mark.filterwarnings("error")
 def test_a_right_kernel_passes(operation, is_fallback, monkeypatch):
     monkeypatch.setattr(cases, "ALIGNED_SHAPES", FEW)

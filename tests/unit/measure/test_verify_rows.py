@@ -23,8 +23,14 @@ def verify(kernel, fault="", seed=1):
         assert gpu.num_allocations == 0
 
 
-@pytest.mark.parametrize("operation", list(row_operations()))
-@pytest.mark.parametrize("limits", [VECTORS, RowLimits()], ids=["vectors", "scalar"])
+FOR_SCALARS = {(x.function, x.factors is not None, x.reduces_rows): x for x in reversed(row_operations())}
+"""An operation of each function, with factors and without: a kernel of single elements differs in its cases alone."""
+
+
+@pytest.mark.parametrize(
+    ("operation", "limits"),
+    [*((x, VECTORS) for x in row_operations()), *((x, RowLimits()) for x in FOR_SCALARS.values())],
+)
 def test_a_right_kernel_is_found_right(operation, limits):
     error, kernels = verify(row_kernel_of(operation, limits=limits))
     cases = list(row_cases(operation, limits))

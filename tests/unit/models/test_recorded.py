@@ -77,13 +77,27 @@ def test_every_product_of_a_program_is_counted(tmp_path, monkeypatch):
     assert [x.num_groups for x in found.problems(Operation.BF16_KN_BATCHED)] == [4, 6]
 
 
-def test_a_program_that_fails_keeps_what_it_computed(tmp_path, monkeypatch):
+FAILS = """
+import torch
+import sitecustomize as recorder
+torch.randn(8, 8).half() @ torch.randn(8, 8).half()
+def broken(name, arguments, result):
+    if name == "mm":
+        raise ValueError("unreadable")
+recorder._see = broken
+torch.ones(2, 3) @ torch.ones(3, 4)
+torch.ones(2, 3) @ torch.ones(3, 4)
+raise SystemExit(3)
+"""
+"""A program on whose last two products the recorder breaks: it goes on, and its end says so."""
+
+
+def test_a_program_that_fails_keeps_what_it_computed_and_says_what_could_not_be_counted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("fails.py").write_text(
-        "import torch\ntorch.randn(8, 8).half() @ torch.randn(8, 8).half()\nraise SystemExit(3)\n"
-    )
+    Path("fails.py").write_text(FAILS)
     result = aot("shapes", "record", "-o", "x.toml", "--", sys.executable, "fails.py")
     assert (result.exit_code, launches(Path("x.toml").read_text())) == (0, {("fp16_kn", 8, 8, 8): 1})
+    assert "not counted, since they could not be read: 2 times mm\n" in result.stderr
     assert f"{sys.executable} ended with exit code 3; what it computed until then is kept\n" in result.stderr
 
 
@@ -138,6 +152,15 @@ def of_e4m3(*shape):
 ROWS, ENDS, VECTOR = of_bf16(100, 256), torch.zeros(8, dtype=torch.int32), torch.empty(100, 1)
 EIGHT, INDEX = {"x": ROWS, "weight": of_bf16(8, 64, 256), "offsets": ENDS}, torch.zeros(80, dtype=torch.int32)
 BLOCKS = {"scale_x": torch.empty(100, 2), "scale_w": torch.empty(8, 1, 2)}
+MX_FACTORS = {x: torch.empty(1024, dtype=torch.float8_e8m0fnu) for x in ("scale_x", "scale_w")}
+
+
+def of_4_bits(factor):
+    """Give x and a weight of elements of 4 bits, with factors in atoms."""
+    x, weight = torch.empty(100, 128, dtype=torch.uint8), torch.empty(64, 128, dtype=torch.uint8)
+    return {"x": x, "weight": weight} | {x: torch.empty(2048, dtype=factor) for x in ("scale_x", "scale_w")}
+
+
 OWN = {
     "bf16_kk": [("linear", {"x": of_bf16(4, 25, 256), "weight": of_bf16(64, 256)}, (100, 64, 256))],
     "bf16_kk_silu": [("linear", {"x": ROWS, "weight": of_bf16(64, 256), "activation": "silu"}, (100, 64, 256))],
@@ -185,6 +208,36 @@ OWN = {
             (13, 64, 256, 8),
         )
     ],
+    "nvfp4_bf16_kk": [
+        ("linear", {**of_4_bits(torch.float8_e4m3fn), "scale_out": torch.ones(1)}, (100, 64, 256)),
+        ("linear", {**of_4_bits(torch.uint8), "scale_out": torch.ones(1)}, (100, 64, 256)),
+    ],
+    "nvfp4_bf16_kk_swiglu": [
+        ("gated_linear", {**of_4_bits(torch.float8_e4m3fn), "scale_out": torch.ones(1)}, (100, 32, 256))
+    ],
+    "mxfp4_bf16_kk": [
+        ("linear", of_4_bits(torch.float8_e8m0fnu), (100, 64, 256)),
+        ("linear", of_4_bits(torch.uint8), (100, 64, 256)),
+    ],
+    "mxfp8_bf16_kk_bias": [
+        (
+            "linear",
+            {"x": of_e4m3(100, 256), "weight": of_e4m3(64, 256), "bias": of_bf16(64), **MX_FACTORS},
+            (100, 64, 256),
+        )
+    ],
+    "nvfp4_bf16_kk_grouped": [
+        (
+            "grouped_linear",
+            {
+                **of_4_bits(torch.float8_e4m3fn),
+                "weight": torch.empty(8, 64, 128, dtype=torch.uint8),
+                "offsets": ENDS,
+                "scale_out": torch.ones(8),
+            },
+            (13, 64, 256, 8),
+        )
+    ],
 }
 """By the operation that computes it, what a wheel's operator was given, and m, n, k and groups if there are some."""
 
@@ -202,6 +255,16 @@ def test_products_of_a_wheel_are_counted_as_its_operations(monkeypatch, tag, wri
         assert notes == ["no product was on a GPU; those on the CPU are taken instead"]
 
 
+def test_torchs_own_products_of_narrow_factors_are_those_of_a_format(monkeypatch):
+    counts = {}
+    monkeypatch.setattr(recorder, "_counts", counts)
+    monkeypatch.setattr(recorder, "_written", [math.inf])
+    given = [of_e4m3(100, 256), of_e4m3(64, 256).t(), *MX_FACTORS.values()]
+    recorder._see("_scaled_mm", tuple(given), of_bf16(100, 64))
+    text, _ = recorded_text({Product(*key): count for key, count in counts.items()}, "serve")
+    assert launches(text) == {("mxfp8_bf16_kk", 100, 64, 256): 1}
+
+
 def test_what_no_operation_computes_is_told_with_its_epilogue():
     gated = Product("cuda", *["float32"] * 3, "kk", False, "dense", 1, 16, 64, 64, "swiglu", has_blocks=True)
     expected = (
@@ -216,20 +279,7 @@ def test_what_the_program_is_called_cannot_leave_its_comment():
     assert launches(text) == {("bf16_kk", 16, 64, 64): 1}
 
 
-def test_what_cannot_be_counted_is_told_and_does_not_end_the_program(tmp_path):
-    """The recorder breaks on a product: the program goes on, and its end says so."""
-    program = """
-import torch
-import sitecustomize as recorder
-def broken(name, arguments, result):
-    if name == "mm":
-        raise ValueError("unreadable")
-recorder._see = broken
-torch.ones(2, 3) @ torch.ones(3, 4)
-torch.ones(2, 3) @ torch.ones(3, 4)
-"""
-    assert run_recorded([sys.executable, "-c", program], tmp_path) == 0
-    assert (read_counts(tmp_path), read_uncounted(tmp_path)) == (Counter(), Counter({"mm": 2}))
+def test_damaged_numbers_of_what_was_not_counted_are_refused(tmp_path):
     (tmp_path / "1.uncounted").write_text("[1]")
     with pytest.raises(ShapeFileError, match="expected the recorder's counts; record again"):
         read_uncounted(tmp_path)

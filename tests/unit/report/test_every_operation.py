@@ -1,5 +1,7 @@
 """What reads a selection takes every operation of the catalogue: tables, coverage, explanations, diffs, the report."""
 
+import re
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -56,20 +58,34 @@ def _no_census(monkeypatch):
     monkeypatch.setattr(facts_module, "census", lambda *_: [])
 
 
-@pytest.mark.parametrize("operation", Operation, ids=str)
-def test_an_operation_is_told_of_everywhere(operation):
-    found, other = selection_of([operation]), selection_of([operation], OTHER, PLAIN)
-    problem = Problem(operation, *SIZES)
+def of_each(*facets):
+    """Return the first operation of each value of some of its facets."""
+    found = {(i, facet(x)): x for x in reversed(Operation) for i, facet in enumerate(facets)}
+    return [x for x in Operation if x in found.values()]
+
+
+@pytest.mark.parametrize(
+    "operation", of_each(lambda x: x.types, lambda x: x.layout, lambda x: x.epilogue, lambda x: x.grouping), ids=str
+)
+def test_an_operation_is_explained_with_its_roofline_and_bigger_tiles(operation):
+    found, problem = selection_of([operation]), Problem(operation, *SIZES)
     text = explained(found, problem, H200, {}).text
     assert f"kernel     {operation.tag}_{PLAIN.name}" in text
     assert f"roofline   {roofline(problem, H200).time_us:.2f} us" in text
-    assert coverage(found, [problem]).num_predicted == 1
-    assert [x.corner.operation for x in compare(found, other, {}).changes] == [operation] * 3
-    assert operation.tag in selection_tables.selection_summary(found)
     assert tile_notes(found, H200, {}).keys() == {key.name for key in found.kernels if key.candidate != FALLBACK}
-    (facts,) = facts_of(found, H200, None).operations
-    assert operation_name(facts).startswith(f"{operation.tag}: ")
-    assert operation.tag in page(facts_of(found, H200, None))
+
+
+def test_every_operation_is_told_of_everywhere():
+    found, other = selection_of(list(Operation)), selection_of(list(Operation), OTHER, PLAIN)
+    problems = [Problem(operation, *SIZES) for operation in Operation]
+    assert coverage(found, problems).num_predicted == len(problems)
+    assert Counter(x.corner.operation for x in compare(found, other, {}).changes) == dict.fromkeys(Operation, 3)
+    facts = facts_of(found, H200, None)
+    assert {x.operation for x in facts.operations} == {*Operation}
+    summary, written = (set(re.findall(r"\w+", x)) for x in (selection_tables.selection_summary(found), page(facts)))
+    for told in facts.operations:
+        assert operation_name(told).startswith(f"{told.operation.tag}: ")
+        assert told.operation.tag in summary & written
 
 
 def test_all_of_them_are_one_selection(tmp_path):

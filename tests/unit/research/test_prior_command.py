@@ -20,6 +20,22 @@ STUDY = (ROOT / "research" / "studies" / "prior.md").read_text(encoding="utf-8")
 QUOTED = re.findall(r"^```console\n\$ python -m research\.studies (.*)\n((?:.*\n)*?)```$", STUDY, re.MULTILINE)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _checked_once():
+    """Have each source's points be predicted once, which takes the study a second or two, for all tests."""
+    real, found = prior.check_source, {}
+
+    def check_source(source, target, clock):
+        key = (source.name, target.name)
+        if key not in found:
+            found[key] = real(source, target, clock)
+        return found[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prior, "check_source", check_source)
+        yield
+
+
 @cache
 def printed(part):
     """Give what the page's command prints, which is run once for all tests."""

@@ -12,7 +12,8 @@ run. Nothing waits for the host: a CUDA graph can capture all of it, and torch.c
 
 bfloat16 takes a wheel of bf16_kk_gathered_swiglu and bf16_kk_grouped, float8 one of e4m3_bf16_kk_gathered_swiglu and
 e4m3_bf16_kk_grouped, NVFP4 one of nvfp4_bf16_kk_grouped_swiglu and nvfp4_bf16_kk_grouped, on a Blackwell chip, and
-gathers while it rounds. What a wheel lacks of these the layer says when it is made, and `lacking` lists it.
+gathers while it rounds, by one kernel in a wheel of bf16_nvfp4_quantize too. What a wheel lacks of these the layer says
+when it is made, and `lacking` lists it.
 
     python -m aot_gemm.examples.moe
 

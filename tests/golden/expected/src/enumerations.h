@@ -350,6 +350,9 @@ enum RowFlag : int32_t {
   kScaleIsGiven = 16,
   kIsInterleaved = 32,
   kRoundsNorm = 64,
+  kHasOffsets = 128,
+  kOffsetsStart = 256,
+  kHasIndex = 512,
 };
 
 }  // namespace aot

@@ -60,7 +60,7 @@ constexpr const char* kOperandNames[] = {
 };
 
 // The fields of a function. A call that has none but the first ones may hand over those alone.
-constexpr int32_t kMostFields = 13;
+constexpr int32_t kMostFields = 15;
 struct FieldList {
   int32_t num_fields;
   int32_t num_plain;
@@ -78,11 +78,11 @@ constexpr FieldList kFieldsOf[] = {
     {1, 1, {kLeft}},  // constant
     {11, 11, {kLeft, kRight, kResidual, kScale, kOut, kResidualOut, kScaleOut, kElement, kFlags, kEps, kWeightOffset}},  // rms_norm
     {11, 11, {kLeft, kRight, kBias, kResidual, kScale, kOut, kResidualOut, kScaleOut, kElement, kFlags, kEps}},  // layer_norm
-    {6, 6, {kLeft, kScale, kOut, kScaleOut, kElement, kFlags}},  // silu_mul
-    {6, 6, {kLeft, kScale, kOut, kScaleOut, kElement, kFlags}},  // gelu_tanh_mul
+    {8, 8, {kLeft, kOffsets, kIndex, kScale, kOut, kScaleOut, kElement, kFlags}},  // silu_mul
+    {8, 8, {kLeft, kOffsets, kIndex, kScale, kOut, kScaleOut, kElement, kFlags}},  // gelu_tanh_mul
     {6, 6, {kLeft, kCos, kSin, kOut, kFlags, kRotaryDim}},  // rotary
-    {6, 6, {kLeft, kScale, kOut, kScaleOut, kElement, kFlags}},  // quantize
-    {13, 13, {kLeft, kRight, kBias, kResidual, kScale, kOut, kResidualOut, kScaleOut, kElement, kFlags, kEps, kWeightOffset, kFunction}},  // rows
+    {8, 8, {kLeft, kOffsets, kIndex, kScale, kOut, kScaleOut, kElement, kFlags}},  // quantize
+    {15, 15, {kLeft, kRight, kBias, kOffsets, kIndex, kResidual, kScale, kOut, kResidualOut, kScaleOut, kElement, kFlags, kEps, kWeightOffset, kFunction}},  // rows
 };
 
 // Bits of the field kFlags.
@@ -97,8 +97,9 @@ enum class CallFlag : int32_t {
   kRoundsNorm = 128,
   kNvfp4 = 256,
   kMx = 512,
+  kOffsetsStart = 1024,
 };
-constexpr int32_t kAllCallFlags = 1023;
+constexpr int32_t kAllCallFlags = 2047;
 
 }  // namespace aot
 

@@ -13,7 +13,7 @@ from aot.kinds.rows.catalogue import row_operation
 from aot.kinds.rows.function import GELU_TANH_MUL, OWN_FUNCTIONS
 from aot.kinds.rows.signature import RowArgument
 from tests import native
-from tests.compiling import compile_kernels
+from tests.compiling import EVERY, compile_kernels
 from tests.objects import parameter_sizes
 
 H200 = load_target("h200")
@@ -33,6 +33,11 @@ KERNELS = {
     "bf16_nvfp4_rms_norm": "row_looped_512x1_v8x2",
     "bf16_nvfp4_silu_mul": "row_registers_256x1_v8x4",
 }
+OF_THOR = {
+    *("bf16_rms_norm", "bf16_layer_norm", "bf16_e4m3_layer_norm", "fp16_rotary", "bf16_rotary"),
+    *("bf16_nvfp4_quantize", "bf16_mxfp8_quantize"),
+}
+"""One of each family, and of each way to write narrow codes: a Thor's others differ from an H200's as these do."""
 X, Y, STREAM = 0x7F0000000000, 0x7F1000000000, 0x1234560
 HEADS = 4
 SIZES = ((1, 4096), (70000, 128), (0, 64), (8191, 1024))
@@ -48,8 +53,8 @@ PARAMETERS = {
     "fp16_rotary": [CUBE, MATRIX, MATRIX, CUBE, 4],
     "bf16_rotary": [CUBE_OF_ALL, BOTH, BOTH, CUBE_OF_ALL, 4],
     "bf16_e4m3_block_quantize": [MATRIX, MATRIX, BOTH, 4],
-    "bf16_nvfp4_quantize": [MATRIX, MATRIX, BOTH, VECTOR, 4],
-    "bf16_mxfp8_quantize": [BOTH, BOTH, BOTH, 4],
+    "bf16_nvfp4_quantize": [MATRIX, MATRIX, BOTH, VECTOR, VECTOR, VECTOR, 4],
+    "bf16_mxfp8_quantize": [BOTH, BOTH, BOTH, VECTOR, VECTOR, 4],
     "bf16_nvfp4_rms_norm": [MATRIX, MATRIX, VECTOR, MATRIX, MATRIX, BOTH, VECTOR, 4, 4, 4],
 }
 
@@ -81,8 +86,9 @@ def key_of(tag):
 @pytest.fixture(scope="module", params=["h200", "thor"])
 def objects(request):
     target = load_target(request.param)
-    artifacts = compile_kernels([key_of(tag) for tag in KERNELS], target)
-    return target, {tag: found.path for tag, found in zip(KERNELS, artifacts, strict=True)}
+    tags = [tag for tag in KERNELS if EVERY or target == H200 or tag in OF_THOR]
+    artifacts = compile_kernels([key_of(tag) for tag in tags], target)
+    return target, {tag: found.path for tag, found in zip(tags, artifacts, strict=True)}
 
 
 @pytest.mark.slow
@@ -92,7 +98,9 @@ def test_kernels_compile_without_spilling_and_take_what_their_operation_has(obje
         key = key_of(tag)
         report = inspect(path, key.name, target, key.candidate.knobs.num_threads)
         assert (tag, report.spill_bytes) == (tag, 0)
-    assert {tag: parameter_sizes(paths[tag]) for tag in PARAMETERS} == PARAMETERS
+    assert {x: parameter_sizes(paths[x]) for x in PARAMETERS if x in paths} == {
+        x: PARAMETERS[x] for x in PARAMETERS if x in paths
+    }
 
 
 def tensor(address, shape, strides):
@@ -119,7 +127,7 @@ def arguments_of(key, rows, cols):
                 yield ctypes.c_float(0.0)
             case RowArgument.WEIGHT | RowArgument.BIAS:
                 yield tensor(0, (width,), ())
-            case RowArgument.TENSOR_SCALE:
+            case RowArgument.TENSOR_SCALE | RowArgument.OFFSETS | RowArgument.INDEX:
                 yield tensor(0, (1,), ())
             case RowArgument.SCALE:
                 yield tensor(0, (rows, 1), (1, 1))

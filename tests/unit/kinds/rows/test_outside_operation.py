@@ -33,7 +33,7 @@ from aot.select import pipeline
 from aot.select.times.record import read_record
 from aot.space.enumeration import legal
 from aot.tune.bundle import make_bundle
-from tests.compiling import STORE
+from tests.emulated import share_kept
 from tests.example_family import example_family, forget_families
 from tests.runtime import host
 from tests.runtime.exchange import Framework
@@ -63,8 +63,7 @@ def aot(*words):
 @pytest.fixture
 def workplace(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "build").mkdir()
-    (tmp_path / "build" / "artifacts").symlink_to(STORE)
+    share_kept(tmp_path, monkeypatch)
 
 
 def tuning():

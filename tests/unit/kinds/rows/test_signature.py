@@ -19,13 +19,13 @@ SIGNATURES = {
     "e4m3_tensor_quantize": "x y scale flags stream",
     "e5m2_tensor_quantize": "x y scale flags stream",
     "int8_tensor_quantize": "x y scale flags stream",
-    "nvfp4_quantize": "x y scale tensor_scale flags stream",
-    "mxfp8_quantize": "x y scale flags stream",
-    "mxfp4_quantize": "x y scale flags stream",
+    "nvfp4_quantize": "x y scale tensor_scale offsets index flags stream",
+    "mxfp8_quantize": "x y scale offsets index flags stream",
+    "mxfp4_quantize": "x y scale offsets index flags stream",
     "nvfp4_rms_norm": "x residual weight y residual_out scale tensor_scale eps weight_offset flags stream",
     "mxfp8_rms_norm": "x residual weight y residual_out scale eps weight_offset flags stream",
-    "nvfp4_silu_mul": "x y scale tensor_scale flags stream",
-    "mxfp8_silu_mul": "x y scale flags stream",
+    "nvfp4_silu_mul": "x y scale tensor_scale offsets index flags stream",
+    "mxfp8_silu_mul": "x y scale offsets index flags stream",
 }
 
 
@@ -43,4 +43,7 @@ def test_flags_are_those_of_the_runtime():
         "SCALE_IS_GIVEN": 16,
         "IS_INTERLEAVED": 32,
         "ROUNDS_NORM": 64,
+        "HAS_OFFSETS": 128,
+        "OFFSETS_START": 256,
+        "HAS_INDEX": 512,
     }

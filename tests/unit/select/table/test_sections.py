@@ -9,8 +9,9 @@ from aot.core.errors import SelectionError
 from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
 from aot.core.target import load_target
+from aot.families import family_of
 from aot.select.portfolio.choose import Budget, choose
-from aot.select.score.invariance import orders_of, prices
+from aot.select.score.invariance import prices
 from aot.select.table import sections as table
 from aot.select.table.buckets import FINE_GRID_M, FINE_M
 from aot.select.table.section_kernels import PREDICTED_TIE
@@ -552,6 +553,15 @@ def invariant_section(rows):
 
 
 @pytest.mark.usefixtures("coarse")
+def orders_of(section, kernels):
+    """Give the orders of sums of the kernels that each (n, k) of a section's ladders may get."""
+    orders = [family_of(x.candidate).sum_order(x.candidate) for x in kernels]
+    return {
+        (ladder.n, ladder.k): {orders[x] for row in ladder.rows for x in (row.kernel, row.general)}
+        for ladder in section.ladders
+    }
+
+
 def test_an_invariant_table_takes_the_order_of_sums_that_costs_least():
     rows = {
         # Split sums are far the best at few rows, and little slower at many.

@@ -221,6 +221,8 @@ FIELDS = {
     ),
     "silu_mul": (
         "left",
+        "offsets",
+        "index",
         "scale",
         "out",
         "scale_out",
@@ -229,6 +231,8 @@ FIELDS = {
     ),
     "gelu_tanh_mul": (
         "left",
+        "offsets",
+        "index",
         "scale",
         "out",
         "scale_out",
@@ -245,6 +249,8 @@ FIELDS = {
     ),
     "quantize": (
         "left",
+        "offsets",
+        "index",
         "scale",
         "out",
         "scale_out",
@@ -255,6 +261,8 @@ FIELDS = {
         "left",
         "right",
         "bias",
+        "offsets",
+        "index",
         "residual",
         "scale",
         "out",
@@ -284,11 +292,11 @@ NUM_PLAIN = {
     "constant": 1,
     "rms_norm": 11,
     "layer_norm": 11,
-    "silu_mul": 6,
-    "gelu_tanh_mul": 6,
+    "silu_mul": 8,
+    "gelu_tanh_mul": 8,
     "rotary": 6,
-    "quantize": 6,
-    "rows": 13,
+    "quantize": 8,
+    "rows": 15,
 }
 """Of how many of them a call may be that has nothing else."""
 ALLOW_TF32 = 1
@@ -301,4 +309,5 @@ ONE_SCALE = 64
 ROUNDS_NORM = 128
 NVFP4 = 256
 MX = 512
+OFFSETS_START = 1024
 """Bits of the field `flags`."""
