@@ -3,11 +3,10 @@
 A CTA multiplies a tile of D, of a batch that of one product. Its threads copy a block of k of both operands into a
 stage, in pieces of as many bytes as the operands' rows begin at multiples of; bytes of a piece that lie behind an
 extent are not read, and are zero. They are copied asynchronously, a ring of stages ahead of the multiplication. Rows
-that begin at any element are copied in pieces of 16 bytes from the aligned address in front of each, and moved in
-shared memory before they are multiplied: that takes fewer loads than by elements, and as many bytes are under way.
-Where warps share k, each takes every second, fourth or eighth step; where the CTAs of a cluster do, each takes every so
-many blocks. The sums pass through shared memory, where those of the warps along k, and of the CTAs, are added up in
-order, and from where lanes next to each other store elements next to each other.
+that begin at any element are copied in pieces of 16 bytes from the aligned address in front of each, and moved to a
+second place in shared memory, a block ahead of the multiplication: that takes fewer loads than by elements, and as many
+bytes are under way. Where warps share k, each takes every second, fourth or eighth step; where the CTAs of a cluster
+do, each takes every so many blocks. The sums pass through shared memory: see `_mma_sync_store`.
 
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """
@@ -27,10 +26,11 @@ from aot.core.signature import Signature
 from aot.families import Entry
 from aot.families._arguments import cutlass_type, epilogue_arguments
 from aot.families._epilogue_registers import paired
-from aot.families._epilogue_steps import EpilogueOperands, finish
+from aot.families._epilogue_steps import EpilogueOperands
 from aot.families._grid import along_x
 from aot.families._mma_sync_loads import SEGMENT, Side
-from aot.families._mma_sync_tile import MMA_K, MMA_M, MMA_N, SUM_PAD, Tile
+from aot.families._mma_sync_store import Store
+from aot.families._mma_sync_tile import MMA_K, MMA_M, MMA_N, Tile
 
 GROUP = 8
 """Tiles along m that lie next to each other in the order of CTAs, so that CTAs of a wave share tiles of B in L2: an
@@ -52,7 +52,7 @@ class MmaSyncGemm:
     def sides(self) -> tuple[Side, Side]:
         """Describe the parts of A and of B."""
         tile = self.tile
-        shared = tile.loads, tile.num_threads
+        shared = tile.loads, tile.num_threads, tile.takes_whole
         return (
             Side(tile.rows, tile.block_k, tile.a_is_k_major, *shared),
             Side(tile.columns, tile.block_k, tile.b_is_k_major, *shared),
@@ -119,9 +119,10 @@ class MmaSyncGemm:
             cute.arch.griddepcontrol_wait()
             cute.arch.griddepcontrol_launch_dependents()
         sums = self._multiply(a, b, memory, (tile_m * tile.rows, tile_n * tile.columns), thread, rank)
+        store = Store(tile, self.operation)
         floats = cute.recast_ptr(memory, dtype=Float32)
-        self._write_sums(sums, cute.make_tensor(floats, self._parts))
-        parts = [cute.make_tensor(floats, self._parts)]
+        store.write_sums(sums, floats, self._warp())
+        parts = [floats]
         if const_expr(tile.splits > 1):
             cute.arch.cluster_arrive()
             cute.arch.cluster_wait()
@@ -130,17 +131,10 @@ class MmaSyncGemm:
             cute.arch.sync_threads()
         operands = EpilogueOperands(bias=bias, residual=residual)
         first = tile_m * tile.rows, tile_n * (tile.columns // self.num_halves)
-        self._store(parts, d, operands, first, rank * tile.num_threads + thread)
+        store.store(parts, d, operands, first, rank * tile.num_threads + thread)
         if const_expr(tile.splits > 1):  # others read this CTA's sums
-            cute.arch.cluster_arrive()
+            cute.arch.cluster_arrive_relaxed()
             cute.arch.cluster_wait()
-
-    @property
-    def _parts(self) -> Any:
-        """Lay the sums out in shared memory: (row, column, warp along k)."""
-        tile = self.tile
-        row = tile.columns + SUM_PAD
-        return cute.make_layout((tile.rows, tile.columns, tile.warps[2]), stride=(row, 1, tile.rows * row))
 
     @cute.jit
     def _place(self, block: Int32, d: cute.Tensor) -> Any:
@@ -163,7 +157,12 @@ class MmaSyncGemm:
 
     @cute.jit
     def _multiply(self, a: cute.Tensor, b: cute.Tensor, memory: Any, origin: Any, thread: Int32, rank: Int32) -> Any:
-        """Multiply the tile whose first row of A and of B is `origin`, and return the sums of a thread's warp."""
+        """Multiply the tile whose first row of A and of B is `origin`, and return the sums of a thread's warp.
+
+        A turn of the loop brings a block of k as many ahead as the ring is long, moves the next one where rows begin at
+        any element, and multiplies one. One barrier a turn orders all of it: what a turn overwrites was read in the
+        turn before.
+        """
         tile = self.tile
         sums = cute.make_rmem_tensor(((2, 2), tile.warp_rows // MMA_M, tile.warp_columns // MMA_N), Float32)
         sums.fill(0.0)
@@ -171,37 +170,44 @@ class MmaSyncGemm:
         num_own = cute.ceil_div(cutlass.max(num_blocks - rank, 0), tile.splits)
         operands = a, b
         cursors = [self.sides[side].cursors(operands[side], origin[side], thread) for side in range(2)]
-        ahead = tile.num_stages - 1
-        for s in range_constexpr(ahead):
-            self._bring(cursors, operands, memory, Int32(s), rank + s * tile.splits)
-        for i in cutlass.range(num_own, unroll=1):
+        ahead = tile.num_ring if tile.is_shifted else tile.num_ring - 1
+        for block in cutlass.range(ahead, unroll=1):
+            self._bring(cursors, operands, memory, block, num_own, rank)
+        if const_expr(tile.is_shifted):
             cute.arch.cp_async_wait_group(ahead - 1)
             cute.arch.sync_threads()
-            slot, free = i % tile.num_stages, (i + ahead) % tile.num_stages
-            self._bring(cursors, operands, memory, free, rank + (i + ahead) * tile.splits)
-            if const_expr(self.sides[0].is_shifted):
-                self._align_stage(cursors, operands, memory, slot)
-            self._multiply_stage(sums, memory, slot)
+            self._move(cursors, operands, memory, Int32(0))
+        for block in cutlass.range(num_own, unroll=1):
+            cute.arch.cp_async_wait_group(ahead - (2 if tile.is_shifted else 1))
+            cute.arch.sync_threads()
+            self._bring(cursors, operands, memory, block + ahead, num_own, rank)
+            ready = block % tile.num_ring
+            if const_expr(tile.is_shifted):
+                if block + 1 < num_own:  # noqa: SIM102: the first is Python's, the second the kernel's
+                    self._move(cursors, operands, memory, block + 1)
+                ready = tile.num_ring + block % 2
+            self._multiply_stage(sums, memory, ready)
         cute.arch.cp_async_wait_group(0)
         cute.arch.sync_threads()
         return sums
 
     @cute.jit
-    def _bring(self, cursors: Any, operands: Any, memory: Any, slot: Int32, block: Int32) -> None:
-        """Bring a block of k of both operands into a stage, asynchronously."""
-        for side in range_constexpr(2):
-            self.sides[side].copy(cursors[side], operands[side], self._stage(memory, slot, side), block)
+    def _bring(self, cursors: Any, operands: Any, memory: Any, block: Int32, num_own: Int32, rank: Int32) -> None:
+        """Bring one of the CTA's `num_own` blocks of k of both operands into a stage, asynchronously, if it is one."""
+        if block < num_own:
+            for side in range_constexpr(2):
+                stage = self._stage(memory, block % self.tile.num_ring, side)
+                self.sides[side].copy(cursors[side], operands[side], stage, rank + block * self.tile.splits)
         cute.arch.cp_async_commit_group()
 
     @cute.jit
-    def _align_stage(self, cursors: Any, operands: Any, memory: Any, slot: Int32) -> None:
-        """Move the rows of a stage to where `ldmatrix` reads them."""
-        stages = [self._stage(memory, slot, side) for side in range(2)]
-        moved = [self.sides[side].aligned(cursors[side], operands[side], stages[side]) for side in range(2)]
-        cute.arch.sync_threads()
+    def _move(self, cursors: Any, operands: Any, memory: Any, block: Int32) -> None:
+        """Move the rows of a block that is there to where `ldmatrix` reads them."""
+        ring = self.tile.num_ring
         for side in range_constexpr(2):
-            self.sides[side].write(moved[side], cursors[side], stages[side])
-        cute.arch.sync_threads()
+            source = self._stage(memory, block % ring, side)
+            target = self._stage(memory, ring + block % 2, side)
+            self.sides[side].write_moved(cursors[side], operands[side], source, target)
 
     @cute.jit
     def _multiply_stage(self, sums: cute.Tensor, memory: Any, slot: Int32) -> None:
@@ -236,64 +242,6 @@ class MmaSyncGemm:
             number // tile.warps[0] % tile.warps[1],
             number // (tile.warps[0] * tile.warps[1]),
         )
-
-    @cute.jit
-    def _write_sums(self, sums: cute.Tensor, parts: cute.Tensor) -> None:
-        """Write a warp's sums to shared memory. Source: PTX ISA, mma.m16n8k16, registers of the accumulator."""
-        tile = self.tile
-        lane = cute.arch.lane_idx()
-        along_m, along_n, along_k = self._warp()
-        for i in range_constexpr(tile.warp_rows // MMA_M):
-            for j in range_constexpr(tile.warp_columns // MMA_N):
-                for v in range_constexpr(4):
-                    row = along_m * tile.warp_rows + i * MMA_M + lane // 4 + v // 2 * 8
-                    column = along_n * tile.warp_columns + j * MMA_N + lane % 4 * 2 + v % 2
-                    parts[row, column, along_k] = sums[(v % 2, v // 2), i, j]
-
-    @cute.jit
-    def _store(
-        self, parts: Any, d: cute.Tensor, operands: Constexpr[EpilogueOperands], first: Any, thread: Int32
-    ) -> None:
-        """Add up the parts of the sums, finish them, and store the tile of D from `first`, (m, n), on.
-
-        Args:
-            parts: the sums of each CTA of the cluster.
-            d: D.
-            operands: what the epilogue reads.
-            first: the tile's first row and column of D.
-            thread: number of the thread among those of the cluster.
-        """
-        tile = self.tile
-        columns = tile.columns // self.num_halves
-        num_threads = tile.num_threads * tile.splits
-        for turn in cutlass.range(-(-tile.rows * columns // num_threads), unroll=4):
-            index = thread + turn * num_threads
-            row, column = index // columns, index % columns
-            m, n = first[0] + row, first[1] + column
-            if index < tile.rows * columns and m < d.shape[0] and n < d.shape[1]:
-                totals = [self._total(parts, row, column * self.num_halves + half) for half in range(self.num_halves)]
-                d[m, n] = finish(tuple(totals), m, n, operands, self.operation).to(d.element_type)
-
-    def _part(self, of_cta: Any, place: Any) -> Any:
-        """Return a part of a sum: of this CTA's, a tensor, or of one of the cluster's, by the address of its parts."""
-        if self.tile.splits == 1:
-            return of_cta[place]
-        return _part_of(Int32(of_cta) + cute.crd2idx(place, self._parts) * (Float32.width // 8))
-
-    def _total(self, parts: Any, row: Int32, column: Int32) -> Any:
-        """Add up the parts of a sum in order; to be called while tracing."""
-        every = [self._part(of_cta, (row, column, p)) for of_cta in parts for p in range(self.tile.warps[2])]
-        total = every[0]
-        for part in every[1:]:
-            total = total + part
-        return total
-
-
-def _part_of(address: Any) -> Any:
-    """Load a float of another CTA's shared memory, by its address among those of the cluster."""
-    return cute.arch.inline_ptx(
-        "ld.shared::cluster.f32 {$w0}, [{$r0}];", write_only_types=[Float32], read_only_args=[address]
-    )
 
 
 def mma_sync_entry(tile: Tile, operation: Operation, signature: Signature, *, is_dependent: bool) -> Entry:

@@ -47,6 +47,8 @@ class Side:
     is_k_major: bool
     loads: int
     num_threads: int
+    takes_whole: bool = False
+    """Whether blocks that lie inside of the operand are copied by instructions of their own, without limits."""
 
     def __post_init__(self) -> None:
         """Refuse rows that threads do not share evenly, two at a time (ValueError).
@@ -132,18 +134,76 @@ class Side:
         pieces = self.start(source, first_row, thread // self.per_row, inner)
         return (pieces, self.start(source, first_row, thread, Int32(self.row_length))) if self.is_shifted else (pieces,)
 
+    def _has_whole(self, cursor: Cursor, first_k: Int32) -> Any:
+        """Say whether all pieces of a block of k lie inside of their rows; to be called while tracing.
+
+        The first block of shifted rows is said not to: a piece may lie in front of the operand.
+        """
+        if self.is_k_major:
+            behind = SEGMENT if self.is_shifted else 0
+            whole = first_k + self.block_k + behind <= cursor.length
+        else:
+            behind = SEGMENT if self.is_shifted else 0
+            whole = (first_k + self.block_k <= cursor.num_left + cursor.row) & (
+                cursor.length >= self.row_length + behind
+            )
+        return whole & (first_k > 0) if self.is_shifted else whole
+
     @cute.jit
     def copy(self, cursors: tuple[Cursor, ...], source: cute.Tensor, stage: cute.Tensor, block: Int32) -> None:
         """Copy a block of k asynchronously: the bytes of each piece that the operand has, and zeros behind them.
 
-        Where rows are shifted, what lies in front of one in its first piece is of the row before; `aligned` leaves it
-        out. In front of the operand's first element nothing is read: such a piece is loaded element by element.
+        Where rows are shifted, what lies in front of one in its first piece is of the row before; `write_moved` leaves
+        it out. In front of the operand's first element nothing is read: such a piece is loaded element by element.
+        Where a block lies inside of the operand's rows, pieces are copied whole, and those of rows that the operand
+        does not have are left as they are: they reach nothing but rows of D that are not there either.
         """
-        for turn in range_constexpr(self.num_turns):
-            self._copy_turn(cursors[0], source, stage, block, turn, self.step_rows)
+        if const_expr(self.takes_whole):
+            if self._has_whole(cursors[0], block * self.block_k):
+                self._copy_all(self._copy_whole, cursors, source, stage, block)
+            else:
+                self._copy_all(self._copy_turn, cursors, source, stage, block)
+        else:
+            self._copy_all(self._copy_turn, cursors, source, stage, block)
+
+    def _copy_all(self, copy: Any, cursors: Any, source: cute.Tensor, stage: cute.Tensor, block: Int32) -> None:
+        """Copy all pieces of a thread, one by one; to be called while tracing."""
+        for turn in range(self.num_turns):
+            copy(cursors[0], source, stage, block, turn, self.step_rows)
+        if self.is_shifted:
+            for turn in range(-(-self.num_rows // self.num_threads)):
+                copy(cursors[1], source, stage, block, turn, self.num_threads)
+
+    def _row_of(self, cursor: Cursor, source: cute.Tensor, block: Int32, skipped: int) -> Any:
+        """Return the address of a row, `skipped` behind a thread's first, in a block of k; to be called while tracing.
+
+        Of rows along k it is that of the block's first element.
+        """
+        if self.is_k_major:
+            far = Int64(block * self.block_k) * ITEM_BYTES
+        else:
+            far = Int64(block) * self.step_bytes(source, self.block_k)
+        return cursor.begin + far + self.step_bytes(source, skipped)
+
+    @cute.jit
+    def _copy_whole(
+        self,
+        cursor: Cursor,
+        source: cute.Tensor,
+        stage: cute.Tensor,
+        block: Int32,
+        turn: Constexpr[int],
+        step_rows: Constexpr[int],
+    ) -> None:
+        """Copy one piece of a thread that lies inside of its row, if the operand has the row."""
+        skipped = turn * step_rows
+        begin = self._row_of(cursor, source, block, skipped)
         if const_expr(self.is_shifted):
-            for turn in range_constexpr(-(-self.num_rows // self.num_threads)):
-                self._copy_turn(cursors[1], source, stage, block, turn, self.num_threads)
+            begin = begin & -SEGMENT_BYTES
+        is_there = skipped < cursor.num_left if const_expr(self.is_k_major) else True
+        if is_there & (cursor.row + skipped < self.num_rows):
+            target = stage.iterator + ((cursor.row + skipped) * (self.row_length + PAD) + cursor.inner)
+            self._copy_piece(source, target, begin + cursor.inner * ITEM_BYTES, None)
 
     @cute.jit
     def _copy_turn(
@@ -155,12 +215,9 @@ class Side:
         turn: Constexpr[int],
         step_rows: Constexpr[int],
     ) -> None:
-        """Copy one piece of a thread, `turn` times `step_rows` rows behind its first."""
+        """Copy one piece of a thread, `turn` times `step_rows` rows behind its first, as far as it is there."""
         first_k, skipped = block * self.block_k, turn * step_rows
-        far = Int64(first_k) * ITEM_BYTES
-        if const_expr(not self.is_k_major):
-            far = Int64(block) * self.step_bytes(source, self.block_k)
-        begin = cursor.begin + far + self.step_bytes(source, skipped)
+        begin = self._row_of(cursor, source, block, skipped)
         along = cursor.length - first_k if const_expr(self.is_k_major) else cursor.length
         across = cursor.num_left if const_expr(self.is_k_major) else cursor.num_left - first_k
         shift = Int32(begin) & (SEGMENT_BYTES - 1) if const_expr(self.is_shifted) else Int32(0)
@@ -178,8 +235,8 @@ class Side:
             else:
                 self._copy_piece(source, target, address, left)
 
-    def _copy_piece(self, source: cute.Tensor, target: Any, address: Any, num_bytes: Int32) -> None:
-        """Copy a piece asynchronously, whose first `num_bytes` bytes are there; to be called while tracing."""
+    def _copy_piece(self, source: cute.Tensor, target: Any, address: Any, num_bytes: Any) -> None:
+        """Copy a piece asynchronously, whole or its first `num_bytes` bytes with zeros behind; called while tracing."""
         size = self.piece * ITEM_BYTES
         piece = cute.make_ptr(source.element_type, address, cute.AddressSpace.gmem, assumed_align=size)
         modifier = prims.LoadCacheModifier.CG if size == SEGMENT_BYTES else prims.LoadCacheModifier.CA
@@ -199,35 +256,27 @@ class Side:
             values[e] = value
 
     @cute.jit
-    def aligned(self, cursors: tuple[Cursor, ...], source: cute.Tensor, stage: cute.Tensor) -> Any:
-        """Read a thread's pieces of a shifted part, moved to where its rows begin, as 32-bit words (4, turns).
+    def write_moved(
+        self, cursors: tuple[Cursor, ...], source: cute.Tensor, stage: cute.Tensor, target: cute.Tensor
+    ) -> None:
+        """Write a thread's pieces of a shifted part to another stage, moved to where its rows begin.
 
         A block of k is a whole number of 16 bytes wide, and as many rows of them high, so that all blocks have the
         shifts of the first.
         """
-        words = cute.make_rmem_tensor((4, self.num_turns), Uint32)
         begin, step = Int32(cursors[0].begin), Int32(self.step_bytes(source, self.step_rows))
         for turn in range_constexpr(self.num_turns):
             if cursors[0].row + turn * self.step_rows < self.num_rows:
+                place = (cursors[0].row + turn * self.step_rows) * (self.row_length + PAD) + cursors[0].inner
                 two = cute.make_rmem_tensor((4, 2), Uint32)
                 for half in range_constexpr(2):
-                    cute.autovec_copy(_words(stage, self._place(cursors[0], turn) + half * SEGMENT), two[None, half])
+                    cute.autovec_copy(_words(stage, place + half * SEGMENT), two[None, half])
                 shift = (begin + turn * step & (SEGMENT_BYTES - 1)) // ITEM_BYTES
                 found = _shifted([two[i % 4, i // 4] for i in range(8)], shift)
+                words = cute.make_rmem_tensor(4, Uint32)
                 for i in range_constexpr(4):
-                    words[i, turn] = found[i]
-        return words
-
-    def _place(self, cursor: Cursor, turn: int) -> Any:
-        """Return where a thread's piece lies in a stage, in elements; to be called while tracing."""
-        return (cursor.row + turn * self.step_rows) * (self.row_length + PAD) + cursor.inner
-
-    @cute.jit
-    def write(self, words: cute.Tensor, cursors: tuple[Cursor, ...], stage: cute.Tensor) -> None:
-        """Write a thread's pieces to where they belong, once all threads have read theirs."""
-        for turn in range_constexpr(self.num_turns):
-            if cursors[0].row + turn * self.step_rows < self.num_rows:
-                cute.autovec_copy(words[None, turn], _words(stage, self._place(cursors[0], turn)))
+                    words[i] = found[i]
+                cute.autovec_copy(words, _words(target, place))
 
     @cute.jit
     def matrices(self, stage: cute.Tensor, row: Int32, k: Int32, rows_first: Constexpr[bool]) -> Any:

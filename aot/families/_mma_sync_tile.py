@@ -14,8 +14,17 @@ PAD = 8
 """Elements behind each row of a stage. A row of 32, 64 or 128 elements, or of 16 to 256, is then an odd number of 16
 bytes long, so that the eight rows of a matrix that `ldmatrix` reads lie in different banks."""
 
-SUM_PAD = 4
-"""Floats behind each row of the sums in shared memory: rows of neighbouring lanes meet different banks."""
+SUM_PAD = 8
+"""Floats behind each row of the sums in shared memory: pairs of floats of the four rows that half a warp writes at once
+lie in different banks."""
+
+MAX_WHOLE_LOADS = 4
+"""Bytes of a load up to which `Tile.takes_whole`."""
+
+MIN_PRODUCTS = 16
+"""Instructions of `mma` of a warp between two barriers that a block of k is made wide enough for: an assumption, since
+a barrier, a wait and the addresses of a block cost a warp some 100 instructions. Not where k is shared by many warps or
+by CTAs, which a wider block would leave without work (an H200, 2026-11-28)."""
 
 ALIGN_BYTES = 16
 """Alignment of a stage. Source: PTX ISA, ldmatrix and cp.async."""
@@ -77,9 +86,26 @@ class Tile:
         return 32 * self.warps[0] * self.warps[1] * self.warps[2]
 
     @property
+    def is_shifted(self) -> bool:
+        """Whether rows may begin at any element, so that they are moved in shared memory."""
+        return self.loads == ITEM_BYTES
+
+    @property
+    def takes_whole(self) -> bool:
+        """Whether blocks of k inside of the operands are copied by instructions of their own: where pieces are many.
+
+        Loads of 4 bytes are 5 to 25% faster with them, those of 8 up to 10% slower, since the others are scheduled
+        among the multiplications, and those of 16 as fast (an H200, research/log/2026-11-28-mma-sync.md).
+        """
+        return self.loads <= MAX_WHOLE_LOADS
+
+    @property
     def block_k(self) -> int:
-        """Elements of k in a stage: a step at least for each warp along k."""
-        return max(32, MMA_K * self.warps[2])
+        """Elements of k in a stage: a step at least for each warp along k, and two where `MIN_PRODUCTS` asks for it."""
+        least = max(32, MMA_K * self.warps[2])
+        per_step = self.warp_rows // MMA_M * (self.warp_columns // MMA_N)
+        is_short = per_step * (least // MMA_K // self.warps[2]) < MIN_PRODUCTS
+        return 2 * least if is_short and self.warps[2] <= 2 and self.splits == 1 else least
 
     @property
     def warp_rows(self) -> int:
@@ -116,9 +142,19 @@ class Tile:
         return (self.elements_of_a + self.elements_of_b) * ITEM_BYTES
 
     @property
+    def num_moved(self) -> int:
+        """Stages beside the ring to which rows that begin at any element are moved: one is written, one multiplied."""
+        return 2 if self.is_shifted else 0
+
+    @property
     def num_stages(self) -> int:
-        """Stages of the ring: as many as leave room for a second CTA, two at least."""
-        return max(2, min(MAX_STAGES, TARGET_SMEM_BYTES // self.stage_bytes))
+        """Stages in all: as many as leave room for a second CTA, two of the ring at least."""
+        return max(2 + self.num_moved, min(MAX_STAGES, TARGET_SMEM_BYTES // self.stage_bytes))
+
+    @property
+    def num_ring(self) -> int:
+        """Stages that loads fill in turn."""
+        return self.num_stages - self.num_moved
 
     @property
     def num_blocks_per_sm(self) -> int:

@@ -9,7 +9,7 @@ from aot.core.knobs import SplitK
 from aot.core.operation import Layout, Operation
 from aot.core.target import load_target
 from aot.families._mma_sync_loads import SEGMENT, Side
-from aot.families._mma_sync_tile import MMA_K, MMA_M, MMA_N, PAD, WARPS, Tile
+from aot.families._mma_sync_tile import MMA_K, MMA_M, MMA_N, PAD, SUM_PAD, WARPS, Tile
 from aot.families.mma_sync import FAMILY, MAX_SPLIT_TILE, tile_of
 from aot.space.enumeration import legal, takes_loads, unaligned
 from aot.space.legality import check
@@ -46,6 +46,8 @@ def test_every_candidate_is_legal_and_fits_the_instructions(target, splits):
         assert tile.warp_rows % MMA_M == tile.warp_columns % (2 * MMA_N) == tile.block_k % (MMA_K * tile.warps[2]) == 0
         assert tile.num_threads <= 1024
         assert tile.num_accumulators <= 128
+        assert tile.num_ring >= 2
+        assert tile.num_stages == tile.num_ring + 2 * (tile.loads == 2)
 
 
 def test_of_a_chip_without_tma_aligned_problems_take_those_of_16_bytes():
@@ -119,7 +121,7 @@ def test_threads_share_the_rows_of_every_part_evenly(operation):
             assert side.step_rows >= SEGMENT or not side.is_shifted
 
 
-@pytest.mark.parametrize("block", [32, 64, 128])
+@pytest.mark.parametrize("block", [32, 64, 128, 256])
 @pytest.mark.parametrize("extent", [16, 32, 64, 128, 256])
 def test_rows_of_a_stage_lie_in_different_banks(block, extent):
     """Eight rows that `ldmatrix` reads at once are 16 bytes each; banks repeat every 128."""
@@ -130,5 +132,18 @@ def test_rows_of_a_stage_lie_in_different_banks(block, extent):
 def test_the_sums_lie_over_the_stages():
     tile = Tile(128, 128, (2, 4, 1), 16, a_is_k_major=True, b_is_k_major=False)
     assert tile.stage_bytes == 2 * (128 * (32 + PAD) + 32 * (128 + PAD))
-    assert tile.smem_bytes == max(tile.num_stages * tile.stage_bytes, 4 * 128 * (128 + 4))
+    assert tile.smem_bytes == max(tile.num_stages * tile.stage_bytes, 4 * 128 * (128 + SUM_PAD))
     assert tile.num_blocks_per_sm == 2
+
+
+def test_pairs_of_sums_that_half_a_warp_writes_at_once_lie_in_different_banks():
+    """A lane's pair is of row lane / 4 and columns 2 * (lane % 4); a bank is 4 bytes, a turn 16 lanes."""
+    for columns in {n for _, n in WARPS}:
+        banks = [lane // 4 * (columns + SUM_PAD) + lane % 4 * 2 + e for lane in range(16) for e in range(2)]
+        assert sorted(bank % 32 for bank in banks) == list(range(32))
+
+
+def test_warps_with_few_products_a_step_have_two_steps_between_barriers():
+    few = Tile(64, 64, (2, 2, 2), 16, a_is_k_major=True, b_is_k_major=True)
+    many = Tile(128, 128, (2, 4, 1), 16, a_is_k_major=True, b_is_k_major=True)
+    assert (few.block_k, many.block_k) == (64, 32)
