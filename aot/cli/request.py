@@ -128,7 +128,8 @@ def select(request: Request) -> Selection:
     if kept is not None:
         rest = [x for x in kept.operations if x not in chosen.operations]
         chosen = joined(chosen, restricted(kept, rest)) if rest else chosen
-        objective = replace(objective, operations=())
+        asked = tuple(x for x in shapes.operations if x in chosen.products) if request.is_default_shapes else ()
+        objective = replace(objective, operations=asked)
     return objective.covered(chosen)
 
 

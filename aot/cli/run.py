@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from aot.cli.options import as_given, is_given, regrets_text
+from aot.compile.sources import sha256_of
 from aot.kinds.named_operations import NamedOperations
 from aot.select.runs import Run
 
@@ -55,5 +56,8 @@ def run_of(context: click.Context, files: Iterable[Path]) -> Run:
             part[as_given(parameter, context.params)] = _texts(value)
         elif value or parameter.secondary_opts:
             part[as_given(parameter, context.params)] = ()
-    digests = {stated(x): hashlib.sha256(x.read_bytes()).hexdigest() for x in files}
+    digests: dict[str, str] = {}
+    for path in filter(Path.is_file, files):
+        with suppress(OSError):  # what cannot be read, or is no file, is refused by what reads it
+            digests[stated(path)] = sha256_of(path)
     return Run(options, defaults, dict(sorted(digests.items())), ())

@@ -15,6 +15,8 @@ ACTIVATIONS: dict[Any, int] = {None: 0} | {x: EPILOGUES.index(x) for x in ("relu
 """By name, the number of the epilogue."""
 GATES: dict[Any, int] = {"silu": EPILOGUES.index("swiglu"), "gelu_tanh": EPILOGUES.index("geglu")}
 """The same of gated products."""
+_OF_PRODUCT: dict[str, dict[Any, int]] = {"gated_linear": GATES, "grouped_linear": {None: 0} | GATES}
+"""Those of a product that has others than `ACTIVATIONS`, by its name."""
 
 
 def weights_of(weights: Sequence[Any], product: str, expected: str) -> tuple[Any, ...]:
@@ -57,14 +59,25 @@ def mode_flags(*, deterministic: bool, batch_invariant: bool) -> int:
     return (DETERMINISTIC if deterministic else 0) | (BATCH_INVARIANT if batch_invariant else 0)
 
 
+def activation_number(product: str, activation: object) -> int:
+    """Return the number of the epilogue that a product's activation is.
+
+    Raises:
+        UnsupportedError: the product has no such activation.
+    """
+    try:
+        return _OF_PRODUCT.get(product, ACTIVATIONS)[activation]
+    except (KeyError, TypeError):
+        refuse_activation(product, activation)
+
+
 def refuse_activation(product: str, activation: object) -> NoReturn:
     """Raise that a product has no such activation.
 
     Raises:
         UnsupportedError: always.
     """
-    gates = {"gated_linear": GATES, "grouped_linear": {None: 0} | GATES}
-    names = ", ".join(map(repr, gates.get(product, ACTIVATIONS)))
+    names = ", ".join(map(repr, _OF_PRODUCT.get(product, ACTIVATIONS)))
     raise errors.UnsupportedError(
         f"{product}: activation is {errors.show(activation)}; expected one of {names}; apply another to the result"
     ) from None

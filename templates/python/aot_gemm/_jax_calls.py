@@ -63,7 +63,7 @@ class Call(NamedTuple):
     @property
     def epilogue(self) -> int:
         """Return the number of `Epilogue` in operation.h."""
-        return (_extras.GATES if self.name == "gated_linear" else _extras.ACTIVATIONS)[self.activation]
+        return _extras.activation_number(self.name, self.activation)
 
     def bits(self, are_set: tuple[bool, ...]) -> int:
         """Return a number whose bits are those of the operands that something is true of."""

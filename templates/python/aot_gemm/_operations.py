@@ -16,7 +16,7 @@ from . import _products, errors
 from ._constant import ConstantWeight
 from ._dtypes import dtype_number
 from ._enumerations import ALLOW_TF32, INTERLEAVED, USE_FAST_ACCUM, WEIGHT_FORMATS
-from ._extras import ACTIVATIONS, GATES, mode_flags, refuse_activation, split_factors, weights_of
+from ._extras import ACTIVATIONS, activation_number, mode_flags, refuse_activation, split_factors, weights_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -147,10 +147,7 @@ def gated_linear(
     Raises:
         AotGemmError: one of its classes, as of `linear`.
     """
-    try:
-        epilogue = GATES[activation]
-    except (KeyError, TypeError):
-        refuse_activation("gated_linear", activation)
+    epilogue = activation_number("gated_linear", activation)
     element = -1 if out_dtype is None else dtype_number("gated_linear: out_dtype", out_dtype)
     flags = INTERLEAVED if interleaved else 0
     flags |= mode_flags(deterministic=deterministic, batch_invariant=batch_invariant)
@@ -216,10 +213,7 @@ def grouped_linear(
     Raises:
         AotGemmError: one of its classes, as of `linear`.
     """
-    try:
-        epilogue = 0 if gate is None else GATES[gate]
-    except (KeyError, TypeError):
-        refuse_activation("grouped_linear", gate)
+    epilogue = activation_number("grouped_linear", gate)
     element = -1 if out_dtype is None else dtype_number("grouped_linear: out_dtype", out_dtype)
     flags = INTERLEAVED if interleaved else 0
     flags |= mode_flags(deterministic=deterministic, batch_invariant=batch_invariant)

@@ -123,11 +123,8 @@ def request_of(
         UnsupportedError: there is no such activation, or no such factors.
     """
     allowed = bool(allow_tf32), bool(use_fast_accum)
-    known = _extras.GATES if gated else _extras.ACTIVATIONS
-    try:
-        epilogue = EPILOGUES[known["silu" if gated and activation is None else activation]]
-    except (KeyError, TypeError):
-        _extras.refuse_activation("gated_linear" if gated else "linear", activation)
+    asked = "silu" if gated and activation is None else activation
+    epilogue = EPILOGUES[_extras.activation_number("gated_linear" if gated else "linear", asked)]
     if many:
         epilogue = "many" if (epilogue, residual) == ("none", False) else _refuse_steps_of_many()
     found = BLOCK_FORMATS.get(dtype) if isinstance(dtype, str) else None

@@ -31,7 +31,7 @@ from ._enumerations import (
     WEIGHT_FORMATS,
     WRITTEN,
 )
-from ._extras import ACTIVATIONS, GATES, refuse_activation
+from ._extras import activation_number
 from ._factors import num_bytes
 from ._row_options import element_and_flags, scale_flags, scales_of, start_flag
 
@@ -146,13 +146,8 @@ def _shape(tensor: Any) -> tuple[int, ...]:
 
 
 def _epilogue(call: TensorCall) -> int:
-    known = GATES if call.function == "gated_linear" else ACTIVATIONS
-    asked = call.options.get("activation")
-    if call.function == "grouped_linear":
-        known, asked = {None: 0} | GATES, call.options.get("gate")
-    if asked not in known:
-        refuse_activation(call.function, asked)
-    return known[asked]
+    asked = call.options.get("gate" if call.function == "grouped_linear" else "activation")
+    return activation_number(call.function, asked)
 
 
 def _flags(call: TensorCall) -> int:

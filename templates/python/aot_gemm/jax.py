@@ -59,9 +59,7 @@ def _run(
         if not hasattr(operand, "dtype"):
             raise errors.OperandError(f"{product}: {name} is {errors.show(operand)}; expected an array of JAX")
         _check_device(product, name, operand)
-    known = _extras.GATES if product == "gated_linear" else _extras.ACTIVATIONS
-    if not (activation is None or isinstance(activation, str)) or activation not in known:
-        _extras.refuse_activation(product, activation)
+    _extras.activation_number(product, activation)
     dtype = None if out_dtype is None else dtype_name("out_dtype", out_dtype)
     return compiled(Call(product, tuple(given), activation, dtype, flags))(*given.values())
 

@@ -571,7 +571,7 @@ def test_operations_on_rows_are_selected_scored_and_kept_beside_products(workpla
     found = read_selection(both)
     assert (found.kernels, found.table, found.record) == (kept.kernels, kept.table, kept.record)
     assert {x.operation.tag for x in found.others.kernels} == {"fp16_gelu_tanh_mul"}
-    asked = coverage_of(kept, load_shape_set("representative")).num_problems
+    asked = coverage_of(kept, load_shape_set("representative"), kept.products).num_problems
     assert found.coverage.num_problems == asked + len(usual_problems(row_operation("fp16_gelu_tanh_mul")))
     run, earlier = found.runs
     assert run.command == (
