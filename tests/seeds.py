@@ -50,6 +50,7 @@ from aot.package.manifest import Manifest, from_json, to_json
 from aot.report import searches
 from aot.select import selection
 from aot.select.coverage import Coverage
+from aot.select.runs import Run
 from aot.select.times import record
 from aot.space import calibration
 from aot.space.cost import DEFAULTS
@@ -142,6 +143,14 @@ SELECTION = selection.Selection(
             RowKernelKey(row_operation("bf16_silu_mul"), row_candidate("row_registers", 128, 1, 8, 1)),
         ),
         fallback_table([row_operation("bf16_silu_mul")] * 2),
+    ),
+    (
+        Run(
+            {"--target": ("h200",), "--record": ("h200.jsonl.gz",), "--no-curve": ()},
+            {"--max-kernels": ("24",)},
+            {"aot/records/h200.jsonl.gz": "6" * 64},
+            (KK,),
+        ),
     ),
 )
 

@@ -39,8 +39,8 @@ def replaced(pattern, text, count):
 
 HEADERS = {
     "current": HEADER,
-    "older": replaced(line_of(*ADDED, *GROUPS), "", 14),
-    "before_scales": replaced(line_of(*ADDED[1:], *GROUPS), "", 13),
+    "older": replaced(line_of(*ADDED, *GROUPS), "", 15),
+    "before_scales": replaced(line_of(*ADDED[1:], *GROUPS), "", 14),
     "newer": replaced(line_of(GROUPS[-1]), "  int64_t num_parts;\n  uint64_t further[2];\n", 1),
     "before": replaced(SIZE_LINES, "", 4),
 }

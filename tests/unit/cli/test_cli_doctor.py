@@ -1,7 +1,6 @@
 """`aot doctor MODEL`: how a target's table serves a model, Linear by Linear."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 
@@ -11,10 +10,7 @@ from aot.models import empty
 from aot.select.score.diagnosis import Layer, diagnose
 from tests.unit.cli.test_cli_shapes import QWEN
 from tests.unit.invoked import aot, succeed
-from tests.unit.select.test_coverage import BF16, H200, KERNELS, TABLE
-
-SELECTION = SimpleNamespace(table=TABLE, kernels=KERNELS, target="h200", provenance="measured")
-"""One ladder of (n 4096, k 4096): m 16 and 64 are measured, 32 is predicted."""
+from tests.unit.select.test_coverage import BF16, H200, SELECTION
 
 SIZES = {"model_type": "qwen3", "hidden_size": 4096, "num_attention_heads": 32, "head_dim": 128}
 
@@ -63,7 +59,7 @@ def test_odd_sizes_are_slow_with_the_factor_and_the_reason():
 
 def test_a_time_below_the_roofline_is_not_this_problems():
     (found,) = diagnose(SELECTION, [Layer("w", 4096, 4096, 1, (16,), BF16)], H200)
-    assert TABLE.sections[0].ladders[0].rows[0].time_us == 2.0 < found.served[0].roofline_us
+    assert SELECTION.table.sections[0].ladders[0].rows[0].time_us == 2.0 < found.served[0].roofline_us
     assert found.served[0].time_us is None
 
 
