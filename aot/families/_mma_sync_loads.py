@@ -139,14 +139,12 @@ class Side:
 
         The first block of shifted rows is said not to: a piece may lie in front of the operand.
         """
+        behind = SEGMENT if self.is_shifted else 0
         if self.is_k_major:
-            behind = SEGMENT if self.is_shifted else 0
             whole = first_k + self.block_k + behind <= cursor.length
         else:
-            behind = SEGMENT if self.is_shifted else 0
-            whole = (first_k + self.block_k <= cursor.num_left + cursor.row) & (
-                cursor.length >= self.row_length + behind
-            )
+            is_deep = first_k + self.block_k <= cursor.num_left + cursor.row
+            whole = is_deep & (cursor.length >= self.row_length + behind)
         return whole & (first_k > 0) if self.is_shifted else whole
 
     @cute.jit

@@ -94,8 +94,9 @@ class Tile:
     def takes_whole(self) -> bool:
         """Whether blocks of k inside of the operands are copied by instructions of their own: where pieces are many.
 
-        Loads of 4 bytes are 5 to 25% faster with them, those of 8 up to 10% slower, since the others are scheduled
-        among the multiplications, and those of 16 as fast (an H200, research/log/2026-11-28-mma-sync.md).
+        Kernels with loads of 4 bytes take 0.78 to 1.06 of the time with them, by tile, mostly less than 1; those with 8
+        up to 1.10, since the other instructions are scheduled among the multiplications; those with 16 the same. With
+        2 it was not compared. An H200, research/log/2026-11-28-mma-sync.md.
         """
         return self.loads <= MAX_WHOLE_LOADS
 
