@@ -110,6 +110,12 @@ Layer = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch
 """(hidden, gain, weight, residual) to the layer's result."""
 
 
+def mark_rows(on: Activations) -> None:
+    """Tell torch.compile that the number of rows will change."""
+    for tensor in (on.hidden, on.residual):
+        torch._dynamo.maybe_mark_dynamic(tensor, 0)  # noqa: SLF001 - what torch documents for it
+
+
 def compiled_layers(n: int, k: int, dtype: torch.dtype) -> dict[str, Layer]:
     """Compile a layer of a weight (n, k) for any number of rows, by Inductor alone and with the wheel's products."""
 
@@ -123,8 +129,7 @@ def compiled_layers(n: int, k: int, dtype: torch.dtype) -> dict[str, Layer]:
         "wheel_inductor": torch.compile(layer, fullgraph=True, options=aot_gemm.torch.inductor_options()),
     }
     on = Activations.drawn(LADDER[4], n, k, dtype)
-    for tensor in (on.hidden, on.residual):
-        torch._dynamo.maybe_mark_dynamic(tensor, 0)  # noqa: SLF001 - what torch documents for it
+    mark_rows(on)
     weight = torch.randn(n, k, device="cuda").to(dtype)
     for made in found.values():
         made(on.hidden, on.gain, weight, on.residual)

@@ -1,8 +1,8 @@
 """What research/bench/captured.py measured, as Markdown, and the correction that it makes. Imports no torch.
 
-A product's gain is torch's time over the wheel's. In a layer the wheel is so many microseconds ahead of torch as the two
-layers differ; what that is less than alone, as a part of the wheel's own time, is its loss. A loss goes by the rows and
-by the bytes of the weight, since these say what the L2 holds and how long a product takes.
+A product's gain is torch's time over the wheel's. In a layer the wheel is so many microseconds ahead of torch as the
+two layers differ; what that is less than alone, as a part of the wheel's own time, is its loss. A loss goes by the rows
+and by the bytes of the weight, since these say what the L2 holds and how long a product takes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def losses(rows: Sequence[Row]) -> Losses:
 
 
 def lost(rows: Sequence[Row], is_ours: Callable[[Row], bool]) -> tuple[float, float, float]:
-    """Say what a rule of choice costs: mean and worst time of a layer over the better of both, less 1, and our share."""
+    """Say what a rule of choice costs: mean and worst time over the better layer's, less 1, and the wheel's share."""
     over = []
     for row in rows:
         best = min(row["wheel_layer_us"], row["torch_layer_us"])
@@ -136,15 +136,8 @@ def _compiled(rows: Sequence[Row]) -> list[str]:
     some = [x for x in rows if all(name in x for name in COMPILED)]
     if not some:
         return []
-    lines = [
-        "",
-        "Compiled by Inductor: its layer's time over that with the wheel's product, and over torch's own kernels'",
-        "",
-    ]
-    lines += [
-        "| m to | layers | with the wheel | least | torch's kernels over Inductor's layer |",
-        "|--:|--:|--:|--:|--:|",
-    ]
+    header = "| m to | layers | Inductor's over that with the wheel | least | torch's kernels' over Inductor's |"
+    lines = ["", "Times of layers that Inductor has compiled:", "", header, "|--:|--:|--:|--:|--:|"]
     for i, edge in enumerate(M_EDGES):
         of_rows = [x for x in some if cell(x)[0] == i]
         if of_rows:
