@@ -152,7 +152,7 @@ ROUND_NORM = 4
 """Flag of a problem whose normalised rows are rounded to X's type. Source: aot_gemm_rows.h, AOT_ROWS_ROUND_NORM."""
 
 ROWS_OFFSETS_START = 8
-"""Flag of a problem whose offsets begin with the first group's start. Source: aot_gemm_rows.h, AOT_ROWS_OFFSETS_START."""
+"""Flag of a problem whose offsets begin with the first start. Source: aot_gemm_rows.h, AOT_ROWS_OFFSETS_START."""
 
 CURRENT_DEVICE = -1
 """What `device` is for the calling thread's current device. Source: aot_gemm.h, aot_gemm_problem_t."""
