@@ -25,7 +25,9 @@ def test_the_headers_are_plain_c(tmp_path):
     )
     (tmp_path / "x.c").write_text(f'#include "aot_gemm_tuning.h"\n{source}')
     # Products and operations on rows come by either header.
-    both = "int f(aot_rows_problem_t* x) { return aot_rows_launch(x, 0); }\nint g(aot_gemm_problem_t* x) { return !x; }\n"
+    both = (
+        "int f(aot_rows_problem_t* x) { return aot_rows_launch(x, 0); }\nint g(aot_gemm_problem_t* x) { return !x; }\n"
+    )
     for name in ("aot_gemm", "aot_gemm_rows"):
         (tmp_path / f"{name}.c").write_text(f'#include "{name}.h"\n{both}')
     strict = ["-Wall", "-Wextra", "-Werror", "-pedantic", "-c"]
