@@ -171,26 +171,34 @@ def why_left(module: Any) -> str | None:
     return why_not_planned(*weight.shape, weight.dtype, bias=bias is not None)
 
 
-def why_not_planned(n: int, k: int, dtype: Any, **options: Any) -> str | None:
-    """Say why the table has no tuned kernel of a product (m, n, k), options as `plan` has them; None where it has."""
+def why_not_planned(n: int, k: int, dtype: Any, rows: int | None = None, **options: Any) -> str | None:
+    """Say why a weight's products are not for the table's kernels; None where they are.
+
+    Args:
+        n: rows of the weight.
+        k: columns of it.
+        dtype: of x.
+        rows: of x, where they are known.
+        options: others that `plan` has.
+    """
     try:
         tiers = [plan(m, n, k, dtype, **options).tier for m in ROWS]
     except (errors.UnsupportedError, errors.DtypeError, errors.ShapeError) as error:
         return str(error)
     if "fallback" not in tiers:
-        return None if k * dtype.itemsize % FASTER == 0 else _why_slower(n, k, dtype, **options)
+        return None if k * dtype.itemsize % FASTER == 0 else _why_slower(n, k, dtype, rows, **options)
     return f"n {n} and k {k} get the fallback; expected rows of weight and result of multiples of {ALIGNMENT} bytes"
 
 
-def _why_slower(n: int, k: int, dtype: Any, **options: Any) -> str | None:
+def _why_slower(n: int, k: int, dtype: Any, rows: int | None, **options: Any) -> str | None:
     """Say why a weight whose rows begin at no multiple of FASTER bytes is torch's; None where it is not slower here."""
-    gain = mean_gain(n, k, dtype, **options)
+    gain = mean_gain(n, k, dtype, rows, **options)
     if gain is not None and gain >= 1:
         return None
-    rows = f"k {k} makes rows that begin at no multiple of {FASTER} bytes"
+    narrow = f"k {k} makes rows that begin at no multiple of {FASTER} bytes"
     if gain is None:
-        return f"{rows}, and the table has no times of torch's beside which it could be seen to be as fast"
-    return f"{rows}, and of such weights torch's kernels were measured to be {1 / gain:.2f} times as fast"
+        return f"{narrow}, and the table has no times of torch's beside which it could be seen to be as fast"
+    return f"{narrow}, and of such weights torch's kernels were measured to be {1 / gain:.2f} times as fast"
 
 
 def _why_not_here(device: int | None) -> str | None:
