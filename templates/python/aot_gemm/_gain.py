@@ -67,9 +67,9 @@ def measured_gain(m: int, n: int, k: int, dtype: Any, **options: Unpack[Computed
 def mean_gain(n: int, k: int, dtype: Any, rows: int | None = None, **options: Unpack[Computed]) -> float | None:
     """Return how many times as fast as torch products of a weight (n, k) are in the mean, in `linear`'s layout.
 
-    It is the geometric mean of what was measured, at ALIKE numbers of rows where one is given, of weights whose operands
-    begin at multiples of as many bytes: of this one where it was, else of those that are ALIKE, else of all. What was
-    not measured with an epilogue is taken to be as without, and of float16 as of bfloat16.
+    It is the geometric mean of what was measured, at ALIKE numbers of rows where one is given, of weights whose
+    operands begin at multiples of as many bytes: of this one where it was, else of those that are ALIKE, else of all.
+    What was not measured with an epilogue is taken to be as without, and of float16 as of bfloat16.
 
     Returns:
         None where the table has no times of torch.
