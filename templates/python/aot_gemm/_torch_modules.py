@@ -14,8 +14,9 @@ from torch.fx import Proxy, Tracer
 from . import _library, errors
 from ._gain import mean_gain
 from ._table import plan
-from ._torch_products import PLAIN, is_plain, is_transformed, linear
+from ._torch_products import PLAIN, is_plain, linear
 from ._torch_promises import promised
+from ._torch_transforms import is_transformed
 
 DEVICES = ["cuda"]
 """Where the weights are that are served."""
