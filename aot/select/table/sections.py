@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aot.core.candidate import KernelKey
-from aot.core.dispatch import Column, Grid, Ladder, Scope, Section
+from aot.core.dispatch import ALIGNMENT_BYTES, Column, Grid, Ladder, Scope, Section
 from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_PREDICTED
 from aot.core.operation import Layout, Operation
@@ -37,6 +37,17 @@ COARSE = 3
 
 NARROW_N = (16, 32)
 """Edges of n besides where n is not aligned: few columns, as of action heads and classes, are of that kind."""
+
+BROAD_N = (32, 64, 96, 128, 160, 192, 256, 320, 384, 512)
+"""Edges of n besides in such layouts. Source: with 64 and 256 alone, the kernel for 256 columns took 2.1 times as long
+as the best one of its table on 80 to 128, by the trees of an H200's record (research/log/2026-11-28-choices.md)."""
+
+BROAD_M = tuple(x for x in FINE_GRID_M if x <= 128)
+"""Edges of m besides there, likewise: with 1 and 24 alone, a kernel for 24 rows took 2.5 times as long on 2 to 8."""
+
+FACTOR = 1.25
+"""Predicted time over the best of the table's kernels beyond which what a kernel loses counts twice, at both ends of a
+column's n: none of them is to lose a factor anywhere. An assumption."""
 
 MERGE_COST = 0.001
 """Mean predicted cost that merging the steps of m of a ladder, or of a grid's column, may have."""
@@ -178,12 +189,25 @@ def _thin(edges: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted({*edges[::COARSE], edges[-1]}))
 
 
+def within_factor(losses: Array, others: Array) -> Array:
+    """Join the losses at two ends of columns, (column, m, kernel): their mean, and what either is over FACTOR.
+
+    Args:
+        losses: logarithms of time at one end, `BARRED` or more where a bucket cannot take a kernel.
+        others: the same at the other end.
+    """
+    over = [np.maximum(x - x.min(axis=-1, keepdims=True) - np.log(FACTOR), 0.0) for x in (losses, others)]
+    found: Array = (losses + others) / 2 + np.maximum(*over)
+    return np.where(np.maximum(losses, others) >= BARRED / 2, np.maximum(losses, others), found)
+
+
 class _Columns:
     """Fills the columns of a grid: those of a few n at a time, since predictions in bulk are cheap."""
 
     def __init__(self, known: SectionKernels, operation: Operation, edges: Sequence[Sequence[int]]) -> None:
         self.known, self.operation = known, operation
         self.m_edges, self.n_edges, self.k_edges = edges
+        self._is_broad = not _is_fine(known, operation)
         able = [takes_aligned(FamilyKernel.of(KernelKey(operation, x))) for x in known.candidates]
         self._unable = np.where(able, 0.0, BARRED)
         self._kept = None if known.timed.kept is None else known.timed.kept.grid
@@ -194,8 +218,18 @@ class _Columns:
         shape = len(places), len(self.m_edges), len(self.known.candidates)
         takes = self.known.takes([x for row in buckets for x in row]).reshape(shape)
         shipped = [[self.known.incumbent(x.corner) for x in row] for row in buckets]
-        losses = self._losses(places, np.where(takes, 0.0, BARRED) + self._unable, shipped)
+        barred = np.where(takes, 0.0, BARRED) + self._unable
+        losses = self._losses(places, barred, shipped)
+        if self._is_broad:
+            narrow = [(self._least_n(n), k) for n, k in places]
+            losses = within_factor(losses, self._losses(narrow, barred, shipped))
         return [self._column(*x) for x in zip(buckets, losses, takes, shipped, strict=True)]
+
+    def _least_n(self, n: int) -> int:
+        """Return the least n of the columns whose edge is `n`."""
+        place = self.n_edges.index(n)
+        unit = 1 if self.known.loads else ALIGNMENT_BYTES // self.operation.d.num_bytes
+        return min(n, (self.n_edges[place - 1] if place else 0) + unit)
 
     def _bucket(self, m: int, n: int, k: int) -> Bucket:
         axes = ((m, self.m_edges), (n, self.n_edges), (k, self.k_edges))
@@ -273,7 +307,8 @@ def _grid(known: SectionKernels, operation: Operation, at: Callable[[str], None]
     is_fine = _is_fine(known, operation)
     fine: tuple[tuple[int, ...], ...] = (LEARNED_M, LEARNED_N, FINE_K) if is_fine else (FINE_GRID_M, FINE_N, FINE_K)
     if operation.layout is not Layout.KK or operation.grouping is not Grouping.DENSE or known.is_special:
-        fine = tuple(_thin(axis) for axis in fine)
+        m_edges, n_edges, k_edges = map(_thin, fine)
+        fine = tuple(sorted({*BROAD_M, *m_edges})), tuple(sorted({*BROAD_N, *n_edges})), k_edges
     if known.loads and operation.grouping is Grouping.BATCHED:
         fine = (FINE_GRID_M, GRID_N, GRID_K)
     elif known.loads:
