@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -201,6 +200,13 @@ def within_factor(losses: Array, others: Array) -> Array:
     return np.where(np.maximum(losses, others) >= BARRED / 2, np.maximum(losses, others), found)
 
 
+def _near(losses: Array) -> NDArray[np.bool_]:
+    """Say which kernels are looked at beside a scanned step, by their losses there, (column, m, kernel)."""
+    ranks = losses.argsort(axis=-1, kind="stable").argsort(axis=-1, kind="stable")
+    is_near: NDArray[np.bool_] = (ranks < MOST) & (losses <= np.log(NEAR) + losses.min(axis=-1, keepdims=True))
+    return is_near
+
+
 class _Columns:
     """Fills the columns of a grid: those of a few n at a time, since predictions in bulk are cheap."""
 
@@ -218,11 +224,8 @@ class _Columns:
         shape = len(places), len(self.m_edges), len(self.known.candidates)
         takes = self.known.takes([x for row in buckets for x in row]).reshape(shape)
         shipped = [[self.known.incumbent(x.corner) for x in row] for row in buckets]
-        barred = np.where(takes, 0.0, BARRED) + self._unable
-        losses = self._losses(places, barred, shipped)
-        if self._is_broad:
-            narrow = [(self._least_n(n), k) for n, k in places]
-            losses = within_factor(losses, self._losses(narrow, barred, shipped))
+        narrow = [[(self._least_n(n), k) for n, k in places]] if self._is_broad else []
+        losses = self._losses([places, *narrow], np.where(takes, 0.0, BARRED) + self._unable, shipped)
         return [self._column(*x) for x in zip(buckets, losses, takes, shipped, strict=True)]
 
     def _least_n(self, n: int) -> int:
@@ -236,36 +239,42 @@ class _Columns:
         return Bucket(self.known.problem(self.operation, m, n, k), is_open=any(x == edges[-1] for x, edges in axes))
 
     def _losses(
-        self, places: Sequence[tuple[int, int]], barred: Array, shipped: Sequence[Sequence[int | None]]
+        self, ends: Sequence[Sequence[tuple[int, int]]], barred: Array, shipped: Sequence[Sequence[int | None]]
     ) -> Array:
         """Return (n and k, m, kernel) logarithms of time at the upper edge of each step of m.
 
         Args:
-            places: n and k of the columns.
+            ends: n and k of the columns, and of broad ones also their least n: what is lost at both is joined.
             barred: of the same shape: `BARRED` where a bucket cannot take a kernel, else 0.
             shipped: (n and k, m) the kernel that a tie goes to, which is always looked at.
         """
-        num_places, num_m, model = len(places), len(self.m_edges), self.known.timed.model
+        num_m = len(self.m_edges)
         scanned = sorted({*range(0, num_m, SCAN), num_m - 1})
-        problem = partial(self.known.problem, self.operation)
-        problems = [problem(self.m_edges[i], n, k) for n, k in places for i in scanned]
-        predicted = np.log(model.times_us(self.known.candidates, problems)).reshape(num_places, len(scanned), -1)
-        coarse = predicted + barred[:, scanned]
-        ranks = coarse.argsort(axis=-1, kind="stable").argsort(axis=-1, kind="stable")
-        is_near = (ranks < MOST) & (coarse <= np.log(NEAR) + coarse.min(axis=-1, keepdims=True))
         upper = np.array(scanned).searchsorted(range(num_m))
         lower = np.maximum(upper - 1, 0)
+        scans = [self._predicted(places, [self.m_edges[i] for i in scanned]) for places in ends]
+        is_near = np.any([_near(x + barred[:, scanned]) for x in scans], axis=0)
         asked = is_near[:, lower] | is_near[:, upper]
         for i, row in enumerate(shipped):
             known = [(j, kernel) for j, kernel in enumerate(row) if kernel is not None]
             asked[i, [j for j, _ in known], [kernel for _, kernel in known]] = True
         asked[:, scanned] = False
-        problems = [problem(m, n, k) for n, k in places for m in self.m_edges]
-        times = model.times_us(self.known.candidates, problems, asked.reshape(num_places * num_m, -1))
-        longest = np.maximum(predicted[:, lower], predicted[:, upper])
-        losses: Array = np.where(asked, np.log(times).reshape(asked.shape), longest)
-        losses[:, scanned] = predicted
-        return losses + barred
+        losses = []
+        for places, predicted in zip(ends, scans, strict=True):
+            longest = np.maximum(predicted[:, lower], predicted[:, upper])
+            found: Array = np.where(asked, self._predicted(places, self.m_edges, asked), longest)
+            found[:, scanned] = predicted
+            losses.append(found + barred)
+        return losses[0] if len(losses) == 1 else within_factor(*losses)
+
+    def _predicted(
+        self, places: Sequence[tuple[int, int]], m_edges: Sequence[int], asked: NDArray[np.bool_] | None = None
+    ) -> Array:
+        """Return (n and k, m, kernel) logarithms of time; infinite where a mask does not ask."""
+        problems = [self.known.problem(self.operation, m, n, k) for n, k in places for m in m_edges]
+        mask = None if asked is None else asked.reshape(len(problems), -1)
+        times = self.known.timed.model.times_us(self.known.candidates, problems, mask)
+        return np.log(times).reshape(len(places), len(m_edges), -1)
 
     def _column(
         self, buckets: Sequence[Bucket], losses: Array, takes: NDArray[np.bool_], shipped: Sequence[int | None]

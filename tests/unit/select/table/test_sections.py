@@ -203,7 +203,7 @@ def test_a_time_of_another_operation_is_at_least_the_roofline_and_one_of_its_own
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_a_column_has_is_near_the_best_of_all_kernels_though_few_are_looked_at(seed, monkeypatch):
+def test_what_a_column_has_is_the_best_of_all_kernels_though_few_are_looked_at(seed, monkeypatch):
     # Nothing merges, so that each fine step has a kernel of its own. A kernel takes a start and so much a row.
     monkeypatch.setattr(table, "MERGE_COST", -1.0)
     names = (f"64x{n}_c1x1_pingpong" for n in (32, 64, 96, 128, 160, 192))
@@ -225,8 +225,7 @@ def test_what_a_column_has_is_near_the_best_of_all_kernels_though_few_are_looked
             times = [{indices[x]: math.log(model.time(x, problem_of(m, end, k))) for x in kernels} for end in ends]
             over = {x: max(of[x] - min(of.values()) - math.log(1.25) for of in times) for x in indices.values()}
             losses = {x: sum(of[x] for of in times) / 2 + max(over[x], 0.0) for x in over}
-            # One that is not near the best at one end has the longer time of two scanned steps there.
-            assert losses[kernel] < min(losses.values()) + 0.03, (m, n, k)
+            assert kernel == min(losses, key=losses.get), (m, n, k)
             used.add(kernel)
     assert len(used) > 2
     (ladder,) = section.ladders
