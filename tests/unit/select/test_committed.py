@@ -54,11 +54,11 @@ FACTOR = 1.25
 """Predicted time over that of the best of the table's kernels from which on a choice is counted."""
 
 ABOVE = {
-    "h100.json.gz": (0.045, 5.0),
-    "h200.json.gz": (0.045, 5.0),
+    "h100.json.gz": (0.04, 6.5),
+    "h200.json.gz": (0.045, 6.5),
     "h200.groups.json.gz": (0.07, 7.0),
     "h200.many.json.gz": (0.045, 2.5),
-    "h200.operands.json.gz": (0.05, 11.0),
+    "h200.operands.json.gz": (0.055, 12.0),
     "h200.packed.json.gz": (0.04, 3.2),
 }
 """By file: the largest share of choices above FACTOR by the cost model, and how far one may be.
@@ -173,7 +173,10 @@ def test_each_of_a_million_choices_is_in_its_kernels_domain_and_few_are_predicte
         own = times[np.arange(len(times)), kernels.searchsorted(found.kernels[asked])]
         over.append(own / times.min(axis=1))
     ratios = np.concatenate(over)
-    assert ((ratios > FACTOR).mean() <= ABOVE[path.name][0], ratios.max() <= ABOVE[path.name][1]) == (True, True)
+    share, worst = float((ratios > FACTOR).mean()), float(ratios.max())
+    print(f"{path.name}: {share:.2%} above {FACTOR}, {worst:.2f} at worst")
+    assert share <= ABOVE[path.name][0], path.name
+    assert worst <= ABOVE[path.name][1], path.name
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
