@@ -41,8 +41,9 @@ BROAD_N = (32, 64, 96, 128, 160, 192, 256, 320, 384, 512)
 """Edges of n besides in such layouts. Source: with 64 and 256 alone, the kernel for 256 columns took 2.1 times as long
 as the best one of its table on 80 to 128, by the trees of an H200's record (research/log/2026-11-28-choices.md)."""
 
-BROAD_M = tuple(x for x in FINE_GRID_M if x <= 128)
-"""Edges of m besides there, likewise: with 1 and 24 alone, a kernel for 24 rows took 2.5 times as long on 2 to 8."""
+BROAD_M = 128
+"""m up to which no step is left out there. Source: likewise; with 1 and 24 alone, a kernel for 24 rows took 2.5 times
+as long on 2 to 8."""
 
 FACTOR = 1.25
 """Predicted time over the best of the table's kernels beyond which what a kernel loses counts twice, at both ends of a
@@ -317,7 +318,8 @@ def _grid(known: SectionKernels, operation: Operation, at: Callable[[str], None]
     fine: tuple[tuple[int, ...], ...] = (LEARNED_M, LEARNED_N, FINE_K) if is_fine else (FINE_GRID_M, FINE_N, FINE_K)
     if operation.layout is not Layout.KK or operation.grouping is not Grouping.DENSE or known.is_special:
         m_edges, n_edges, k_edges = map(_thin, fine)
-        fine = tuple(sorted({*BROAD_M, *m_edges})), tuple(sorted({*BROAD_N, *n_edges})), k_edges
+        narrow = (x for x in fine[0] if x <= BROAD_M)
+        fine = tuple(sorted({*narrow, *m_edges})), tuple(sorted({*BROAD_N, *n_edges})), k_edges
     if known.loads and operation.grouping is Grouping.BATCHED:
         fine = (FINE_GRID_M, GRID_N, GRID_K)
     elif known.loads:
