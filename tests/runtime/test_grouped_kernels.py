@@ -33,6 +33,8 @@ from tests.runtime.test_operand_kernels import (
 
 ROWS, ROWS_OF_A, N, K, GROUPS = 304, 100, 256, 384, 6
 A, B, D, SCALE_A, SCALE_B, BIAS, OFFSETS, INDEX, SCALE_D, PLACES = (0x7F0000000000 + i * 2**40 for i in range(1, 11))
+STEP_OF_FACTORS = 48 * 512
+"""Bytes between places of factors."""
 FAR = 2**30
 """Rows of D as its descriptor has them: so many that a group's end can be moved to the last one. Source: quack
 copy_utils.py, `create_ragged_tensor_for_tma`."""
@@ -136,6 +138,8 @@ def arguments(operation):
         Argument.INDEX: struct_of(INDEX, (ROWS,), ()),
         Argument.B_OF_GROUPS: struct_of(0, (0,), ()),
         Argument.PLACES: struct_of(0, (0,), ()),
+        Argument.SCALE_B_OF_GROUPS: struct_of(0, (0,), ()),
+        Argument.SCALE_B_PLACES: struct_of(0, (0,), ()),
     }
 
 
@@ -216,7 +220,10 @@ def test_what_is_on_the_device_is_passed_by_address(each, library):
 
 
 def test_places_are_written_in_front_and_one_tensor_map_is_of_all(each, library):
-    """300 addresses, so that three launches write the table, each at most 128 places of it."""
+    """300 addresses, so that three launches write the table, each at most 128 places of it.
+
+    Where factors lie in atoms theirs are written by the same launches.
+    """
     operation = each.kernel.operation
     if not operation.grouping.groups_rows:
         return
@@ -230,15 +237,28 @@ def test_places_are_written_in_front_and_one_tensor_map_is_of_all(each, library)
     given[Argument.B] = struct_of(B, (2**31 - 1, *pair[0]), (operation.b.element.num_in(step), *pair[1]))
     given[Argument.B_OF_GROUPS] = struct_of(ctypes.addressof(addresses), (count,), ())
     given[Argument.PLACES] = struct_of(PLACES, (count,), ())
+    in_atoms = operation.types.factors is FactorLayout.ATOMS
+    factor_places = [(i * 23 + 1) % 1009 for i in range(count)]
+    of_factors = (ctypes.c_int64 * count)(*(SCALE_B + x * STEP_OF_FACTORS for x in factor_places))
+    if in_atoms:
+        given[Argument.SCALE_B] = struct_of(SCALE_B, (STEP_OF_FACTORS,), ())
+        given[Argument.SCALE_B_OF_GROUPS] = struct_of(ctypes.addressof(of_factors), (count,), ())
+        given[Argument.SCALE_B_PLACES] = struct_of(PLACES + 8192, (count,), ())
     *writes, (_, parameters) = launches(library, each, given, num_before=3)
-    written = {}
-    for write, (table, first, *values) in writes:
-        assert struct.unpack_from("<Q", table)[0] == PLACES
+    written = [{} for _ in range(1 + in_atoms)]
+    for write, given_values in writes:
+        tables, (first, *values) = given_values[: 1 + in_atoms], given_values[1 + in_atoms :]
+        assert [struct.unpack_from("<Q", x)[0] for x in tables] == [PLACES, PLACES + 8192][: 1 + in_atoms]
         assert (tuple(write.grid), tuple(write.block), write.stream) == ((1, 1, 1), (128, 1, 1), STREAM)
         assert PROGRAMMATIC in write.attribute_ids[: write.num_attributes]
         (start,) = struct.unpack("<i", first)
-        written |= {start + i: struct.unpack("<i", x)[0] for i, x in enumerate(values) if start + i < count}
-    assert [written[i] for i in range(count)] == places
+        for table, found in enumerate(written):
+            own = values[table * 128 : (table + 1) * 128]
+            found |= {start + i: struct.unpack("<i", x)[0] for i, x in enumerate(own) if start + i < count}
+    assert [[x[i] for i in range(count)] for x in written] == [places, factor_places][: 1 + in_atoms]
+    if in_atoms:
+        of_factors = maps(parameters)[SCALE_B]
+        assert (of_factors[0][-1], of_factors[1][-1]) == (2**31 - 1, STEP_OF_FACTORS)
     found = maps(parameters)[B]
     assert found[0][-1] == 2**31 - 1
     assert found[1][-1] == step
