@@ -1,7 +1,4 @@
-"""Kernels of groups, for both architectures: what their entries launch.
-
-Objects for sm_110a are compiled for this host here, so that their entries run; device code is the same for every host.
-"""
+"""Kernels of groups: what their entries launch; of a Thor's too in `make walk`, as test_operand_kernels has them."""
 
 from __future__ import annotations
 
@@ -61,15 +58,15 @@ SOME = [
     (Operation.BF16_KK_GROUPED_SWIGLU, sm90(64, 256)),
     (Operation.BF16_MN_KGROUPED, sm90(128, 128)),
     (Operation.E4M3_BF16_KK_GATHERED_SWIGLU, sm90(128, 128, "cooperative")),
-    (Operation.E4M3_BF16_BLOCK_KK_GROUPED, block(128, 128, "cooperative")),
     (Operation.E4M3_BF16_BLOCK_KK_GATHERED_SWIGLU, block(64, 128)),
+]
+"""Of each family and kind of groups one."""
+MORE = [
+    (Operation.E4M3_BF16_BLOCK_KK_GROUPED, block(128, 128, "cooperative")),
     (Operation.BF16_KK_GROUPED, sm100(128, 256, **PAIR)),
     (Operation.BF16_MN_KGROUPED, sm100(128, 64, "static")),
     (Operation.NVFP4_BF16_KK_GROUPED, in_atoms(128, 64, "static")),
     (Operation.NVFP4_BF16_KK_GROUPED_SWIGLU, in_atoms(256, 128, **PAIR)),
-]
-"""Of each family and kind of groups one."""
-MORE = [
     (Operation.BF16_KK_GATHERED, sm90(128, 192)),
     (Operation.BF16_KK_GATHERED_SWIGLU, sm90(128, 256, "cooperative")),
     (Operation.BF16_KK_GROUPED, sm90(64, 128)),
