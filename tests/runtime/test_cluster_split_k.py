@@ -129,9 +129,7 @@ def finished():
 
 @pytest.fixture(scope="module")
 def entries(finished, tmp_path_factory):
-    manifest, objects = small_manifest("h200")
-    paths = [*objects.values(), *(x.path for x in finished.values())]
-    return Library(compile_library(manifest, tmp_path_factory.mktemp("finished"), paths))
+    return direct.recording(finished, tmp_path_factory.mktemp("finished"))
 
 
 def boxes(parameters):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from dataclasses import replace
 
 import pytest
 
@@ -13,18 +12,16 @@ from aot.core.formats import SCALE_BLOCK, FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.signature import Argument
-from aot.core.target import load_target
-from tests.compiling import EVERY, compile_kernels
-from tests.objects import small_manifest
-from tests.runtime.host import Library, compile_library
+from tests.compiling import EVERY
 from tests.runtime.test_operand_kernels import (
     CLUSTER,
     PROGRAMMATIC,
     STREAM,
-    Compiled,
+    compile_all,
     launch,
     launches,
     maps,
+    recording,
     struct_of,
 )
 
@@ -81,22 +78,12 @@ KERNELS = SOME + MORE if EVERY else SOME
 
 @pytest.fixture(scope="module")
 def compiled():
-    """Compile the kernels of each architecture for this host."""
-    found = {}
-    h200 = load_target("h200")
-    thor = replace(load_target("thor"), host_triple=h200.host_triple, host_cpu=h200.host_cpu)
-    for arch, target in (("sm90", h200), ("sm100", thor)):
-        keys = [KernelKey(*x) for x in KERNELS if x[1].family.startswith(f"{arch}_")]
-        artifacts = compile_kernels(keys, target)
-        found |= {x.kernel.key: Compiled(x.kernel, x.path, target) for x in artifacts}
-    return found
+    return compile_all(KERNELS)
 
 
 @pytest.fixture(scope="module")
 def library(compiled, tmp_path_factory):
-    manifest, objects = small_manifest("h200")
-    paths = [*objects.values(), *(x.path for x in compiled.values())]
-    return Library(compile_library(manifest, tmp_path_factory.mktemp("grouped"), paths))
+    return recording(compiled, tmp_path_factory.mktemp("grouped"))
 
 
 def arguments(operation):

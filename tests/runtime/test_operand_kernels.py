@@ -127,24 +127,32 @@ class Compiled:
     target: Target
 
 
-@pytest.fixture(scope="module")
-def compiled():
-    """Compile the kernels of each architecture for this host."""
+def compile_all(kernels):
+    """Compile the kernels of each architecture for this host, each an operation and a candidate; gives them by key."""
     found = {}
     h200 = load_target("h200")
     thor = replace(load_target("thor"), host_triple=h200.host_triple, host_cpu=h200.host_cpu)
     for arch, target in (("sm90", h200), ("sm100", thor)):
-        keys = [KernelKey(*x) for x in KERNELS if x[1].family.startswith(f"{arch}_")]
+        keys = [KernelKey(*x) for x in kernels if x[1].family.startswith(f"{arch}_")]
         artifacts = compile_kernels(keys, target)
         found |= {x.kernel.key: Compiled(x.kernel, x.path, target) for x in artifacts}
     return found
 
 
+def recording(compiled, folder):
+    """Link compiled kernels behind those of a small manifest into a library over the recorder."""
+    manifest, objects = small_manifest("h200")
+    return Library(compile_library(manifest, folder, [*objects.values(), *(x.path for x in compiled.values())]))
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    return compile_all(KERNELS)
+
+
 @pytest.fixture(scope="module")
 def library(compiled, tmp_path_factory):
-    manifest, objects = small_manifest("h200")
-    paths = [*objects.values(), *(x.path for x in compiled.values())]
-    return Library(compile_library(manifest, tmp_path_factory.mktemp("operands"), paths))
+    return recording(compiled, tmp_path_factory.mktemp("operands"))
 
 
 def struct_of(address, shape, strides):
