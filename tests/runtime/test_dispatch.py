@@ -253,7 +253,11 @@ COMMITTED = {
 """Those of products, by name."""
 
 
-@pytest.mark.parametrize("name", COMMITTED)
+LIKE = {"h100"}
+"""Which have the table of another of these, as `aot select --like` takes it over: `make walk` asks them too."""
+
+
+@pytest.mark.parametrize("name", [x for x in COMMITTED if EVERY or x not in LIKE])
 def test_equals_reference_in_the_table_that_is_shipped(name, tmp_path):
     assert COMMITTED[name] in pipeline.committed_selections(load_target(name.partition(".")[0]))
     check_selection(read_selection(COMMITTED[name]), tmp_path)

@@ -1,13 +1,9 @@
-"""Kernels of groups, for both architectures: what their entries launch.
-
-Objects for sm_110a are compiled for this host here, so that their entries run; device code is the same for every host.
-"""
+"""Kernels of groups: what their entries launch; of a Thor's too in `make walk`, as test_operand_kernels has them."""
 
 from __future__ import annotations
 
 import ctypes
 import struct
-from dataclasses import replace
 
 import pytest
 
@@ -16,18 +12,16 @@ from aot.core.formats import SCALE_BLOCK, FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.signature import Argument
-from aot.core.target import load_target
-from tests.compiling import EVERY, compile_kernels
-from tests.objects import small_manifest
-from tests.runtime.host import Library, compile_library
+from tests.compiling import EVERY
 from tests.runtime.test_operand_kernels import (
     CLUSTER,
     PROGRAMMATIC,
     STREAM,
-    Compiled,
+    compile_all,
     launch,
     launches,
     maps,
+    recording,
     struct_of,
 )
 
@@ -63,15 +57,15 @@ SOME = [
     (Operation.BF16_KK_GROUPED_SWIGLU, sm90(64, 256)),
     (Operation.BF16_MN_KGROUPED, sm90(128, 128)),
     (Operation.E4M3_BF16_KK_GATHERED_SWIGLU, sm90(128, 128, "cooperative")),
-    (Operation.E4M3_BF16_BLOCK_KK_GROUPED, block(128, 128, "cooperative")),
     (Operation.E4M3_BF16_BLOCK_KK_GATHERED_SWIGLU, block(64, 128)),
+]
+"""Of each family and kind of groups one."""
+MORE = [
+    (Operation.E4M3_BF16_BLOCK_KK_GROUPED, block(128, 128, "cooperative")),
     (Operation.BF16_KK_GROUPED, sm100(128, 256, **PAIR)),
     (Operation.BF16_MN_KGROUPED, sm100(128, 64, "static")),
     (Operation.NVFP4_BF16_KK_GROUPED, in_atoms(128, 64, "static")),
     (Operation.NVFP4_BF16_KK_GROUPED_SWIGLU, in_atoms(256, 128, **PAIR)),
-]
-"""Of each family and kind of groups one."""
-MORE = [
     (Operation.BF16_KK_GATHERED, sm90(128, 192)),
     (Operation.BF16_KK_GATHERED_SWIGLU, sm90(128, 256, "cooperative")),
     (Operation.BF16_KK_GROUPED, sm90(64, 128)),
@@ -86,22 +80,12 @@ KERNELS = SOME + MORE if EVERY else SOME
 
 @pytest.fixture(scope="module")
 def compiled():
-    """Compile the kernels of each architecture for this host."""
-    found = {}
-    h200 = load_target("h200")
-    thor = replace(load_target("thor"), host_triple=h200.host_triple, host_cpu=h200.host_cpu)
-    for arch, target in (("sm90", h200), ("sm100", thor)):
-        keys = [KernelKey(*x) for x in KERNELS if x[1].family.startswith(f"{arch}_")]
-        artifacts = compile_kernels(keys, target)
-        found |= {x.kernel.key: Compiled(x.kernel, x.path, target) for x in artifacts}
-    return found
+    return compile_all(KERNELS)
 
 
 @pytest.fixture(scope="module")
 def library(compiled, tmp_path_factory):
-    manifest, objects = small_manifest("h200")
-    paths = [*objects.values(), *(x.path for x in compiled.values())]
-    return Library(compile_library(manifest, tmp_path_factory.mktemp("grouped"), paths))
+    return recording(compiled, tmp_path_factory.mktemp("grouped"))
 
 
 def arguments(operation):
