@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import _operations, errors
+from ._torch_check import check_tensor
 from ._torch_operators import LIBRARY, NAMESPACE
-from ._torch_products import is_compiling, is_recorded, is_transformed, linear
+from ._torch_products import is_compiling, is_recorded, linear
 from ._torch_promises import promised
+from ._torch_transforms import is_transformed, refuse_derivatives, register_batches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,6 +57,7 @@ def _check(x: Any, weights: Sequence[Any], biases: Sequence[Any]) -> None:
     """Refuse what no launch takes, by shapes and types alone.
 
     Raises:
+        OperandError: one is no tensor of torch.
         ShapeError: there are too many or too few, or a shape does not fit.
         DtypeError: one is of another type than x.
     """
@@ -63,7 +66,11 @@ def _check(x: Any, weights: Sequence[Any], biases: Sequence[Any]) -> None:
             f"linear_many: got {len(weights)} weights and {len(biases)} biases; expected 1 to {MAX_WEIGHTS}, and as "
             "many biases or None; call it for some of them at a time"
         )
+    check_tensor("linear_many", "x", x)
     for weight, bias in zip(weights, biases, strict=True):
+        check_tensor("linear_many", "a weight", weight)
+        if bias is not None:
+            check_tensor("linear_many", "a bias", bias)
         if x.ndim < 1 or weight.ndim != _MATRIX_DIMS or weight.shape[1] != x.shape[-1]:
             raise errors.ShapeError(
                 f"linear_many: got x {tuple(x.shape)} and a weight {tuple(weight.shape)}; expected x (..., k) and "
@@ -81,15 +88,10 @@ def _check(x: Any, weights: Sequence[Any], biases: Sequence[Any]) -> None:
                 )
 
 
-def _refuse_gradient(keys: Any, x: Any, weights: Any, biases: Any) -> Any:
-    tensors = [y for y in (x, *weights, *biases) if y is not None]
-    if torch.is_grad_enabled() and any(y.requires_grad for y in tensors):
-        raise errors.GradientError(
-            "linear_many: an operand requires a gradient, which the operator does not record; call the function of "
-            "this package, which computes by linear then, or run it under torch.no_grad()"
-        )
-    with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 - as torch.library's own kernels of autograd
-        return _operator.redispatch(keys & torch._C._after_autograd_keyset, x, weights, biases)  # noqa: SLF001
+_ADVICE = (
+    ", which the operator does not record; call the function of this package, which computes by linear then, or run it "
+    "under torch.no_grad()"
+)
 
 
 def _register() -> Any:
@@ -98,7 +100,8 @@ def _register() -> Any:
     LIBRARY.define(_SCHEMA, tags=(torch.Tag.pt2_compliant_tag, strides))
     LIBRARY.impl("linear_many", _launch, "CompositeExplicitAutograd")
     torch.library.register_fake(f"{NAMESPACE}::linear_many", _fake, lib=LIBRARY)
-    LIBRARY.impl("linear_many", _refuse_gradient, "Autograd", with_keyset=True)
+    refuse_derivatives(LIBRARY, "linear_many", _ADVICE)
+    register_batches(LIBRARY, "linear_many")
     return getattr(torch.ops, NAMESPACE).linear_many.default
 
 
@@ -124,11 +127,18 @@ def linear_many(x: Any, weights: Sequence[Any], biases: Sequence[Any] | None = N
         A tensor (..., n) for each weight, contiguous and of its own memory.
 
     Raises:
+        OperandError: weights are no list, or one of all is no tensor of torch.
         ShapeError: there are none or more than four weights, or a shape does not fit.
         DtypeError: a weight or a bias is of another type than x.
         UnsupportedError: this wheel has no such kernels.
         AotGemmError: another of its classes, as of `linear`.
     """
+    for name, given in (("weights", weights), ("biases", biases)):
+        if not isinstance(given, (list, tuple)) and (given is not None or name == "weights"):
+            raise errors.OperandError(
+                f"linear_many: {name} is a {type(given).__qualname__}; expected a list or a tuple of one to "
+                f"{MAX_WEIGHTS} tensors"
+            )
     weights = list(weights)
     biases = [None] * len(weights) if biases is None else list(biases)
     _check(x, weights, biases)
