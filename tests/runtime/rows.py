@@ -35,7 +35,7 @@ LIMITS = {
 
 
 def row_kernel(operation, candidate, limits=None):
-    """Make the manifest's entry of a row kernel whose object is as the DSL would name it, by default with its LIMITS."""
+    """Make the manifest's entry of a row kernel as the DSL would name it; its limits are by default those of LIMITS."""
     name = RowKernelKey(operation, candidate).name
     return RowKernel(
         name=name,
