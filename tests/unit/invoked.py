@@ -31,6 +31,7 @@ def coarse_grid(patch):
     for name, share in COARSE.items():
         edges = getattr(table, name)
         patch.setattr(table, name, (*edges[:-1:share], edges[-1]))
+    patch.setattr(table, "BROAD_N", ())
 
 
 def aot(*arguments):

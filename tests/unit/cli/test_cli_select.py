@@ -398,6 +398,7 @@ def test_what_it_has_not_is_selected_for_and_says_predicted(built, monkeypatch):
     monkeypatch.setattr(families()["simt"], "epilogues", tuple(Epilogue))
     for name, edges in (("FINE_M", (16, 8192)), ("FINE_GRID_M", (16, 8192)), ("FINE_N", (512,)), ("FINE_K", (512,))):
         monkeypatch.setattr(table, name, edges)
+    monkeypatch.setattr(table, "BROAD_N", ())
     result = aot("build", "--target", "h200", "--operations", "bf16_kk,bf16_kk_silu", "--shapes", "shapes.toml")
     assert result.exit_code == 0, result.output
     assert asked == [["bf16_kk_silu"]]
