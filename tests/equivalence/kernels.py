@@ -1,7 +1,7 @@
 """The Thor wheel's kernels, and their objects for the two hosts whose launches are compared.
 
 Launches are compared of products of 16 bits; those of narrower elements that the wheel has are among `operand_kernels`,
-and those of packed weights are executed alone.
+and those of packed weights and on rows are executed alone.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def selection():
     keys = tuple(key for key in wheel().kernels if key in chosen)
     fallbacks = [(i, key.operation) for i, key in enumerate(keys) if key.candidate.family == "simt"]
     sections = (Section(x, (), Grid((1,), (1,), (Column((1,), (i,)),)), i) for i, x in fallbacks)
-    return replace(wheel(), kernels=keys, table=DispatchTable(tuple(sections)))
+    return replace(wheel(), kernels=keys, table=DispatchTable(tuple(sections)), stepped=None)
 
 
 def target(machine):
