@@ -298,8 +298,8 @@ def test_the_committed_selection_is_measured_and_says_so(built, selection):
 def test_several_targets_give_one_wheel_with_a_table_for_each(built, selection):
     few = ["--kernels", "sm90_quack_128x128_c1x1_cooperative,sm90_quack_64x16_c1x1_pingpong_swap", "--max-kernels", "2"]
     paths = [selection.with_name(f"{name}.json") for name in ("h200", "h100")]
-    for path in paths:
-        succeed("select", "--predicted", "--shapes", "shapes.toml", "--target", path.stem, *few, "-o", path)
+    succeed("select", "--predicted", "--shapes", "shapes.toml", "--target", "h200", *few, "-o", paths[0])
+    write_selection(paths[1], replace(read_selection(paths[0]), target="h100"))
     text = succeed("build", *(word for path in paths for word in ("--selection", path)))
     assert [x.target for x in built[0][0]] == ["h100", "h200"]
     assert text.splitlines()[-4:] == [

@@ -220,6 +220,8 @@ enum class Argument : int32_t {
   kIndex,
   kBOfGroups,
   kPlaces,
+  kScaleBOfGroups,
+  kScaleBPlaces,
   kParts,
   kWorkspace,
   kPrefetchB,
@@ -237,7 +239,7 @@ enum class Argument : int32_t {
   kWeightOffset,
   kFlags,
 };
-constexpr int32_t kNumArguments = 28;
+constexpr int32_t kNumArguments = 30;
 constexpr const char* kArgumentWords[] = {
     "a",
     "b",
@@ -251,6 +253,8 @@ constexpr const char* kArgumentWords[] = {
     "index",
     "b_of_groups",
     "places",
+    "scale_b_of_groups",
+    "scale_b_places",
     "parts",
     "workspace",
     "prefetch_b",
@@ -308,7 +312,7 @@ constexpr const char* kProductWords[] = {
 constexpr const char* word_of(Product value) { return kProductWords[static_cast<int32_t>(value)]; }
 
 // Most arguments that a kernel's entry takes.
-constexpr int32_t kMaxArguments = 17;
+constexpr int32_t kMaxArguments = 19;
 
 // What a kernel is told of each of several weights, in 64 bits each.
 constexpr int32_t kNumPartWords = 8;

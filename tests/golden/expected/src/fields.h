@@ -28,6 +28,7 @@ enum Field : int32_t {
   kResidualOut,
   kScaleOut,
   kWeights,
+  kFactors,
   kEpilogue,
   kElement,
   kFlags,
@@ -72,7 +73,7 @@ constexpr FieldList kFieldsOf[] = {
     {11, 4, {kLeft, kRight, kBias, kOut, kScaleX, kScaleW, kResidual, kScaleD, kEpilogue, kElement, kFlags}},  // linear
     {4, 3, {kLeft, kRight, kOut, kFlags}},  // matmul
     {11, 11, {kLeft, kRight, kBias, kOut, kScaleX, kScaleW, kScaleD, kWeights, kEpilogue, kElement, kFlags}},  // gated_linear
-    {13, 13, {kLeft, kRight, kBias, kOut, kScaleX, kScaleW, kScaleD, kOffsets, kIndex, kWeights, kEpilogue, kElement, kFlags}},  // grouped_linear
+    {14, 14, {kLeft, kRight, kBias, kOut, kScaleX, kScaleW, kScaleD, kOffsets, kIndex, kWeights, kFactors, kEpilogue, kElement, kFlags}},  // grouped_linear
     {9, 9, {kLeft, kRight, kBias, kOut, kScaleW, kElement, kFlags, kWeightFormat, kColumns}},  // packed_linear
     {1, 1, {kLeft}},  // linear_many
     {1, 1, {kLeft}},  // constant

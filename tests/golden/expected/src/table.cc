@@ -105,7 +105,7 @@ const Operation kOperations[] = {
      3,
      Grouping::kDense,
      -1,
-     65543},
+     262151},
 };
 
 const int32_t kNumOperations = 1;

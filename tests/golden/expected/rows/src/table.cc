@@ -155,14 +155,14 @@ const Operation kOperations[] = {
      3,
      Grouping::kDense,
      -1,
-     65543},
+     262151},
 };
 
 const int32_t kNumOperations = 1;
 
 const RowOperation kRowOperations[2] = {
-    {"bf16_rms_norm", RowFunction::kRmsNorm, 1, Element::kBfloat16, Element::kBfloat16, RowScale::kNone, {Element::kFloat32, 0}, 241631296},
-    {"bf16_e4m3_quantize", RowFunction::kQuantize, 1, Element::kBfloat16, Element::kE4m3, RowScale::kRow, {Element::kFloat32, 0}, 144900096},
+    {"bf16_rms_norm", RowFunction::kRmsNorm, 1, Element::kBfloat16, Element::kBfloat16, RowScale::kNone, {Element::kFloat32, 0}, 966524992},
+    {"bf16_e4m3_quantize", RowFunction::kQuantize, 1, Element::kBfloat16, Element::kE4m3, RowScale::kRow, {Element::kFloat32, 0}, 579600384},
 };
 
 const int32_t kNumRowOperations = 2;
