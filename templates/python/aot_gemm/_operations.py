@@ -195,11 +195,11 @@ def grouped_linear(
         interleaved: whether row 2 j of a weight is of the gate and row 2 j + 1 the linear one of column j. Where
             factors are of NVFP4, MXFP4 or MXFP8, True.
         scale_x: of float8 rows of x: one float32 factor, (rows,), (rows, 1), or of blocks (rows, ceil(k / 128)). Of
-            MXFP8 and NVFP4 as `linear` has them, in atoms that begin anew with each group, as `pack_factors` makes them
-            of factors and offsets.
+            formats of blocks as `linear` has them, in atoms that begin anew with each group, as `pack_factors` makes
+            them of factors and offsets.
         scale_w: those of the weights: one element, (groups,), or (groups, n); or of blocks (groups, ceil(n / 128),
-            ceil(k / 128)), where rows of a gate are not interleaved. Of MXFP8 and NVFP4 (groups, n, ceil(k / 16)), or
-            the groups' atoms as one run of bytes, and of NVFP4 the weights' own factors, (groups,).
+            ceil(k / 128)), where rows of a gate are not interleaved. Of blocks of 16 or 32 (groups, n, ceil(k / 16)),
+            or the groups' atoms as one run of bytes, and of NVFP4 the weights' own factors, (groups,).
         out: (rows, n), or (groups, rows, n) of runs of k; allocated where it is not given. Rows of no group are not
             written: a new tensor holds anything there.
         out_dtype: as `linear` has it.
