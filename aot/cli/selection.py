@@ -95,11 +95,11 @@ def selection_with(
     Raises:
         AotError: see aot.select.pipeline.
     """
-    products = operations.products
+    products, source = operations.products, "the request"
     if is_predicted:
         parts = [_select_anew(context, device, None, products)] if products else []
         parts += [select_others(operations.others, device, ())] if operations.others else []
-        return reduce(joined, parts)
+        return _whole(parts, source)
     parts, left = _shipped(operations.operations, device, takes_siblings=not is_given(context, "shapes"))
     named = NamedOperations(tuple(left))
     for record, asked in pipeline.records_for(named.products, device, RECORDS).items():
@@ -107,7 +107,7 @@ def selection_with(
         parts.append(_select_anew(context, device, record, tuple(asked)))
     if named.others:
         parts.append(select_others(named.others, device, pipeline.records_of(device, RECORDS)))
-    return reduce(joined, parts)
+    return _whole(parts, source)
 
 
 def selection_for_shapes(path: str, device: Target) -> Selection | None:
@@ -138,7 +138,14 @@ def selection_for_shapes(path: str, device: Target) -> Selection | None:
         parts.append(select(replace(request, operations=tuple(asked))))
     problems = [problem for operation in shapes.operations for problem in shapes.problems(operation)]
     with waiting("take what answers the problems"):
-        return narrowed(reduce(joined, parts), problems, device)
+        return narrowed(_whole(parts, path), problems, device)
+
+
+def _whole(parts: Sequence[Selection], source: str) -> Selection:
+    """Join the selections of the operations that a request or a shape set names (SelectionError: it names none)."""
+    if not parts:
+        raise SelectionError(f"{source} names no operation; expected one or more of docs/operations.md")
+    return reduce(joined, parts)
 
 
 def _shipped(

@@ -1,4 +1,4 @@
-"""The structs of calls in the C API, templates/include/aot_gemm.h, and how a call of each kind becomes one."""
+"""The structs of calls in the C API, templates/include/, and how a call of each kind becomes one."""
 
 from __future__ import annotations
 
@@ -143,16 +143,16 @@ class RowsSelectionStruct(ctypes.Structure):
 
 
 SCALE_GIVEN = 1
-"""Flag of a problem whose scale is read. Source: aot_gemm.h, AOT_ROWS_SCALE_GIVEN."""
+"""Flag of a problem whose scale is read. Source: aot_gemm_rows.h, AOT_ROWS_SCALE_GIVEN."""
 
 INTERLEAVED = 2
-"""Flag of a problem whose pairs lie side by side. Source: aot_gemm.h, AOT_ROWS_INTERLEAVED."""
+"""Flag of a problem whose pairs lie side by side. Source: aot_gemm_rows.h, AOT_ROWS_INTERLEAVED."""
 
 ROUND_NORM = 4
-"""Flag of a problem whose normalised rows are rounded to X's type. Source: aot_gemm.h, AOT_ROWS_ROUND_NORM."""
+"""Flag of a problem whose normalised rows are rounded to X's type. Source: aot_gemm_rows.h, AOT_ROWS_ROUND_NORM."""
 
 ROWS_OFFSETS_START = 8
-"""Flag of a problem whose offsets begin with the first group's start. Source: aot_gemm.h, AOT_ROWS_OFFSETS_START."""
+"""Flag of a problem whose offsets begin with the first start. Source: aot_gemm_rows.h, AOT_ROWS_OFFSETS_START."""
 
 CURRENT_DEVICE = -1
 """What `device` is for the calling thread's current device. Source: aot_gemm.h, aot_gemm_problem_t."""

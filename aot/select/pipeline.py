@@ -375,7 +375,8 @@ def select_unaligned(
     references = {} if record is None else reference_times(record)
     guessed = unaligned.predicted(operations, target, patterns)
     known = KnownTimes(times, unaligned=guessed, references=references, record=record)
-    return unaligned.renewed(selection, known, target, objective)
+    found = unaligned.renewed(selection, known, target, objective)
+    return replace(found, table=with_library_times(found.table, references, only_unaligned=True))
 
 
 def times_behind(selection: Selection, record: Path | None, records: Path) -> OperationTimes:

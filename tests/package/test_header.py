@@ -18,16 +18,22 @@ pytestmark = pytest.mark.package
 
 
 def test_the_headers_are_plain_c(tmp_path):
-    for name in ("aot_gemm.h", "aot_gemm_tuning.h"):
+    for name in ("aot_gemm.h", "aot_gemm_rows.h", "aot_gemm_tuning.h"):
         (tmp_path / name).write_bytes(read_templates()[f"include/{name}"])
     source = (
         "int f(void) { return (int)sizeof(aot_gemm_problem_t); }\nuint64_t g(void) { return AOT_GEMM_B_CONSTANT; }\n"
     )
     (tmp_path / "x.c").write_text(f'#include "aot_gemm_tuning.h"\n{source}')
+    # Products and operations on rows come by either header.
+    both = (
+        "int f(aot_rows_problem_t* x) { return aot_rows_launch(x, 0); }\nint g(aot_gemm_problem_t* x) { return !x; }\n"
+    )
+    for name in ("aot_gemm", "aot_gemm_rows"):
+        (tmp_path / f"{name}.c").write_text(f'#include "{name}.h"\n{both}')
     strict = ["-Wall", "-Wextra", "-Werror", "-pedantic", "-c"]
     for compiler, standard in (("gcc", "c99"), ("g++", "c++11")):
         language = ["-x", "c++"] if compiler == "g++" else []
-        command = [compiler, f"-std={standard}", *strict, *language, "x.c", "-o", "x.o"]
+        command = [compiler, f"-std={standard}", *strict, *language, "x.c", "aot_gemm.c", "aot_gemm_rows.c"]
         subprocess.run(command, check=True, cwd=tmp_path)
 
 
@@ -77,7 +83,8 @@ def _link_and_run(target_name, compiler, emulator, folder):
     manifest, objects = small_manifest(target_name)
     build_library(manifest, objects, folder, target)
     templates = read_templates()
-    (folder / "aot_gemm.h").write_bytes(templates["include/aot_gemm.h"])
+    for name in ("aot_gemm.h", "aot_gemm_rows.h"):
+        (folder / name).write_bytes(templates[f"include/{name}"])
     (folder / "multiply.c").write_bytes(templates["examples/multiply.c"])
     cuda = build_driver(target_name, compiler, folder)
     strict = [*compiler, "-std=c99", "-Wall", "-Wextra", "-Werror", f"-isystem{cuda}", "-Wl,-s"]

@@ -150,9 +150,9 @@ def test_the_library_asks_python_for_what_is_declared_and_exports_its_api(wheels
         names[symbol["st_shndx"] != "SHN_UNDEF"].add(symbol.name)
     asked = {x for x in names[False] if re.match("_?Py", x)}
     assert asked == set(re.findall(r"^AOT_GEMM_OF_PYTHON .*?(\w+)[(;]", header, re.MULTILINE))
-    headers = [read_templates()[f"include/aot_gemm{name}.h"].decode() for name in ("", "_memory", "_tuning")]
+    headers = [read_templates()[f"include/aot_gemm{name}.h"].decode() for name in ("", "_rows", "_memory", "_tuning")]
     functions = [set(re.findall(r"^AOT_GEMM_API .*?(aot_(?:gemm|rows)_\w+)\(", x, re.MULTILINE)) for x in headers]
-    api, tuning = functions[0] | functions[1], functions[2]
+    api, tuning = set().union(*functions[:-1]), functions[-1]
     assert {"aot_gemm_launch", "aot_gemm_abi_version"} < api
     assert "aot_gemm_launch_kernel" in tuning - api
     xla = set(re.findall(r"(aot_gemm_xla_\w+)\(", read_templates()["src/xla_call.cc"].decode()))
@@ -174,7 +174,7 @@ def test_the_library_holds_little_memory_that_is_written(wheels, target):
 
 def test_the_wheel_carries_the_headers_of_its_users_alone(wheels, target):
     with zipfile.ZipFile(wheels(target)) as archive:
-        headers = [f"aot_gemm/include/{name}.h" for name in ("aot_gemm", "aot_gemm_memory")]
+        headers = [f"aot_gemm/include/{name}.h" for name in ("aot_gemm", "aot_gemm_memory", "aot_gemm_rows")]
         assert [x for x in archive.namelist() if x.endswith(".h")] == headers
 
 

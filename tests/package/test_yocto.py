@@ -63,6 +63,7 @@ def test_files_lie_where_bitbakes_own_settings_look(installed):
         "usr/include/aot_gemm.h",
         "usr/include/aot_gemm.hpp",
         "usr/include/aot_gemm_memory.h",
+        "usr/include/aot_gemm_rows.h",
         "usr/include/aot_gemm_view.hpp",
         "usr/lib/libaot_gemm.so",
         "usr/lib/libaot_gemm.so.1",

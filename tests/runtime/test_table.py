@@ -7,6 +7,7 @@ import itertools
 import random
 import re
 import tracemalloc
+import types
 from bisect import bisect_left
 from dataclasses import asdict
 from pathlib import Path
@@ -91,6 +92,52 @@ def test_the_gain_over_torch_is_the_least_of_those_measured_nearest(package, bes
     assert gain(2 * second) == pytest.approx(0.9)
     assert gain(2 * second + 1) is None
     assert gain(first, ladder.n + 8) is None
+
+
+@pytest.fixture
+def weights_beside_torch(package, monkeypatch):
+    """Give a section, the same for all that is asked, of weights (n, k) with gains, one a number of rows from 1 on."""
+    of_torch = importlib.import_module(f"{package.__name__}._gain")
+    asked = []
+
+    def give(gains, missing=()):
+        every = list(gains.values())
+        sections = [{"ladders": {"n": [n for n, _ in gains], "k": [k for _, k in gains]}}]
+
+        def select(request, *_):
+            asked.append(request)
+            tier = "fallback" if request in [of_torch.request_of(*x) for x in missing] else "grid"
+            manifest = {"tables": [{"table": {"sections": sections}}]}
+            return types.SimpleNamespace(tier=of_torch.TIERS.index(tier), manifest=manifest, table=0, section=0)
+
+        monkeypatch.setattr(of_torch, "select", select)
+        monkeypatch.setattr(of_torch._packed, "ladder_edges", lambda _, i: list(range(1, len(every[i]) + 1)))
+        monkeypatch.setattr(of_torch._packed, "edges_with_library", lambda _, i: list(range(1, len(every[i]) + 1)))
+        row = types.SimpleNamespace
+        monkeypatch.setattr(
+            of_torch._packed, "row_of", lambda _, i, step: row(time_us=10.0, library_us=10 * every[i][step])
+        )
+        return of_torch.mean_gain
+
+    return give
+
+
+def test_the_mean_gain_is_of_the_weight_of_those_alike_or_of_all(weights_beside_torch):
+    mean_gain = weights_beside_torch({(64, 65): [0.5, 2.0, 2.0], (128, 129): [1.2] * 8, (9000, 65): [3.0]})
+    assert mean_gain(64, 65, "bfloat16") == pytest.approx(2 ** (1 / 3))
+    assert mean_gain(256, 257, "bfloat16") == pytest.approx((1.2**8 * 2) ** (1 / 11))
+    assert mean_gain(64, 65, "bfloat16", 1) == pytest.approx(2 ** (1 / 3))
+    assert mean_gain(64, 65, "bfloat16", 12) == pytest.approx(2.0)
+    assert mean_gain(7000, 8001, "bfloat16") == pytest.approx((1.2**8 * 2 * 3) ** (1 / 12))
+
+
+def test_a_mean_gain_without_times_is_none(weights_beside_torch):
+    assert weights_beside_torch({(64, 65): []})(64, 65, "bfloat16") is None
+
+
+def test_what_was_not_measured_in_float16_has_the_mean_gain_of_bfloat16(weights_beside_torch):
+    mean_gain = weights_beside_torch({(64, 65): [1.5]}, missing=[("float16",)])
+    assert mean_gain(64, 65, "float16", bias=False) == pytest.approx(1.5)
 
 
 def test_plan_and_explain_tell_what_torch_took(package, manifest, priced, monkeypatch):

@@ -6,6 +6,7 @@ import copy
 import io
 import pickle
 from importlib import import_module
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -121,6 +122,23 @@ def test_a_layer_is_left_for_a_reason(module, calls, case):
     assert reason in report.left["layer"]
     assert reason in str(report)
     assert type(model["layer"]) is kind
+
+
+@pytest.mark.parametrize(
+    ("k", "gain", "reason"),
+    [
+        (36, None, None),
+        (33, 1.0, None),
+        (34, 0.8, "and of such weights torch's kernels were measured to be 1.25 times as fast"),
+        (33, None, "and the table has no times of torch's beside which it could be seen to be as fast"),
+    ],
+)
+def test_rows_of_few_bytes_go_by_what_was_measured(package, monkeypatch, k, gain, reason):
+    modules = import_module(f"{package.__name__}._torch_modules")
+    monkeypatch.setattr(modules, "plan", lambda *_, **__: SimpleNamespace(tier="grid"))
+    monkeypatch.setattr(modules, "mean_gain", lambda *_, **__: gain)
+    found = modules.why_not_planned(16, k, BF16)
+    assert found is None if reason is None else reason in found
 
 
 def test_a_model_on_the_cpu_is_left(module):

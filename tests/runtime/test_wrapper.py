@@ -154,7 +154,7 @@ def test_the_wheels_compiler_builds_the_same(manifest, said, tmp_path, target):
 
 
 def test_the_headers_stand_by_themselves(tmp_path):
-    for name in ("aot_gemm.h", "aot_gemm.hpp", "aot_gemm_view.hpp"):
+    for name in ("aot_gemm.h", "aot_gemm_rows.h", "aot_gemm.hpp", "aot_gemm_view.hpp"):
         (tmp_path / name).write_bytes(read_templates()[f"include/{name}"])
     for number in (1, 2):  # included in two files of a program, it defines nothing twice
         (tmp_path / f"{number}.cc").write_text(f'#include "aot_gemm.hpp"\nint f{number}() {{ return AOT_GEMM_OK; }}\n')

@@ -14,14 +14,17 @@ if TYPE_CHECKING:
     from aot.core.dispatch import Ladder, Section
 
 
-def with_library_times(table: DispatchTable, times: Mapping[Problem, float]) -> DispatchTable:
+def with_library_times(
+    table: DispatchTable, times: Mapping[Problem, float], *, only_unaligned: bool = False
+) -> DispatchTable:
     """Return a table whose rows say what the library takes at their upper edges, as far as that was timed.
 
-    Sections for operands that are not aligned stay without: the library's times there are of other strides.
+    Where operands are not aligned too: a library is timed with the operands of the kernels, in their memory.
 
     Args:
         table: kernels and times.
         times: the library's by problem, in microseconds.
+        only_unaligned: whether sections for aligned operands stay as they are.
     """
 
     def ladder_of(section: Section, ladder: Ladder) -> Ladder:
@@ -33,7 +36,7 @@ def with_library_times(table: DispatchTable, times: Mapping[Problem, float]) -> 
         )
 
     def section_of(section: Section) -> Section:
-        if section.loads:
+        if only_unaligned and not section.loads:
             return section
         return replace(section, ladders=tuple(ladder_of(section, x) for x in section.ladders))
 

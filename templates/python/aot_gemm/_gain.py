@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,16 @@ NEAR = 2.0
 An assumption: how ratios change between was not measured."""
 ADDED_ELEMENTS = 3
 """That a kernel reads and writes for each element of a sum of two."""
+ALIKE = 4.0
+"""A weight says something of one whose n and k are up to so many times its own, and down to such a part of them, and so
+do rows.
+
+An assumption, as is `LEAST_ALIKE`. By an H200's times of 32 weights whose rows begin at multiples of 2 or 4 bytes, each
+judged by the others alone: of 26 that are as fast as torch's in the mean 25 are taken, and of 6 that are slower 5, 0.82
+to 0.96 times as fast.
+Source: research/log/2026-11-28-choices.md of the toolchain."""
+LEAST_ALIKE = 8
+"""Rows of weights that are alike, below which those of all weights count."""
 
 
 def measured_gain(m: int, n: int, k: int, dtype: Any, **options: Unpack[Computed]) -> float | None:
@@ -51,3 +62,42 @@ def measured_gain(m: int, n: int, k: int, dtype: Any, **options: Unpack[Computed
         torch_us = (row.library_us or 0.0) - 1e6 * added / table["bandwidth_bytes_per_s"]
         gains.append(torch_us / row.time_us)
     return min(gains, default=None)
+
+
+def mean_gain(n: int, k: int, dtype: Any, rows: int | None = None, **options: Unpack[Computed]) -> float | None:
+    """Return how many times as fast as torch products of a weight (n, k) are in the mean, in `linear`'s layout.
+
+    It is the geometric mean of what was measured, at ALIKE numbers of rows where one is given, of weights whose
+    operands begin at multiples of as many bytes: of this one where it was, else of those that are ALIKE, else of all.
+    What was not measured with an epilogue is taken to be as without, and of float16 as of bfloat16.
+
+    Returns:
+        None where the table has no times of torch.
+    """
+    for each, asked in ((dtype, options), (dtype, {}), ("bfloat16", {})):
+        found = _gains_near(n, k, each, rows, **asked)
+        if found:
+            return math.exp(math.fsum(map(math.log, found)) / len(found))
+    return None
+
+
+def _gains_near(n: int, k: int, dtype: Any, rows: int | None, **options: Unpack[Computed]) -> list[float]:
+    """Return what was measured of the weights that are nearest; empty where the section has no times of torch."""
+    selection = select(request_of(dtype, **options), "kk", (rows or 1, n, k), 1, 0, None)
+    if TIERS[selection.tier] == "fallback":
+        return []
+    section = selection.manifest["tables"][selection.table]["table"]["sections"][selection.section]
+    ladders, own, alike, every = section["ladders"], list[float](), list[float](), list[float]()
+    for i, size in enumerate(zip(ladders["n"], ladders["k"], strict=True)):
+        edges = _packed.ladder_edges(section, i)
+        near = (x for x in _packed.edges_with_library(section, i) if rows is None or _are_alike(x, rows))
+        found = (_packed.row_of(section, i, edges.index(x)) for x in near)
+        gains = [(row.library_us or 0.0) / row.time_us for row in found]
+        every += gains
+        own += gains if size == (n, k) else []
+        alike += gains if all(map(_are_alike, size, (n, k))) else []
+    return own or (alike if len(alike) >= LEAST_ALIKE else every)
+
+
+def _are_alike(one: int, other: int) -> bool:
+    return one <= ALIKE * other and other <= ALIKE * one

@@ -50,7 +50,7 @@ def is_chosen(
     n, k = value_of(product.weight).shape
     rows, dtype, columns = product.rows, value_of(product.x).dtype, columns or n
     options |= {"gated": gated, "bias": product.bias is not None}
-    if _torch_modules.why_not_planned(columns, k, dtype, **options) is not None:
+    if _torch_modules.why_not_planned(columns, k, dtype, rows, **options) is not None:
         return False
     if rows is None:
         return True

@@ -7,10 +7,22 @@ from typing import Any
 from . import errors
 from ._catalogue import BLOCK_FORMATS
 from ._dtypes import dtype_number
-from ._enumerations import BLOCKS, ELEMENTS, MX, NVFP4, OFFSETS_START, ONE_SCALE
+from ._enumerations import BLOCKS, ELEMENTS, MX, NVFP4, OFFSETS_START, ONE_SCALE, ROW_FUNCTIONS
 
 GRANULARITIES = ("row", "tensor", "block")
 _FLAGS = {"row": 0, "block": BLOCKS, "tensor": ONE_SCALE}
+
+
+def function_number(function: Any) -> int:
+    """Return the number of a function that `rows` takes.
+
+    Raises:
+        UnsupportedError: there is none of this name, or it has operands of its own.
+    """
+    if function not in ROW_FUNCTIONS or function == "rotary":
+        known = ", ".join(repr(x) for x in ROW_FUNCTIONS if x != "rotary")
+        raise errors.UnsupportedError(f"rows: function is {errors.show(function)}; expected one of {known}")
+    return ROW_FUNCTIONS.index(function)
 
 
 def real(product: str, name: str, value: Any) -> float:

@@ -7,8 +7,8 @@ from typing import Any
 
 from . import _products, errors
 from ._dtypes import dtype_number
-from ._enumerations import INTERLEAVED, ROUNDS_NORM, ROW_FUNCTIONS
-from ._row_options import check_granularity, element_and_flags, paired, real, scale_flags, start_flag
+from ._enumerations import INTERLEAVED, ROUNDS_NORM
+from ._row_options import check_granularity, element_and_flags, function_number, paired, real, scale_flags, start_flag
 
 
 def rms_norm(
@@ -338,9 +338,7 @@ def rows(
     Raises:
         AotGemmError: one of the classes that `rms_norm` lists; UnsupportedError too where there is no such function.
     """
-    if function not in ROW_FUNCTIONS or function == "rotary":
-        known = ", ".join(repr(x) for x in ROW_FUNCTIONS if x != "rotary")
-        raise errors.UnsupportedError(f"rows: function is {errors.show(function)}; expected one of {known}")
+    number = function_number(function)
     check_granularity(granularity)
     eps, offset = real("rows", "eps", eps), real("rows", "weight_offset", weight_offset)
     element, flags = element_and_flags("rows", out_dtype)
@@ -349,7 +347,6 @@ def rows(
     flags |= (INTERLEAVED if interleaved else 0) | (ROUNDS_NORM if round_norm else 0)
     flags |= start_flag("rows", offsets, groups)
     written = out, residual_out, scale_out
-    number = ROW_FUNCTIONS.index(function)
     read = x, weight, bias, offsets, index, residual, scale
     found = _products.rows(*read, *written, element, flags, eps, offset, number)
     return paired(found, out_dtype, scale)

@@ -145,7 +145,8 @@ def _by_operator(x: Any, name: str, own: Any, where: dict[str, Any]) -> tuple[An
     None where it does not, where there is no such kernel, and where torch.func transforms: torch's own functions, which
     a compiler fuses, are for that.
     """
-    from ._torch_products import is_compiling, is_recorded, is_transformed
+    from ._torch_products import is_compiling, is_recorded
+    from ._torch_transforms import is_transformed
 
     is_traced = (is_compiling() or is_recorded(x)) and not is_transformed()
     if not (is_traced and _on_gpu(x) and _has_kernel(_dtype_of(x), name)):

@@ -9,10 +9,11 @@ import torch
 from . import _operations, errors
 from ._extras import split_factors, weights_of
 from ._request import Request, find
-from ._torch_operators import LIBRARY, MODES, NAMESPACE, RECORDED, refuse_out
+from ._torch_operators import LIBRARY, MODES, NAMESPACE, RECORDED
 from ._torch_products import dispatch
 from ._torch_promises import promised
 from ._torch_result import TensorCall, dtype_text, result_of
+from ._torch_transforms import refuse_of_out, register_batches, register_derivatives
 
 LISTED = "grouped_linear_weights"
 """The operator whose weights are a tensor for each group."""
@@ -136,6 +137,13 @@ def _backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
     return (of_x, of_weight, *[None] * (len(needs) - 2))
 
 
+def _by_torch(*_: Any, **__: Any) -> Any:
+    raise errors.GradientError(
+        "grouped_linear: torch.func or forward mode differentiates it, of which groups have no rule; expected a "
+        "backward pass, as of loss.backward(); or call linear for each group"
+    )
+
+
 def _register() -> None:
     """Register the operator in the library of the products."""
     strides = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)
@@ -147,8 +155,9 @@ def _register() -> None:
         LIBRARY.impl(f"{name}.out", _kernel_out, "CompositeExplicitAutograd")
         torch.library.register_fake(qualified, _fake, lib=LIBRARY)
         torch.library.register_fake(f"{qualified}.out", _fake_out, lib=LIBRARY)
-        torch.library.register_autograd(qualified, _backward, setup_context=_save, lib=LIBRARY)
-        LIBRARY.impl(f"{name}.out", refuse_out(name), "Autograd", with_keyset=True)
+        register_derivatives(LIBRARY, name, _backward, _save, _by_torch)
+        refuse_of_out(LIBRARY, name)
+        register_batches(LIBRARY, name)
 
 
 _operators: Any = getattr(torch.ops, NAMESPACE)

@@ -8,8 +8,9 @@ import torch
 
 from . import _operations, errors
 from ._torch_operators import LIBRARY, NAMESPACE
-from ._torch_products import is_compiling, is_recorded, is_transformed, linear
+from ._torch_products import is_compiling, is_recorded, linear
 from ._torch_promises import promised
+from ._torch_transforms import is_transformed, refuse_derivatives, register_batches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,15 +82,10 @@ def _check(x: Any, weights: Sequence[Any], biases: Sequence[Any]) -> None:
                 )
 
 
-def _refuse_gradient(keys: Any, x: Any, weights: Any, biases: Any) -> Any:
-    tensors = [y for y in (x, *weights, *biases) if y is not None]
-    if torch.is_grad_enabled() and any(y.requires_grad for y in tensors):
-        raise errors.GradientError(
-            "linear_many: an operand requires a gradient, which the operator does not record; call the function of "
-            "this package, which computes by linear then, or run it under torch.no_grad()"
-        )
-    with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 - as torch.library's own kernels of autograd
-        return _operator.redispatch(keys & torch._C._after_autograd_keyset, x, weights, biases)  # noqa: SLF001
+_ADVICE = (
+    ", which the operator does not record; call the function of this package, which computes by linear then, or run it "
+    "under torch.no_grad()"
+)
 
 
 def _register() -> Any:
@@ -98,7 +94,8 @@ def _register() -> Any:
     LIBRARY.define(_SCHEMA, tags=(torch.Tag.pt2_compliant_tag, strides))
     LIBRARY.impl("linear_many", _launch, "CompositeExplicitAutograd")
     torch.library.register_fake(f"{NAMESPACE}::linear_many", _fake, lib=LIBRARY)
-    LIBRARY.impl("linear_many", _refuse_gradient, "Autograd", with_keyset=True)
+    refuse_derivatives(LIBRARY, "linear_many", _ADVICE)
+    register_batches(LIBRARY, "linear_many")
     return getattr(torch.ops, NAMESPACE).linear_many.default
 
 

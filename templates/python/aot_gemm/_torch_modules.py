@@ -12,9 +12,11 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx import Proxy, Tracer
 
 from . import _library, errors
+from ._gain import mean_gain
 from ._table import plan
-from ._torch_products import PLAIN, is_plain, is_transformed, linear
+from ._torch_products import PLAIN, is_plain, linear
 from ._torch_promises import promised
+from ._torch_transforms import is_transformed
 
 DEVICES = ["cuda"]
 """Where the weights are that are served."""
@@ -22,9 +24,10 @@ DTYPES = (torch.bfloat16, torch.float16)
 ALIGNMENT = 16
 """Bytes that a weight's address is to be a multiple of, without which the fallback answers."""
 FASTER = 8
-"""Bytes that rows of x and weight are to begin at multiples of. Source: an H200, 125 products that no selection saw, by
-kernels for what is not aligned: of 8 bytes 1.36 times as fast as torch.mm and none slower, of 4 1.01 times with five
-below 0.90, of 2 0.78 times (research/log/2026-11-27-unaligned.md of the toolchain)."""
+"""Bytes that rows of x and weight are to begin at multiples of, for their product to be taken without asking what was
+measured. Source: an H200, 125 products that no selection saw, by kernels for what is not aligned: of 8 bytes 1.36 times
+as fast as torch.mm and none slower; of 4 and of 2 bytes some are slower
+(research/log/2026-11-28-mma-sync.md of the toolchain)."""
 ROWS = (1, 16, 256, 4096)
 """Numbers of rows that a weight is to be served at."""
 REFUSALS = (
@@ -169,17 +172,34 @@ def why_left(module: Any) -> str | None:
     return why_not_planned(*weight.shape, weight.dtype, bias=bias is not None)
 
 
-def why_not_planned(n: int, k: int, dtype: Any, **options: Any) -> str | None:
-    """Say why the table has no tuned kernel of a product (m, n, k), options as `plan` has them; None where it has."""
+def why_not_planned(n: int, k: int, dtype: Any, rows: int | None = None, **options: Any) -> str | None:
+    """Say why a weight's products are not for the table's kernels; None where they are.
+
+    Args:
+        n: rows of the weight.
+        k: columns of it.
+        dtype: of x.
+        rows: of x, where they are known.
+        options: others that `plan` has.
+    """
     try:
         tiers = [plan(m, n, k, dtype, **options).tier for m in ROWS]
     except (errors.UnsupportedError, errors.DtypeError, errors.ShapeError) as error:
         return str(error)
     if "fallback" not in tiers:
-        if k * dtype.itemsize % FASTER == 0:
-            return None
-        return f"k {k} makes rows that begin at no multiple of {FASTER} bytes, and torch's kernels are faster there"
+        return None if k * dtype.itemsize % FASTER == 0 else _why_slower(n, k, dtype, rows, **options)
     return f"n {n} and k {k} get the fallback; expected rows of weight and result of multiples of {ALIGNMENT} bytes"
+
+
+def _why_slower(n: int, k: int, dtype: Any, rows: int | None, **options: Any) -> str | None:
+    """Say why a weight whose rows begin at no multiple of FASTER bytes is torch's; None where it is not slower here."""
+    gain = mean_gain(n, k, dtype, rows, **options)
+    if gain is not None and gain >= 1:
+        return None
+    narrow = f"k {k} makes rows that begin at no multiple of {FASTER} bytes"
+    if gain is None:
+        return f"{narrow}, and the table has no times of torch's beside which it could be seen to be as fast"
+    return f"{narrow}, and of such weights torch's kernels were measured to be {1 / gain:.2f} times as fast"
 
 
 def _why_not_here(device: int | None) -> str | None:

@@ -15,6 +15,7 @@ import torch
 from . import _operations, errors
 from ._torch_promises import promised
 from ._torch_result import TensorCall, result_of
+from ._torch_transforms import MATRIX_DIMS, refuse_of_out, register_batches, register_derivatives
 
 NAMESPACE = (__package__ or "").replace(".", "_")
 MODES = "bool deterministic=False, bool batch_invariant=False"
@@ -113,24 +114,6 @@ def _fake_out(name: str) -> Any:
     return give
 
 
-def refuse_out(name: str) -> Any:
-    """Return what torch calls in front of an operator that writes `out` where it might record a gradient."""
-    operator = getattr(getattr(torch.ops, NAMESPACE), name).out
-
-    def check(keys: Any, *operands: Any, **options: Any) -> None:
-        given = (y for x in (*operands, *options.values()) for y in (x if isinstance(x, list) else (x,)))
-        tensors = [x for x in given if isinstance(x, torch.Tensor)]
-        if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
-            raise errors.GradientError(
-                f"{name}: an operand requires a gradient, and torch records none of a product that writes out=; leave "
-                "out= away, or run it under torch.no_grad()"
-            )
-        with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 - as torch.library's own kernels of autograd
-            operator.redispatch(keys & torch._C._after_autograd_keyset, *operands, **options)  # noqa: SLF001
-
-    return check
-
-
 def check_recordable(call: TensorCall) -> None:
     """Refuse a product that torch is to record a gradient of, and cannot: all but plain ones and those with a bias.
 
@@ -174,9 +157,6 @@ def _linear_backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
     return gradients[: len(needs)]
 
 
-_MATRIX_DIMS = 2
-
-
 def _batch_backward(a: Any, b: Any, gradient: Any, of_left: Any, of_right: Any, needs: tuple[bool, ...]) -> Any:
     """Return the gradients of a batch; what was broadcast has the sum of those of its copies."""
     rows = gradient.unsqueeze(-2) if len(of_left) == 1 else gradient
@@ -194,7 +174,7 @@ def _matmul_backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
     a, b = ctx.saved_tensors
     needs_a, needs_b = ctx.needs_input_grad[:2]
     of_left, shape = ctx.shapes
-    if len(shape) > _MATRIX_DIMS:
+    if len(shape) > MATRIX_DIMS:
         return _batch_backward(a, b, gradient, of_left, shape, ctx.needs_input_grad)
     is_vector = len(shape) == 1
     columns = gradient.unsqueeze(-1) if is_vector else gradient
@@ -206,43 +186,48 @@ def _matmul_backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
     return of_a, of_b
 
 
-def _batched(name: str) -> Any:
-    """Return what torch.vmap does with an operator: one product where x alone is batched, else torch's own for all."""
+def _by_torch(name: str) -> Any:
+    """Return what computes a product by torch, whose derivatives are those that torch.func and forward mode take."""
 
-    def call(info: Any, in_dims: tuple[Any, ...], *operands: Any, **options: Any) -> tuple[Any, int]:
-        in_dims = in_dims[: len(operands)]
-        moved = [x if dim is None else x.movedim(dim, 0) for x, dim in zip(operands, in_dims, strict=True)]
-        others = [x for x in moved[_NUM_PLAIN[name] :] if x is not None]
-        is_matrix = moved[1].ndim <= _MATRIX_DIMS
-        if is_matrix and in_dims[0] is not None and all(x is None for x in in_dims[1:]) and not others:
-            return getattr(getattr(torch.ops, NAMESPACE), name).default(*moved, **options), 0
-        if others or any(value is not None and value is not False for value in options.values()):
-            raise errors.UnsupportedError(
-                f"{name}: under torch.vmap there are plain products and a bias alone; call it outside of vmap, whose "
-                "leading dimensions it takes as they are"
+    def call(*operands: Any, **options: Any) -> Any:
+        check_recordable(_call_of(name, operands, options))
+        modes = [key for key, value in options.items() if value is True and key in ("deterministic", "batch_invariant")]
+        if modes:
+            raise errors.GradientError(
+                f"{name}: torch.func or forward mode differentiates it, so that torch computes it, which is not "
+                f"promised to be {' and '.join(modes)}; call it without, or with loss.backward()"
             )
-        pairs = zip(moved, in_dims, strict=True)
-        whole = [x if x is None or dim is not None else x.expand(info.batch_size, *x.shape) for x, dim in pairs]
-        return _TORCHS[name](*whole), 0
+        return torch.nn.functional.linear(*operands[:3]) if name == "linear" else torch.matmul(*operands)
 
     return call
 
 
-def _linear_of_batches(x: Any, weight: Any, bias: Any = None) -> Any:
+def _is_leading(batched: list[bool], operands: tuple[Any, ...], options: dict[str, Any]) -> bool:  # noqa: ARG001
+    """Say whether a batch of x alone, or of the left operand, is rows like any other."""
+    return batched[0] and not any(batched[1:]) and operands[1].ndim <= MATRIX_DIMS
+
+
+def _is_plain(others: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    return all(x is None for x in others) and all(value is None or value is False for value in options.values())
+
+
+def _linear_of_batches(x: Any, weight: Any, bias: Any = None, *others: Any, **options: Any) -> Any:
+    if not _is_plain(others, options):
+        return None
     result = torch.einsum("b...k,bnk->b...n", x, weight)
     return result if bias is None else result + bias.reshape(bias.shape[0], *(1,) * (x.ndim - 2), bias.shape[1])
 
 
-def _matmul_of_batches(a: Any, b: Any) -> Any:
-    if b.ndim > _MATRIX_DIMS + 1:
+def _matmul_of_batches(a: Any, b: Any, **options: Any) -> Any:
+    if not _is_plain((), options):
+        return None
+    if b.ndim > MATRIX_DIMS + 1:
         return torch.vmap(torch.matmul)(a, b)
     return torch.einsum("b...k,bkn->b...n" if b.ndim == 3 else "b...k,bk->b...", a, b)
 
 
-_TORCHS: dict[str, Any] = {"linear": _linear_of_batches, "matmul": _matmul_of_batches}
+_OF_BATCHES = {"linear": _linear_of_batches, "matmul": _matmul_of_batches}
 """Torch's own products, all of whose operands have the batch in front."""
-_NUM_PLAIN = {"linear": 3, "matmul": 2}
-"""How many of an operator's tensors these take."""
 
 
 def _no_backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:  # noqa: ARG001
@@ -281,10 +266,9 @@ def register() -> torch.library.Library:
         library.impl(f"{name}.out", _write_out(kernel), "CompositeExplicitAutograd")
         torch.library.register_fake(qualified, _fake(name), lib=library)
         torch.library.register_fake(f"{qualified}.out", _fake_out(name), lib=library)
-        torch.library.register_autograd(qualified, _BACKWARD[name], setup_context=_save(name), lib=library)
-        library.impl(f"{name}.out", refuse_out(name), "Autograd", with_keyset=True)
-    for name in _TORCHS:
-        torch.library.register_vmap(f"{NAMESPACE}::{name}", _batched(name), lib=library)
+        register_derivatives(library, name, _BACKWARD[name], _save(name), _by_torch(name))
+        refuse_of_out(library, name)
+        register_batches(library, name, _is_leading, _OF_BATCHES.get(name))
     return library
 
 

@@ -8,11 +8,12 @@ import torch
 
 from . import _operations, _torch_activations, errors
 from ._constant import ConstantWeight
-from ._torch_operators import LIBRARY, MODES, NAMESPACE, RECORDED, refuse_out
+from ._torch_operators import LIBRARY, MODES, NAMESPACE, RECORDED
 from ._torch_packed import PackedWeight, dequantize
 from ._torch_products import dispatch
 from ._torch_promises import promised
 from ._torch_result import TensorCall, result_of
+from ._torch_transforms import refuse_of_out, register_batches, register_derivatives
 
 _ARGUMENTS = (
     "Tensor x, Tensor weight, Tensor? bias=None, Tensor? scale_w=None, Tensor? scale_x=None, *, str weight_format, "
@@ -75,6 +76,12 @@ def _fake_out(*operands: Any, **options: Any) -> None:
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any, keyword_only_inputs: dict[str, Any] | None = None) -> None:  # noqa: ARG001
     options = keyword_only_inputs or {}
     x, weight, _, scale = (*inputs, None, None)[:4]
+    _check_recordable(x, options)
+    ctx.save_for_backward(weight, scale)
+    ctx.made = options["weight_format"], (options["columns"], x.shape[-1]), x.dtype
+
+
+def _check_recordable(x: Any, options: dict[str, Any]) -> None:
     if x.dtype not in RECORDED or options.get("out_dtype") not in (None, x.dtype):
         raise errors.GradientError(
             f"packed_linear: an operand of {x.dtype} requires a gradient, which is recorded of bfloat16 and float16 "
@@ -85,8 +92,6 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Any, keyword_only_inputs: d
             "packed_linear: an operand requires a gradient, and x may be rounded, which has none; run it under "
             'torch.no_grad(), or with activation_format="16-bit"'
         )
-    ctx.save_for_backward(weight, scale)
-    ctx.made = options["weight_format"], (options["columns"], x.shape[-1]), x.dtype
 
 
 def _backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
@@ -100,14 +105,17 @@ def _backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
     return (of_x, None, of_bias, None)[: len(needs)] + (None,) * (len(needs) - 4)
 
 
-def _batched(info: Any, in_dims: tuple[Any, ...], *operands: Any, **options: Any) -> tuple[Any, int]:  # noqa: ARG001
-    """Compute the product of all of a batch of x, the one operand that torch.vmap may have a batch of."""
-    if any(x is not None for x in in_dims[1:]):
-        raise errors.UnsupportedError(
-            "packed_linear: under torch.vmap x alone may have a batch; call it outside of vmap"
-        )
-    x = operands[0].movedim(in_dims[0], 0)
-    return _operators.packed_linear.default(x, *operands[1:], **options), 0
+def _by_torch(x: Any, weight: Any, bias: Any = None, scale: Any = None, *_: Any, **options: Any) -> Any:
+    """Multiply by the weight unpacked, by torch, whose derivatives are those that torch.func and forward mode take."""
+    _check_recordable(x, options)
+    shape = (options["columns"], x.shape[-1])
+    wide = dequantize(PackedWeight(weight, scale, options["weight_format"], shape, x.dtype), x.dtype)
+    return torch.nn.functional.linear(x, wide, bias)
+
+
+def _is_leading(batched: list[bool], operands: tuple[Any, ...], options: dict[str, Any]) -> bool:  # noqa: ARG001
+    """Say whether a batch of x alone is rows like any other."""
+    return batched[0] and not any(batched[1:])
 
 
 def _register() -> None:
@@ -120,9 +128,9 @@ def _register() -> None:
     LIBRARY.impl("packed_linear.out", _kernel_out, "CompositeExplicitAutograd")
     torch.library.register_fake(qualified, _fake, lib=LIBRARY)
     torch.library.register_fake(f"{qualified}.out", _fake_out, lib=LIBRARY)
-    torch.library.register_autograd(qualified, _backward, setup_context=_save, lib=LIBRARY)
-    torch.library.register_vmap(qualified, _batched, lib=LIBRARY)
-    LIBRARY.impl("packed_linear.out", refuse_out("packed_linear"), "Autograd", with_keyset=True)
+    register_derivatives(LIBRARY, "packed_linear", _backward, _save, _by_torch)
+    register_batches(LIBRARY, "packed_linear", _is_leading)
+    refuse_of_out(LIBRARY, "packed_linear")
 
 
 _operators: Any = getattr(torch.ops, NAMESPACE)

@@ -21,7 +21,6 @@ is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
 _num_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001 - no public function says whether a mode is on
 _interpreters = torch._C._functorch.peek_interpreter_stack  # noqa: SLF001 - nor whether torch.func transforms
-_Interpreter = torch._C._functorch.CInterpreter  # noqa: SLF001
 _forward_ad = torch.autograd.forward_ad
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 _WEIGHTS = (*PLAIN, ConstantWeight)
@@ -34,16 +33,9 @@ def is_plain(tensor: Any) -> bool:
     return kind in PLAIN or kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
 
 
-def is_transformed() -> bool:
-    """Say whether torch.func transforms the code that runs, or tangents are carried forward."""
-    if isinstance(_interpreters(), _Interpreter):  # a comparison with None is one that torch.compile takes for false
-        return True
-    return _forward_ad._current_level >= 0  # noqa: SLF001
-
-
 def is_recorded(*operands: Any) -> bool:
     """Say whether torch is to know of a call: it records a gradient, or traces or counts operators."""
-    if _num_modes() or _interpreters() is not None:
+    if _num_modes() or _interpreters() is not None or _forward_ad._current_level >= 0:  # noqa: SLF001
         return True
     tensors = [x for x in operands if isinstance(x, torch.Tensor)]
     if _is_grad_enabled() and any(x.requires_grad for x in tensors):
@@ -105,6 +97,7 @@ def linear(x: Any, weight: Any, bias: Any = None, *, out: Any = None, **options:
         and type(weight) in _WEIGHTS
         and not _num_modes()
         and _interpreters() is None
+        and _forward_ad._current_level < 0  # noqa: SLF001 - no tangents are carried forward
         and not (
             _is_grad_enabled()
             and (x.requires_grad or getattr(weight, "requires_grad", True) or getattr(bias, "requires_grad", False))
@@ -137,6 +130,7 @@ def matmul(a: Any, b: Any, *, out: Any = None, deterministic: bool = False, batc
         and type(b) in PLAIN
         and not _num_modes()
         and _interpreters() is None
+        and _forward_ad._current_level < 0  # noqa: SLF001 - no tangents are carried forward
         and not (_is_grad_enabled() and (a.requires_grad or b.requires_grad))
     ):
         return _operations.matmul(a, b, out=out)

@@ -14,8 +14,8 @@ from . import errors
 from ._torch_activations import WIDE, check_format
 from ._torch_formats import Held, PackedFormat, format_beside, format_of
 from ._torch_modules import REFUSALS, is_served, traced_call
-from ._torch_products import is_transformed
 from ._torch_promises import promised
+from ._torch_transforms import is_transformed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,6 +18,7 @@ from ._dtypes import dtype_name
 from ._torch_operators import LIBRARY, NAMESPACE
 from ._torch_products import is_compiling, is_recorded
 from ._torch_result import TensorCall, results_of
+from ._torch_transforms import refuse_derivatives, register_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,20 +98,20 @@ def _fake(name: str) -> Any:
     return give
 
 
-def _refuse_gradient(name: str) -> Any:
-    """Return what torch calls in front of an operator where it might record a gradient."""
-    operator = getattr(_operators, name).default
+_ADVICE = ", of which there is none; run it under torch.no_grad(), or use torch's own function"
 
-    def check(keys: Any, *operands: Any, **options: Any) -> Any:
-        if torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in operands):
-            raise errors.GradientError(
-                f"{name}: an operand requires a gradient, of which there is none; run it under torch.no_grad(), or use "
-                "torch's own function"
-            )
-        with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 - as torch.library's own kernels of autograd
-            return operator.redispatch(keys & torch._C._after_autograd_keyset, *operands, **options)  # noqa: SLF001
 
-    return check
+def _is_leading(name: str) -> Any:
+    """Return what says whether a batch is rows like any other: of x, with a residual's, and results of 16 bits."""
+
+    def say(batched: list[bool], operands: tuple[Any, ...], options: dict[str, Any]) -> bool:
+        given = dict(zip(_TENSORS[name], zip(batched, operands, strict=True), strict=False))
+        if name in ("rotary", "quantize") or any(options.get(x) is not None for x in ("out_dtype", "form", "groups")):
+            return False
+        residual, is_of_rows = given.pop("residual", (True, None)), given.pop("x")[0]
+        return is_of_rows and (residual[0] or residual[1] is None) and not any(x for x, _ in given.values())
+
+    return say
 
 
 def _register() -> None:
@@ -120,7 +121,8 @@ def _register() -> None:
         LIBRARY.define(f"{name}{schema}", tags=(torch.Tag.pt2_compliant_tag, strides))
         LIBRARY.impl(name, _kernel(name), "CompositeExplicitAutograd")
         torch.library.register_fake(f"{NAMESPACE}::{name}", _fake(name), lib=LIBRARY)
-        LIBRARY.impl(name, _refuse_gradient(name), "Autograd", with_keyset=True)
+        refuse_derivatives(LIBRARY, name, _ADVICE)
+        register_batches(LIBRARY, name, _is_leading(name))
 
 
 _register()

@@ -67,6 +67,15 @@ def test_a_target_without_a_shipped_selection_has_none(shipped, tmp_path):
     assert shipped == []
 
 
+def test_a_shape_set_of_what_no_catalogue_has_is_refused(shipped, tmp_path):
+    """GeGLU is there for weights (n, k) alone."""
+    crossed = 'dtypes = ["bfloat16"]\nlayouts = ["kn"]\nepilogues = ["geglu"]'
+    path = tmp_path / "shapes.toml"
+    path.write_text(SHAPES.replace('operations = ["{operation}"]', crossed).replace("{{", "{").replace("}}", "}"))
+    with pytest.raises(SelectionError, match=r"shapes\.toml names no operation; expected one or more of docs"):
+        selection_for_shapes(str(path), H200)
+
+
 ROWS = (row_operation("bf16_silu_mul"), row_operation("fp16_silu_mul"), row_operation("bf16_gelu_tanh_mul"))
 
 
