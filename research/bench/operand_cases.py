@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from aot.core.operands import Arrangement
 from aot.core.grouping import Grouping
+from aot.core.operands import Arrangement
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.kinds.gemm.edge_shapes import SIZES as GROUP_SIZES
@@ -66,7 +66,7 @@ def random_case(operation: Operation, number: int, rng: np.random.Generator) -> 
 
     Args:
         operation: what is computed.
-        number: of the problem; one of SPECIAL_EVERY has special values, where a single product of unpacked operands has.
+        number: of the problem; one of SPECIAL_EVERY has special values, if it is a single product of unpacked operands.
         rng: draws all else.
     """
     m, n, k = (_extent(rng, largest) for largest in MAX_EXTENTS)
