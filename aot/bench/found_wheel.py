@@ -14,7 +14,7 @@ from aot.core.json_text import json_line
 from aot.core.scratch import scratch_folder
 from aot.core.strict_json import DecodeError, parse_json
 from aot.package.wheel_archive import read_wheel
-from aot.package.wheel_check import check_build
+from aot.package.wheel_check import check_build, functions_alone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -44,6 +44,11 @@ def _module_of(files: Mapping[str, bytes], where: Path) -> str:
 def _library_of(files: Mapping[str, bytes], module: str, where: Path) -> str:
     """Return the path of the library: that with a version in its name, which `-l` finds through another file."""
     found = [name for name in files if name.startswith(f"{module}/lib{module}.so.")]
+    if functions_alone(files) is not None:
+        raise PackageError(
+            f"{where}: it has the functions of packs and no kernels; expected a pack's wheel, or the folder of one "
+            f"that is installed; `python -m {module}` lists them"
+        )
     if len(found) != 1:
         raise PackageError(f"{where}: it has {len(found)} files lib{module}.so.*, expected 1; {_AGAIN}")
     return found[0]

@@ -22,7 +22,7 @@ from aot.core.weight_checkpoints import PER_WORD
 from aot.core.weight_format import BLOCK_K, INT4_OFFSET, MXFP4, NVFP4, Code, WeightFormat
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from aot.checkpoint.source import Checkpoint
 
@@ -79,6 +79,17 @@ class Found:
     """Those among them that are quantised, or were asked to be, and why they are left; and what is dropped."""
 
 
+def _check_skipped(checkpoint: Checkpoint, skip: Sequence[str], names: Iterable[str]) -> None:
+    """Refuse a pattern that no module has the name of: what it was meant to leave would be packed."""
+    known = sorted(x for x in names if x)
+    for pattern in skip:
+        if not any(fnmatchcase(x, pattern) for x in known):
+            raise CheckpointError(
+                f"{checkpoint.path}: --skip {short(pattern)} is the name of none of its {len(known)} modules; expected "
+                f"one, or a pattern of some, with * for any text; they are {short(', '.join(known) or 'none')}"
+            )
+
+
 def find_layers(
     checkpoint: Checkpoint, *, form: str | None = None, dtype: str | None = None, skip: Sequence[str] = ()
 ) -> Found:
@@ -92,7 +103,8 @@ def find_layers(
         skip: patterns of names that are left.
 
     Raises:
-        CheckpointError: it is quantised in a way that is not known, lacks tensors, or they do not go together.
+        CheckpointError: it is quantised in a way that is not known, lacks tensors, or they do not go together; or
+            it has nothing that a pattern of `skip` names.
     """
     method = method_of(checkpoint.quantization)
     layout = PACKED_FORMATS.get(form or "") if method.name else None
@@ -105,6 +117,7 @@ def find_layers(
     for tensor in checkpoint.tensors.values():
         prefix, _, end = tensor.name.rpartition(".")
         groups[prefix][end] = tensor
+    _check_skipped(checkpoint, skip, groups)
     layers: list[StoredLayer] = []
     plain: list[StoredTensor] = []
     left: dict[str, str] = {}

@@ -9,6 +9,8 @@ from aot.core.errors import CheckpointError
 from aot.core.safetensors_file import short
 
 GPTQ, AWQ, COMPRESSED, MODELOPT, FP8, MXFP4 = "gptq", "awq", "compressed-tensors", "modelopt", "fp8", "mxfp4"
+PACKED = "aot"
+"""What `aot pack` calls what it writes."""
 KNOWN = (GPTQ, AWQ, COMPRESSED, MODELOPT, "modelopt_fp4", FP8, MXFP4, "fbgemm_fp8")
 """Values of `quant_method`. Source: transformers, utils/quantization_config.py, QuantizationMethod; NVIDIA ModelOpt."""
 ALGORITHMS = ("FP8", "NVFP4", "MXFP4", "NVFP4_AWQ", "W4A16_NVFP4", "FP8_PB_WO", "FP8_PER_CHANNEL_PER_TOKEN")
@@ -83,6 +85,11 @@ def _compressed_bits(found: dict[str, Any]) -> str:
 
 
 def _refused(key: str, value: object, known: tuple[str, ...]) -> CheckpointError:
+    if value == PACKED:
+        return CheckpointError(
+            "quantization_config: quant_method is 'aot': it is packed already; expected a checkpoint to pack; load "
+            "this one by load_quantized, or pack the one that it was made of"
+        )
     return CheckpointError(
         f"quantization_config: {key} is {short(value)}; expected one of {', '.join(known)}; pack the checkpoint of 16 "
         "bits with --format instead"

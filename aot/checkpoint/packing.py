@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aot.checkpoint.layers import Found, find_layers
-from aot.checkpoint.methods import method_of
+from aot.checkpoint.methods import PACKED, method_of
 from aot.checkpoint.shards import PARTIAL, Failed, Task, tasks_of, write_shard
 from aot.checkpoint.source import CONFIG, INDEX, MODELOPT, Checkpoint, open_checkpoint
 from aot.compile.process_pool import Died, Pool
 from aot.core.errors import CheckpointError, OutputError, ResourceError
 from aot.core.packed_folder import FILE, VERSION, PackedFolder, Shard, check_shard
+from aot.core.safetensors_file import short
 from aot.core.whole_file import write_whole
 
 if TYPE_CHECKING:
@@ -113,6 +114,11 @@ def pack_checkpoint(request: Request, jobs: int, watch: Callable[[Sequence[Task]
 
 
 def _nothing(request: Request, found: Found) -> str:
+    if request.skip:
+        return (
+            f"{request.checkpoint}: nothing is left to pack beside what --skip names "
+            f"({', '.join(map(short, request.skip))}); expected a weight; leave a pattern away"
+        )
     if request.form is None and not found.left:
         return (
             f"{request.checkpoint}: its weights are of 16 bits, and none is quantised; expected a quantised "
@@ -224,7 +230,7 @@ def _write_lists(staging: Path, checkpoint: Checkpoint, folder: PackedFolder) ->
                 shutil.copyfile(path, staging / path.name)
     if checkpoint.config:
         (form, _), *_ = Counter(x.format for x in folder.layers.values()).most_common(1)
-        said = {"quant_method": "aot", "version": VERSION, "format": form}  # of most layers, for `aot doctor`
+        said = {"quant_method": PACKED, "version": VERSION, "format": form}  # of most layers, for `aot doctor`
         marked = checkpoint.config | {"quantization_config": said}
         write_whole(staging / CONFIG, json.dumps(marked, indent=2) + "\n")
     write_whole(staging / FILE, folder.text())

@@ -51,6 +51,11 @@ def open_checkpoint(path: Path) -> Checkpoint:
         CheckpointError: it has none, or files that are damaged, or an index that does not go with them.
     """
     if path.is_file():
+        if path.suffix != SUFFIX:
+            raise CheckpointError(
+                f"{path}: it is no file {SUFFIX}; expected a folder with config.json and such files, or one of them; "
+                "give the checkpoint's folder"
+            )
         return Checkpoint(path, _in_order(read_header(path)), {}, {})
     if not path.is_dir():
         raise CheckpointError(

@@ -196,13 +196,23 @@ def built_facts(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> 
     }
 
 
+def _refuse_unmeasured(values: Mapping[str, Any], wanted: Sequence[_Wanted]) -> None:
+    """Refuse --require-measured where nothing can be: before it takes minutes to say so (click.UsageError)."""
+    predicted = [x.target.name for x in wanted if x.mode == PREDICTED]
+    if values["require_measured"] and predicted:
+        raise click.UsageError(
+            f"--require-measured: the cost model selects for {', '.join(predicted)}, so that nothing is measured; "
+            "leave it out, or give a --selection that `aot select --record` made"
+        )
+
+
 def _pack_of(values: Mapping[str, Any], package: str, target: Target) -> str:
     """Return the name of a pack that is asked for.
 
     Raises:
         PackageError: it is none, or the package's own.
     """
-    name = check_name(values["pack_name"] or pack_name(package, target.arch))
+    name = check_name(values["pack_name"] or pack_name(package, target.arch), "--pack-name")
     if name == package:
         raise PackageError(f"--pack-name is {name}, as --package is; expected another name; leave it out")
     return name
@@ -315,6 +325,8 @@ def build(context: click.Context, /, **values: Any) -> None:
     check_version(number)
     dist = values["dist"] or check_folder(Path("dist"))
     wanted = _wanted(values, is_target_given=is_given(context, "target"))
+    pack = _pack_of(values, package, wanted[0].target) if values["pack"] else None
+    _refuse_unmeasured(values, wanted)
     found = [_source(context, x) for x in wanted]
     workplace = Workplace(compilers=Processes(values["jobs"]), verbose=values["verbose"])
     built = make_wheel(
@@ -324,7 +336,7 @@ def build(context: click.Context, /, **values: Any) -> None:
         package=package,
         wheel_version=number,
         batch_invariant=values["batch_invariant"],
-        pack=_pack_of(values, package, wanted[0].target) if values["pack"] else None,
+        pack=pack,
         pack_answers=values["pack_answers"] or ANSWERS[0],
     )
     coverages = {source.target.name: coverage for source, coverage in found}

@@ -43,6 +43,7 @@ from aot.core.errors import CandidateError, CompileError, VerificationError
 from aot.core.execution import COMMITTED, executions_path
 from aot.core.scratch import scratch_folder
 from aot.core.target import load_target
+from aot.core.whole_file import check_output
 from aot.emulate.build import emulated_target
 from aot.emulate.execute import MAX_INSTRUCTIONS, ExecutionOptions, Executor
 from aot.emulate.kernels import compile_emulated
@@ -200,11 +201,17 @@ def _execute(kernels: EmulatedSet, asked: ExecutionOptions, values: Mapping[str,
 
 
 def _record_file(values: Mapping[str, Any], device: Target) -> RecordFile | None:
-    """Return the file that results are noted in, if any."""
+    """Return the file that results are noted in, if any, which can be read and written.
+
+    Raises:
+        StoreError: it is damaged, or of another target.
+        OutputError: it cannot be written.
+    """
     path = values["record"]
     if path is None:
         return None
-    return RecordFile(executions_path(device.name) if path == COMMITTED else path, device.name)
+    path = executions_path(device.name) if path == COMMITTED else path
+    return RecordFile(check_output(path), device.name).checked()
 
 
 def _left_to_execute(kernels: EmulatedSet, record: RecordFile | None, values: Mapping[str, Any]) -> EmulatedSet:
@@ -216,7 +223,7 @@ def _left_to_execute(kernels: EmulatedSet, record: RecordFile | None, values: Ma
     return left
 
 
-def _refuse_contradictions(values: Mapping[str, Any], num_kernels: int) -> None:
+def _refuse_contradictions(values: Mapping[str, Any]) -> None:
     """Refuse options that do not go together (click.UsageError), and a warp that is none (CandidateError)."""
     if values["trace"]:
         TracedWarp.parse(values["trace"])
@@ -226,8 +233,6 @@ def _refuse_contradictions(values: Mapping[str, Any], num_kernels: int) -> None:
         raise click.UsageError("--unrecorded says nothing without --record; give both, or leave it out")
     if values["mutants"] and values["trace"]:
         raise click.UsageError("--mutants and --trace do not go together; leave one of the two out")
-    if values["trace"] and num_kernels != 1:
-        raise click.UsageError(f"--trace prints the instructions of one kernel, not of {num_kernels}; narrow --kernels")
 
 
 @click.command(cls=Command, axes=(Axis(SOURCES, _source), Axis((ON_PROBLEM, ON_EDGES), _cases)))
@@ -296,9 +301,11 @@ def emulate(context: click.Context, /, **values: Any) -> None:
     """
     device = load_target(values["target"])
     emulated = emulated_target(device, values["num_sms"])
-    keys = _keys(context, device, emulated)
-    _refuse_contradictions(values, len(keys))
+    _refuse_contradictions(values)
     record = _record_file(values, device)
+    keys = _keys(context, device, emulated)
+    if values["trace"] and len(keys) != 1:
+        raise click.UsageError(f"--trace prints the instructions of one kernel, not of {len(keys)}; narrow --kernels")
     asked = _options(values, keys)
     results: list[KernelResult] = []
     with scratch_folder("aot-emulate-") as scratch:

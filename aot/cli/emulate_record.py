@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aot.core.execution import Execution, interpreter_sha256, merged, read_executions, write_executions
+from aot.core.whole_file import writing_alone
 
 if TYPE_CHECKING:
     from aot.emulate.kernels import EmulatedSet
@@ -48,11 +49,21 @@ class RecordFile:
         """
         return read_executions(self.path, self.target) if self.path.exists() else ()
 
+    def checked(self) -> RecordFile:
+        """Return this, once it is known that it can be read: before the work whose results are added.
+
+        Raises:
+            StoreError: it is damaged, or of another target.
+        """
+        _ = self.known
+        return self
+
     def add(self, result: KernelResult) -> None:
         """Note a result, in the place of what was known of the kernel."""
         found = recorded_execution(result)
         if found is not None:
-            write_executions(self.path, self.target, merged(self.known, [found]))
+            with writing_alone(self.path):
+                write_executions(self.path, self.target, merged(self.known, [found]))
 
     def unrecorded(self, kernels: EmulatedSet) -> EmulatedSet:
         """Return a set of which only those kernels are executed whose PTX the file does not have."""

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aot.core.errors import OutputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MAX_NEW_FOLDERS = 64
 """Most folders that are made for a file: more are a mistake, and some thousand more than Python can make at once."""
@@ -102,6 +107,40 @@ def check_folder(path: Path) -> Path:
     except (OSError, ValueError) as error:
         raise _error(path, error) from error
     return path
+
+
+@contextmanager
+def writing_alone(path: Path) -> Iterator[None]:
+    """Let no other process that asks for the same write a file, from reading it to putting another in its place.
+
+    Waits for one that does. The file's folder is locked, so that nothing is left behind; where the file system has no
+    locks, nothing is waited for.
+
+    Raises:
+        OutputError: the path cannot be looked at.
+    """
+    try:
+        descriptor = _lock_folder(path)
+    except (OSError, ValueError) as error:
+        raise _error(path, error) from error
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock_folder(path: Path) -> int:
+    """Lock the folder that a file is in, or the nearest above it that is there; return what holds the lock."""
+    folder = _nearest(_place(path).absolute().parent)
+    while True:
+        descriptor = os.open(folder, os.O_RDONLY)
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        nearest = _nearest(_place(path).absolute().parent)
+        if nearest == folder:
+            return descriptor
+        os.close(descriptor)  # another process made the file's own folder meanwhile
+        folder = nearest
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

@@ -31,21 +31,25 @@ _OURS = {"aot", "torch", "numpy", "jax", "cupy", "pip"}
 """Import names that such a wheel would take from the packages that it is used with, or that install it."""
 
 
-def check_name(name: str) -> str:
+def check_name(name: str, option: str = "--package") -> str:
     """Check the name of a distribution, from which its import name is made; return it.
+
+    Args:
+        name: the name.
+        option: which said so.
 
     Raises:
         PackageError: a wheel of this name could not be built, installed or imported.
     """
-    expected = "expected lower-case words with hyphens between, such as aot-gemm; give another --package"
+    expected = f"expected lower-case words with hyphens between, such as aot-gemm; give another {option}"
     if len(name) > MAX_NAME or _NAME.fullmatch(name) is None:
         shown = name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}..."
-        raise PackageError(f"--package {shown!r} ({len(name)} characters, at most {MAX_NAME}); {expected}")
+        raise PackageError(f"{option} {shown!r} ({len(name)} characters, at most {MAX_NAME}); {expected}")
     module = name.replace("-", "_")
     if keyword.iskeyword(module):
-        raise PackageError(f"--package {name!r} is a keyword of Python, so that it cannot be imported; {expected}")
+        raise PackageError(f"{option} {name!r} is a keyword of Python, so that it cannot be imported; {expected}")
     if module in sys.stdlib_module_names or module in _OURS:
-        raise PackageError(f"--package {name!r} would hide the module {module} that Python has already; {expected}")
+        raise PackageError(f"{option} {name!r} would hide the module {module} that Python has already; {expected}")
     return name
 
 

@@ -43,6 +43,10 @@ def read_wheel_manifest(wheel: Path) -> Manifest:
 
 def _find_manifest(wheel: Path, files: Mapping[str, bytes]) -> Manifest:
     names = [name for name in files if name.endswith("/manifest.json") and name.count("/") == 1]
+    if functions_alone(files) is not None:
+        raise PackageError(
+            f"{wheel.name}: it has the functions of packs and no kernels; expected a pack's wheel, which has them"
+        )
     if len(names) != 1:
         raise PackageError(
             f"{wheel.name}: it has {len(names)} manifests; expected a wheel that `aot build` made, whole"
@@ -51,6 +55,19 @@ def _find_manifest(wheel: Path, files: Mapping[str, bytes]) -> Manifest:
         return from_json(files[names[0]].decode(), f"{wheel.name}: {names[0]}")
     except UnicodeDecodeError as error:
         raise PackageError(f"{wheel.name}: {names[0]} is not UTF-8: {error}; {_AGAIN}") from error
+
+
+def functions_alone(files: Mapping[str, bytes]) -> str | None:
+    """Return the folder of a package that has functions for packs, and no kernels; None where these files are of none.
+
+    Args:
+        files: content by path, which starts with the package's folder.
+    """
+    own = [name.partition("/")[0] for name in files if name.endswith("/_build.json") and name.count("/") == 1]
+    if len(own) != 1 or f"{own[0]}/_packs.py" not in files:
+        return None
+    is_whole = any(name == f"{own[0]}/manifest.json" or name.startswith(f"{own[0]}/lib") for name in files)
+    return None if is_whole else own[0]
 
 
 def _check_record(wheel: Path, files: Mapping[str, bytes]) -> None:
@@ -134,6 +151,8 @@ def _check_code(wheel: Path, files: Mapping[str, bytes], manifest: Manifest) -> 
 def check_wheel(wheel: Path) -> Iterator[str]:
     """Check the archive, hashes, tag, libraries, symbols, kernels and sizes; give a line for each thing found right.
 
+    Of a wheel with functions for packs, which has no kernels, the archive and the hashes.
+
     Raises:
         PackageError: something is not as the manifest says.
         ManifestError: the manifest is damaged or of another version.
@@ -141,6 +160,12 @@ def check_wheel(wheel: Path) -> Iterator[str]:
     files = read_wheel(wheel)
     yield f"archive: {len(files)} files, each header as the build writes it"
     _check_record(wheel, files)
+    functions = functions_alone(files)
+    if functions is not None:
+        yield f"functions: {functions}, for packs of kernels; it has none of its own"
+        num_files = check_build(wheel, files, functions)
+        yield f"hashes: {len(files)} files as RECORD says, {num_files} as the installed package will check them"
+        return
     manifest = _find_manifest(wheel, files)
     tables = ", ".join(f"{table.target} {table.called}" for table in manifest.tables)
     yield f"manifest: {manifest.package} {manifest.version}, {len(manifest.all_kernels)} kernels; tables: {tables}"

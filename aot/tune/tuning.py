@@ -19,7 +19,7 @@ from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.scratch import scratch_folder
 from aot.core.target import Target, load_target, target_names
-from aot.core.whole_file import check_output
+from aot.core.whole_file import check_output, writing_alone
 from aot.core.work import AnyProblem
 from aot.kinds.gemm.kind import GEMM
 from aot.kinds.rows.dispatch import fallback_table
@@ -213,9 +213,10 @@ def import_results(
         known = ", ".join(target_names())
         raise TargetError(f"{results[0]} was measured for the target {target!r}; there are: {known}; see `aot targets`")
     path = check_output(record or records / f"{target}.jsonl.gz")
-    named = [(str(path), read_record(path))] if path.exists() else []
-    named += zip(map(str, results), found, strict=True)
-    merged, levels = level(named) if is_levelled else (merge([x for _, x in named]), [])
-    apart = [] if is_levelled else levels_apart(named)
-    write_record(path, merged)
+    with writing_alone(path):
+        named = [(str(path), read_record(path))] if path.exists() else []
+        named += zip(map(str, results), found, strict=True)
+        merged, levels = level(named) if is_levelled else (merge([x for _, x in named]), [])
+        apart = [] if is_levelled else levels_apart(named)
+        write_record(path, merged)
     return Imported(merged, path, tuple(levels), tuple(apart))

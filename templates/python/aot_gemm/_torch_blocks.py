@@ -13,6 +13,7 @@ import torch
 
 from . import _factors, _row_options, _row_request, _rows, errors
 from ._catalogue import BLOCK_FORMATS, BlockFormat
+from ._torch_check import check_tensor
 
 FORMATS = tuple(BLOCK_FORMATS)
 """The formats by name, as `quantize` takes them."""
@@ -39,6 +40,7 @@ def quantize(
 ) -> tuple[Any, Any]:
     """Round a tensor (..., k) to elements and factors of a format; `aot_gemm.torch.quantize` says how."""
     form = BLOCK_FORMATS[dtype]
+    check_tensor("quantize", "x", x)
     _check(x, dtype, form)
     _check_groups(x, offsets, index, groups)
     held = x.detach().reshape(math.prod(x.shape[:-1]), x.shape[-1])
@@ -260,10 +262,13 @@ def dequantize(values: Any, scale: Any, dtype: torch.dtype = torch.bfloat16) -> 
         (..., k).
 
     Raises:
+        OperandError: elements or factors are no tensor, as where there are none.
         DtypeError: there is no format of such elements with such factors.
         ShapeError: the factors are not of so many blocks.
     """
-    factors, own = scale if isinstance(scale, (tuple, list)) else (scale, None)
+    factors, own = scale if isinstance(scale, (tuple, list)) and len(scale) == 2 else (scale, None)
+    check_tensor("dequantize", "values", values)
+    check_tensor("dequantize", "scale, or the first of its pair,", factors)
     form = _format_of(values, factors)
     if form.element == "float4_e2m1fn":
         held = values.view(torch.uint8)

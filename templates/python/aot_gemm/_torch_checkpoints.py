@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,7 +11,7 @@ from . import errors
 from ._torch_packed import DTYPES, PackedWeight, bits_of, pack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     _Reader = Callable[[Any, Mapping[str, Any], Any], Any]
 
@@ -41,8 +42,14 @@ def load_packed(tensors: Mapping[str, Any], dtype: Any = None) -> PackedWeight:
         dtype: of int4's factors, and so of x: bfloat16 or float16; by default as they are.
 
     Raises:
+        OperandError: `tensors` is no mapping.
         FormatError: the tensors are those of no such checkpoint, or say what no format of packed weights can.
     """
+    if not isinstance(tensors, Mapping):
+        raise errors.OperandError(
+            f"load_packed: got a {type(tensors).__qualname__}; expected a dict of one weight's tensors, by the ends of "
+            "their names; `pack` takes codes and factors"
+        )
     if dtype is not None and dtype not in DTYPES:
         raise errors.FormatError(f"load_packed: dtype is {dtype}; expected torch.bfloat16 or torch.float16")
     reader = _reader_of(tensors.keys())

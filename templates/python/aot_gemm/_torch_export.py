@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from . import errors
 from ._graph_pass import rewrite
 
 _ASSERTION = torch.ops.aten._assert_tensor_metadata.default  # noqa: SLF001 - an operator that torch names so
@@ -21,7 +22,16 @@ def fuse(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     It is decomposed into core ATen operators first, by `run_decompositions({})`, so that it is one for inference. What
     the table does not serve stays torch's. A program that is saved, or compiled by AOTInductor, needs this module
     imported in the process that runs it.
+
+    Raises:
+        OperandError: it is no exported program.
     """
+    if not isinstance(program, torch.export.ExportedProgram):
+        raise errors.OperandError(
+            f"fuse: got a {type(program).__qualname__}; expected a torch.export.ExportedProgram, as torch.export."
+            "export(model, inputs) returns; for a model take patch, or torch.compile with backend="
+            f"{__package__!r}"
+        )
     found: Any = program.run_decompositions({})
     graph = found.graph_module.graph
     for node in graph.find_nodes(op="call_function", target=_ASSERTION):

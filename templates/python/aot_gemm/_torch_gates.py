@@ -19,6 +19,7 @@ from ._row_table import plan_rows
 from ._torch_operators import LIBRARY, NAMESPACE
 from ._torch_promises import promised
 from ._torch_result import TensorCall, result_of
+from ._torch_transforms import refuse_derivatives, register_batches
 
 _SCHEMA = '(Tensor x, Tensor gate, Tensor up, *, str activation="silu") -> Tensor'
 _ALIGNMENT, _LIMIT = 16, 1 << 40
@@ -74,12 +75,30 @@ def _fake(x: Any, gate: Any, up: Any, *, activation: str = "silu") -> Any:
     return x.new_empty(shape, dtype=getattr(torch, dtype))
 
 
-def _refuse_gradient(keys: Any, *operands: Any, **options: Any) -> Any:
-    if torch.is_grad_enabled() and any(x.requires_grad for x in operands):
-        raise errors.GradientError("gated_linear: there is no gradient of it; run it under torch.no_grad()")
-    with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 - as torch.library's own kernels of autograd
-        operator = getattr(torch.ops, NAMESPACE).gated_linear.parts
-        return operator.redispatch(keys & torch._C._after_autograd_keyset, *operands, **options)  # noqa: SLF001
+def _is_leading(batched: list[bool], operands: tuple[Any, ...], options: dict[str, Any]) -> bool:  # noqa: ARG001
+    """Say whether a batch of x alone is rows like any other."""
+    return batched[0] and not any(batched[1:])
+
+
+def gate_of_parts(
+    x: Any, weights: Any, bias: Any = None, *, out: Any = None, activation: str = "silu", **options: Any
+) -> Any:
+    """Call the operator of a gate whose weights are two, for torch to know of it.
+
+    Raises:
+        UnsupportedError: something else is asked of it than an activation, which the operator of one weight has.
+    """
+    given = [
+        key for key, value in {"bias": bias, "out": out, **options}.items() if value is not None and value is not False
+    ]
+    if given or len(weights) != len(("gate", "up")):
+        what = ", ".join(given) if given else f"{len(weights)} weights"
+        raise errors.UnsupportedError(
+            f"gated_linear: got {what} beside a list of weights where torch traces, records or transforms; expected "
+            "two weights and an activation alone; give one weight (2 n, k), as torch.cat makes it, once and not with "
+            "each call"
+        )
+    return getattr(torch.ops, NAMESPACE).gated_linear.parts(x, *weights, activation=activation)
 
 
 def _register() -> None:
@@ -88,7 +107,8 @@ def _register() -> None:
     LIBRARY.define(f"gated_linear.parts{_SCHEMA}", tags=(torch.Tag.pt2_compliant_tag, strides))
     LIBRARY.impl("gated_linear.parts", _gate, "CompositeExplicitAutograd")
     torch.library.register_fake(f"{NAMESPACE}::gated_linear.parts", _fake, lib=LIBRARY)
-    LIBRARY.impl("gated_linear.parts", _refuse_gradient, "Autograd", with_keyset=True)
+    refuse_derivatives(LIBRARY, "gated_linear", ", of which there is none; run it under torch.no_grad()", "parts")
+    register_batches(LIBRARY, "gated_linear", _is_leading, overload="parts")
 
 
 _register()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import _operations, errors
+from ._torch_check import check_tensor
 from ._torch_operators import LIBRARY, NAMESPACE
 from ._torch_products import is_compiling, is_recorded, linear
 from ._torch_promises import promised
@@ -56,6 +57,7 @@ def _check(x: Any, weights: Sequence[Any], biases: Sequence[Any]) -> None:
     """Refuse what no launch takes, by shapes and types alone.
 
     Raises:
+        OperandError: one is no tensor of torch.
         ShapeError: there are too many or too few, or a shape does not fit.
         DtypeError: one is of another type than x.
     """
@@ -64,7 +66,11 @@ def _check(x: Any, weights: Sequence[Any], biases: Sequence[Any]) -> None:
             f"linear_many: got {len(weights)} weights and {len(biases)} biases; expected 1 to {MAX_WEIGHTS}, and as "
             "many biases or None; call it for some of them at a time"
         )
+    check_tensor("linear_many", "x", x)
     for weight, bias in zip(weights, biases, strict=True):
+        check_tensor("linear_many", "a weight", weight)
+        if bias is not None:
+            check_tensor("linear_many", "a bias", bias)
         if x.ndim < 1 or weight.ndim != _MATRIX_DIMS or weight.shape[1] != x.shape[-1]:
             raise errors.ShapeError(
                 f"linear_many: got x {tuple(x.shape)} and a weight {tuple(weight.shape)}; expected x (..., k) and "
@@ -121,11 +127,18 @@ def linear_many(x: Any, weights: Sequence[Any], biases: Sequence[Any] | None = N
         A tensor (..., n) for each weight, contiguous and of its own memory.
 
     Raises:
+        OperandError: weights are no list, or one of all is no tensor of torch.
         ShapeError: there are none or more than four weights, or a shape does not fit.
         DtypeError: a weight or a bias is of another type than x.
         UnsupportedError: this wheel has no such kernels.
         AotGemmError: another of its classes, as of `linear`.
     """
+    for name, given in (("weights", weights), ("biases", biases)):
+        if not isinstance(given, (list, tuple)) and (given is not None or name == "weights"):
+            raise errors.OperandError(
+                f"linear_many: {name} is a {type(given).__qualname__}; expected a list or a tuple of one to "
+                f"{MAX_WEIGHTS} tensors"
+            )
     weights = list(weights)
     biases = [None] * len(weights) if biases is None else list(biases)
     _check(x, weights, biases)

@@ -9,6 +9,7 @@ import torch
 from . import errors
 from ._factors import rows_of
 from ._torch_blocks import E2M1_VALUES, of_powers
+from ._torch_check import check_tensor
 from ._weight_format import (
     BLOCK_K,
     FORMATS,
@@ -158,10 +159,19 @@ def pack(
         scale: float32, of nvfp4 one element by which the weight is multiplied, of int8 and e4m3 (n,) or (n, 1) or one.
 
     Raises:
+        OperandError: one of them is no tensor, or has no elements.
         FormatError: extents, types or codes that the format does not have.
         UnsupportedError: there is no numpy.
     """
     form = format_named(format)
+    for name, given in (("codes", codes), ("factors", factors), ("zeros", zeros), ("scale", scale)):
+        if given is not None or name == "codes":
+            check_tensor("pack", name, given, has_memory=True)
+    if codes.ndim != 2 or codes.dtype not in _FLOATS_OF_BYTES:
+        raise errors.FormatError(
+            f"pack: codes are {codes.dtype} {tuple(codes.shape)}; expected (n, k) of torch.uint8, int8 or "
+            "float8_e4m3fn; convert them"
+        )
     if form.factor_bits == 16 and (factors is None or factors.dtype not in DTYPES):
         got = "none" if factors is None else factors.dtype
         raise errors.FormatError(f"factors of {format} are {got}; expected torch.bfloat16 or torch.float16, as x is")

@@ -10,6 +10,7 @@ from . import _operations
 from ._constant import ConstantWeight
 from ._dtypes import dtype_name
 from ._extras import split_factors
+from ._torch_gates import gate_of_parts
 from ._torch_operators import LIBRARY
 from ._torch_packed import PackedWeight
 
@@ -115,7 +116,10 @@ def gated_linear(x: Any, weight: Any, bias: Any = None, *, out: Any = None, **op
     """Compute activation(gate) * linear: the package's `gated_linear`, under torch.compile too.
 
     Arguments, result and errors are those of the package's `gated_linear`. No gradient is recorded: GradientError.
+    Where torch traces, a list of two weights has an activation alone beside it: else UnsupportedError.
     """
+    if isinstance(weight, (list, tuple)) and (is_compiling() or is_recorded(x, *weight, bias, out, *options.values())):
+        return gate_of_parts(x, weight, bias, out=out, **options)
     return dispatch("gated_linear", _operations.gated_linear, (x, weight, bias), out, options)
 
 

@@ -91,7 +91,11 @@ def refuse_derivatives(library: Any, name: str, advice: str, overload: str = "de
             raise errors.GradientError(f"{name}: an operand requires a gradient{advice}")
         return below_autograd(operator, keys, operands, options)
 
-    library.impl(name if overload == "default" else f"{name}.{overload}", check, "Autograd", with_keyset=True)
+    library.impl(_named(name, overload), check, "Autograd", with_keyset=True)
+
+
+def _named(name: str, overload: str) -> str:
+    return name if overload == "default" else f"{name}.{overload}"
 
 
 def refuse_of_out(library: Any, name: str) -> None:
@@ -143,6 +147,8 @@ def register_batches(
     name: str,
     leading: Callable[..., bool] | None = None,
     whole: Callable[..., Any] | None = None,
+    *,
+    overload: str = "default",
 ) -> None:
     """Register what torch.vmap makes of an operator: one call where that can be, else a call for each of the batch.
 
@@ -153,8 +159,9 @@ def register_batches(
             batches in front of these operands are leading dimensions like any other, and so one call.
         whole: a function of operands that all have a batch in front, and None for those that are not there, and of the
             options, that gives the result for all; or None where it does not.
+        overload: of the operator.
     """
-    operator = getattr(getattr(torch.ops, library.ns), name).default
+    operator = getattr(getattr(getattr(torch.ops, library.ns), name), overload)
 
     def call(info: Any, in_dims: Any, *operands: Any, **options: Any) -> Any:
         in_dims = in_dims[: len(operands)]
@@ -171,7 +178,7 @@ def register_batches(
                 return result, 0
         return _in_turn(operator, info.batch_size, in_dims, operands, options)
 
-    torch.library.register_vmap(f"{library.ns}::{name}", call, lib=library)
+    torch.library.register_vmap(f"{library.ns}::{_named(name, overload)}", call, lib=library)
 
 
 def _spread(tensor: Any, dim: int | None, size: int) -> Any:

@@ -96,7 +96,7 @@ def dequantize(values: Any, scale: Any = None, dtype: Any = None) -> Any:
 
     Raises:
         DtypeError: of elements or factors of another type.
-        OperandError: a packed weight is given factors.
+        OperandError: a packed weight is given factors, or elements none.
         ShapeError: the factors are not those of so many elements.
     """
     if not isinstance(values, PackedWeight):

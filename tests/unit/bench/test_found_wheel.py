@@ -62,3 +62,11 @@ def test_a_package_is_found_without_being_imported(folder, monkeypatch):
     assert "own_gemm" not in sys.modules
     with pytest.raises(PackageError, match="no package not_there is installed here; install the wheel"):
         installed_folder("not_there")
+
+
+def test_functions_without_kernels_are_refused_with_where_the_kernels_are(folder):
+    for name in ("libown_gemm.so.1", "libown_gemm.so", "manifest.json"):
+        (folder / name).unlink()
+    (folder / "_packs.py").write_text("")
+    record_build(folder)
+    assert "expected a pack's wheel, or the folder of one that is installed; `python -m own_gemm`" in refused(folder)

@@ -352,3 +352,30 @@ def test_two_at_once_and_a_full_disk_are_refused(tmp_path, monkeypatch):
         packed(tmp_path / "c", tmp_path / "o")
     monkeypatch.setattr(packing, "_SPARE_BYTES", 2**62)
     refuse(tmp_path / "c", "bytes of disk are free; expected", ResourceError)
+
+
+@pytest.mark.parametrize("pattern", ["c", "B", "b.weight", "[", "b\n"])
+def test_a_pattern_that_names_nothing_is_refused(tmp_path, pattern):
+    written(tmp_path / "c", "nvfp4")
+    with pytest.raises(CheckpointError, match=r"--skip .* is the name of none of its 2 modules; .* 'a\.proj, "):
+        packed(tmp_path / "c", tmp_path / "o", skip=(pattern,))
+    assert not (tmp_path / "o").exists()
+
+
+def test_where_all_is_skipped_that_is_said(tmp_path):
+    written(tmp_path / "c", "nvfp4")
+    with pytest.raises(CheckpointError, match=r"nothing is left to pack beside what --skip names \('\*'\)"):
+        packed(tmp_path / "c", tmp_path / "o", skip=("*",))
+
+
+def test_what_is_packed_already_is_told_from_what_is_not_known(tmp_path):
+    written(tmp_path / "c", "nvfp4")
+    packed(tmp_path / "c", tmp_path / "o")
+    with pytest.raises(CheckpointError, match=r"it is packed already; .* load this one by load_quantized"):
+        packed(tmp_path / "o", tmp_path / "p")
+
+
+def test_a_file_of_another_kind_is_no_checkpoint(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"it is no file \.safetensors; expected a folder with config\.json"):
+        packed(tmp_path / "config.json", tmp_path / "o")

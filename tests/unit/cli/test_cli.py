@@ -30,6 +30,7 @@ from aot.package.wheel import toolchain_version
 from aot.select import pipeline
 from aot.select.selection import read_selection, write_selection
 from aot.select.times.record import read_record
+from aot.tune import tuning
 from aot.tune.bundle import Bundle
 from tests.golden.manifest import KK, golden_manifest
 from tests.unit.invoked import SHAPES, aot, coarse_grid, succeed
@@ -203,6 +204,29 @@ def test_import_and_select(tmp_path, monkeypatch):
     assert explained.items() <= found["explain"].items()
     assert (found["diff"]["changes"], found["diff"]["added"]) == ([], [])
     assert found["diff"]["num_entries"] > 0
+
+
+def test_a_record_is_not_written_by_another_process_while_it_is_merged(tmp_path, monkeypatch):
+    key = KernelKey(KK, gemm_candidate("sm90_quack", 128, 128, schedule="pingpong"))
+    with open_store(tmp_path / "a.sqlite") as store:
+        run = store.add_run("h200", 1, CONDITIONS)
+        store.add_measurement(
+            run, store.kernel_id(TunedKernel(key, "ab")), Measurement(key, problem_of(1, 8, 8), 9.0, 8.0, 10.0, 7, 1e-3)
+        )
+        store.finish(run, problem_of(1, 8, 8))
+    code = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    real, codes = tuning.merge, []
+
+    def merge(records):
+        codes.append(
+            subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, check=False).returncode
+        )
+        return real(records)
+
+    monkeypatch.setattr(tuning, "merge", merge)
+    succeed("import", tmp_path / "a.sqlite", "--record", tmp_path / "mine.jsonl.gz")
+    assert codes == [1]
+    assert subprocess.run([sys.executable, "-c", code, tmp_path], check=False).returncode == 0
 
 
 def test_runs_are_put_to_one_level(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from aot.cli import emulate as command
 from aot.cli import emulate_tables
-from aot.core.errors import CandidateError, VerificationError
+from aot.core.errors import CandidateError, OutputError, StoreError, VerificationError
 from aot.core.execution import read_executions, write_executions
 from aot.emulate.execute import ExecutionOptions
 from aot.emulate.results import RESULT_VERSION, CaseResult, FoundFinding, KernelResult
@@ -112,6 +112,16 @@ def test_what_does_not_go_together_is_refused():
     assert "--kernels 'nothing*' leaves no kernel; give another pattern, such as 'sm100_*'" in none.stderr
     sampled = aot("emulate", "--sample", "3", "--operations", "bf16_kk")
     assert "--sample means nothing with --operations and without --legal" in sampled.stderr
+
+
+def test_a_file_of_executions_that_cannot_be_used_is_told_before_kernels_are_made(tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "legal_keys", None)
+    monkeypatch.setattr(command, "compile_emulated", None)
+    (tmp_path / "damaged.json").write_text("{")
+    done = aot(*GENERAL, "--record", tmp_path / "damaged.json")
+    assert (done.exit_code, "damaged.json: not JSON" in done.stderr) == (StoreError.exit_code, True), done.stderr
+    done = aot(*GENERAL, "--record", tmp_path)
+    assert (done.exit_code, "it is a folder" in done.stderr) == (OutputError.exit_code, True), done.stderr
 
 
 RACE = FoundFinding("read that is not ordered behind the write", "line 3: ld", "warp 1", "random 0", 7, is_fault=True)

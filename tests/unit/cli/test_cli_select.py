@@ -275,6 +275,15 @@ def test_what_is_not_measured_is_not_built_where_that_is_asked(selection, built)
     assert result.stderr.startswith(f"aot: error: --require-measured: {ALIGNED[:-1]}; measure the rest (aot tune")
 
 
+def test_what_cannot_be_measured_is_refused_before_anything_is_selected(built, monkeypatch):
+    monkeypatch.setattr(pipeline, "select_kernels", None)
+    result = aot("build", "--predicted", "--require-measured")
+    assert (result.exit_code, built) == (2, [])
+    assert "the cost model selects for thor, so that nothing is measured; leave it out" in " ".join(
+        result.stderr.split()
+    )
+
+
 def test_the_committed_selection_is_measured_and_says_so(built, selection):
     result = aot("build", "--target", "h200")
     assert result.exit_code == 0, result.output

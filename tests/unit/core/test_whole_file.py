@@ -3,12 +3,13 @@
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from aot.core.errors import OutputError
-from aot.core.whole_file import check_folder, check_output, write_whole
+from aot.core.whole_file import check_folder, check_output, write_whole, writing_alone
 
 LONG = "x" * 300
 
@@ -105,7 +106,7 @@ head -c 4096 /dev/zero > {folder}/filled
 exec {python} -c "
 from pathlib import Path
 from aot.core.errors import OutputError
-from aot.core.whole_file import check_folder, check_output, write_whole
+from aot.core.whole_file import check_folder, check_output, write_whole, writing_alone
 for action in (check_output, lambda x: check_folder(x.parent), lambda x: write_whole(x, 'x' * 100)):
     try:
         action(Path('{folder}/a'))
@@ -132,3 +133,35 @@ def test_a_full_disk_is_found_out_first(tmp_path):
         f"cannot write {full}/a: {cause}",
         "['filled']",
     ]
+
+
+COUNTING = """
+import sys, time
+from pathlib import Path
+from aot.core.whole_file import write_whole, writing_alone
+path = Path(sys.argv[1])
+for _ in range(20):
+    with writing_alone(path):
+        found = int(path.read_text()) if path.exists() else 0
+        time.sleep(0.001)
+        write_whole(path, str(found + 1))
+"""
+
+
+@pytest.mark.parametrize("place", ["a.txt", "new/folder/a.txt", "link"])
+def test_processes_that_read_and_replace_a_file_lose_nothing(tmp_path, place):
+    (tmp_path / "link").symlink_to("linked.txt")
+    path = tmp_path / place
+    processes = [subprocess.Popen([sys.executable, "-c", COUNTING, path]) for _ in range(3)]
+    assert [x.wait() for x in processes] == [0, 0, 0]
+    assert path.read_text() == "60"
+    assert {x.name for x in path.parent.iterdir()} <= {"a.txt", "link", "linked.txt"}
+
+
+def test_a_folder_that_cannot_be_locked_is_said(tmp_path):
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(OutputError, match=r"cannot write .*file/b: .* is no folder"),
+        writing_alone(tmp_path / "file/b"),
+    ):
+        pass

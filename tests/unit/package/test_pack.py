@@ -87,11 +87,11 @@ def test_a_lock_pins_wheels_by_their_hashes(tmp_path):
     [
         (["--pack-name", "mine"], "--pack-name means nothing without --pack; give --pack too"),
         (["--pack", "--pack-name", "aot-gemm"], "--pack-name is aot-gemm, as --package is; expected another name"),
-        (["--pack", "--pack-name", "Mine"], "expected lower-case words with hyphens between"),
+        (["--pack", "--pack-name", "Mine"], "--pack-name 'Mine' (4 characters, at most 64); expected lower-case words"),
     ],
 )
-def test_a_name_that_no_pack_can_have_is_refused(words, expected, tmp_path, monkeypatch):
-    monkeypatch.setattr("aot.cli.build._source", lambda *_: (None, None))
+def test_a_name_that_no_pack_can_have_is_refused_before_anything_is_selected(words, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr("aot.cli.build._source", None)
     done = CliRunner().invoke(main, ["build", *words, "--dist", str(tmp_path)])
     assert done.exit_code != 0
     assert expected in " ".join(done.output.split())

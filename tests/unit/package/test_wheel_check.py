@@ -285,3 +285,16 @@ def test_a_wheel_named_for_another_platform_is_refused(tmp_path):
         f"the wheel is named {other}; expected {NAME}: its content is for manylinux_2_28_x86_64, so that under this "
         "name pip installs it where it cannot load; rename it back, and build a wheel for the other platform"
     )
+
+
+def test_a_wheel_of_functions_without_kernels_is_compared_with_its_hashes(tmp_path):
+    files = with_build({"aot_gemm/_packs.py": b"", "aot_gemm/__init__.py": b"import sys"})
+    wheel = wheel_of(tmp_path, files, files)
+    assert list(check_wheel(wheel))[1:] == [
+        "functions: aot_gemm, for packs of kernels; it has none of its own",
+        "hashes: 5 files as RECORD says, 2 as the installed package will check them",
+    ]
+    with pytest.raises(PackageError, match="it has the functions of packs and no kernels; expected a pack's wheel"):
+        read_wheel_manifest(wheel)
+    files["aot_gemm/__init__.py"] = b"import os"
+    assert "_build.json says" in refusal(wheel_of(tmp_path, files, files))
