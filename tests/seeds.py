@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from aot.bench import receipt
 from aot.compile import artifact
-from aot.core import execution, shape_set, target
+from aot.core import captured, execution, shape_set, target
 from aot.core.candidate import Candidate, KernelKey
 from aot.core.constraints import (
     Arch,
@@ -164,7 +164,12 @@ def written(manifest):
     return json.loads(to_json(manifest))
 
 
-GOLDEN_MANIFEST = {**written(GOLDEN), "tables": [with_mig(x) for x in written(GOLDEN)["tables"]]}
+LOSSES = {"rows": [1, 16], "weight_bytes": [4194304, 67108864], "parts": [[0.1, -0.02], [0.0, 0.05]]}
+
+GOLDEN_MANIFEST = {
+    **written(GOLDEN),
+    "tables": [{**with_mig(x), "captured": LOSSES} for x in written(GOLDEN)["tables"]],
+}
 
 
 @dataclass(frozen=True)
@@ -596,6 +601,22 @@ SEEDS = {
         },
         json_bytes,
         from_file("thor.json", lambda path: execution.read_executions(path, "thor")),
+        StoreError,
+    ),
+    "captured": Seed(
+        captured.Captured,
+        {
+            "captured_version": captured.CAPTURED_VERSION,
+            "target": "h200",
+            "device": "NVIDIA H200",
+            "library": "torch 2.11.0",
+            "wheel": "0.1.0+h200",
+            "date": "2026-11-28",
+            "num_products": 390,
+            "losses": LOSSES,
+        },
+        json_bytes,
+        from_file("h200.json", lambda path: captured.read_captured(path, "h200")),
         StoreError,
     ),
     "tuning set of rows": Seed(RowTuningDocument, ROW_TUNING, tuning_files, read_tuning, StoreError),

@@ -11,6 +11,7 @@ import click
 from aot.core.errors import SelectionError
 from aot.core.progress import waiting
 from aot.core.shape_set import ShapeSet, load_shape_set, shape_set_path
+from aot.kinds.named_operations import NamedOperations, default_operations
 from aot.select import pipeline
 from aot.select.join import joined, restricted
 from aot.select.portfolio.objective import NAMED_WEIGHT, Objective, SelectionLimits
@@ -118,12 +119,13 @@ def select(request: Request) -> Selection:
             found = pipeline.select_unaligned(kept, request.records, request.target, told, request.kernels, heldout)
         return request.said(found, *(kept.runs or ()))
     parts: list[Selection] = []
+    added = _added(request)
     if request.has_products:
         with waiting("select kernels") as at:
-            parts.append(_selected(request, shapes, replace(objective, progress=at)))
-    if request.others:
+            parts.append(_selected(request, shapes, replace(objective, progress=at), added.products))
+    if others := (*request.others, *added.others):
         goal = Objective(request.limits, _other_incumbent(request), like=like)
-        parts.append(select_others(request.others, request.target, request.other_records, request.kernels, goal))
+        parts.append(select_others(others, request.target, request.other_records, request.kernels, goal))
     chosen = request.said(reduce(joined, parts))
     if kept is not None:
         rest = [x for x in kept.operations if x not in chosen.operations]
@@ -170,7 +172,7 @@ def _kept(request: Request) -> Selection | None:
     return kept
 
 
-def _selected(request: Request, shapes: ShapeSet, objective: Objective) -> Selection:
+def _selected(request: Request, shapes: ShapeSet, objective: Objective, added: tuple[Operation, ...]) -> Selection:
     if not request.records:
         constants = constants_of(request.calibration, request.target.name)
         is_default = request.is_default_shapes and not request.operations
@@ -179,10 +181,8 @@ def _selected(request: Request, shapes: ShapeSet, objective: Objective) -> Selec
             target, patterns = request.target, request.kernels
             return pipeline.select_predicted(shapes, target, told, patterns, constants, any_layout=is_default)
 
-        chosen, more = selected(objective), _more(request) if is_default else ()
-        if not more:
-            return chosen
-        return joined(chosen, selected(replace(objective, operations=shapes.having(more))))
+        chosen = selected(objective)
+        return joined(chosen, selected(replace(objective, operations=shapes.having(added)))) if added else chosen
     heldout = load_shape_set(request.heldout) if request.heldout else None
     return pipeline.select_measured(request.records, request.target, objective, request.kernels, heldout)
 
@@ -193,15 +193,20 @@ def _other_incumbent(request: Request) -> Selection | None:
     return next((x for x in found if {*x.operations}.intersection(request.others)), None)
 
 
-def _more(request: Request) -> tuple[Operation, ...]:
-    """List what a target's wheel has beside the operations of the shape set: those that --kernels leaves kernels of."""
+def _added(request: Request) -> NamedOperations:
+    """List what a target's wheel has beside the operations of the shape set: those that --kernels leaves kernels of.
+
+    That is so of a wheel by the cost model, where nobody names operations or a shape set.
+    """
+    if request.records or request.operations or request.others or not request.is_default_shapes:
+        return NamedOperations(())
     patterns = Patterns.parse(request.kernels)
-    asked = request.target.default_operations or ()
+    asked = default_operations(request.target).operations
     found = tuple(x for x in asked if has_tuned_kernels(x, request.target, patterns))
     if len(found) < len(asked):
         left_out = ", ".join(x.tag for x in asked if x not in found)
         click.echo(f"{left_out}: left out, for --kernels leaves no kernel", err=True)
-    return found
+    return NamedOperations(found)
 
 
 def select_others(

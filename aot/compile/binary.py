@@ -80,7 +80,9 @@ _VECTORS = {
     Argument.SCALE_A: "aot_factors_t",
     Argument.SCALE_B: "aot_factors_t",
     Argument.B_OF_GROUPS: "aot_addresses_t",
+    Argument.SCALE_B_OF_GROUPS: "aot_addresses_t",
 }
+_ADDRESSES = (Argument.B_OF_GROUPS, Argument.SCALE_B_OF_GROUPS)
 _NUMBERS = (Argument.PREFETCH_B, Argument.TILE_ORDER)
 
 
@@ -114,7 +116,7 @@ def _type(argument: Argument, operation: Operation) -> str:
     if argument in _NUMBERS:
         return "int32_t "
     in_atoms = operation.types.factors is FactorLayout.ATOMS
-    vectors = {} if in_atoms and argument is not Argument.B_OF_GROUPS else _VECTORS
+    vectors = {} if in_atoms and argument not in _ADDRESSES else _VECTORS
     name = _OF_RANK.get(_rank(argument, operation)) or vectors.get(argument, "aot_vector_t")
     return f"const {name} *"
 

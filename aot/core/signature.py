@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aot.core.constraints import Word
+from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ class Argument(Word):
     SCALE_B = "scale_b"
     """Float32 vector (n) of a stride of 1 or 0, with a gate (2, n); of blocks (n / 128, k / 128). In atoms these and
     those of A are a vector of bytes, with a gate those of its 2 n rows as they alternate; where rows are grouped, those
-    of the groups' B one behind the other, and of A as `aot.core.factor_atoms` has them."""
+    of the groups' B one behind the other, or as `SCALE_B_OF_GROUPS` says, and of A as `aot.core.factor_atoms` has
+    them."""
     BIAS = "bias"
     """Vector (n), contiguous, with a gate (2, n); of 0 elements where a bias may be left away and is."""
     RESIDUAL = "residual"
@@ -48,6 +50,13 @@ class Argument(Word):
     of B's first stride behind B's own address. Of 0 elements where group i's is matrix i of B."""
     PLACES = "places"
     """int32 vector (num_groups), of 0 elements as `B_OF_GROUPS`: the entry has written to it which matrix each is."""
+    SCALE_B_OF_GROUPS = "scale_b_of_groups"
+    """int64 vector (num_groups) in host memory: the address of each group's atoms of factors of B, where those do not
+    lie one behind the other; a multiple of as many bytes as `SCALE_B` then has elements, behind `SCALE_B`'s own
+    address. Of 0 elements elsewhere."""
+    SCALE_B_PLACES = "scale_b_places"
+    """int32 vector (num_groups), of 0 elements as `SCALE_B_OF_GROUPS`: the entry has written to it how many of those
+    steps each lies behind."""
     PARTS = "parts"
     """int64 vector (PARTS_WORDS) in host memory: where the parts of B, D and the bias lie, of several weights, as
     `aot.core.signature.PART_WORDS` has them. B (n, k) and D (m, n) are then the first part's with all parts' n."""
@@ -72,6 +81,7 @@ def signature_of(
     operation: Operation, *, has_workspace: bool, prefetches_b: bool, orders_tiles: bool = False
 ) -> Signature:
     """Return the signature of a kernel."""
+    has_atoms_of_groups = operation.grouping.groups_rows and operation.types.factors is FactorLayout.ATOMS
     is_there = {
         Argument.SCALE_A: operation.types.scale_a is not None,
         Argument.SCALE_B: operation.types.scale_b is not None,
@@ -82,6 +92,8 @@ def signature_of(
         Argument.INDEX: operation.grouping is Grouping.GATHERED,
         Argument.B_OF_GROUPS: operation.grouping.groups_rows,
         Argument.PLACES: operation.grouping.groups_rows,
+        Argument.SCALE_B_OF_GROUPS: has_atoms_of_groups,
+        Argument.SCALE_B_PLACES: has_atoms_of_groups,
         Argument.PARTS: operation.has_parts,
         Argument.WORKSPACE: has_workspace,
         Argument.PREFETCH_B: prefetches_b,

@@ -13,11 +13,12 @@ from aot.core.element import ElementType
 from aot.core.errors import TargetError
 from aot.core.feature import Feature
 from aot.core.knobs import Cluster
-from aot.core.operation import Operation
 from aot.core.strict_toml import TomlError, parse_toml
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable  # deprecated from Python 3.12 on, where importlib.resources.abc has it
+
+    from aot.core.operation import Operation
 
 Triple = Annotated[str, Grammar(r"[a-z0-9_]+(-[a-z0-9_.]+){1,3}", "an LLVM triple, such as x86_64-unknown-linux-gnu")]
 Cpu = Annotated[str, Grammar(r"[A-Za-z0-9][A-Za-z0-9._+-]*", "a CPU as LLVM names it, such as x86-64-v2")]
@@ -93,8 +94,9 @@ class Target:
     """The dense rate of FP8, with sums left in the tensor cores' accumulator; None where they multiply no FP8."""
     fp4_flops_per_s: Rate | None = None
     """The dense rate of FP4 with block scale factors; None where tensor cores multiply none."""
-    default_operations: tuple[Operation, ...] | None = None
-    """What a wheel by the cost model has beside the operations of its shape set, where nobody names some."""
+    default_operations: tuple[Identifier, ...] | None = None
+    """Tags of what a wheel by the cost model has beside the operations of its shape set, where nobody names some. They
+    are of any kind, and looked up where they are asked for: `aot.kinds.named_operations.default_operations`."""
 
     def __post_init__(self) -> None:
         """Refuse a number without a source, a source of nothing, and a rate of what a chip has not (ValueError)."""
@@ -105,10 +107,6 @@ class Target:
         ):
             if (feature in self.features) != (rate is not None):
                 raise ValueError(f"{name} is a feature, or has a rate, without the other; expected both or neither")
-        beyond = next((x for x in self.default_operations or () if self.lacks(x.needs)), None)
-        if beyond is not None:
-            lacks = ", ".join(self.lacks(beyond.needs))
-            raise ValueError(f"default_operations has {beyond.tag}, which needs {lacks}; expected what the chip can do")
         missing = [name for name, value in values.items() if type(value) in (int, float) and name not in self.sources]
         strange = [name for name in self.sources if name not in values]
         if missing:

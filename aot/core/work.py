@@ -31,6 +31,9 @@ class AnyOperation(Protocol):
     def needs(self) -> tuple[Feature, ...]:
         """Return what of a chip its element types ask for, whichever family computes it."""
 
+    def __hash__(self) -> int:
+        """Return the hash, as of what tables are looked up by."""
+
 
 class AnyProblem(Protocol):
     """An operation and its sizes. Problems of one kind are ordered."""

@@ -8,6 +8,7 @@ from cutlass import Int64, cute
 
 from aot.core.factor_atoms import ATOM_BYTES, LANES
 from aot.core.weight_format import ATOM_COLUMNS, ATOM_ROWS
+from aot.families._places import steps_of_groups
 
 if TYPE_CHECKING:
     from aot.core.formats import Operand
@@ -55,16 +56,17 @@ def atoms_of_rows(factors: Any, k: Any, form: Operand) -> Any:
     return cute.make_tensor(factors.iterator, cute.make_layout(shape, stride=strides))
 
 
-def atoms_of_groups(factors: Any, stack: Any, num_groups: Any, form: Operand) -> Any:
+def atoms_of_groups(factors: Any, stack: Any, num_groups: Any, places: Any, form: Operand) -> Any:
     """View the bytes of the factors of a stack of B, one matrix's behind the other's, groups in front.
 
     Args:
-        factors: a vector of whole atoms.
+        factors: a vector of whole atoms; where there are places, of as many bytes as lie between two of them.
         stack: (matrices, rows, k), of which `num_groups` are multiplied.
         num_groups: matrices that have factors.
+        places: which of the steps each group's are at; of 0 elements where they lie one behind the other.
         form: of the operand.
     """
     _, rows, k = stack.shape
     shape, strides = _layout(cute.ceil_div(rows, ATOM_ROWS), _num_along(k, form))
-    step = Int64(shape[0]) * Int64(strides[0])
-    return cute.make_tensor(factors.iterator, cute.make_layout((num_groups, *shape), stride=(step, *strides)))
+    count, step = steps_of_groups(factors, Int64(shape[0]) * Int64(strides[0]), num_groups, places)
+    return cute.make_tensor(factors.iterator, cute.make_layout((count, *shape), stride=(step, *strides)))

@@ -65,6 +65,7 @@ class GemmGroupedBlockSm90(BlockSums, GemmGroupedSm90):
         column_bias: Any = None
         product: Any = None
         places: Any = None
+        scale_b_places: Any = None
 
     @property
     def has_gate(self) -> bool:  # type: ignore[override]
@@ -79,7 +80,7 @@ class GemmGroupedBlockSm90(BlockSums, GemmGroupedSm90):
     def epi_to_underlying_arguments(self, args: Any, *, loc: Any = None, ip: Any = None) -> Any:
         """Return the kernel's parameters."""
         del loc, ip
-        self.places = args.places
+        self.places, self.scale_b_places = args.places, args.scale_b_places
         self.rounding_mode = RoundingMode.RN
         parameters = self._epi_ops_to_params_dict(args)
         parameters |= {name: getattr(args, name) for name, _, _ in self._extra_param_fields}

@@ -70,9 +70,19 @@ def grouped_arguments(signature: Signature, operation: Operation) -> tuple[Any, 
         Argument.INDEX: vector_of_int32,
         Argument.B_OF_GROUPS: addresses_argument,
         Argument.PLACES: vector_of_int32,
+        Argument.SCALE_B_OF_GROUPS: addresses_argument,
+        Argument.SCALE_B_PLACES: vector_of_int32,
         Argument.STREAM: cute.runtime.make_fake_stream,
     }
     return tuple(make() if argument in signature else None for argument, make in made.items())
+
+
+def _in_pairs(operation: Operation, b: Any, scale_b: Any, bias: Any) -> tuple[Any, Any, Any]:
+    """View what has the rows of a gate and as many linear ones as pairs of them; to be called while tracing."""
+    b = in_turns(b, stacked=1) if operation.is_interleaved else paired(b, stacked=1)
+    if operation.types.factors is FactorLayout.VECTOR:
+        scale_b = paired(scale_b, stacked=1)
+    return b, scale_b, None if bias is None else paired(bias, stacked=1)
 
 
 def grouped_entry(gemm: Any, key: KernelKey, max_active_clusters: int) -> Entry:
@@ -85,7 +95,6 @@ def grouped_entry(gemm: Any, key: KernelKey, max_active_clusters: int) -> Entry:
     """
     operation = key.operation
     has_gate, groups_rows = operation.gate is not None, operation.grouping.groups_rows
-    is_block = operation.types.factors is FactorLayout.BLOCK
     in_atoms = operation.types.factors is FactorLayout.ATOMS
 
     @cute.jit
@@ -101,21 +110,20 @@ def grouped_entry(gemm: Any, key: KernelKey, max_active_clusters: int) -> Entry:
         index: cute.Tensor | None,
         b_of_groups: cute.Tensor | None,
         places: cute.Tensor | None,
+        scale_b_of_groups: cute.Tensor | None,
+        scale_b_places: cute.Tensor | None,
         stream: cuda.CUstream,
     ) -> None:
         scheduler = TileSchedulerOptions(
             max_active_clusters=Int32(max_active_clusters), max_swizzle_size=Int32(MAX_SWIZZLE)
         )
-        target = d
         if const_expr(has_gate):
-            b = in_turns(b, stacked=1) if const_expr(operation.is_interleaved) else paired(b, stacked=1)
-            bias = paired(bias, stacked=1) if const_expr(bias is not None) else None
-            target = None
-            if const_expr(scale_b is not None and not is_block and not in_atoms):
-                scale_b = paired(scale_b, stacked=1)
-        product = d if const_expr(has_gate) else None
+            b, scale_b, bias = _in_pairs(operation, b, scale_b, bias)
+        target, product = (None, d) if const_expr(has_gate) else (d, None)
         if const_expr(groups_rows):
-            write_places(b_of_groups, b, places, stream, is_dependent=True, bits=operation.b.element.bits)
+            addresses, tables = (b_of_groups, scale_b_of_groups), (places, scale_b_places)
+            bits = operation.b.element.bits
+            write_places(addresses, b, scale_b, tables, stream, is_dependent=True, bits=bits)
             starts = Starts(offsets, num_groups_of(b, places), d.shape[0])
             lengths = VarlenArguments(mCuSeqlensM=starts, mAIdx=index)
         else:
@@ -125,7 +133,7 @@ def grouped_entry(gemm: Any, key: KernelKey, max_active_clusters: int) -> Entry:
         if const_expr(in_atoms):
             atoms = {
                 "mSFA": atoms_of_rows(scale_a, a.shape[1], operation.a),
-                "mSFB": atoms_of_groups(scale_b, b, num_groups_of(b, places), operation.b),
+                "mSFB": atoms_of_groups(scale_b, b, num_groups_of(b, places), scale_b_places, operation.b),
             }
             scale_a = scale_b = None
         epilogue = gemm.arguments(
@@ -137,6 +145,7 @@ def grouped_entry(gemm: Any, key: KernelKey, max_active_clusters: int) -> Entry:
             starts=starts,
             index=index,
             places=places,
+            scale_b_places=scale_b_places,
         )
         gemm(a, gemm.view_b(b), target, None, epilogue, scheduler, lengths, stream, **atoms)
 

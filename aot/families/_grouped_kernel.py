@@ -32,8 +32,11 @@ from aot.families._epilogue_kernel import (
 from aot.families._group_rows import DepthScheduler, RowScheduler
 from aot.families._places import place_of
 
-PARAMETERS = ("tiled_mma", "tma_atom_a", "mA_mkl", "tma_atom_b", "mB_nkl")
-"""The first parameters of quack's kernels."""
+PARAMETERS = (
+    *("tiled_mma", "tma_atom_a", "mA_mkl", "tma_atom_b", "mB_nkl"),
+    *("tma_atom_sfa", "mSFA_mkl", "tma_atom_sfb", "mSFB_chunks"),
+)
+"""The first parameters of quack's kernels; Hopper's has the first five."""
 
 PIECE_BYTES = 16
 """What one asynchronous copy writes to shared memory. Source: PTX ISA, cp.async: `.cg` takes 16 alone."""
@@ -105,16 +108,16 @@ def behind_proxy_fence(multiply: Any) -> Any:
     return multiply_fenced
 
 
-class PlacedB(TensorValue):
-    """B of groups, (n, k, places), of which a kernel takes that of a group by its place."""
+class Placed(TensorValue):
+    """B of groups, (n, k, places), or its factors, of which a kernel takes those of a group by their place."""
 
     def __init__(self, tensor: Any, places: Any) -> None:
-        """Keep B and the table of places."""
+        """Keep the tensor and the table of places."""
         super().__init__(tensor.value, dtype=tensor.element_type)
         self.tensor, self.places = tensor, places
 
     def __getitem__(self, position: Any, **_: Any) -> Any:
-        """Return a group's (n, k)."""
+        """Return what is a group's."""
         *inside, group = position
         return self.tensor[(*inside, place_of(self.places, group))]
 
@@ -122,11 +125,11 @@ class PlacedB(TensorValue):
         """Return the values of which it is made, as CuTe DSL asks for."""
         return [*cutlass.extract_mlir_values(self.tensor), *cutlass.extract_mlir_values(self.places)]
 
-    def __new_from_mlir_values__(self, values: list[Any]) -> "PlacedB":
+    def __new_from_mlir_values__(self, values: list[Any]) -> "Placed":
         """Make it of other values of the same kinds, as CuTe DSL asks for."""
         size = len(cutlass.extract_mlir_values(self.tensor))
         made = cutlass.new_from_mlir_values(self.tensor, values[:size])
-        return PlacedB(made, cutlass.new_from_mlir_values(self.places, values[size:]))
+        return Placed(made, cutlass.new_from_mlir_values(self.places, values[size:]))
 
 
 class GroupVector(_Vector):
@@ -186,7 +189,7 @@ class GroupedMixin(EpilogueMixin):
 
     @mlir_namedtuple
     class EpilogueArguments(NamedTuple):
-        """`EpilogueMixin`'s without a bias of rows, and the places of B; each None where there is none."""
+        """`EpilogueMixin`'s without a bias of rows, and the places of B and of its atoms; None where there is none."""
 
         row_scale: Any = None
         column_scale: Any = None
@@ -196,9 +199,19 @@ class GroupedMixin(EpilogueMixin):
         split_k_semaphore: Any = None
         split_k_workspace: Any = None
         places: Any = None
+        scale_b_places: Any = None
 
     def arguments(
-        self, *, scale_a: Any, scale_b: Any, bias: Any, scale_d: Any, product: Any, places: Any, **_: Any
+        self,
+        *,
+        scale_a: Any,
+        scale_b: Any,
+        bias: Any,
+        scale_d: Any,
+        product: Any,
+        places: Any,
+        scale_b_places: Any,
+        **_: Any,
     ) -> Any:
         """Name an operation's operands as the kernel's epilogue does; each None where there is none."""
         return self.EpilogueArguments(
@@ -208,18 +221,21 @@ class GroupedMixin(EpilogueMixin):
             scale_d=scale_d,
             product=product,
             places=places,
+            scale_b_places=scale_b_places,
         )
 
     def kernel(self, *args: Any) -> Any:
-        """Return the launch of quack's kernel, which finds a group's B by its place."""
-        if self.places is None:
-            return super().kernel(*args)
-        b = PARAMETERS.index("mB_nkl")
-        return super().kernel(*args[:b], PlacedB(args[b], self.places), *args[b + 1 :])
+        """Return the launch of quack's kernel, which finds a group's B, and its factors, by their place."""
+        given = list(args)
+        for name, places in (("mB_nkl", self.places), ("mSFB_chunks", self.scale_b_places)):
+            if places is not None:
+                at = PARAMETERS.index(name)
+                given[at] = Placed(given[at], places)
+        return super().kernel(*given)
 
     def epi_to_underlying_arguments(self, args: Any, *, loc: Any = None, ip: Any = None) -> Any:
         """Return the kernel's parameters, and keep the places, which are not the epilogue's."""
-        self.places = args.places
+        self.places, self.scale_b_places = args.places, args.scale_b_places
         return super().epi_to_underlying_arguments(args, loc=loc, ip=ip)
 
     def get_scheduler_class(self, varlen_m: bool = False) -> Any:

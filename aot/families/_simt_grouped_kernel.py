@@ -23,7 +23,7 @@ from aot.families._arguments import cutlass_type
 from aot.families._epilogue_registers import in_turns
 from aot.families._epilogue_steps import EpilogueOperands, finish
 from aot.families._group_starts import Starts
-from aot.families._places import addresses_argument, num_groups_of, place_of, write_places
+from aot.families._places import addresses_argument, num_groups_of, place_of, steps_of_groups, write_places
 from aot.families._simt_kernel import LOADS, ROW, SIDE, THREADS_ACROSS
 from aot.families._simt_kernel import _multiply as multiply
 from aot.families._simt_kernel import _tensor as tensor_argument
@@ -144,11 +144,13 @@ def _of_group(tensor: Any, group: Any) -> Any:
     return None if tensor is None else tensor[(group, *[None] * (cute.rank(tensor) - 1))]
 
 
-def _atoms_of_group(factors: Any, group: Any, b: Any, form: Operand) -> Any:
-    """View the bytes of a group's atoms of B, whose stack of groups lies one behind the other; b is (rows, k)."""
+def _atoms_of_group(factors: Any, group: Any, places: Any, b: Any, form: Operand) -> Any:
+    """View the bytes of a group's atoms of B, by its place, or as one behind the other's; b is (rows, k)."""
     num_rows = cute.ceil_div(b.shape[0], ATOM_ROWS)
     num_bytes = num_rows * cute.ceil_div(b.shape[1], form.scale.block_k * ATOM_COLUMNS) * ATOM_BYTES
-    return cute.make_tensor(factors.iterator + Int64(group) * Int64(num_bytes), cute.make_layout(num_bytes))
+    _, step = steps_of_groups(factors, num_bytes, group, places)
+    first = Int64(place_of(places, group)) * step
+    return cute.make_tensor(factors.iterator + first, cute.make_layout(num_bytes))
 
 
 def _halves(b: Any, operation: Operation) -> list[Any]:
@@ -165,12 +167,12 @@ def _first_scaled(starts: Any, group: Any, operation: Operation) -> Any:
 
 
 def _operands_of_group(
-    group: Any, b: Any, scale_b: Any, bias: Any, scale_d: Any, operation: Operation
+    group: Any, b: Any, scale_b: Any, bias: Any, scale_d: Any, places: Any, operation: Operation
 ) -> tuple[Any, Any, Any]:
     """View the factors of a group's B, its bias, and the factor of its sums; None where there is none."""
     if operation.types.factors is FactorLayout.ATOMS:
         rows = in_turns(b) if operation.is_interleaved else b
-        scale_b = _atoms_of_group(scale_b, group, rows, operation.b)
+        scale_b = _atoms_of_group(scale_b, group, places, rows, operation.b)
     else:
         scale_b = _of_group(scale_b, group)
     if scale_d is not None:
@@ -201,6 +203,7 @@ def _kernel(
     offsets: cute.Tensor,
     index: cute.Tensor | None,
     places: cute.Tensor | None,
+    scale_b_places: cute.Tensor | None,
     operation: Constexpr[Operation],
 ) -> None:
     thread, _, _ = cute.arch.thread_idx()
@@ -211,7 +214,8 @@ def _kernel(
         part = _part_of_rows(a, d, offsets, groups)
         first_scaled = _first_scaled(Starts(offsets, groups, d.shape[0]), part.group, operation)
         b = _matrix_of_stack(b, place_of(places, part.group), operation.b)
-        scale_b, bias, scale_d = _operands_of_group(part.group, b, scale_b, bias, scale_d, operation)
+        own = _operands_of_group(part.group, b, scale_b, bias, scale_d, scale_b_places, operation)
+        scale_b, bias, scale_d = own
     else:
         part = _part_of_depth(a, d, offsets)
         d = _of_group(d, part.group)
@@ -274,17 +278,20 @@ def make_entry(operation: Operation) -> Any:
         index: cute.Tensor | None,
         b_of_groups: cute.Tensor | None,
         places: cute.Tensor | None,
+        scale_b_of_groups: cute.Tensor | None,
+        scale_b_places: cute.Tensor | None,
         stream: cuda.CUstream,
     ) -> None:
         if const_expr(groups_rows):
-            write_places(b_of_groups, b, places, stream, is_dependent=False, bits=operation.b.element.bits)
+            addresses, tables = (b_of_groups, scale_b_of_groups), (places, scale_b_places)
+            bits = operation.b.element.bits
+            write_places(addresses, b, scale_b, tables, stream, is_dependent=False, bits=bits)
             tiles_m = (d.shape[0] + num_groups_of(b, places) * (TILE - 1)) // TILE
             blocks = tiles_m * cute.ceil_div(d.shape[1], TILE)
         else:
             blocks = d.shape[0] * cute.ceil_div(d.shape[1], TILE) * cute.ceil_div(d.shape[2], TILE)
-        _kernel(a, b, d, scale_a, scale_b, bias, scale_d, offsets, index, places, operation).launch(
-            grid=(blocks, 1, 1), block=(NUM_THREADS, 1, 1), stream=stream
-        )
+        given = (a, b, d, scale_a, scale_b, bias, scale_d, offsets, index, places, scale_b_places)
+        _kernel(*given, operation).launch(grid=(blocks, 1, 1), block=(NUM_THREADS, 1, 1), stream=stream)
 
     return entry
 
@@ -312,6 +319,8 @@ def arguments(signature: Signature, operation: Operation) -> tuple[Any, ...]:
         Argument.INDEX: lambda: tensor_argument(ElementType.INT32, 1, is_contiguous=True),
         Argument.B_OF_GROUPS: addresses_argument,
         Argument.PLACES: lambda: tensor_argument(ElementType.INT32, 1, is_contiguous=True),
+        Argument.SCALE_B_OF_GROUPS: addresses_argument,
+        Argument.SCALE_B_PLACES: lambda: tensor_argument(ElementType.INT32, 1, is_contiguous=True),
     }
     arguments = (make() if argument in signature else None for argument, make in made.items())
     return (*arguments, cute.runtime.make_fake_stream())

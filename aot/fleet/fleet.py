@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aot.fleet.address import check_address
 from aot.fleet.announcement import Role
 from aot.fleet.compiling import FleetCompilers
 from aot.fleet.connection import connected, security_of
@@ -58,8 +59,10 @@ def open_fleet(address: str, tls: Path | None, offer: Offer, say: Callable[[str]
 
     Raises:
         DependencyError: Dask distributed is not installed.
-        FleetError: the scheduler does not answer.
+        FleetError: the address is none, or no scheduler answers there.
     """
+    if address != LOCAL:
+        check_address(address)
     security = security_of(tls)
     with ExitStack() as stack:
         lives: Callable[[], bool] = _elsewhere

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from aot.compile.process_pool import start_apart
 from aot.core.errors import AotError, FleetError, RemoteError
+from aot.fleet.address import check_address
 from aot.fleet.announcement import Announcement, of_compiler, of_device
 from aot.fleet.connection import make_worker, own_scheduler, security_of
 from aot.fleet.seats import CompilerSeat, DeviceSeat
@@ -127,15 +128,23 @@ def posts_of(offer: Offer, say: Callable[[str], None]) -> list[Post]:
     return found
 
 
+PATIENCE_S = 10.0
+"""How long a worker waits for a scheduler before it says so."""
+
+
 async def serve(posts: Sequence[Post], address: str, security: Any, say: Callable[[str], None]) -> None:
-    """Be workers of a scheduler until it ends.
+    """Be workers of a scheduler until it ends; one that does not answer yet is waited for, and that is said.
 
     Raises:
         FleetError: it cannot be reached.
     """
     workers = [make_worker(address, x.name, security, x.announcement.as_json(), x.seats, x.seat) for x in posts]
+    joining = asyncio.gather(*workers)
     try:
-        await asyncio.gather(*workers)
+        done, _ = await asyncio.wait([joining], timeout=PATIENCE_S)
+        if not done:
+            say(f"no scheduler answers at {address} yet; waiting for one, as `dask scheduler` starts it")
+        await joining
     except (OSError, ValueError, RuntimeError) as error:
         raise FleetError(f"cannot join {address}: {error}") from error
     say(f"joined {address} as {', '.join(x.name for x in posts)}")
@@ -146,8 +155,9 @@ def work(offer: Offer, address: str, tls: Path | None, say: Callable[[str], None
     """Be the workers of this host until the scheduler ends.
 
     Raises:
-        FleetError: nothing is offered, or the scheduler cannot be reached.
+        FleetError: nothing is offered, the address is none, or the scheduler cannot be reached.
     """
+    check_address(address)
     security = security_of(tls)
     asyncio.run(serve(posts_of(offer, say), address, security, say))
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from aot.core.epilogue import Epilogue
-from aot.core.errors import OperationError
+from aot.core.errors import OperationError, TargetError
 from aot.core.operation import Operation
 from aot.kinds.registry import all_operations
 from aot.kinds.rows.catalogue import OWN_ROW_OPERATIONS
@@ -17,6 +17,7 @@ from aot.kinds.rows.catalogue import OWN_ROW_OPERATIONS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from aot.core.target import Target
     from aot.core.work import AnyOperation
 
 DEFAULT_PRESET = "default"
@@ -132,6 +133,28 @@ def named_operations(text: str) -> tuple[Operation, ...]:
         return found.products
     tags = ", ".join(x.tag for x in found.others)
     raise OperationError(f"{text!r} names no product ({tags}); expected one too: write default,{text}")
+
+
+def default_operations(target: Target) -> NamedOperations:
+    """Return what a target's wheel by the cost model has beside the operations of its shape set, by its tags.
+
+    Raises:
+        TargetError: there is no such operation, or the chip cannot compute it.
+    """
+    found = []
+    for tag in target.default_operations or ():
+        operation = all_operations().get(tag)
+        if operation is None:
+            raise TargetError(
+                f"{target.name}: default_operations has {tag!r}, which is no operation; docs/operations.md lists them"
+            )
+        if target.lacks(operation.needs):
+            lacks = ", ".join(target.lacks(operation.needs))
+            raise TargetError(
+                f"{target.name}: default_operations has {tag}, which needs {lacks}; expected what the chip can do"
+            )
+        found.append(operation)
+    return NamedOperations(tuple(found))
 
 
 def _epilogues(text: str) -> list[Epilogue]:

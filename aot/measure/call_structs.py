@@ -64,6 +64,7 @@ class ProblemStruct(ctypes.Structure):
         ("b_of_groups", ctypes.POINTER(ctypes.c_void_p)),
         ("parts", ctypes.POINTER(PartStruct)),
         ("num_parts", ctypes.c_int64),
+        ("scale_b_of_groups", ctypes.POINTER(ctypes.c_void_p)),
     )
 
 
@@ -233,6 +234,7 @@ def gemm_struct(call: GemmCall, operation: int, *, b_is_constant: bool) -> Probl
         None,
         (PartStruct * len(parts))(*parts) if parts else None,
         len(parts),
+        None,
     )
 
 

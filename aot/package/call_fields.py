@@ -13,12 +13,13 @@ WRITTEN = ("out", "residual_out", "scale_out")
 """The tensors that calls write; None where the library is to allocate one."""
 OPERANDS = READ + WRITTEN
 OPTIONS = (
-    *("weights", "epilogue", "element", "flags", "rotary_dim", "weight_format", "columns"),
+    *("weights", "factors", "epilogue", "element", "flags", "rotary_dim", "weight_format", "columns"),
     *("eps", "weight_offset", "function"),
 )
-"""What calls say beside tensors: a tuple of weights that are tensors of their own, whose first is `right`, or None; the
-number of an epilogue; that of the result's element type, or -1; `CallFlag`s; an extent, or -1; the number of a format
-of packed weights, and the columns of the result; two floats; and the number of a function of rows."""
+"""What calls say beside tensors: a tuple of weights that are tensors of their own, whose first is `right`, or None;
+the same of their factors, whose first is `scale_w`; the number of an epilogue; that of the result's element type,
+or -1; `CallFlag`s; an extent, or -1; the number of a format of packed weights, and the columns of the result; two
+floats; and the number of a function of rows."""
 
 PYTHON_NAMES = {"left": "x", "right": "weight", "scale_d": "scale_out"}
 """What users call an operand, where that is another word."""
@@ -35,7 +36,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "linear": (*_SCALED, "residual", "scale_d", *_CHOICE),
     "matmul": ("left", "right", "out", "flags"),
     "gated_linear": (*_SCALED, "scale_d", "weights", *_CHOICE),
-    "grouped_linear": (*_SCALED, "scale_d", *_POSITIONS, "weights", *_CHOICE),
+    "grouped_linear": (*_SCALED, "scale_d", *_POSITIONS, "weights", "factors", *_CHOICE),
     "packed_linear": ("left", "right", "bias", "out", "scale_w", "element", "flags", "weight_format", "columns"),
     "linear_many": ("left",),
     "constant": ("left",),

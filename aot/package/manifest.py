@@ -6,6 +6,7 @@ import keyword
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
+from aot.core.captured import CapturedLosses
 from aot.core.constraints import (
     Arch,
     Count,
@@ -135,6 +136,8 @@ class WheelTable(DeviceTable):
     """The target's, of device memory, likewise."""
     bigger_tiles: dict[KernelName, tuple[Text, ...]]
     """By the kernel's name, what there is against each of the next bigger tiles: see aot.select.score.tiles."""
+    captured: CapturedLosses | None = None
+    """What products lose of their advance over torch in captured layers; None where that was not measured."""
 
     @property
     def called(self) -> Provenance:

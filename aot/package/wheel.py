@@ -12,6 +12,7 @@ from aot.compile.artifact import AnyKernel, Artifact, CompileFailure
 from aot.compile.compiler import toolchain_versions, versions_of
 from aot.compile.workplace import Workplace, compile_all, compile_shipped
 from aot.core.candidate import KernelKey
+from aot.core.captured import captured_losses
 from aot.core.errors import CompileError, PackageError
 from aot.core.execution import Execution, committed_executions
 from aot.core.grouping import Grouping
@@ -97,6 +98,7 @@ def _wheel_table(
         peak_flops_per_s={call: target.peak_flops_per_s(operation) for call, operation in calls.items()},
         bandwidth_bytes_per_s=target.bandwidth_bytes_per_s,
         bigger_tiles=tile_notes(selection, target, source.timed or {}),
+        captured=captured_losses(target.name),
     )
 
 

@@ -1,5 +1,8 @@
 """What research/bench/captured.py measured, as Markdown, and the correction that it makes. Imports no torch.
 
+    PYTHONPATH=. python -m research.bench.captured_summary run1.json run2.json
+    PYTHONPATH=. python -m research.bench.captured_summary run1.json --target h200 --out aot/captured/h200.json
+
 A product's gain is torch's time over the wheel's. In a layer the wheel is so many microseconds ahead of torch as the
 two layers differ; what that is less than alone, as a part of the wheel's own time, is its loss. A loss goes by the rows
 and by the bytes of the weight, since these say what the L2 holds and how long a product takes.
@@ -7,10 +10,14 @@ and by the bytes of the weight, since these say what the L2 holds and how long a
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from aot.core.captured import CAPTURED_VERSION, Captured, CapturedLosses, write_captured
+from research.bench.compact import read_result
 from research.bench.summary import geomean
 
 M_EDGES = (1, 4, 16, 64, 256, 1024, 4096)
@@ -162,3 +169,35 @@ def summary(result: dict[str, Any]) -> str:
         mean, worst, share = lost(rows, rule)
         lines.append(f"| {name} | {mean:.2%} | {worst:.1%} | {share:.0%} |")
     return "\n".join(lines + _compiled(rows))
+
+
+def correction(result: dict[str, Any], target: str) -> Captured:
+    """Make the correction of a target's tables, of all products of a run or of joined ones."""
+    rows = result["rows"]
+    parts = CapturedLosses(M_EDGES, BYTES_EDGES, tuple(map(tuple, losses(rows))))
+    library = f"torch {result['torch']}"
+    return Captured(
+        CAPTURED_VERSION, target, result["device"], library, result["wheel"], result["date"], len(rows), parts
+    )
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, nargs="+", metavar="JSON", help="what research/bench/captured.py wrote")
+    parser.add_argument("--target", help="whose tables --out corrects, such as h200")
+    parser.add_argument("--out", type=Path, help="the correction to write")
+    values = parser.parse_args()
+    if (values.target is None) != (values.out is None):
+        parser.error("--target and --out mean nothing without each other; give both, or neither")
+    try:
+        result = joined([read_result(path) for path in values.runs])
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    print(summary(result))
+    if values.out is not None:
+        write_captured(values.out, correction(result, values.target))
+
+
+if __name__ == "__main__":
+    main()

@@ -4,10 +4,11 @@
 
 from the repository's root, with a wheel of the preset `moe`, torch and, for the layer, transformers. Each product is
 that of the experts' first weight, for 16 to 8192 tokens that are routed evenly or with a skew (the logits of expert e
-less log(e + 1)). Results are held against torch's. Medians over interleaved rounds of CUDA-graph replays; the weights
-exceed the L2 many times over, so that they are read from memory. The layer has router, permutation and
-weighted sum in it, ours (the wheel's examples/moe.py, with the parts that are torch's compiled) and transformers' own
-block on torch._grouped_mm, eager and under torch.compile. Ends with 1 where a result is wrong.
+less log(e + 1)); of one stack of weights, and of a list of allocations, which torch's product takes joined. Results are
+held against torch's. Medians over interleaved rounds of CUDA-graph replays; the weights exceed the L2 many times over,
+so that they are read from memory. The layer has router, permutation and weighted sum in it, ours (the wheel's
+examples/moe.py, with the parts that are torch's compiled) and transformers' own block on torch._grouped_mm, eager and
+under torch.compile. Ends with 1 where a result is wrong.
 """
 
 from __future__ import annotations
@@ -84,6 +85,11 @@ class Weights(NamedTuple):
         )
 
 
+def separate(stack: torch.Tensor) -> list[torch.Tensor]:
+    """Copy the matrices of a stack to allocations of their own, from the last to the first, so that no step ascends."""
+    return [x.clone() for x in reversed(stack.unbind())][::-1]
+
+
 def routed(wheel: Any, model: Model, tokens: int, *, is_skewed: bool) -> Any:
     """Route tokens at random; gives the `Routes` of the wheel's example."""
     logits = torch.randn(tokens, model.experts, device="cuda")
@@ -111,15 +117,25 @@ def product_row(wheel: Any, model: Model, experts: Weights, tokens: int, *, is_s
         both = torch._grouped_mm(x[routes.token_of.long()], transposed, offs=offsets)  # noqa: SLF001 - torch's name
         return torch.nn.functional.silu(both[:, : model.intermediate]) * both[:, model.intermediate :]
 
+    listed = separate(weight)
+
+    def torch_joined() -> torch.Tensor:
+        stack = torch.stack(listed).transpose(1, 2)
+        return torch._grouped_mm(rows, stack, offs=offsets)  # noqa: SLF001 - torch's name
+
     expected = torch._grouped_mm(rows, transposed, offs=offsets)  # noqa: SLF001 - the same
     errors = [
         relative_error(linear(rows, weight, offsets), expected),
+        relative_error(linear(rows, listed, offsets), expected),
+        relative_error(linear(x, listed, offsets, index=routes.token_of, gate="silu"), torch_gated()),
         relative_error(linear(x, weight, offsets, index=routes.token_of, gate="silu"), torch_gated()),
     ]
     us = medians(
         {
             "wheel": lambda: linear(rows, weight, offsets, out=out),
+            "wheel, list": lambda: linear(rows, listed, offsets, out=out),
             "torch": lambda: torch._grouped_mm(rows, transposed, offs=offsets),  # noqa: SLF001 - the same
+            "torch, joined list": torch_joined,
             "wheel gathered, SwiGLU": lambda: linear(x, weight, offsets, index=routes.token_of, gate="silu", out=gated),
             "torch gathered, SwiGLU": torch_gated,
         }
@@ -223,6 +239,7 @@ def summary(result: dict[str, Any]) -> str:
         lines.append(
             f"{row['model']}, {row['tokens']} tokens, {skew}: {us['wheel']:.1f} us, torch {us['torch']:.1f}: "
             f"{us['torch'] / us['wheel']:.2f}x; "
+            f"of a list {us['wheel, list']:.1f}, torch joined {us['torch, joined list']:.1f}; "
             f"gathered with SwiGLU {us['wheel gathered, SwiGLU']:.1f}, {gathered:.2f}x"
         )
     lines += [f"{row['model']}, {row['tokens']} tokens, layer: {json.dumps(row['us'])}" for row in result["layers"]]
@@ -230,6 +247,9 @@ def summary(result: dict[str, Any]) -> str:
     if ratios:
         mean = math.exp(statistics.fmean(map(math.log, ratios)))
         lines.append(f"geometric mean over {len(ratios)} products: {mean:.3f}x, least {min(ratios):.3f}x")
+        lists = [row["us"]["wheel"] / row["us"]["wheel, list"] for row in result["products"]]
+        mean = math.exp(statistics.fmean(map(math.log, lists)))
+        lines.append(f"lists of weights beside one stack: {mean:.3f}x, least {min(lists):.3f}x")
     return "\n".join(lines)
 
 

@@ -18,8 +18,9 @@ from aot.core.execution import executions_path, read_executions
 from aot.core.operation import Operation
 from aot.core.target import load_target, target_names
 from aot.core.whole_file import write_whole
-from aot.families import families, families_for
+from aot.families import all_families_for, families, families_for
 from aot.kinds.named_operations import PRESETS, all_named_operations
+from aot.kinds.registry import KINDS, all_operations
 from aot.kinds.rows.catalogue import row_operations
 from aot.kinds.rows.operation import RowOperation, RowScale
 from aot.select.pipeline import committed_selection, records_of, timed_operations
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from aot.core.target import Target
+    from aot.core.work import AnyOperation
     from aot.families import Family
 
 PAGE = Path("docs/operations.md")
@@ -95,17 +97,18 @@ def proven_rows(target: str) -> frozenset[RowOperation]:
 
 
 @cache
-def executed_operations(target: str) -> frozenset[Operation]:
+def executed_operations(target: str) -> frozenset[AnyOperation]:
     """Return the operations of which the interpreter executed kernels for a target, not the fallback's, all right."""
     path = executions_path(target)
     right: dict[str, bool] = {x.kernel: x.is_right for x in read_executions(path, target)} if path.exists() else {}
-    names = [x.name for x in families_for(load_target(target)) if not x.is_fallback]
+    known = (x for kind in KINDS for x in all_families_for(load_target(target), kind))
+    names = [x.name for x in known if not x.is_fallback]
 
-    def verdicts(operation: Operation) -> list[bool]:
+    def verdicts(operation: AnyOperation) -> list[bool]:
         starts = tuple(f"{operation.tag}_{name}_" for name in names)
         return [is_right for kernel, is_right in right.items() if kernel.startswith(starts)]
 
-    return frozenset(x for x in Operation if verdicts(x) and all(verdicts(x)))
+    return frozenset(x for x in all_operations().values() if verdicts(x) and all(verdicts(x)))
 
 
 @cache
@@ -181,8 +184,9 @@ def row_support(operation: RowOperation, target: str) -> Support:
         return Support(REFUSED, str(error))
     if operation in measured_rows(target):
         return Support(MEASURED)
-    if operation in proven_rows(target):
-        return Support(PROVEN)
+    for status, found in ((PROVEN, proven_rows), (EXECUTED, executed_operations)):
+        if operation in found(target):
+            return Support(status)
     return Support(COMPILED if legal(operation, device) else FALLBACK)
 
 

@@ -167,6 +167,8 @@ typedef struct {
  *                  b.data and group_strides.b are then 0. Where the addresses have one step, this costs nothing; elsewhere
  *                  a small kernel is launched in front, which writes where each B is to the workspace: 4 bytes for each
  *                  group, so that one is asked for with the addresses themselves. A CUDA graph keeps those of its capture.
+ *   scale_b_of_groups  likewise of factors of B in atoms, which are elsewhere one run of bytes, with B's addresses or alone:
+ *                  scale_b and group_strides.scale_b are then 0. The same small kernel serves both.
  *
  * Offsets that do not lie within what is grouped count as its nearest end, and a group that ends before it starts is
  * empty. Rows of D that are in no group are not written; those of a group without k, of "..._kgrouped", are zeros. Where
@@ -206,6 +208,7 @@ typedef struct {
   const void* const* b_of_groups; /* null where the groups' B are one stack, of all else too */
   const aot_gemm_part_t* parts;   /* of "..._many": in host memory, read before the call returns; null elsewhere */
   int64_t num_parts;              /* 1 to AOT_GEMM_MAX_PARTS; 0 elsewhere */
+  const void* const* scale_b_of_groups; /* null where the groups' atoms are one run, of all else too */
 } aot_gemm_problem_t;
 
 /* Return the number of an operation for `aot_gemm_problem_t.operation`, by its tag. That is of the element types, such as

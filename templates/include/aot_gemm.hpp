@@ -154,6 +154,14 @@ class Problem {
       x.b_of_groups = b_of_groups;
     });
   }
+  // The same of the factors of B in atoms, whose own matrix has then no address.
+  Problem with_scale_b_of_groups(const void* const* scale_b_of_groups) const {
+    return with([scale_b_of_groups](aot_gemm_problem_t& x) {
+      x.scale_b = {};
+      x.group_strides.scale_b = 0;
+      x.scale_b_of_groups = scale_b_of_groups;
+    });
+  }
   // Steps from group to group of a bias, and of the factors of B.
   Problem with_group_steps(int64_t bias, int64_t scale_b = 0) const {
     return with([=](aot_gemm_problem_t& x) {

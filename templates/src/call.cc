@@ -24,7 +24,9 @@ class Call : private Reader {
   Call(State* state, Product product, const Record& record) : Reader(state, product), record_(record) {}
 
   ~Call() {
-    if (weights_ != nullptr) weights_->~WeightList();
+    for (WeightList* list : {weights_, factors_}) {
+      if (list != nullptr) list->~WeightList();
+    }
     for (int32_t i = 0; i < num_others_; ++i) at(others_[i]).~Operand();
   }
   Call(const Call&) = delete;
@@ -104,7 +106,9 @@ class Call : private Reader {
                          : is_right ? read_weight(operand, &right_is_constant_) : read_other(operand);
       if (status != 0) return -1;
     }
-    return read_weights();
+    return read_list(kWeights, kRight, storage_of_weights_, &weights_) != 0
+               ? -1
+               : read_list(kFactors, kScaleW, storage_of_factors_, &factors_);
   }
 
   // Has a copy stand for a left operand that is not readable where it lies. Of a batch each product has its own.
@@ -125,6 +129,11 @@ class Call : private Reader {
     if (weights_ != nullptr) {
       given_.tensors[kRight] = weights_->view();
       given_.weights = weights_->addresses();
+    }
+    if (factors_ != nullptr) {
+      given_.tensors[kScaleW] = factors_->view();
+      given_.factors = factors_->addresses();
+      given_.num_factors = factors_->size();
     }
     if (check_operands(product_, given_, result) != 0) return refused();
     for (int32_t i = kOut; i < (is_on_rows(product_) ? kNumOperands : kOut + 1); ++i) {
@@ -181,24 +190,24 @@ class Call : private Reader {
     return done;
   }
 
-  // Reads the weights of groups or of a gate, where each is a tensor of its own: the right operand is the first.
-  int read_weights() {
+  // Reads the weights of groups or of a gate, or factors, where each is a tensor of its own: an operand is the first.
+  int read_list(Field field, Field of_first, unsigned char* storage, WeightList** list) {
     Py_ssize_t count = 0;
-    PyObject* weights = weights_of(product_, record_, &count);
-    if (weights == nullptr) return 0;
-    const Operand& first = at(kRight);
-    weights_ = new (list_) WeightList();
-    if (weights_->begin(product_, count, *first.view()) != 0 || weights_->add(*first.view()) != 0) return refused();
+    PyObject* tensors = list_of(product_, record_, field, &count);
+    if (tensors == nullptr) return 0;
+    const Operand& first = at(of_first);
+    *list = new (storage) WeightList();
+    if ((*list)->begin(product_, field, count, *first.view()) != 0 || (*list)->add(*first.view()) != 0) return refused();
     for (Py_ssize_t i = 1; i < count; ++i) {
-      Operand weight;
-      weight.object = PyTuple_GetItem(weights, i);
-      if (weight.object == nullptr || read_other(&weight) != 0) return -1;
-      if (weight.type.api != first.type.api) {
+      Operand each;
+      each.object = PyTuple_GetItem(tensors, i);
+      if (each.object == nullptr || read_other(&each) != 0) return -1;
+      if (each.type.api != first.type.api) {
         refuse("OperandError", "%s: the weights are tensors of several frameworks; expected those of one",
                product_name(product_));
         return refused();
       }
-      if (weights_->add(*weight.view()) != 0) return refused();
+      if ((*list)->add(*each.view()) != 0) return refused();
     }
     return 0;
   }
@@ -210,13 +219,18 @@ class Call : private Reader {
       const Operand& operand = at(others_[i]);
       if (operand.object != nullptr && release(operand) != 0) return -1;
     }
+    const bool are_weights_told = weights_ == nullptr || release_list(kWeights, at(kRight)) == 0;
+    return are_weights_told && (factors_ == nullptr || release_list(kFactors, at(kScaleW)) == 0) ? 0 : -1;
+  }
+
+  int release_list(Field field, const Operand& first) {
     Py_ssize_t count = 0;
-    PyObject* weights = weights_ == nullptr ? nullptr : weights_of(product_, record_, &count);
-    if (weights == nullptr || at(kRight).type.api != nullptr) return 0;
+    PyObject* tensors = list_of(product_, record_, field, &count);
+    if (first.type.api != nullptr) return 0;
     for (Py_ssize_t i = 1; i < count; ++i) {
-      Operand weight;
-      weight.object = PyTuple_GetItem(weights, i);
-      if (weight.object == nullptr || release(weight) != 0) return -1;
+      Operand each;
+      each.object = PyTuple_GetItem(tensors, i);
+      if (each.object == nullptr || release(each) != 0) return -1;
     }
     return 0;
   }
@@ -264,7 +278,9 @@ class Call : private Reader {
   const Record& record_;
   Operands given_ = {};
   WeightList* weights_ = nullptr;  // null: there is none
-  alignas(WeightList) unsigned char list_[sizeof(WeightList)];
+  WeightList* factors_ = nullptr;
+  alignas(WeightList) unsigned char storage_of_weights_[sizeof(WeightList)];
+  alignas(WeightList) unsigned char storage_of_factors_[sizeof(WeightList)];
   int32_t num_others_ = 0;
   Field others_[kNumOperands];  // the operands that there are beside the left one
   Operand* operands_[kNumOperands];  // by Field; written for those alone

@@ -63,6 +63,21 @@ int check_offsets(const Operands& operands) {
                 shape_text(*operands[kRight]).characters, groups, static_cast<uint64_t>(groups) + 1);
 }
 
+// Checks that a list of factors is one for each group, and of such as lie in atoms: others are small, and a tensor of all.
+int check_list_of_factors(const Operands& operands) {
+  if (operands.factors == nullptr) return 0;
+  const DLTensor& weight = *operands[kRight];
+  const int64_t groups = groups_k(operands) ? 1 : weight.shape[0];
+  if (operands[kScaleW]->dtype.bits != 8 || groups_k(operands)) {
+    return refuse("OperandError", "grouped_linear: scale_w is a list of %" PRId64 " tensors of %d bits, beside weight %s; expected a list of "
+                  "atoms of NVFP4 or MXFP8, beside weights of groups of rows; stack other factors, which are small",
+                  operands.num_factors, operands[kScaleW]->dtype.bits, shape_text(weight).characters);
+  }
+  if (operands.num_factors == groups) return 0;
+  return refuse("ShapeError", "grouped_linear: scale_w is a list of %" PRId64 " tensors, beside weight %s; expected %" PRId64
+                ", one for each group", operands.num_factors, shape_text(weight).characters, groups);
+}
+
 Grouping grouping_of(const Operands& operands) {
   if (groups_k(operands)) return Grouping::kKgrouped;
   return operands[kIndex] == nullptr ? Grouping::kGrouped : Grouping::kGathered;
@@ -111,8 +126,12 @@ int unpack_weights(const DLTensor& weight, aot_gemm_problem_t* problem) {
 // States factors in atoms, and the factors of groups' own.
 int state_narrow_factors(const Operands& operands, const Operation& operation, aot_gemm_problem_t* problem) {
   if (state_atoms(kProduct, "scale_x", *operands[kScaleX], &problem->scale_a) != 0) return -1;
-  if (state_atoms(kProduct, "scale_w", *operands[kScaleW], &problem->scale_b) != 0) return -1;
-  problem->group_strides.scale_b = operation.atoms.num_bytes(operands[kRight]->shape[1], problem->k);
+  if (operands.factors != nullptr) {
+    problem->scale_b_of_groups = operands.factors;
+  } else {
+    if (state_atoms(kProduct, "scale_w", *operands[kScaleW], &problem->scale_b) != 0) return -1;
+    problem->group_strides.scale_b = operation.atoms.num_bytes(operands[kRight]->shape[1], problem->k);
+  }
   if (operands[kScaleD] != nullptr) problem->scale_d = {data_of(*operands[kScaleD]), {1, 1}};
   return 0;
 }
@@ -143,6 +162,7 @@ int check_grouped(const Operands& operands, Result* result) {
   Element b;
   if (check_packable(kProduct, "x", x, x, &a) != 0 || check_packable(kProduct, "weight", weight, x, &b) != 0) return -1;
   if (check_shapes(operands, is_packed(a) == is_packed(b)) != 0 || check_offsets(operands) != 0) return -1;
+  if (check_list_of_factors(operands) != 0) return -1;
   if (resolve(kProduct, operands, grouping_of(operands), a, b, &result->operation) != 0) return -1;
   find_extents(operands, result);
   if (check_bias(operands, *result) != 0) return -1;

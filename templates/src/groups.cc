@@ -56,22 +56,38 @@ struct Spacing {
   bool is_regular;   // address i is i steps behind the first one
 };
 
-Spacing find_spacing(const void* const* addresses, int64_t count) {
-  const auto address = [addresses](int64_t i) { return reinterpret_cast<uintptr_t>(addresses[i]); };
-  const uintptr_t first = address(0);
-  const uintptr_t step = count > 1 ? address(1) - first : 0;
-  uintptr_t base = first;
-  uintptr_t last = first;
-  bool is_regular = step < kStepLimitBytes;
+uintptr_t address_of(const void* address) { return reinterpret_cast<uintptr_t>(address); }
+
+// Finds the largest step, a power of two, of which all addresses are multiples behind the least.
+Spacing find_places(const void* const* addresses, int64_t count) {
+  uintptr_t base = address_of(addresses[0]);
+  uintptr_t last = base;
   for (int64_t i = 1; i < count; ++i) {
-    is_regular = is_regular && address(i) - address(i - 1) == step;
-    base = std::min(base, address(i));
-    last = std::max(last, address(i));
+    base = std::min(base, address_of(addresses[i]));
+    last = std::max(last, address_of(addresses[i]));
   }
-  if (is_regular) return {base, step, last - base, true};
   uintptr_t bits = kLargestStep;
-  for (int64_t i = 0; i < count; ++i) bits |= address(i) - base;
+  for (int64_t i = 0; i < count; ++i) bits |= address_of(addresses[i]) - base;
   return {base, bits & -bits, last - base, false};
+}
+
+Spacing find_spacing(const void* const* addresses, int64_t count) {
+  const uintptr_t first = address_of(addresses[0]);
+  const uintptr_t step = count > 1 ? address_of(addresses[1]) - first : 0;
+  bool is_regular = step < kStepLimitBytes;
+  for (int64_t i = 1; i < count && is_regular; ++i) {
+    is_regular = address_of(addresses[i]) - address_of(addresses[i - 1]) == step;
+  }
+  if (is_regular) return {first, step, address_of(addresses[count - 1]) - first, true};
+  return find_places(addresses, count);
+}
+
+// Finds how the groups' atoms lie, of so many bytes each: regularly where one run of bytes has them all, as kernels take them.
+Spacing find_spacing_of_atoms(const aot_gemm_problem_t& problem, int64_t num_bytes) {
+  const int64_t groups = num_groups_of(problem);
+  const Spacing spacing = find_spacing(problem.scale_b_of_groups, groups);
+  const bool is_run = spacing.is_regular && (groups == 1 || spacing.step == static_cast<uintptr_t>(num_bytes));
+  return is_run ? spacing : find_places(problem.scale_b_of_groups, groups);
 }
 
 // From the first byte to past the last of a stack of matrices, or of vectors.
@@ -182,17 +198,49 @@ aot_gemm_status_t check_atoms(const char* name, const aot_gemm_tensor_t& tensor,
   return d.check_apart(name, {tensor.data, {0, 1}}, 1, 0, 1, count * run_bytes, 1);
 }
 
+// Checks that addresses of groups can be places of a stack.
+aot_gemm_status_t check_spacing(const char* what, const Spacing& spacing) {
+  if (spacing.is_regular || spacing.reach / spacing.step < INT32_MAX) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_STRIDE,
+              "the groups' %s lie up to %" PRIuPTR " bytes apart, at multiples of %" PRIuPTR " bytes; expected less than 2^31 "
+              "such steps; allocate each at a multiple of 256 bytes, or copy them into one stack",
+              what, spacing.reach, spacing.step);
+}
+
+// Checks that of what groups have an address each, nothing is said by a stack too.
+aot_gemm_status_t check_no_stack(const char* name, const void* data, int64_t step) {
+  if (data == nullptr && step == 0) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_ARGUMENT,
+              "%s_of_groups is given, and %s.data is %p and group_strides.%s %" PRId64 "; expected null and 0: what the groups have "
+              "is a stack or has an address each",
+              name, name, data, name, step);
+}
+
+// Checks the atoms of groups that have an address each, of so many bytes.
+aot_gemm_status_t check_atoms_of_groups(const aot_gemm_problem_t& problem, int64_t num_bytes, const GroupedResult& d) {
+  const int64_t groups = num_groups_of(problem);
+  aot_gemm_status_t status = check_no_stack("scale_b", problem.scale_b.data, problem.group_strides.scale_b);
+  for (int64_t i = 0; i < groups && status == AOT_GEMM_OK; ++i) {
+    const aot_gemm_tensor_t atoms = {const_cast<void*>(problem.scale_b_of_groups[i]), {0, 0}};
+    status = check_atoms("scale_b of a group", atoms, 1, num_bytes, d);
+  }
+  return status == AOT_GEMM_OK ? check_spacing("scale_b", find_spacing_of_atoms(problem, num_bytes)) : status;
+}
+
 // Checks the factors of groups in atoms, and the factor that each group's sums are multiplied by.
 aot_gemm_status_t check_narrow_factors(const aot_gemm_problem_t& problem, const Operation& operation, const GroupedResult& d) {
   const int64_t groups = num_groups_of(problem);
   const int64_t step = operation.atoms.num_bytes(rows_of_b(problem, operation), problem.k);
-  if (groups > 1 && problem.group_strides.scale_b != step) {
+  const bool are_apart = problem.scale_b_of_groups != nullptr;
+  if (!are_apart && groups > 1 && problem.group_strides.scale_b != step) {
     return fail(AOT_GEMM_ERROR_STRIDE, "group_strides.scale_b is %" PRId64 "; expected %" PRId64 ", the bytes of a group's atoms, "
                 "which lie one behind the other; copy them", problem.group_strides.scale_b, step);
   }
   const int64_t num_atoms = num_atom_rows(problem.m, groups);
   aot_gemm_status_t status = check_atoms("scale_a", problem.scale_a, num_atoms, operation.atoms.row_bytes(problem.k), d);
-  if (status == AOT_GEMM_OK) status = check_atoms("scale_b", problem.scale_b, groups, step, d);
+  if (status == AOT_GEMM_OK) {
+    status = are_apart ? check_atoms_of_groups(problem, step, d) : check_atoms("scale_b", problem.scale_b, groups, step, d);
+  }
   if (status != AOT_GEMM_OK || !operation.scales_d()) return status;
   status = check_address("scale_d", problem.scale_d.data, kFactorBytes);
   if (status == AOT_GEMM_OK && groups > 1 && problem.scale_d.strides[0] != 1) {
@@ -230,12 +278,8 @@ aot_gemm_status_t check_b_of_groups(const aot_gemm_problem_t& problem, const Ope
                                     const GroupedResult& d) {
   const int64_t groups = num_groups_of(problem);
   const int64_t address_bytes = is_packed(operation.b) ? 1 : bytes_of(operation.b);
-  if (problem.b.data != nullptr || problem.group_strides.b != 0) {
-    return fail(AOT_GEMM_ERROR_ARGUMENT,
-                "b_of_groups is given, and b.data is %p and group_strides.b %" PRId64 "; expected null and 0: the groups' B are "
-                "a stack or have an address each",
-                problem.b.data, problem.group_strides.b);
-  }
+  const aot_gemm_status_t refused = check_no_stack("b", problem.b.data, problem.group_strides.b);
+  if (refused != AOT_GEMM_OK) return refused;
   for (int64_t i = 0; i < groups; ++i) {
     const aot_gemm_tensor_t b = {const_cast<void*>(problem.b_of_groups[i]),
                                  {problem.b.strides[0], problem.b.strides[1]}};
@@ -245,12 +289,7 @@ aot_gemm_status_t check_b_of_groups(const aot_gemm_problem_t& problem, const Ope
     }
     if (status != AOT_GEMM_OK) return status;
   }
-  const Spacing spacing = find_spacing(problem.b_of_groups, groups);
-  if (spacing.is_regular || spacing.reach / spacing.step < INT32_MAX) return AOT_GEMM_OK;
-  return fail(AOT_GEMM_ERROR_STRIDE,
-              "the groups' B lie up to %" PRIuPTR " bytes apart, at multiples of %" PRIuPTR " bytes; expected less than 2^31 "
-              "such steps; allocate each at a multiple of 256 bytes, or copy them into one stack",
-              spacing.reach, spacing.step);
+  return check_spacing("B", find_spacing(problem.b_of_groups, groups));
 }
 
 // Checks the offsets and the index.
@@ -287,10 +326,20 @@ aot_gemm_status_t check_groups(const aot_gemm_problem_t& problem, const Operatio
 
 aot_gemm_problem_t stack_of_groups(const aot_gemm_problem_t& problem, const Operation& operation) {
   aot_gemm_problem_t stack = problem;
-  const Spacing spacing = find_spacing(problem.b_of_groups, num_groups_of(problem));
-  stack.b.data = reinterpret_cast<void*>(spacing.base);
-  stack.group_strides.b = static_cast<int64_t>(spacing.step) * 8 / bits_in(operation.b);
-  if (spacing.is_regular || problem.k == 0) stack.b_of_groups = nullptr;
+  const int64_t groups = num_groups_of(problem);
+  if (problem.b_of_groups != nullptr) {
+    const Spacing spacing = find_spacing(problem.b_of_groups, groups);
+    stack.b.data = reinterpret_cast<void*>(spacing.base);
+    stack.group_strides.b = static_cast<int64_t>(spacing.step) * 8 / bits_in(operation.b);
+    if (spacing.is_regular || problem.k == 0) stack.b_of_groups = nullptr;
+  }
+  if (problem.scale_b_of_groups != nullptr) {
+    const int64_t num_bytes = operation.atoms.num_bytes(rows_of_b(problem, operation), problem.k);
+    const Spacing spacing = find_spacing_of_atoms(problem, num_bytes);
+    stack.scale_b.data = reinterpret_cast<void*>(spacing.base);
+    stack.group_strides.scale_b = spacing.is_regular ? num_bytes : static_cast<int64_t>(spacing.step);
+    if (spacing.is_regular || problem.k == 0) stack.scale_b_of_groups = nullptr;
+  }
   return stack;
 }
 

@@ -23,6 +23,8 @@ struct Operands {
   const DLTensor* tensors[kNumOperands];
   Options options = {};
   const void* const* weights = nullptr;  // the addresses of weights that are no one tensor, which the right operand stands for
+  const void* const* factors = nullptr;  // likewise of their atoms of factors, which kScaleW stands for
+  int64_t num_factors = 0;
 
   const DLTensor* operator[](Field field) const { return tensors[field]; }
 };

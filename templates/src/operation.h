@@ -114,6 +114,8 @@ struct Operation {
   bool groups_rows() const { return grouping == Grouping::kGrouped || gathers(); }
   // Says whether an index names the rows of A.
   bool gathers() const { return grouping == Grouping::kGathered; }
+  // Says whether each group of rows has atoms of factors of its own.
+  bool has_atoms_of_groups() const { return groups_rows() && scale == Scale::kAtoms; }
   // Says whether there are operands beside A, B, D and a bias.
   bool takes_further() const { return scale != Scale::kNone || has_residual(); }
 };

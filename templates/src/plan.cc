@@ -18,13 +18,25 @@ namespace aot {
 
 namespace {
 
+// Checks that an address is there for each group.
+aot_gemm_status_t check_addresses(const aot_gemm_problem_t& problem, const void* const* of_groups, const char* name) {
+  aot_gemm_status_t status = AOT_GEMM_OK;
+  for (int64_t i = 0; i < num_groups_of(problem) && status == AOT_GEMM_OK; ++i) status = check_argument(of_groups[i], name);
+  return status;
+}
+
+aot_gemm_status_t check_factors_of_b(const aot_gemm_problem_t& problem) {
+  if (problem.scale_b_of_groups == nullptr) return check_argument(problem.scale_b.data, "scale_b.data");
+  return check_addresses(problem, problem.scale_b_of_groups, "scale_b_of_groups[i]");
+}
+
 // Checks that what the operation takes beside A, B, D and a bias is there. Where k is 0, no block has a factor.
 aot_gemm_status_t check_further(const aot_gemm_problem_t& problem, const Operation& operation) {
   const bool of_blocks = operation.scale == Scale::kBlock || operation.scale == Scale::kAtoms;
   const bool needs_factors = operation.scale == Scale::kVector || (of_blocks && problem.k > 0);
   aot_gemm_status_t status = AOT_GEMM_OK;
   if (needs_factors && operation.takes(Argument::kScaleA)) status = check_argument(problem.scale_a.data, "scale_a.data");
-  if (status == AOT_GEMM_OK && needs_factors) status = check_argument(problem.scale_b.data, "scale_b.data");
+  if (status == AOT_GEMM_OK && needs_factors) status = check_factors_of_b(problem);
   if (status == AOT_GEMM_OK && operation.scales_d()) status = check_argument(problem.scale_d.data, "scale_d.data");
   if (status != AOT_GEMM_OK || !operation.has_residual()) return status;
   return check_argument(problem.residual.data, "residual.data");
@@ -59,10 +71,7 @@ aot_gemm_status_t check_operands(const aot_gemm_problem_t& problem, const Operat
   if (status == AOT_GEMM_OK && reads_a) status = check_argument(problem.a.data, "a.data");
   if (status != AOT_GEMM_OK || problem.k == 0 || operation.has_parts()) return status;
   if (problem.b_of_groups == nullptr) return check_argument(problem.b.data, "b.data");
-  for (int64_t i = 0; i < num_groups_of(problem) && status == AOT_GEMM_OK; ++i) {
-    status = check_argument(problem.b_of_groups[i], "b_of_groups[i]");
-  }
-  return status;
+  return check_addresses(problem, problem.b_of_groups, "b_of_groups[i]");
 }
 
 // A kernel of two strides takes the problem as stated.
@@ -131,7 +140,7 @@ void resolve(const aot_gemm_problem_t& problem, int32_t operation, Asked* asked)
   asked->operation = operation;
   asked->num_launches = 1;
   const Operation& own = kOperations[operation];
-  if (problem.b_of_groups != nullptr && !is_empty(problem)) {
+  if (lie_apart(problem) && !is_empty(problem)) {
     asked->storage = stack_of_groups(problem, own);
     asked->problem = &asked->storage;
   }
@@ -299,7 +308,7 @@ aot_gemm_status_t plan_kernel(int32_t index, const aot_gemm_problem_t& problem, 
                 kOperations[kernel.operation].tag, kOperations[operation].tag);
   }
   plan->kernel = index;
-  const bool has_places = problem.b_of_groups != nullptr && !is_empty(problem);
+  const bool has_places = lie_apart(problem) && !is_empty(problem);
   const bool has_parts = kOperations[operation].has_parts() && !is_empty(problem);
   const aot_gemm_problem_t stated = has_places  ? stack_of_groups(problem, kOperations[operation])
                                     : has_parts ? as_first_part(problem)

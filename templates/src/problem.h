@@ -39,7 +39,7 @@ struct Vector {
   int32_t shape[1];
 };
 
-// The addresses of the B of groups that are no one stack, in host memory.
+// The addresses of the B of groups, or of their atoms, that are no one stack, in host memory.
 struct Addresses {
   const void* const* data;
   int32_t shape[1];
@@ -69,7 +69,7 @@ union Factors {
   StridedVector vector;
   Tensor matrix;  // of blocks; or (2, n) of B, with a gate; or (groups, n)
   Stack stack;    // (groups, 2, n) of B, with a gate; or of blocks of groups
-  Vector atoms;   // bytes of narrow factors
+  Vector atoms;   // bytes of narrow factors; of groups whose atoms lie apart as many as lie between two places
 };
 
 // The products of a batch, or the groups; 1 and 0 of a single one.
@@ -106,7 +106,8 @@ struct Canonical {
   Batch batch;
   Vector offsets;
   Vector index;
-  Addresses b_of_groups;  // of 0 elements where they are one stack
+  Addresses b_of_groups;  // of 0 elements where they are one stack, as the next
+  Addresses scale_b_of_groups;
   int64_t parts[AOT_GEMM_MAX_PARTS][kNumPartWords];  // of several weights, as PART_WORDS of aot.core.signature has them
 };
 

@@ -90,6 +90,10 @@ aot_gemm_status_t check_which(const aot_gemm_problem_t& problem, const Operation
     return fail(AOT_GEMM_ERROR_ARGUMENT, "got b_of_groups, which operation %s does not take; expected null, or an operation of "
                 "groups of rows", operation.tag);
   }
+  if (status == AOT_GEMM_OK && !operation.has_atoms_of_groups() && problem.scale_b_of_groups != nullptr) {
+    return fail(AOT_GEMM_ERROR_ARGUMENT, "got scale_b_of_groups, which operation %s does not take; expected null, or an operation "
+                "of groups of rows whose factors lie in atoms", operation.tag);
+  }
   if (status == AOT_GEMM_OK) status = check_which_parts(problem, operation);
   if (status != AOT_GEMM_OK || operation.gathers() || problem.rows_of_a == 0) return status;
   return fail(AOT_GEMM_ERROR_ARGUMENT,

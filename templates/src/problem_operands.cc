@@ -92,7 +92,10 @@ void write_of_groups(const aot_gemm_problem_t& problem, const Operation& operati
   }
   if (operation.scale == Scale::kAtoms) {
     const int64_t of_a = times(num_atom_rows(problem.m, count), operation.atoms.row_bytes(problem.k));
-    const int64_t of_b = times(count, operation.atoms.num_bytes(rows_of_b(problem, operation), problem.k));
+    const bool are_apart = problem.scale_b_of_groups != nullptr;
+    const int64_t of_group = operation.atoms.num_bytes(rows_of_b(problem, operation), problem.k);
+    const int64_t of_b = are_apart ? steps.scale_b : times(count, of_group);
+    canonical->scale_b_of_groups = {problem.scale_b_of_groups, {are_apart ? groups : 0}};
     canonical->scale_a.atoms = {problem.scale_a.data, {static_cast<int32_t>(of_a)}};
     canonical->scale_b.atoms = {problem.scale_b.data, {static_cast<int32_t>(of_b)}};
     canonical->scale_d = {problem.scale_d.data, {groups}};

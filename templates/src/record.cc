@@ -70,11 +70,11 @@ PyObject* as_tuple(const Record& record) {
   return tuple;
 }
 
-PyObject* weights_of(Product product, const Record& record, Py_ssize_t* count) {
+PyObject* list_of(Product product, const Record& record, Field list, Py_ssize_t* count) {
   if (product != Product::kGatedLinear && product != Product::kGroupedLinear) return nullptr;
   const Field* fields = record.fields(product);
   for (Py_ssize_t i = 0; i < record.count; ++i) {
-    if (fields[i] != kWeights || is_none(record.values[i])) continue;
+    if (fields[i] != list || is_none(record.values[i])) continue;
     *count = PyTuple_Size(record.values[i]);
     return record.values[i];
   }
@@ -87,7 +87,7 @@ int read_options(const State& state, Product product, const Record& record, Opti
   Numbers numbers;
   for (Py_ssize_t i = 0; i < record.count; ++i) {
     const Field field = list.fields[i];
-    if (field < kNumOperands || field == kWeights) continue;
+    if (field < kNumOperands || field == kWeights || field == kFactors) continue;
     if (read_number(field, record.values[i], &numbers) != 0) return -1;
   }
   const auto [epilogue, element, flags, rotary_dim, weight_format, columns, function, eps, weight_offset] = numbers;

@@ -22,9 +22,9 @@ bool is_whole(const State& state, Product product, const Record& record);
 // Gives a record as a tuple; null with a Python error set.
 PyObject* as_tuple(const Record& record);
 
-// Gives the weights of groups or of a gate that are tensors of their own, borrowed, and how many there are; null where they are
-// one tensor.
-PyObject* weights_of(Product product, const Record& record, Py_ssize_t* count);
+// Gives what is a tensor for each group, borrowed, and how many there are; null where it is one tensor. `list` is kWeights, of a
+// gate too, or kFactors.
+PyObject* list_of(Product product, const Record& record, Field list, Py_ssize_t* count);
 
 // Reads what a record says beside tensors. Gives 0, or -1 with a Python error set.
 int read_options(const State& state, Product product, const Record& record, Options* options);

@@ -11,17 +11,18 @@ namespace aot {
 
 namespace {
 
-// Reads the weights of groups, where each is a tensor of its own.
-bool read_weights(const State& state, Product product, const Record& record, Capsules* held) {
+// Reads the weights of groups, or their factors, where each is a tensor of its own; `first` is one of the operands.
+bool read_list(const State& state, Product product, const Record& record, Field field, const HeldTensor& first,
+               WeightList* list) {
   Py_ssize_t count = 0;
-  PyObject* weights = weights_of(product, record, &count);
-  if (weights == nullptr) return true;
-  bool is_listed = held->weights.begin(product, count, *held->shapes[kRight].tensor.view()) == 0;
+  PyObject* tensors = list_of(product, record, field, &count);
+  if (tensors == nullptr) return true;
+  bool is_listed = list->begin(product, field, count, *first.view()) == 0;
   for (Py_ssize_t i = 0; i < count && is_listed; ++i) {
-    Shape weight;
-    PyObject* object = PyTuple_GetItem(weights, i);
-    if (object == nullptr || !weight.read(state, "a weight of a group", object)) return false;
-    is_listed = held->weights.add(*weight.tensor.view()) == 0;
+    Shape each;
+    PyObject* object = PyTuple_GetItem(tensors, i);
+    if (object == nullptr || !each.read(state, "a weight of a group", object)) return false;
+    is_listed = list->add(*each.tensor.view()) == 0;
   }
   if (!is_listed) raise_refusal(state);
   return is_listed;
@@ -52,9 +53,10 @@ bool Shape::read(const State& state, const char* name, PyObject* object) {
 }
 
 Operands Capsules::views() const {
-  Operands found = {{}, options, weights.addresses()};
+  Operands found = {{}, options, weights.addresses(), factors.addresses(), factors.size()};
   for (int32_t field = 0; field < kNumOperands; ++field) found.tensors[field] = shapes[field].tensor.view();
   if (weights.view() != nullptr) found.tensors[kRight] = weights.view();
+  if (factors.view() != nullptr) found.tensors[kScaleW] = factors.view();
   return found;
 }
 
@@ -75,7 +77,10 @@ bool read_record(const State& state, Product product, PyObject* tuple, Capsules*
     raise_refusal(state);
     return false;
   }
-  if (!read_weights(state, product, record, held)) return false;
+  const auto read = [&](Field list, Field first, WeightList* found) {
+    return read_list(state, product, record, list, held->shapes[first].tensor, found);
+  };
+  if (!read(kWeights, kRight, &held->weights) || !read(kFactors, kScaleW, &held->factors)) return false;
   const Operands operands = held->views();
   if (operands[kLeft] != nullptr && check_device(state, *operands[kLeft]) != 0) return false;
   if (check_operands(product, operands, result) == 0) return true;

@@ -29,6 +29,7 @@ struct Capsules {
   Shape shapes[kNumOperands];
   Options options;
   WeightList weights;
+  WeightList factors;
 
   // Gives the operands as they are checked and stated; what is stated may point into this.
   Operands views() const;

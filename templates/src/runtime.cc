@@ -91,10 +91,17 @@ int64_t num_tail_regions(const Workspace& workspace, int64_t m, int64_t n) {
   return tail * (tail_splits(tail, workspace.num_clusters, workspace.split_k) - 1) * cluster;
 }
 
-// Bytes that the places of groups take of a workspace, behind what the kernel has.
-int64_t place_bytes(const Canonical& problem) {
-  const int64_t num_bytes = int64_t{problem.b_of_groups.shape[0]} * 4;
-  return ceil_div(num_bytes, kWorkspaceAlignment) * kWorkspaceAlignment;
+// Bytes that a table of the places of groups takes of a workspace.
+int64_t place_bytes(const Addresses& addresses) {
+  return ceil_div(int64_t{addresses.shape[0]} * 4, kWorkspaceAlignment) * kWorkspaceAlignment;
+}
+
+// Gives a table of places that begins so many bytes behind a workspace's beginning, and moves them behind it.
+Vector take_places(const Addresses& addresses, void* workspace, int64_t* behind) {
+  if (addresses.shape[0] == 0) return {nullptr, {0}};
+  const Vector places = {static_cast<char*>(workspace) + *behind, {addresses.shape[0]}};
+  *behind += place_bytes(addresses);
+  return places;
 }
 
 aot_gemm_status_t fail_residency(const Kernel& kernel, const Device& found, int32_t device) {
@@ -181,8 +188,9 @@ int64_t workspace_bytes(const Workspace& workspace, int64_t m, int64_t n) {
 }
 
 int64_t workspace_bytes(const Kernel& kernel, const Canonical& problem) {
-  const int64_t own = workspace_bytes(kernel.workspace, problem.m, problem.n);
-  return takes(kernel, Argument::kPlaces) ? add(own, place_bytes(problem)) : own;
+  int64_t all = workspace_bytes(kernel.workspace, problem.m, problem.n);
+  if (takes(kernel, Argument::kPlaces)) all = add(all, place_bytes(problem.b_of_groups));
+  return takes(kernel, Argument::kScaleBPlaces) ? add(all, place_bytes(problem.scale_b_of_groups)) : all;
 }
 
 int64_t workspace_zero_bytes(const Workspace& workspace, int64_t m, int64_t n) {
@@ -267,10 +275,10 @@ aot_gemm_status_t launch(int32_t index, int32_t tile_order, Canonical* operands,
   }
   if (is_d_stacked) d = stack_of(problem.d, batch.num_products, batch.d);
   Vector places = {nullptr, {0}};
-  if (takes(kernel, Argument::kPlaces) && problem.b_of_groups.shape[0] > 0) {
-    const int64_t own = workspace_bytes(kernel.workspace, problem.m, problem.n);
-    places = {static_cast<char*>(workspace) + own, {problem.b_of_groups.shape[0]}};
-  }
+  Vector factor_places = {nullptr, {0}};
+  int64_t behind = workspace_bytes(kernel.workspace, problem.m, problem.n);
+  if (takes(kernel, Argument::kPlaces)) places = take_places(problem.b_of_groups, workspace, &behind);
+  if (takes(kernel, Argument::kScaleBPlaces)) factor_places = take_places(problem.scale_b_of_groups, workspace, &behind);
   Vector parts = {operands->parts, {AOT_GEMM_MAX_PARTS * kNumPartWords}};
   int32_t told_order = kernel.first_order + tile_order;
   int32_t may_prefetch_b = problem.b_constant && kPrefetchesWeights;
@@ -287,6 +295,8 @@ aot_gemm_status_t launch(int32_t index, int32_t tile_order, Canonical* operands,
   values[Argument::kIndex] = &operands->index;
   values[Argument::kBOfGroups] = &operands->b_of_groups;
   values[Argument::kPlaces] = &places;
+  values[Argument::kScaleBOfGroups] = &operands->scale_b_of_groups;
+  values[Argument::kScaleBPlaces] = &factor_places;
   values[Argument::kParts] = &parts;
   values[Argument::kWorkspace] = &scratch;
   values[Argument::kPrefetchB] = &may_prefetch_b;

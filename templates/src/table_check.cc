@@ -327,13 +327,13 @@ const char* find_fault_of_tables() {
 
 // Says which argument of its kernels an operation contradicts itself about; null where none.
 const char* find_contradiction(const Operation& operation) {
-  const bool is_scaled = operation.scale != Scale::kNone;
+  const bool is_scaled = operation.scale != Scale::kNone, has_atoms = operation.has_atoms_of_groups();
   const std::pair<Argument, bool> all[] = {
-      {Argument::kScaleA, is_scaled && !operation.weight.is_packed()},
-      {Argument::kScaleB, is_scaled},
+      {Argument::kScaleA, is_scaled && !operation.weight.is_packed()}, {Argument::kScaleB, is_scaled},
       {Argument::kBias, operation.bias != Presence::kNone}, {Argument::kResidual, operation.has_residual()},
       {Argument::kOffsets, operation.has_offsets()},        {Argument::kIndex, operation.gathers()},
-      {Argument::kBOfGroups, operation.groups_rows()},      {Argument::kPlaces, operation.groups_rows()}};
+      {Argument::kBOfGroups, operation.groups_rows()},      {Argument::kPlaces, operation.groups_rows()},
+      {Argument::kScaleBOfGroups, has_atoms}, {Argument::kScaleBPlaces, has_atoms}};
   for (const auto& [argument, is_taken] : all) {
     if (operation.takes(argument) != is_taken) return word_of(argument);
   }

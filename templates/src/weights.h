@@ -1,4 +1,5 @@
-// The weights of groups that are tensors of their own, seen as a stack of them; and the two of a gate, seen as one matrix.
+// The weights of groups that are tensors of their own, seen as a stack of them; the two of a gate, seen as one matrix; and the
+// factors of groups' weights in atoms, seen as one run.
 #ifndef AOT_GEMM_WEIGHTS_H_
 #define AOT_GEMM_WEIGHTS_H_
 
@@ -6,6 +7,7 @@
 
 #include <dlpack/dlpack.h>
 
+#include "fields.h"
 #include "request.h"
 
 namespace aot {
@@ -17,23 +19,29 @@ class WeightList {
   WeightList(const WeightList&) = delete;
   WeightList& operator=(const WeightList&) = delete;
 
-  // Begins a list of so many for a product, of the first one's sizes and strides. Gives 0, or -1 with the calling thread's
-  // refusal set, as `add`.
-  int begin(Product product, int64_t count, const DLTensor& first);
+  // Begins a list of so many for a product, of the first one's sizes and strides: of weights, or of factors where `list` is
+  // kFactors. Gives 0, or -1 with the calling thread's refusal set, as `add`.
+  int begin(Product product, Field list, int64_t count, const DLTensor& first);
 
   // Adds the next one, which must be as the first, but for its address.
   int add(const DLTensor& weight);
 
-  // The stack that they are, (groups, n, k), whose first stride means nothing, or of a gate (2 n, k); null where there is no
-  // list.
+  // The stack that they are, (groups, n, k), whose first stride means nothing, or of a gate (2 n, k); of factors the run; null
+  // where there is no list.
   const DLTensor* view() const { return addresses_ == nullptr ? nullptr : &stack_; }
   const void* const* addresses() const { return addresses_; }
+  int64_t size() const { return num_added_; }
 
  private:
   static constexpr int64_t kNumOwn = 128;
   static constexpr int64_t kNumParts = 2;
 
+  int begin_weights(int64_t count, const DLTensor& first);
+  int begin_factors(int64_t count, const DLTensor& first);
+
   Product product_ = Product::kGroupedLinear;
+  const char* name_ = "weight";
+  int32_t rank_ = 2;
   DLTensor stack_ = {};
   int64_t shape_[3] = {};
   int64_t strides_[3] = {};

@@ -39,6 +39,26 @@ def test_what_lies_behind_k_is_in_no_result(kind, ordinal):
         assert share <= 1, (share, case.text)
 
 
+def test_a_cuda_graph_of_a_list_reads_the_weights_where_they_lay():
+    """The list of the capture may be gone at a replay: the graph has the addresses, and reads the weights of then."""
+    x, made = randn(96, 256, dtype=torch.bfloat16), [randn(128, 256, dtype=torch.bfloat16) for _ in range(5)]
+    offsets = torch.tensor([10, 10, 70, 96], dtype=torch.int32, device="cuda")
+    weights = [made[place] for place in (4, 0, 3, 1)]
+    try:
+        aot_gemm.grouped_linear(x, weights, offsets)
+    except aot_gemm.UnsupportedError as error:
+        pytest.skip(str(error))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = aot_gemm.grouped_linear(x, list(weights), offsets)
+    for _ in range(2):
+        for weight in weights:
+            weight.copy_(torch.randn_like(weight))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(result, aot_gemm.grouped_linear(x, torch.stack(weights), offsets))
+
+
 def test_a_cuda_graph_takes_the_operator_and_follows_the_offsets():
     import aot_gemm.torch  # registers the operator
 

@@ -1,7 +1,7 @@
 """The Thor wheel's kernels, and their objects for the two hosts whose launches are compared.
 
 Launches are compared of products of 16 bits; those of narrower elements that the wheel has are among `operand_kernels`,
-and those of packed weights are executed alone.
+and those of packed weights and on rows are executed alone.
 """
 
 from __future__ import annotations
@@ -62,18 +62,35 @@ def of_16_bits():
     return [key for key in wide if key.operation.element in ELEMENTS]
 
 
+TILE = ("tile_m", "tile_n")
+
+
+@cache
+def _sizes_of_tiles(family, name):
+    return {getattr(key.candidate.gemm, name) for key in of_16_bits() if key.candidate.family == family}
+
+
+def tile_facets(key):
+    """List what a tile's sizes decide of the boxes of descriptors: their least and their largest value in a family."""
+    family, sizes = key.candidate.family, {name: getattr(key.candidate.gemm, name) for name in TILE}
+    ends = {name: _sizes_of_tiles(family, name) for name in TILE}
+    return {(family, *x) for x in sizes.items() if x[1] in (min(ends[x[0]]), max(ends[x[0]]))}
+
+
 def facets(key, *, of_every=EVERY):
     """List what host code depends on: the candidate in each layout and epilogue, and the family in each operation.
 
-    Unless every candidate is asked for, a candidate counts by the values of its knobs in its family, and by the groups
-    of knobs that a grid is counted from; and an operation by its element type, and by its layout.
+    Unless every candidate is asked for, a candidate counts by the values of its knobs in its family, of a tile's sizes
+    by the least and the largest, and by the groups of knobs that a grid is counted from; and an operation by its
+    element type, and by its layout.
     """
     operation, candidate, family = key.operation, key.candidate, key.candidate.family
     found = {(family, operation.element), (family, operation.layout, operation.epilogue)}
     if of_every:
         return found | {(family, operation), (candidate, operation.layout, operation.epilogue)}
     swaps = candidate.gemm.swap_ab
-    found |= {(family, name, value) for name, value in vars(candidate.knobs).items()}
+    found |= {(family, *x) for x in vars(candidate.knobs).items() if x[0] not in TILE}
+    found |= tile_facets(key)
     found |= {
         (family, "split", candidate.gemm.split_k, candidate.gemm.split_k_mode, swaps),
         (family, candidate.gemm.schedule, swaps),
@@ -97,7 +114,7 @@ def selection():
     keys = tuple(key for key in wheel().kernels if key in chosen)
     fallbacks = [(i, key.operation) for i, key in enumerate(keys) if key.candidate.family == "simt"]
     sections = (Section(x, (), Grid((1,), (1,), (Column((1,), (i,)),)), i) for i, x in fallbacks)
-    return replace(wheel(), kernels=keys, table=DispatchTable(tuple(sections)))
+    return replace(wheel(), kernels=keys, table=DispatchTable(tuple(sections)), stepped=None)
 
 
 def target(machine):

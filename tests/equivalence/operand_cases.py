@@ -194,6 +194,13 @@ def separated(rng, problem, alignment):
     return problem
 
 
+def with_separate_factors(rng, problem):
+    """Give a problem's groups atoms of factors each, too, in an order of their own."""
+    found = [_address(rng, "scale_b", ALIGNMENT) for _ in range(problem.num_groups)]
+    problem.scale_b.data, problem.group_strides.scale_b = None, 0
+    problem.scale_b_of_groups = (ctypes.c_void_p * len(found))(*found)
+
+
 def turned(rng, problem, step):
     """Put a gate's linear rows far in front of the gate's, by a multiple of `step` elements."""
     far = ceil(problem.n * problem.b.strides[0] / step) + rng.randrange(1, 2**20)
@@ -205,7 +212,8 @@ def turned(rng, problem, step):
 def products(kernel):
     """State the problems of a kernel of products, each with a stream.
 
-    Of groups of rows some have separate B, and of a gate some have the linear rows of B in front.
+    Of groups of rows some have separate B, of atoms of factors some have separate ones, and of a gate some have the
+    linear rows of B in front.
     """
     rng, of_lists = rng_of(kernel.name), rng_of(f"separate {kernel.name}")
     is_aligned, operation = kernel.num_strides == 1, kernel.operation
@@ -219,6 +227,8 @@ def products(kernel):
             separated(
                 of_lists, problem, ALIGNMENT if is_aligned else operation.types.b.size_of(operation.types.b.num_sharing)
             )
+        for problem, _ in found[::2] if operation.types.factors is FactorLayout.ATOMS else ():
+            with_separate_factors(of_lists, problem)
     elif operation.gate is not None and not operation.is_interleaved:
         for problem, _ in found[::3]:
             turned(of_lists, problem, ALIGNMENT // operation.types.b.num_bytes if is_aligned else 1)

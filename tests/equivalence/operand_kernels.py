@@ -7,26 +7,25 @@ where it has one, so that they are compiled once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.dispatch import Column, DispatchTable, Grid, Section
 from aot.core.kernel import Kernel
 from aot.core.operation import Operation as Op
 from aot.core.signature import signature_of
-from aot.core.target import Target, load_target
+from aot.core.target import load_target
 from aot.families import rows_families_of
 from aot.families.simt import FAMILY as FALLBACK
 from aot.kinds.rows.candidate import RowKernelKey
 from aot.kinds.rows.catalogue import row_operation
 from aot.kinds.rows.dispatch import RowColumn, RowSection, RowStep, RowTable
 from aot.kinds.rows.kernel import RowKernel
-from aot.package.manifest import Manifest, device_table, from_json, to_json
+from aot.package.manifest import device_table, from_json, to_json
 from tests.compiling import EVERY, compile_kernels
+from tests.equivalence.kernels import Compiled
 from tests.golden.manifest import as_compiled, golden_manifest, with_table
-from tests.objects import parameter_sizes
 from tests.runtime import test_grouped_kernels as groups
 from tests.runtime import test_operand_kernels as operands
 from tests.runtime import test_sm90_split_fp8 as fp8_splits
@@ -139,6 +138,7 @@ MORE = {
 `make walk` adds."""
 FALLBACKS = (Op.E4M3_BF16_BLOCK_KK, Op.E4M3_BF16_BLOCK_KK_GATHERED_SWIGLU)
 """Of which every target has the fallback, and a Thor nothing else."""
+MOST_OPERANDS = (Op.E4M3_BF16_KK_SWIGLU, Op.E4M3_BF16_KK_GATHERED_SWIGLU)
 ROWS = {
     "bf16_rms_norm": ("row_registers_256x1_v8x2", "row_looped_512x1_v8x2"),
     "bf16_e4m3_layer_norm": ("row_registers_128x2_v8x4",),
@@ -162,12 +162,24 @@ def kind(operation):
     return (signature, operation.types.factors, operation.gate is None, operation.grouping)
 
 
+def _of_each_kind(target, operations):
+    """Choose an operation of each kind; of a Thor those of kinds that an H200 lacks, and those with most operands.
+
+    The fallback's host code is made of one source, whatever the architecture: a kind's parameters are derived once.
+    """
+    found = {kind(x): x for x in operations}
+    if target == "thor":
+        of_h200 = {kind(x) for x in (*(x for x, _ in KERNELS["h200"]), *FALLBACKS)} - {*map(kind, MOST_OPERANDS)}
+        found = {x: y for x, y in found.items() if x not in of_h200}
+    return list(found.values())
+
+
 def keys(target):
     """List the kernels of a target, with the fallback of each operation, or of each kind of operation."""
     device = load_target(target)
     kernels = KERNELS[target] + MORE[target] if EVERY else KERNELS[target]
     operations = dict.fromkeys((*(x for x, _ in kernels), *FALLBACKS))
-    chosen = operations if EVERY else {kind(x): x for x in operations}.values()
+    chosen = operations if EVERY else _of_each_kind(target, operations)
     fallbacks = [KernelKey(x, next(iter(FALLBACK.candidates(x, device)))) for x in chosen]
     return [*(KernelKey(*x) for x in kernels), *fallbacks]
 
@@ -182,20 +194,6 @@ def row_keys():
         fallback = next(x for x in candidates if x.family == "row_scalar")
         found += [RowKernelKey(operation, x) for x in (fallback, *(x for x in candidates if x.name in names))]
     return found
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """A library's content for one host."""
-
-    target: Target
-    manifest: Manifest
-    objects: dict[str, Path]
-
-    @property
-    def sizes(self):
-        """Give the sizes of each kernel's parameters."""
-        return {name: parameter_sizes(path) for name, path in self.objects.items()}
 
 
 def _sections(kernels):

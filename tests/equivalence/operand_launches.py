@@ -51,6 +51,14 @@ DTYPES = {
 """What a descriptor may say of an element type: its width counts, and that tf32 is rounded on the way, by bit 16."""
 
 
+def step_of_places(addresses):
+    """Give the largest power of two, up to a limit, of which all addresses are multiples behind the least."""
+    bits = LARGEST_STEP
+    for address in addresses:
+        bits |= address - min(addresses)
+    return bits & -bits
+
+
 @dataclass(frozen=True)
 class Map:
     """A descriptor's content but for its box: modes fastest first, strides in bytes."""
@@ -148,20 +156,36 @@ class Operands:
         return self.problem.b_of_groups[: self.groups] if self.problem.b_of_groups else []
 
     @property
+    def separate_factors(self):
+        """Give the addresses of separate atoms of B's factors; none where they are one run, or one of one group."""
+        given = self.problem.scale_b_of_groups
+        return given[: self.groups] if given and self.groups > 1 else []
+
+    @property
     def stack_of_b(self):
         """Give address, count and step in elements of the stack that the groups' B are seen as."""
         if not self.separate:
             return self.problem.b.data, self.groups, self.steps.b
-        least, bits = min(self.separate), LARGEST_STEP
-        for address in self.separate:
-            bits |= address - least
-        return least, NO_END, self.operation.types.b.num_in(bits & -bits)
+        return min(self.separate), NO_END, self.operation.types.b.num_in(step_of_places(self.separate))
 
     def places(self):
         """Give the table of the places of groups, of groups of rows."""
         if not self.grouping.groups_rows:
             return []
         return [tensor(PLACES if self.separate else 0, [len(self.separate)], [])]
+
+    def places_of_factors(self):
+        """Give the table of the places of the groups' atoms, behind that of B."""
+        if not self.grouping.groups_rows or self.operation.types.factors is not FactorLayout.ATOMS:
+            return []
+        count, behind = len(self.separate_factors), ceil(4 * len(self.separate) / ALIGNMENT) * ALIGNMENT
+        return [tensor(PLACES + behind if count else 0, [count], [])]
+
+    @property
+    def first_factors(self):
+        """Give the address of B's factors, or the least of them."""
+        given = self.problem.scale_b_of_groups
+        return min(given[: self.groups]) if given else self.problem.scale_b.data
 
     def _leading(self, name, rows, columns, element, *, row_major):
         """Give the stride that counts: where there is a single run, of its own length in pieces of 16 bytes."""
@@ -256,7 +280,10 @@ class Operands:
         rows = self.height if name == "scale_a" else self.operation.num_rows_of_b(p.n)
         if self.operation.types.factors is FactorLayout.ATOMS:
             down, along, count, _ = self._atoms_of(name)
-            return tensor(given.data, [count * down * along * ATOM_BYTES], [])
+            if name == "scale_b" and self.separate_factors:
+                return tensor(self.first_factors, [step_of_places(self.separate_factors)], [])
+            address = self.first_factors if name == "scale_b" else given.data
+            return tensor(address, [count * down * along * ATOM_BYTES], [])
         extents, strides = [rows], [given.strides[0] if rows > 1 else 0]
         if self.operation.types.factors is FactorLayout.BLOCK:
             rows = rows if name == "scale_a" else ceil(rows / BLOCK)
@@ -296,8 +323,11 @@ class Operands:
             left //= box[-1]
         extents, (_, *strides), _ = zip(*modes, strict=True)
         if name == "scale_b" and self.grouping.groups_rows:
-            extents, strides, box = (*extents, count), [*strides, down * along * ATOM_BYTES], [*box, 1]
-        address = getattr(self.problem, name).data
+            step = down * along * ATOM_BYTES
+            if self.separate_factors:
+                count, step = NO_END, step_of_places(self.separate_factors)
+            extents, strides, box = (*extents, count), [*strides, step], [*box, 1]
+        address = self.first_factors if name == "scale_b" else self.problem.scale_a.data
         return Map(frozenset({"uint16"}), address, extents, tuple(strides), 16, box=tuple(box)), (down, along, count)
 
     def _halves(self, n, stride):
@@ -400,6 +430,7 @@ def _atoms(o):
         *shape, count = shape
         shape = (*(shape if number == 0 else shape[::-1]), *((count,) if number and o.grouping.groups_rows else ()))
         yield Plain(struct.pack(f"<{len(shape)}i", *shape))
+    yield from o.places_of_factors()
 
 
 def _stored(o, name):
@@ -566,7 +597,7 @@ def _fallback(o):
     scales = [o.factors(x) for x in ("scale_a", "scale_b")] if operation.types.is_scaled else []
     bias = [o.bias()] if operation.has_bias else []
     if o.grouping.has_offsets:
-        return [*found, *scales, *bias, *o.scale_d(), o.starts()[0], *o.index(), *o.places()]
+        return [*found, *scales, *bias, *o.scale_d(), o.starts()[0], *o.index(), *o.places(), *o.places_of_factors()]
     residual = [o.plain("residual")] if operation.has_residual else []
     return [*found, *bias, *scales, *residual, *o.scale_d()]
 

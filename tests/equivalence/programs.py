@@ -61,7 +61,8 @@ def stated(index, tag, sizes, problem, stream, tile_order=0):
     """Give the bytes of one request: a product or an operation on rows, as the struct that the C API takes."""
     is_of_rows = isinstance(problem, RowsProblemStruct)
     head = HEAD.pack(index, len(sizes), is_of_rows, tag.encode(), stream, tile_order)
-    separate = () if is_of_rows or not problem.b_of_groups else problem.b_of_groups[: problem.num_groups]
+    lists = () if is_of_rows else (problem.b_of_groups, problem.scale_b_of_groups)
+    separate = [x for addresses in lists if addresses for x in addresses[: problem.num_groups]]
     return head + bytes(problem) + struct.pack(f"<{len(sizes)}i{len(separate)}Q", *sizes, *separate)
 
 

@@ -1,5 +1,6 @@
 // Launches problems with named kernels over the recorder, and writes what it recorded: standard input to standard output,
 // in the binary form that programs.py states. Built for each machine whose host code is to be compared.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
@@ -20,7 +21,7 @@ struct Request {
 
 // What is given where the places of groups are to be written; operand_launches.py has it too.
 constexpr uintptr_t kWorkspace = uintptr_t{1} << 46;
-constexpr size_t kWorkspaceBytes = 4096;
+constexpr size_t kWorkspaceBytes = 8192;
 
 struct Header {
   int32_t major;  // of the compute capability, which the runtime asks for before it loads
@@ -31,6 +32,14 @@ struct Header {
 template <typename T>
 bool read(T* values, size_t count = 1) {
   return std::fread(values, sizeof(T), count, stdin) == count;
+}
+
+// Reads the addresses of groups, where there are any, and has them stand for those that were told.
+bool read_addresses(int64_t num_groups, const void* const** told, std::vector<const void*>* addresses) {
+  if (*told == nullptr) return true;
+  addresses->resize(static_cast<size_t>(num_groups));
+  *told = addresses->data();
+  return read(addresses->data(), addresses->size());
 }
 
 template <typename T>
@@ -80,14 +89,15 @@ int main() {
     if (!(request.is_of_rows != 0 ? read(&of_rows) : read(&problem))) return 1;
     std::vector<int32_t> sizes(request.num_sizes);
     if (!read(sizes.data(), sizes.size())) return 1;
-    // The addresses of separate B, whose own here are another process's, follow; a launch for each 128 is in front.
-    const bool is_separate = request.is_of_rows == 0 && problem.b_of_groups != nullptr;
-    std::vector<const void*> separate(is_separate ? static_cast<size_t>(problem.num_groups) : 0);
-    if (!read(separate.data(), separate.size())) return 1;
-    if (is_separate) problem.b_of_groups = separate.data();
+    // The addresses of separate B, whose own here are another process's, follow, and those of their factors; a launch for
+    // each 128 groups is in front.
+    std::vector<const void*> separate, factors;
+    if (request.is_of_rows == 0 && !read_addresses(problem.num_groups, &problem.b_of_groups, &separate)) return 1;
+    if (request.is_of_rows == 0 && !read_addresses(problem.num_groups, &problem.scale_b_of_groups, &factors)) return 1;
+    const bool is_separate = !separate.empty() || !factors.empty();
     void* const workspace = is_separate ? reinterpret_cast<void*>(kWorkspace) : nullptr;
     recorder_reset();
-    recorder_leave_parameters(static_cast<int32_t>((separate.size() + 127) / 128));
+    recorder_leave_parameters(static_cast<int32_t>((std::max(separate.size(), factors.size()) + 127) / 128));
     recorder_set_capability(header.major, header.minor);
     recorder_set_parameters(sizes.data(), request.num_sizes);
     fill_stack(header.stack_byte);

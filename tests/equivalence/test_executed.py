@@ -69,19 +69,23 @@ def check(target, result):
 
 
 def keys():
-    """Give the wheel's kernels, or of each family those that differ in how many CTAs multiply and what is swapped."""
+    """Give the wheel's kernels, or of each family those that differ in how many CTAs multiply and what is swapped.
+
+    Of those on rows that is the one that rounds x by itself.
+    """
     if EVERY:
-        return kernels.wheel().kernels
+        return kernels.wheel().all_kernels
     chosen = {}
     for key in kernels.selection().kernels:
         knobs = key.candidate.gemm
         chosen.setdefault((key.candidate.family, knobs.use_2cta, knobs.swap_ab, knobs.split_k > 1), key)
-    return tuple(chosen.values())
+    rounding = (x for x in kernels.wheel().others.kernels if x.operation.tag == "bf16_nvfp4_quantize")
+    return (*chosen.values(), *rounding)
 
 
 def test_the_record_has_every_kernel_of_the_wheel():
     record = record_of("thor")
-    assert sorted(record) == sorted(key.name for key in kernels.wheel().kernels), AGAIN["thor"]
+    assert sorted(record) == sorted(key.name for key in kernels.wheel().all_kernels), AGAIN["thor"]
     assert {x.num_schedules for x in record.values()} == {len(SCHEDULES)}
 
 

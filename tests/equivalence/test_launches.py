@@ -112,8 +112,8 @@ def test_every_candidate_and_layout_of_the_wheel_gets_enough_problems(runs):
     for facet in (
         lambda x: (x.candidate if kernels.EVERY else x.candidate.family, x.operation.layout, x.operation.epilogue),
         lambda x: (x.candidate.family, x.operation if kernels.EVERY else x.operation.element),
-        lambda x: (x.candidate.family, x.candidate.gemm.tile_m),
-        lambda x: (x.candidate.family, x.candidate.gemm.tile_n),
+        *([lambda x: (x.candidate.family, x.candidate.gemm.tile_m)] if kernels.EVERY else []),
+        *([lambda x: (x.candidate.family, x.candidate.gemm.tile_n)] if kernels.EVERY else []),
         lambda x: (
             x.candidate.family,
             x.candidate.gemm.cluster_m,

@@ -86,8 +86,9 @@ def launches(replayed):
 
 
 def num_writes(problem):
-    """Count the launches that write the places of groups: of 128 each, where their B are separate."""
-    return -(-problem.num_groups // 128) if getattr(problem, "b_of_groups", None) else 0
+    """Count the launches that write the places of groups: of 128 each, where their B or factors are separate."""
+    are_separate = any(getattr(problem, x, None) for x in ("b_of_groups", "scale_b_of_groups"))
+    return -(-problem.num_groups // 128) if are_separate else 0
 
 
 def test_places_are_written_by_one_block_on_the_callers_stream(replayed):

@@ -90,7 +90,7 @@ class Problem {
   Problem() {
     aot_gemm_problem_t problem{};
     constexpr uint64_t kSizes[] = {0,   1,   8,   111, 112, 119,  120,  121,  143,        144,       145,
-                                   168, 192, 216, 240, 351, 360, 367, 369, 4095, 4096, 4097, UINT32_MAX, UINT64_MAX};
+                                   168, 192, 216, 240, 351, 360, 367, 369, 384, 391, 4095, 4096, 4097, UINT32_MAX, UINT64_MAX};
     problem.struct_bytes = one_in(6) ? (one_in(4) ? draw(UINT64_MAX) : pick(kSizes)) : sizeof(problem);
     operation_ = static_cast<int32_t>(draw(static_cast<uint64_t>(aot::kNumOperations) - 1));
     const aot::Operation& operation = aot::kOperations[operation_];
@@ -105,7 +105,20 @@ class Problem {
     } else if (one_in(3)) {
       draw_batch(&problem);
     }
-    if (one_in(operation.groups_rows() ? 3 : 60)) draw_addresses(&problem);
+    if (one_in(operation.groups_rows() ? 3 : 60)) {
+      problem.b_of_groups = draw_addresses(problem, &addresses_);
+      if (problem.b_of_groups != nullptr && !one_in(20)) {
+        problem.b.data = nullptr;
+        problem.group_strides.b = 0;
+      }
+    }
+    if (one_in(operation.has_atoms_of_groups() ? 3 : 60)) {
+      problem.scale_b_of_groups = draw_addresses(problem, &factors_);
+      if (problem.scale_b_of_groups != nullptr && !one_in(20)) {
+        problem.scale_b.data = nullptr;
+        problem.group_strides.scale_b = 0;
+      }
+    }
     if (operation.has_parts() != one_in(40)) draw_parts(&problem);
     problem.flags = one_in(20) ? draw(UINT64_MAX) : draw(operation.has_gate() ? 3 : 1) | (one_in(8) ? draw(3) << 2 : 0);
     if (operation.has_offsets() && one_in(3)) problem.flags |= AOT_GEMM_OFFSETS_START;
@@ -119,6 +132,7 @@ class Problem {
   ~Problem() {
     std::free(bytes_);
     std::free(addresses_);
+    std::free(factors_);
     std::free(parts_);
   }
   Problem(const Problem&) = delete;
@@ -131,19 +145,16 @@ class Problem {
   }
 
  private:
-  // Draws an address for each group's B: in memory of just as many, where they are not too many to have.
-  void draw_addresses(aot_gemm_problem_t* problem) {
-    const int64_t count = std::max<int64_t>(problem->num_groups, 1);
-    if (count > 64) return;
-    addresses_ = static_cast<const void**>(std::malloc(static_cast<size_t>(count) * sizeof(void*)));
+  // Draws an address for each group: in memory of just as many, where they are not too many to have; else none.
+  static const void* const* draw_addresses(const aot_gemm_problem_t& problem, const void*** addresses) {
+    const int64_t count = std::max<int64_t>(problem.num_groups, 1);
+    if (count > 64) return nullptr;
+    *addresses = static_cast<const void**>(std::malloc(static_cast<size_t>(count) * sizeof(void*)));
     const bool has_step = one_in(3);
     for (int64_t i = 0; i < count; ++i) {
-      addresses_[i] = has_step ? reinterpret_cast<void*>(static_cast<uintptr_t>(i + 1) << 20) : draw_address();
+      (*addresses)[i] = has_step ? reinterpret_cast<void*>(static_cast<uintptr_t>(i + 1) << 20) : draw_address();
     }
-    problem->b_of_groups = addresses_;
-    if (one_in(20)) return;
-    problem->b.data = nullptr;
-    problem->group_strides.b = 0;
+    return *addresses;
   }
 
   // Draws weights of one launch, in memory of just as many; mostly the problem's own B, D and bias are none, and n is all.
@@ -173,6 +184,7 @@ class Problem {
   unsigned char* bytes_;
   aot_gemm_part_t* parts_ = nullptr;
   const void** addresses_ = nullptr;
+  const void** factors_ = nullptr;
 };
 
 // Draws the index of a kernel: mostly of an operation, if there is one.

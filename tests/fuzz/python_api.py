@@ -308,6 +308,9 @@ def draw_narrow_scales(rng, kind, operation, height, groups, rows, k):
     of_x = (num_atoms_of_groups(height, groups) * scale.size_of(1, k),)
     of_w = (groups * scale.size_of(rows, k),) if rng.random() < 0.8 else (groups, *scale.num_factors(rows, k))
     found = {"scale_x": kind(rng, of_x, held), "scale_w": kind(rng, of_w, held)}
+    if len(of_w) == 1 and rng.random() < 0.4:  # of each weight
+        count = groups if rng.random() < 0.9 else rng.randrange(3)
+        found["scale_w"] = [kind(rng, (scale.size_of(rows, k),), held) for _ in range(count)]
     if operation.types.scales_d or rng.random() < 0.02:
         found["scale_out"] = draw_scale(rng, kind, ((groups,), (groups,), (1,)))
     return found

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import subprocess
+import zipfile
 
 import pytest
 
 from aot.core.target import load_target
-from aot.package.build import build_library, read_templates
+from aot.package.build import read_templates
 from aot.package.toolchain import fetch_toolchain
 from tests import native
-from tests.objects import small_manifest
+from tests.objects import small_manifest, small_wheel
 from tests.package.userland import aarch64_emulator
 
 pytestmark = pytest.mark.package
@@ -79,17 +80,14 @@ def build_driver(target_name, compiler, folder):
 
 def _link_and_run(target_name, compiler, emulator, folder):
     """Compile the example with all warnings, and run it; return the finished process."""
-    target = load_target(target_name)
-    manifest, objects = small_manifest(target_name)
-    build_library(manifest, objects, folder, target)
-    templates = read_templates()
-    for name in ("aot_gemm.h", "aot_gemm_rows.h"):
-        (folder / name).write_bytes(templates[f"include/{name}"])
-    (folder / "multiply.c").write_bytes(templates["examples/multiply.c"])
+    with zipfile.ZipFile(small_wheel(target_name)) as archive:
+        archive.extractall(folder)
     cuda = build_driver(target_name, compiler, folder)
     strict = [*compiler, "-std=c99", "-Wall", "-Wextra", "-Werror", f"-isystem{cuda}", "-Wl,-s"]
-    libraries = ["-L", ".", "-l:libaot_gemm.so.1", f"-Wl,-rpath,{folder}", "-lcuda"]
-    native.run([*strict, "multiply.c", "-I", ".", *libraries, "-o", "multiply"], cwd=folder)
+    package = folder / "aot_gemm"
+    libraries = ["-L", package, "-l:libaot_gemm.so.1", f"-Wl,-rpath,{package}:{folder}", "-L", ".", "-lcuda"]
+    source, headers = package / "examples" / "multiply.c", package / "include"
+    native.run([*strict, source, "-I", headers, *libraries, "-o", "multiply"], cwd=folder)
     return subprocess.run([*emulator, folder / "multiply"], capture_output=True, text=True, check=False)
 
 

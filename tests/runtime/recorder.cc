@@ -58,6 +58,8 @@ struct FakeLaunch {
   aot::Vector index;
   aot::Vector b_of_groups;  // int64, in host memory
   aot::Vector places;
+  aot::Vector scale_b_of_groups;  // int64, in host memory
+  aot::Vector scale_b_places;
   int64_t parts[AOT_GEMM_MAX_PARTS][aot::kNumPartWords];  // of several weights
 };
 
@@ -241,6 +243,8 @@ int32_t record_fake(int32_t kernel, const char* signature, void** arguments, int
     if (is("index")) launch.index = *static_cast<const aot::Vector*>(value);
     if (is("b_of_groups")) std::memcpy(&launch.b_of_groups, value, sizeof(launch.b_of_groups));
     if (is("parts")) std::memcpy(launch.parts, static_cast<const aot::Vector*>(value)->data, sizeof(launch.parts));
+    if (is("scale_b_of_groups")) std::memcpy(&launch.scale_b_of_groups, value, sizeof(launch.scale_b_of_groups));
+    if (is("scale_b_places")) launch.scale_b_places = *static_cast<const aot::Vector*>(value);
     if (is("places")) launch.places = *static_cast<const aot::Vector*>(value);
     if (is("workspace")) {
       launch.workspace = static_cast<const aot::Vector*>(value)->data;

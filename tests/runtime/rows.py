@@ -34,8 +34,8 @@ LIMITS = {
 """What kernels of the tests ask of a problem."""
 
 
-def row_kernel(operation, candidate):
-    """Make the manifest's entry of a row kernel whose object is as the DSL would name it."""
+def row_kernel(operation, candidate, limits=None):
+    """Make the manifest's entry of a row kernel as the DSL would name it; its limits are by default those of LIMITS."""
     name = RowKernelKey(operation, candidate).name
     return RowKernel(
         name=name,
@@ -48,7 +48,7 @@ def row_kernel(operation, candidate):
         init_symbol=f"_mlir_{name}_cuda_init",
         load_symbol=f"_mlir_{name}_cuda_load_to_device",
         signature=operation.signature,
-        limits=LIMITS[candidate],
+        limits=limits or LIMITS[candidate],
         smem_bytes=128,
         num_threads=candidate.knobs.num_threads,
         registers=40,

@@ -60,6 +60,8 @@ class FakeLaunch(ctypes.Structure):
         ("index", Vector),
         ("b_of_groups", Vector),
         ("places", Vector),
+        ("scale_b_of_groups", Vector),
+        ("scale_b_places", Vector),
         ("parts", ctypes.c_int64 * 8 * 4),
     )
 

@@ -1,13 +1,9 @@
-"""Kernels of groups, for both architectures: what their entries launch.
-
-Objects for sm_110a are compiled for this host here, so that their entries run; device code is the same for every host.
-"""
+"""Kernels of groups: what their entries launch; of a Thor's too in `make walk`, as test_operand_kernels has them."""
 
 from __future__ import annotations
 
 import ctypes
 import struct
-from dataclasses import replace
 
 import pytest
 
@@ -16,23 +12,23 @@ from aot.core.formats import SCALE_BLOCK, FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.signature import Argument
-from aot.core.target import load_target
-from tests.compiling import EVERY, compile_kernels
-from tests.objects import small_manifest
-from tests.runtime.host import Library, compile_library
+from tests.compiling import EVERY
 from tests.runtime.test_operand_kernels import (
     CLUSTER,
     PROGRAMMATIC,
     STREAM,
-    Compiled,
+    compile_all,
     launch,
     launches,
     maps,
+    recording,
     struct_of,
 )
 
 ROWS, ROWS_OF_A, N, K, GROUPS = 304, 100, 256, 384, 6
 A, B, D, SCALE_A, SCALE_B, BIAS, OFFSETS, INDEX, SCALE_D, PLACES = (0x7F0000000000 + i * 2**40 for i in range(1, 11))
+STEP_OF_FACTORS = 48 * 512
+"""Bytes between places of factors."""
 FAR = 2**30
 """Rows of D as its descriptor has them: so many that a group's end can be moved to the last one. Source: quack
 copy_utils.py, `create_ragged_tensor_for_tma`."""
@@ -61,15 +57,15 @@ SOME = [
     (Operation.BF16_KK_GROUPED_SWIGLU, sm90(64, 256)),
     (Operation.BF16_MN_KGROUPED, sm90(128, 128)),
     (Operation.E4M3_BF16_KK_GATHERED_SWIGLU, sm90(128, 128, "cooperative")),
-    (Operation.E4M3_BF16_BLOCK_KK_GROUPED, block(128, 128, "cooperative")),
     (Operation.E4M3_BF16_BLOCK_KK_GATHERED_SWIGLU, block(64, 128)),
+]
+"""Of each family and kind of groups one."""
+MORE = [
+    (Operation.E4M3_BF16_BLOCK_KK_GROUPED, block(128, 128, "cooperative")),
     (Operation.BF16_KK_GROUPED, sm100(128, 256, **PAIR)),
     (Operation.BF16_MN_KGROUPED, sm100(128, 64, "static")),
     (Operation.NVFP4_BF16_KK_GROUPED, in_atoms(128, 64, "static")),
     (Operation.NVFP4_BF16_KK_GROUPED_SWIGLU, in_atoms(256, 128, **PAIR)),
-]
-"""Of each family and kind of groups one."""
-MORE = [
     (Operation.BF16_KK_GATHERED, sm90(128, 192)),
     (Operation.BF16_KK_GATHERED_SWIGLU, sm90(128, 256, "cooperative")),
     (Operation.BF16_KK_GROUPED, sm90(64, 128)),
@@ -84,22 +80,12 @@ KERNELS = SOME + MORE if EVERY else SOME
 
 @pytest.fixture(scope="module")
 def compiled():
-    """Compile the kernels of each architecture for this host."""
-    found = {}
-    h200 = load_target("h200")
-    thor = replace(load_target("thor"), host_triple=h200.host_triple, host_cpu=h200.host_cpu)
-    for arch, target in (("sm90", h200), ("sm100", thor)):
-        keys = [KernelKey(*x) for x in KERNELS if x[1].family.startswith(f"{arch}_")]
-        artifacts = compile_kernels(keys, target)
-        found |= {x.kernel.key: Compiled(x.kernel, x.path, target) for x in artifacts}
-    return found
+    return compile_all(KERNELS)
 
 
 @pytest.fixture(scope="module")
 def library(compiled, tmp_path_factory):
-    manifest, objects = small_manifest("h200")
-    paths = [*objects.values(), *(x.path for x in compiled.values())]
-    return Library(compile_library(manifest, tmp_path_factory.mktemp("grouped"), paths))
+    return recording(compiled, tmp_path_factory.mktemp("grouped"))
 
 
 def arguments(operation):
@@ -136,6 +122,8 @@ def arguments(operation):
         Argument.INDEX: struct_of(INDEX, (ROWS,), ()),
         Argument.B_OF_GROUPS: struct_of(0, (0,), ()),
         Argument.PLACES: struct_of(0, (0,), ()),
+        Argument.SCALE_B_OF_GROUPS: struct_of(0, (0,), ()),
+        Argument.SCALE_B_PLACES: struct_of(0, (0,), ()),
     }
 
 
@@ -216,7 +204,10 @@ def test_what_is_on_the_device_is_passed_by_address(each, library):
 
 
 def test_places_are_written_in_front_and_one_tensor_map_is_of_all(each, library):
-    """300 addresses, so that three launches write the table, each at most 128 places of it."""
+    """300 addresses, so that three launches write the table, each at most 128 places of it.
+
+    Where factors lie in atoms theirs are written by the same launches.
+    """
     operation = each.kernel.operation
     if not operation.grouping.groups_rows:
         return
@@ -230,15 +221,28 @@ def test_places_are_written_in_front_and_one_tensor_map_is_of_all(each, library)
     given[Argument.B] = struct_of(B, (2**31 - 1, *pair[0]), (operation.b.element.num_in(step), *pair[1]))
     given[Argument.B_OF_GROUPS] = struct_of(ctypes.addressof(addresses), (count,), ())
     given[Argument.PLACES] = struct_of(PLACES, (count,), ())
+    in_atoms = operation.types.factors is FactorLayout.ATOMS
+    factor_places = [(i * 23 + 1) % 1009 for i in range(count)]
+    of_factors = (ctypes.c_int64 * count)(*(SCALE_B + x * STEP_OF_FACTORS for x in factor_places))
+    if in_atoms:
+        given[Argument.SCALE_B] = struct_of(SCALE_B, (STEP_OF_FACTORS,), ())
+        given[Argument.SCALE_B_OF_GROUPS] = struct_of(ctypes.addressof(of_factors), (count,), ())
+        given[Argument.SCALE_B_PLACES] = struct_of(PLACES + 8192, (count,), ())
     *writes, (_, parameters) = launches(library, each, given, num_before=3)
-    written = {}
-    for write, (table, first, *values) in writes:
-        assert struct.unpack_from("<Q", table)[0] == PLACES
+    written = [{} for _ in range(1 + in_atoms)]
+    for write, given_values in writes:
+        tables, (first, *values) = given_values[: 1 + in_atoms], given_values[1 + in_atoms :]
+        assert [struct.unpack_from("<Q", x)[0] for x in tables] == [PLACES, PLACES + 8192][: 1 + in_atoms]
         assert (tuple(write.grid), tuple(write.block), write.stream) == ((1, 1, 1), (128, 1, 1), STREAM)
         assert PROGRAMMATIC in write.attribute_ids[: write.num_attributes]
         (start,) = struct.unpack("<i", first)
-        written |= {start + i: struct.unpack("<i", x)[0] for i, x in enumerate(values) if start + i < count}
-    assert [written[i] for i in range(count)] == places
+        for table, found in enumerate(written):
+            own = values[table * 128 : (table + 1) * 128]
+            found |= {start + i: struct.unpack("<i", x)[0] for i, x in enumerate(own) if start + i < count}
+    assert [[x[i] for i in range(count)] for x in written] == [places, factor_places][: 1 + in_atoms]
+    if in_atoms:
+        of_factors = maps(parameters)[SCALE_B]
+        assert (of_factors[0][-1], of_factors[1][-1]) == (2**31 - 1, STEP_OF_FACTORS)
     found = maps(parameters)[B]
     assert found[0][-1] == 2**31 - 1
     assert found[1][-1] == step

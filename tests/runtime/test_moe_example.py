@@ -71,12 +71,13 @@ def relative_error(result, expected):
     return ((result.double() - expected).norm() / expected.norm()).item()
 
 
-@pytest.mark.parametrize("bias", [0.0, 100.0, -100.0])
-def test_the_layer_is_the_sum_over_a_tokens_experts(package, monkeypatch, bias):
+@pytest.mark.parametrize(("bias", "are_listed"), [(0.0, False), (100.0, False), (-100.0, False), (0.0, True)])
+def test_the_layer_is_the_sum_over_a_tokens_experts(package, monkeypatch, bias, are_listed):
     """With a bias all tokens go to the first expert, or none does, so that its group is empty."""
     calls = torch_reference.stand_in(package, monkeypatch)
     example, (x, router, gate_up, down) = example_of(package), drawn(bias=bias)
-    layer = example.MixtureOfExperts(router, example.Experts(gate_up, down), TOP)
+    experts = example.Experts(list(gate_up), list(down)) if are_listed else example.Experts(gate_up, down)
+    layer = example.MixtureOfExperts(router, experts, TOP)
     logits = torch.nn.functional.linear(x, router)
     assert ((logits.topk(TOP).indices == 0).sum() == (TOKENS if bias > 0 else 0)) or bias == 0
     result = layer(x.view(3, 3, HIDDEN))
@@ -179,7 +180,8 @@ def in_blocks(example, x, weight, ends, *, scale_x, scale_w, interleaved=False, 
     (atoms, own), (atoms_w, own_w), k = scale_x, scale_w, 2 * x.shape[1]
     factors = of_groups(atoms, ends, len(x), -(-k // 16))
     wide = example.dequantize(x, (factors, own), torch.float32)
-    of_w = zip(weight, atoms_w.chunk(len(weight)), own_w[:, None], strict=True)
+    atoms_w = atoms_w if isinstance(weight, list) else atoms_w.chunk(len(weight))
+    of_w = zip(weight, atoms_w, own_w[:, None], strict=True)
     weights = torch.stack([example.dequantize(y, (z, o), torch.float32) for y, z, o in of_w])
     assert interleaved == ("gate" in options)
     if interleaved:
@@ -187,12 +189,15 @@ def in_blocks(example, x, weight, ends, *, scale_x, scale_w, interleaved=False, 
     return torch_reference.grouped_linear(wide, weights, ends, **options).to(BF16)
 
 
-def test_nvfp4_is_near_and_its_factors_lie_where_groups_begin(package_of_all, monkeypatch):
+@pytest.mark.parametrize("are_listed", [False, True])
+def test_nvfp4_is_near_and_its_factors_lie_where_groups_begin(package_of_all, monkeypatch, are_listed):
     example = example_of(package_of_all)
     with_torch = import_module(f"{package_of_all.__name__}.torch")
     monkeypatch.setattr(example, "grouped_linear", partial(in_blocks, with_torch))
     x, router, gate_up, down = drawn(tokens=150)
-    layer = example.MixtureOfExperts(router, example.Experts(gate_up, down).in_nvfp4(), TOP)
+    experts = example.Experts(list(gate_up), list(down)) if are_listed else example.Experts(gate_up, down)
+    layer = example.MixtureOfExperts(router, experts.in_nvfp4(), TOP)
+    assert len(list(layer.buffers())) == (5 + 4 * (EXPERTS - 1) + 2 if are_listed else 7)
     result = layer(x)
     assert (result.shape, result.dtype) == (x.shape, BF16)
     error = relative_error(result, by_tokens(x, torch.nn.functional.linear(x, router), gate_up, down))
@@ -209,6 +214,19 @@ def test_operands_and_factors_of_nvfp4_are_those_that_the_package_takes(package_
         x, *others = (torch.empty(y.shape, dtype=y.dtype) for y in (x, *experts, *routes))
         made = example.Experts(*others[: len(experts)])
         result = example.multiply(x, example.Routes(*others[len(experts) :]), made)
+    assert (tuple(result.shape), result.dtype) == ((TOKENS * TOP, HIDDEN), BF16)
+
+
+def test_lists_of_experts_of_nvfp4_are_such_as_the_package_takes(package_of_all, monkeypatch):
+    example, (x, _, gate_up, down) = example_of(package_of_all), drawn()
+    experts = example.Experts(list(gate_up), list(down)).in_nvfp4()
+    routes = example.route(torch.randn(TOKENS, EXPERTS), TOP)
+    monkeypatch.setattr(package_of_all._torch_result, "DEVICES", ("cpu",))
+    with FakeTensorMode() as mode:
+        made = example.Experts(
+            *([mode.from_tensor(y) for y in x] if isinstance(x, list) else mode.from_tensor(x) for x in experts)
+        )
+        result = example.multiply(mode.from_tensor(x), example.Routes(*map(mode.from_tensor, routes)), made)
     assert (tuple(result.shape), result.dtype) == ((TOKENS * TOP, HIDDEN), BF16)
 
 

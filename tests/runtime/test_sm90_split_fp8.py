@@ -10,9 +10,7 @@ from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.operation import Operation as Op
 from aot.core.target import load_target
 from tests.compiling import EVERY, compile_kernels
-from tests.objects import small_manifest
 from tests.runtime import test_operand_kernels as direct
-from tests.runtime.host import Library, compile_library
 from tests.runtime.test_cluster_split_k import boxes
 from tests.runtime.test_real_kernels import CLUSTER, PROGRAMMATIC, attributes
 from tests.runtime.test_sm90_cluster_split_k import check_grid
@@ -73,9 +71,7 @@ def compiled():
 
 @pytest.fixture(scope="module")
 def library(compiled, tmp_path_factory):
-    manifest, objects = small_manifest("h200")
-    paths = [*objects.values(), *(x.path for x in compiled.values())]
-    return Library(compile_library(manifest, tmp_path_factory.mktemp("fp8_splits"), paths))
+    return direct.recording(compiled, tmp_path_factory.mktemp("fp8_splits"))
 
 
 @pytest.fixture(params=KEYS, ids=lambda x: x.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import json
 import random
 import re
 import tracemalloc
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+from aot.core.captured import CapturedLosses
 from aot.core.dispatch import MAX_STEP_M, look_up
 from aot.core.knobs import SplitK
 from aot.core.problem import Problem
@@ -94,6 +96,28 @@ def test_the_gain_over_torch_is_the_least_of_those_measured_nearest(package, bes
     assert gain(first, ladder.n + 8) is None
 
 
+def test_what_products_lose_in_a_layer_is_taken_off_their_gain(package, beside_torch, monkeypatch):
+    ladder = beside_torch(12.0)
+    of_torch = importlib.import_module(f"{package.__name__}._gain")
+    asked = []
+    monkeypatch.setattr(of_torch, "_lost", lambda *x: asked.append(x[2]) or 0.15)
+    first = ladder.m_edges[0]
+    assert of_torch.measured_gain(first, ladder.n, ladder.k, "bfloat16") == pytest.approx(1.05)
+    assert asked == [(first, ladder.n, ladder.k)]
+
+
+def test_a_product_loses_what_the_toolchain_says(package):
+    lost = importlib.import_module(f"{package.__name__}._gain")._lost
+    losses, rng = CapturedLosses((1, 16), (4096, 65536), ((0.1, -0.02), (0.0, 0.05))), random.Random(4)
+    table, seen = {"captured": json.loads(json.dumps(asdict(losses)))}, set()
+    for _ in range(200):
+        m, n, k, parts = rng.randint(1, 20), rng.randint(1, 200), rng.randint(1, 200), rng.randint(1, 2)
+        seen.add(lost(table, {"b": 16, "parts": parts}, (m, n, k)))
+        assert lost(table, {"b": 16, "parts": parts}, (m, n, k)) == losses.part(m, 2 * parts * n * k)
+    assert len(seen) == 4
+    assert lost({}, {}, (1, 1, 1)) == 0.0
+
+
 @pytest.fixture
 def weights_beside_torch(package, monkeypatch):
     """Give a section, the same for all that is asked, of weights (n, k) with gains, one a number of rows from 1 on."""
@@ -107,8 +131,9 @@ def weights_beside_torch(package, monkeypatch):
         def select(request, *_):
             asked.append(request)
             tier = "fallback" if request in [of_torch.request_of(*x) for x in missing] else "grid"
-            manifest = {"tables": [{"table": {"sections": sections}}]}
-            return types.SimpleNamespace(tier=of_torch.TIERS.index(tier), manifest=manifest, table=0, section=0)
+            manifest = {"tables": [{"table": {"sections": sections}}], "element_bits": {"bf16": {}}}
+            place = {"table": 0, "section": 0, "call": "bf16"}
+            return types.SimpleNamespace(tier=of_torch.TIERS.index(tier), manifest=manifest, **place)
 
         monkeypatch.setattr(of_torch, "select", select)
         monkeypatch.setattr(of_torch._packed, "ladder_edges", lambda _, i: list(range(1, len(every[i]) + 1)))

@@ -126,9 +126,10 @@ def test_errors_are_values_with_the_librarys_text(said, line):
 @pytest.mark.parametrize(
     "line",
     [
-        "stack: 3 groups, offsets 60 1, b 20000000000 step 32768, separate 0, index 0 of 0, steps 128 7",
-        "separate: 3 groups, offsets 60 1, b 0 step 0, separate 1, index 0 of 0, steps 0 0",
-        "gathered: 3 groups, offsets 60 1, b 20000000000 step 0, separate 0, index 70 of 9, steps 0 0",
+        "stack: 3 groups, offsets 60 1, b 20000000000 step 32768, separate 0, index 0 of 0, steps 128 7, factors 0 0",
+        "separate: 3 groups, offsets 60 1, b 0 step 0, separate 1, index 0 of 0, steps 0 0, factors 0 0",
+        "apart: 3 groups, offsets 60 1, b 0 step 0, separate 1, index 0 of 0, steps 128 0, factors 0 1",
+        "gathered: 3 groups, offsets 60 1, b 20000000000 step 0, separate 0, index 70 of 9, steps 0 0, factors 0 0",
     ],
 )
 def test_groups_are_stated(said, line):

@@ -130,13 +130,16 @@ void try_groups() {
   const auto plain = *stated("bf16", 64, 128, 256);
   const auto print_groups = [&](const char* what, const aot_gemm::Problem& problem) {
     const aot_gemm_problem_t& c = problem.c();
-    std::printf("%s: %d groups, offsets %" PRIx64 " %d, b %" PRIx64 " step %d, separate %d, index %" PRIx64 " of %d, steps %d %d\n",
+    std::printf("%s: %d groups, offsets %" PRIx64 " %d, b %" PRIx64 " step %d, separate %d, index %" PRIx64 " of %d, steps %d %d, "
+                "factors %" PRIx64 " %d\n",
                 what, static_cast<int>(c.num_groups), number(c.offsets.data), static_cast<int>(c.offsets.strides[0]),
                 number(c.b.data), static_cast<int>(c.group_strides.b), c.b_of_groups == separate, number(c.index.data),
-                static_cast<int>(c.rows_of_a), static_cast<int>(c.group_strides.bias), static_cast<int>(c.group_strides.scale_b));
+                static_cast<int>(c.rows_of_a), static_cast<int>(c.group_strides.bias), static_cast<int>(c.group_strides.scale_b),
+                number(c.scale_b.data), c.scale_b_of_groups == separate);
   };
   print_groups("stack", plain.with_groups(3, offsets, 32768).with_group_steps(128, 7));
   print_groups("separate", plain.with_groups(3, offsets, separate));
+  print_groups("apart", plain.with_groups(3, offsets, separate).with_group_steps(128, 7).with_scale_b_of_groups(separate));
   print_groups("gathered", plain.with_groups(3, offsets, int64_t{0}).with_index(index, aot_gemm::row_major<const void>(kA, 9, 256)));
 }
 

@@ -25,8 +25,8 @@ from aot.measure import protocol as measure
 from aot.measure.inputs import SOURCE_ELEMENTS
 from aot.measure.protocol import FLUSH_PROTOCOL, PROTOCOL, num_sets, plan_for, set_bytes
 from aot.measure.store import open_store
-from aot.package.wheel_check import read_wheel_manifest
 from aot.select import pipeline
+from aot.select.selection import read_selection
 from aot.select.times.record import from_store, read_record
 from tests.compiling import EVERY
 from tests.simulated.device import Faults, make_device
@@ -62,7 +62,7 @@ def check_times(device, found, problem, rel=0.02):
         assert row.median_us == pytest.approx(device.times[row.kernel.name, problem], rel=rel)
 
 
-def test_faults_are_quarantined_with_their_reason_and_no_wheel_has_them(device, tuning, tmp_path, monkeypatch):
+def test_faults_are_quarantined_with_their_reason_and_no_selection_has_them(device, tuning, tmp_path, monkeypatch):
     coarse_grid(monkeypatch)
     monkeypatch.setattr(pipeline, "committed_selection", lambda _: None)  # it takes seconds to read
     out, kernels = tmp_path / "results.sqlite", device.machine
@@ -95,13 +95,13 @@ def test_faults_are_quarantined_with_their_reason_and_no_wheel_has_them(device, 
         assert str(found[kernels.clusters].status) == no_room
         timed = {name for name, row in found.items() if row.ok}
         assert timed <= {*kernels.sound, kernels.sticky, kernels.wrong, kernels.hang}
-    check_wheel(kernels, out, tmp_path, quarantined)
+    check_selection(kernels, out, tmp_path, quarantined)
 
 
-def check_wheel(machine, out, tmp_path, quarantined):
-    """Build the wheel of a store's record, and look for the quarantined kernels in it."""
+def check_selection(machine, out, tmp_path, quarantined):
+    """Select by a store's record, and look for the quarantined kernels among those that a wheel is built of."""
     target = machine.target.name
-    path, selection, dist = tmp_path / "simulated.jsonl.gz", tmp_path / "simulated.json", tmp_path / "dist"
+    path, selection = tmp_path / "simulated.jsonl.gz", tmp_path / "simulated.json"
     aot("import", out, "--record", path)
     record = read_record(path)
     assert {x.kernel.candidate.name for x in record.measurements if x.ok} == set(machine.sound)
@@ -109,9 +109,7 @@ def check_wheel(machine, out, tmp_path, quarantined):
     check_conditions(machine, conditions)
     words = ("--record", path, "--operations", "bf16_kk", "--no-curve", "-o", selection)
     aot("select", "--target", target, *words)
-    aot("build", "--target", target, "--selection", selection, "--dist", dist)
-    (wheel,) = dist.iterdir()
-    shipped = {kernel.candidate.name for kernel in read_wheel_manifest(wheel).kernels}
+    shipped = {key.candidate.name for key in read_selection(selection).kernels}
     assert shipped & set(machine.sound)
     assert shipped & {*quarantined, machine.clusters} == set()
 

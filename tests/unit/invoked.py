@@ -5,6 +5,8 @@ from __future__ import annotations
 from click.testing import CliRunner
 
 from aot.cli import main as cli
+from aot.select.portfolio.choose import Budget
+from aot.select.portfolio.objective import SelectionLimits
 from aot.select.table import sections as table
 from research.studies.__main__ import main as studies
 
@@ -31,6 +33,12 @@ def coarse_grid(patch):
     for name, share in COARSE.items():
         edges = getattr(table, name)
         patch.setattr(table, name, (*edges[:-1:share], edges[-1]))
+    patch.setattr(table, "BROAD_N", ())
+
+
+def one_unaligned(patch):
+    """Let selections have one kernel for each kind of what is not aligned, for tests that build what is selected."""
+    patch.setattr(SelectionLimits, "of_unaligned", lambda *_: Budget(1))
 
 
 def aot(*arguments):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aot.core.candidate import KernelKey
-from aot.core.dispatch import Column, Grid, Ladder, Scope, Section
+from aot.core.dispatch import ALIGNMENT_BYTES, Column, Grid, Ladder, Scope, Section
 from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_PREDICTED
 from aot.core.operation import Layout, Operation
@@ -37,6 +36,18 @@ COARSE = 3
 
 NARROW_N = (16, 32)
 """Edges of n besides where n is not aligned: few columns, as of action heads and classes, are of that kind."""
+
+BROAD_N = (32, 64, 96, 128, 160, 192, 256, 320, 384, 512)
+"""Edges of n besides in such layouts. Source: with 64 and 256 alone, the kernel for 256 columns took 2.1 times as long
+as the best one of its table on 80 to 128, by the trees of an H200's record (research/log/2026-11-28-choices.md)."""
+
+BROAD_M = 128
+"""m up to which no step is left out there. Source: likewise; with 1 and 24 alone, a kernel for 24 rows took 2.5 times
+as long on 2 to 8."""
+
+FACTOR = 1.25
+"""Predicted time over the best of the table's kernels beyond which what a kernel loses counts twice, at both ends of a
+column's n: none of them is to lose a factor anywhere. An assumption."""
 
 MERGE_COST = 0.001
 """Mean predicted cost that merging the steps of m of a ladder, or of a grid's column, may have."""
@@ -178,12 +189,32 @@ def _thin(edges: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted({*edges[::COARSE], edges[-1]}))
 
 
+def within_factor(losses: Array, others: Array) -> Array:
+    """Join the losses at two ends of columns, (column, m, kernel): their mean, and what either is over FACTOR.
+
+    Args:
+        losses: logarithms of time at one end, `BARRED` or more where a bucket cannot take a kernel.
+        others: the same at the other end.
+    """
+    over = [np.maximum(x - x.min(axis=-1, keepdims=True) - np.log(FACTOR), 0.0) for x in (losses, others)]
+    found: Array = (losses + others) / 2 + np.maximum(*over)
+    return np.where(np.maximum(losses, others) >= BARRED / 2, np.maximum(losses, others), found)
+
+
+def _near(losses: Array) -> NDArray[np.bool_]:
+    """Say which kernels are looked at beside a scanned step, by their losses there, (column, m, kernel)."""
+    ranks = losses.argsort(axis=-1, kind="stable").argsort(axis=-1, kind="stable")
+    is_near: NDArray[np.bool_] = (ranks < MOST) & (losses <= np.log(NEAR) + losses.min(axis=-1, keepdims=True))
+    return is_near
+
+
 class _Columns:
     """Fills the columns of a grid: those of a few n at a time, since predictions in bulk are cheap."""
 
     def __init__(self, known: SectionKernels, operation: Operation, edges: Sequence[Sequence[int]]) -> None:
         self.known, self.operation = known, operation
         self.m_edges, self.n_edges, self.k_edges = edges
+        self._is_broad = not _is_fine(known, operation)
         able = [takes_aligned(FamilyKernel.of(KernelKey(operation, x))) for x in known.candidates]
         self._unable = np.where(able, 0.0, BARRED)
         self._kept = None if known.timed.kept is None else known.timed.kept.grid
@@ -194,44 +225,57 @@ class _Columns:
         shape = len(places), len(self.m_edges), len(self.known.candidates)
         takes = self.known.takes([x for row in buckets for x in row]).reshape(shape)
         shipped = [[self.known.incumbent(x.corner) for x in row] for row in buckets]
-        losses = self._losses(places, np.where(takes, 0.0, BARRED) + self._unable, shipped)
+        narrow = [[(self._least_n(n), k) for n, k in places]] if self._is_broad else []
+        losses = self._losses([places, *narrow], np.where(takes, 0.0, BARRED) + self._unable, shipped)
         return [self._column(*x) for x in zip(buckets, losses, takes, shipped, strict=True)]
+
+    def _least_n(self, n: int) -> int:
+        """Return the least n of the columns whose edge is `n`."""
+        place = self.n_edges.index(n)
+        unit = 1 if self.known.loads else ALIGNMENT_BYTES // self.operation.d.num_bytes
+        return min(n, (self.n_edges[place - 1] if place else 0) + unit)
 
     def _bucket(self, m: int, n: int, k: int) -> Bucket:
         axes = ((m, self.m_edges), (n, self.n_edges), (k, self.k_edges))
         return Bucket(self.known.problem(self.operation, m, n, k), is_open=any(x == edges[-1] for x, edges in axes))
 
     def _losses(
-        self, places: Sequence[tuple[int, int]], barred: Array, shipped: Sequence[Sequence[int | None]]
+        self, ends: Sequence[Sequence[tuple[int, int]]], barred: Array, shipped: Sequence[Sequence[int | None]]
     ) -> Array:
         """Return (n and k, m, kernel) logarithms of time at the upper edge of each step of m.
 
         Args:
-            places: n and k of the columns.
+            ends: n and k of the columns, and of broad ones also their least n: what is lost at both is joined.
             barred: of the same shape: `BARRED` where a bucket cannot take a kernel, else 0.
             shipped: (n and k, m) the kernel that a tie goes to, which is always looked at.
         """
-        num_places, num_m, model = len(places), len(self.m_edges), self.known.timed.model
+        num_m = len(self.m_edges)
         scanned = sorted({*range(0, num_m, SCAN), num_m - 1})
-        problem = partial(self.known.problem, self.operation)
-        problems = [problem(self.m_edges[i], n, k) for n, k in places for i in scanned]
-        predicted = np.log(model.times_us(self.known.candidates, problems)).reshape(num_places, len(scanned), -1)
-        coarse = predicted + barred[:, scanned]
-        ranks = coarse.argsort(axis=-1, kind="stable").argsort(axis=-1, kind="stable")
-        is_near = (ranks < MOST) & (coarse <= np.log(NEAR) + coarse.min(axis=-1, keepdims=True))
         upper = np.array(scanned).searchsorted(range(num_m))
         lower = np.maximum(upper - 1, 0)
+        scans = [self._predicted(places, [self.m_edges[i] for i in scanned]) for places in ends]
+        is_near = np.any([_near(x + barred[:, scanned]) for x in scans], axis=0)
         asked = is_near[:, lower] | is_near[:, upper]
         for i, row in enumerate(shipped):
             known = [(j, kernel) for j, kernel in enumerate(row) if kernel is not None]
             asked[i, [j for j, _ in known], [kernel for _, kernel in known]] = True
         asked[:, scanned] = False
-        problems = [problem(m, n, k) for n, k in places for m in self.m_edges]
-        times = model.times_us(self.known.candidates, problems, asked.reshape(num_places * num_m, -1))
-        longest = np.maximum(predicted[:, lower], predicted[:, upper])
-        losses: Array = np.where(asked, np.log(times).reshape(asked.shape), longest)
-        losses[:, scanned] = predicted
-        return losses + barred
+        losses = []
+        for places, predicted in zip(ends, scans, strict=True):
+            longest = np.maximum(predicted[:, lower], predicted[:, upper])
+            found: Array = np.where(asked, self._predicted(places, self.m_edges, asked), longest)
+            found[:, scanned] = predicted
+            losses.append(found + barred)
+        return losses[0] if len(losses) == 1 else within_factor(*losses)
+
+    def _predicted(
+        self, places: Sequence[tuple[int, int]], m_edges: Sequence[int], asked: NDArray[np.bool_] | None = None
+    ) -> Array:
+        """Return (n and k, m, kernel) logarithms of time; infinite where a mask does not ask."""
+        problems = [self.known.problem(self.operation, m, n, k) for n, k in places for m in m_edges]
+        mask = None if asked is None else asked.reshape(len(problems), -1)
+        times = self.known.timed.model.times_us(self.known.candidates, problems, mask)
+        return np.log(times).reshape(len(places), len(m_edges), -1)
 
     def _column(
         self, buckets: Sequence[Bucket], losses: Array, takes: NDArray[np.bool_], shipped: Sequence[int | None]
@@ -273,7 +317,9 @@ def _grid(known: SectionKernels, operation: Operation, at: Callable[[str], None]
     is_fine = _is_fine(known, operation)
     fine: tuple[tuple[int, ...], ...] = (LEARNED_M, LEARNED_N, FINE_K) if is_fine else (FINE_GRID_M, FINE_N, FINE_K)
     if operation.layout is not Layout.KK or operation.grouping is not Grouping.DENSE or known.is_special:
-        fine = tuple(_thin(axis) for axis in fine)
+        m_edges, n_edges, k_edges = map(_thin, fine)
+        narrow = (x for x in fine[0] if x <= BROAD_M)
+        fine = tuple(sorted({*narrow, *m_edges})), tuple(sorted({*BROAD_N, *n_edges})), k_edges
     if known.loads and operation.grouping is Grouping.BATCHED:
         fine = (FINE_GRID_M, GRID_N, GRID_K)
     elif known.loads:

@@ -190,7 +190,10 @@ class _Grid:
             raise SelectionError(f"{operation.tag}: {error}") from error
 
     def column(self, j: int, portfolio: Portfolio[AnyProblem], number: Callable[[int], int]) -> RowColumn:
-        """Return a column; steps of neighbours that one kernel serves as well are one, unless they were timed."""
+        """Return a column; steps of neighbours that one kernel serves as well are one, unless they were timed.
+
+        Where its time doubles a step ends all the same: a table says times at the edges of its steps alone.
+        """
         places = {x: k for k, x in enumerate(self.candidates)}
         chosen = [places[x] for x in portfolio.candidates]
         picks: list[int] = []
@@ -202,11 +205,12 @@ class _Grid:
             picks.append(picks[-1] if stays else best)
         is_measured = self.is_known[j] & (self.basis is Basis.MEASURED)
 
-        def bucket(i: int) -> tuple[int, int]:
-            return picks[i], i if is_measured[i, picks[i]] else -1
+        def bucket(i: int) -> tuple[int, int, int]:
+            octave = math.frexp(self.times[j, i, picks[i]])[1]
+            return picks[i], i if is_measured[i, picks[i]] else -1, octave
 
         steps = []
-        for (pick, _), of_bucket in groupby(range(len(picks)), key=bucket):
+        for (pick, *_), of_bucket in groupby(range(len(picks)), key=bucket):
             last = list(of_bucket)[-1]
             provenance = PROVENANCE_MEASURED if is_measured[last, pick] else PROVENANCE_PREDICTED
             time_us = round(float(self.times[j, last, pick]), 3) if j + 1 < len(self.key_edges) else 0.0

@@ -54,6 +54,39 @@ def split_factors(product: str, scale_x: Any, scale_w: Any, scale_out: Any) -> t
     return factors_x, factors_w, of_x * of_w
 
 
+def split_listed(
+    product: str, scale_x: Any, scale_w: Any, scale_out: Any, weights: Any
+) -> tuple[Any, Any, Any, tuple[Any, ...] | None]:
+    """Do the same of groups, whose weights may have a tensor of factors each: `scale_w` is then the first one's.
+
+    Args:
+        product: the function's name.
+        scale_x: of x, a tensor, or a pair.
+        scale_w: of the weights: a tensor, a pair, or in the place of factors a list of one for each group.
+        scale_out: what D is multiplied by.
+        weights: the weights of groups, where each is a tensor of its own; else None.
+
+    Returns:
+        The factors of x and of the weights, what D is multiplied by, and the factors of each weight, where they are a
+        list; else None.
+
+    Raises:
+        OperandError: as of `split_factors`, or weights that are one tensor have a list of factors, or it is empty.
+    """
+    if weights is None or isinstance(scale_x, (tuple, list)) or not isinstance(scale_w, (tuple, list)):
+        scale_x, scale_w, scale_out = split_factors(product, scale_x, scale_w, scale_out)
+    if not isinstance(scale_w, (tuple, list)):
+        return scale_x, scale_w, scale_out, None
+    if weights is None or not scale_w:
+        got = f"a list of {len(scale_w)} tensors" if scale_w else "an empty list"
+        beside = "weights that are one tensor" if weights is None else f"{len(weights)} weights"
+        raise errors.OperandError(
+            f"{product}: the factors of the weights are {got}, beside {beside}; expected a list of one for each weight "
+            "of a list, or one tensor; with a tensor's own factors scale_x and scale_w are pairs"
+        )
+    return scale_x, scale_w[0], scale_out, tuple(scale_w)
+
+
 def mode_flags(*, deterministic: bool, batch_invariant: bool) -> int:
     """Return the flags of what a caller asks of results beside their values."""
     return (DETERMINISTIC if deterministic else 0) | (BATCH_INVARIANT if batch_invariant else 0)

@@ -37,8 +37,9 @@ LEAST_ALIKE = 8
 def measured_gain(m: int, n: int, k: int, dtype: Any, **options: Unpack[Computed]) -> float | None:
     """Return how many times as fast as torch a product of packed operands is by the table, in `linear`'s layout.
 
-    It is the least of what was measured with the next fewer and the next more rows by the same weight's sizes. What a
-    residual takes torch is left out of its time: torch's compiler adds it in the norm behind.
+    It is the least of what was measured with the next fewer and the next more rows by the same weight's sizes, less
+    what such products lose in a captured layer, where that was measured. What a residual takes torch is left out of its
+    time: torch's compiler adds it in the norm behind.
 
     Returns:
         None where no times of both are known near.
@@ -53,15 +54,30 @@ def measured_gain(m: int, n: int, k: int, dtype: Any, **options: Unpack[Computed
     known = _packed.edges_with_library(section, ladder)
     place = bisect_left(known, m)
     near = [x for x in known[max(0, place - 1) : place + 1] if m / NEAR <= x <= m * NEAR]
-    bits = selection.manifest["element_bits"][selection.call]["d"]
+    bits = selection.manifest["element_bits"][selection.call]
     edges = _packed.ladder_edges(section, ladder)
     gains = []
     for rows in near:
         row = _packed.row_of(section, ladder, edges.index(rows))
-        added = ADDED_ELEMENTS * rows * n * bits / 8 if request.residual else 0
+        added = ADDED_ELEMENTS * rows * n * bits["d"] / 8 if request.residual else 0
         torch_us = (row.library_us or 0.0) - 1e6 * added / table["bandwidth_bytes_per_s"]
-        gains.append(torch_us / row.time_us)
+        gains.append(torch_us / row.time_us - _lost(table, bits, (rows, n, k)))
     return min(gains, default=None)
+
+
+def _lost(table: dict[str, Any], bits: dict[str, int], size: tuple[int, int, int]) -> float:
+    """Return how much less a product (m, n, k) is ahead of torch in a captured layer than alone, as a part of its time.
+
+    Twin of the toolchain's captured.py.
+    """
+    known = table.get("captured")
+    if known is None:
+        return 0.0
+    m, n, k = size
+    asked = ("rows", m), ("weight_bytes", bits["parts"] * n * k * bits["b"] // 8)
+    i, j = (min(bisect_left(known[name], x), len(known[name]) - 1) for name, x in asked)
+    part: float = known["parts"][i][j]
+    return part
 
 
 def mean_gain(n: int, k: int, dtype: Any, rows: int | None = None, **options: Unpack[Computed]) -> float | None:
@@ -86,13 +102,14 @@ def _gains_near(n: int, k: int, dtype: Any, rows: int | None, **options: Unpack[
     selection = select(request_of(dtype, **options), "kk", (rows or 1, n, k), 1, 0, None)
     if TIERS[selection.tier] == "fallback":
         return []
-    section = selection.manifest["tables"][selection.table]["table"]["sections"][selection.section]
+    table, bits = selection.manifest["tables"][selection.table], selection.manifest["element_bits"][selection.call]
+    section = table["table"]["sections"][selection.section]
     ladders, own, alike, every = section["ladders"], list[float](), list[float](), list[float]()
     for i, size in enumerate(zip(ladders["n"], ladders["k"], strict=True)):
         edges = _packed.ladder_edges(section, i)
-        near = (x for x in _packed.edges_with_library(section, i) if rows is None or _are_alike(x, rows))
-        found = (_packed.row_of(section, i, edges.index(x)) for x in near)
-        gains = [(row.library_us or 0.0) / row.time_us for row in found]
+        near = [x for x in _packed.edges_with_library(section, i) if rows is None or _are_alike(x, rows)]
+        found = ((x, _packed.row_of(section, i, edges.index(x))) for x in near)
+        gains = [(row.library_us or 0.0) / row.time_us - _lost(table, bits, (x, *size)) for x, row in found]
         every += gains
         own += gains if size == (n, k) else []
         alike += gains if all(map(_are_alike, size, (n, k))) else []

@@ -16,7 +16,15 @@ from . import _products, errors
 from ._constant import ConstantWeight
 from ._dtypes import dtype_number
 from ._enumerations import ALLOW_TF32, INTERLEAVED, USE_FAST_ACCUM, WEIGHT_FORMATS
-from ._extras import ACTIVATIONS, activation_number, mode_flags, refuse_activation, split_factors, weights_of
+from ._extras import (
+    ACTIVATIONS,
+    activation_number,
+    mode_flags,
+    refuse_activation,
+    split_factors,
+    split_listed,
+    weights_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -199,7 +207,8 @@ def grouped_linear(
             of factors and offsets.
         scale_w: those of the weights: one element, (groups,), or (groups, n); or of blocks (groups, ceil(n / 128),
             ceil(k / 128)), where rows of a gate are not interleaved. Of MXFP8 and NVFP4 (groups, n, ceil(k / 16)), or
-            the groups' atoms as one run of bytes, and of NVFP4 the weights' own factors, (groups,).
+            the groups' atoms as one run of bytes, or beside a list of weights a list of each one's atoms, of which
+            nothing is copied either; and of NVFP4 the weights' own factors, (groups,).
         out: (rows, n), or (groups, rows, n) of runs of k; allocated where it is not given. Rows of no group are not
             written: a new tensor holds anything there.
         out_dtype: as `linear` has it.
@@ -220,9 +229,9 @@ def grouped_linear(
     are_many = isinstance(weight, (list, tuple))
     weights = weights_of(weight, "grouped_linear", "one (n, k) for each group, one or more") if are_many else None
     first = weight if weights is None else weights[0]
-    scale_x, scale_w, scale_out = split_factors("grouped_linear", scale_x, scale_w, scale_out)
+    scale_x, scale_w, scale_out, factors = split_listed("grouped_linear", scale_x, scale_w, scale_out, weights)
     return _products.grouped_linear(
-        x, first, bias, out, scale_x, scale_w, scale_out, offsets, index, weights, epilogue, element, flags
+        x, first, bias, out, scale_x, scale_w, scale_out, offsets, index, weights, factors, epilogue, element, flags
     )
 
 

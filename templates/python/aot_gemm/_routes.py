@@ -25,6 +25,8 @@ ONLY_TUNED = False
 """Whether the library answers for tuned sizes alone: of one of several packs `_in_turn.passing_on` says so."""
 OF_SOME_GPUS = False
 """Whether the process has GPUs of another architecture, which other packs are for: `_in_turn.for_some_gpus` says so."""
+LISTS = ("weights", "factors")
+"""The fields of a call that are tuples of tensors, where there are any."""
 _DEFAULTS = {"epilogue": 0, "element": -1, "flags": 0, "rotary_dim": -1, "eps": 0.0, "weight_offset": 0.0}
 """What a field that is no tensor says where there is nothing to say."""
 
@@ -44,8 +46,9 @@ def run(product: str, values: tuple[Any, ...]) -> Any:
     device = call["left"].__dlpack_device__()[1]
     stream = framework.stream(device)
     record = call | {name: _capsule(product, call[name], stream) for name in _tensors_of(call)}
-    if call.get("weights"):
-        record["weights"] = tuple(_capsule(product, x, stream) for x in call["weights"])
+    for name in LISTS:
+        if call.get(name):
+            record[name] = tuple(_capsule(product, x, stream) for x in call[name])
     written, operation = _library.binding()[f"{product}_result"](tuple(record.values()))
     for name in _in_rows(operation, call):
         call[name] = pack_factors(product, call[name])
@@ -59,8 +62,7 @@ def run(product: str, values: tuple[Any, ...]) -> Any:
     if len(values) == NUM_PLAIN[product] and _is_left_to_torch(product, call, stated):
         return multiply_by_torch(product, call["left"], call["right"], call["out"])
     _launch(product, stated, framework, stream)
-    tensors = (*(call[name] for name in _tensors_of(call)), *(call.get("weights") or ()))
-    for each in dict.fromkeys(map(framework_of, tensors)):
+    for each in dict.fromkeys(map(framework_of, _all_tensors(call))):
         each.finish(device, stream)
     for tensor in given:
         if examine(type(tensor)):
@@ -77,7 +79,7 @@ def _check(product: str, call: dict[str, Any], given: list[Any]) -> Any:
     Where torch is to be deterministic, the call asks for it; a left operand that is not one matrix is copied.
     """
     needed = (call["left"],) if product in ON_ROWS else (call["left"], call["right"])
-    for tensor in (*needed, *(call[name] for name in _tensors_of(call)), *(call.get("weights") or ())):
+    for tensor in (*needed, *_all_tensors(call)):
         check_operand(product, tensor)
     for tensor in given:
         check_writable(product, tensor)
@@ -102,6 +104,11 @@ def _launch(product: str, stated: tuple[Any, ...], framework: Any, stream: int) 
 def _tensors_of(call: dict[str, Any]) -> list[str]:
     """List the tensors that there are."""
     return [name for name in (*READ, *WRITTEN) if call.get(name) is not None]
+
+
+def _all_tensors(call: dict[str, Any]) -> list[Any]:
+    """List them, with those of lists."""
+    return [*(call[name] for name in _tensors_of(call)), *(x for name in LISTS for x in call.get(name) or ())]
 
 
 def _in_rows(operation: str, call: dict[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from . import _operations, errors
-from ._extras import split_factors, weights_of
+from ._extras import split_listed, weights_of
 from ._request import Request, find
 from ._torch_operators import LIBRARY, MODES, NAMESPACE, RECORDED
 from ._torch_products import dispatch
@@ -22,11 +22,14 @@ _ARGUMENTS = (
     "Tensor? scale_w=None, Tensor? scale_out=None, *, str? gate=None, bool interleaved=False, "
     f"ScalarType? out_dtype=None, {MODES}"
 )
-_TENSORS = ("x", "weight", "offsets", "bias", "index", "scale_x", "scale_w", "scale_out")
+_TENSORS = ("x", "weight", "offsets", "bias", "index", "scale_x", "scale_w", "scale_out", "factors")
 """The tensors by position."""
 _REQUEST = Request("grouped_linear", "", "", "", "none", "float32", "none", "kgrouped", *[False] * 4)
 """The gradient of weights, but for its element types."""
-_LISTED = _ARGUMENTS.replace("Tensor weight", "Tensor[] weight")
+_LISTED = _ARGUMENTS.replace("Tensor weight", "Tensor[] weight").replace(
+    "Tensor? scale_out=None", "Tensor? scale_out=None, Tensor[]? factors=None"
+)
+"""With `factors` those of each weight, in the place of `scale_w`."""
 SCHEMAS = {
     "grouped_linear": f"({_ARGUMENTS}) -> Tensor",
     "grouped_linear.out": f"({_ARGUMENTS}, Tensor(a!) out) -> ()",
@@ -44,8 +47,10 @@ def _kernel(
     scale_x: Any = None,
     scale_w: Any = None,
     scale_out: Any = None,
+    factors: Any = None,
     **options: Any,
 ) -> Any:
+    scale_w = scale_w if factors is None else factors
     tensors = {"index": index, "scale_x": scale_x, "scale_w": scale_w, "scale_out": scale_out}
     weight = weight if isinstance(weight, list) else promised(weight)
     return _operations.grouped_linear(x, weight, offsets, bias, **tensors, **options)
@@ -61,6 +66,9 @@ def _call_of(operands: tuple[Any, ...], options: dict[str, Any]) -> TensorCall:
         tensors["weight"] = list(
             weights_of(tensors["weight"], "grouped_linear", "one (n, k) for each group, one or more")
         )
+    factors = tensors.pop("factors", None)
+    if factors is not None:
+        tensors["scale_w"] = list(factors)
     return TensorCall("grouped_linear", tensors, options)
 
 
@@ -185,12 +193,18 @@ def grouped_linear(
     the weights. A row that is in no group has a gradient of zeros. Weights of a list have a gradient each, which are
     one stack in memory.
     """
-    scales = split_factors("grouped_linear", scale_x, scale_w, scale_out)
-    name = LISTED if isinstance(weight, (list, tuple)) else "grouped_linear"
-    return dispatch(name, _direct, (x, weight, offsets, bias, index, *scales), out, options)
+    is_listed = isinstance(weight, (list, tuple))
+    weights = weight if is_listed else None
+    *scales, factors = split_listed("grouped_linear", scale_x, scale_w, scale_out, weights)
+    operands = (x, weight, offsets, bias, index, *scales)
+    if not is_listed:
+        return dispatch("grouped_linear", _direct, operands, out, options)
+    return dispatch(LISTED, _direct, (*operands, None if factors is None else list(factors)), out, options)
 
 
 def _direct(*operands: Any, out: Any, **options: Any) -> Any:
     x, weight, offsets, bias, *others = operands
-    tensors = dict(zip(_TENSORS[4:], others, strict=True))
+    tensors = dict(zip(_TENSORS[4:], others, strict=False))
+    factors = tensors.pop("factors", None)
+    tensors |= {} if factors is None else {"scale_w": factors}
     return _operations.grouped_linear(x, weight, offsets, bias, out=out, **tensors, **options)

@@ -56,7 +56,8 @@ class TensorCall:
 
     function: str
     tensors: Mapping[str, Any]
-    """By the names that users have; each may be None. The weight of a `grouped_linear` may be a list."""
+    """By the names that users have; each may be None. The weight of a `grouped_linear` may be a list, and so may then
+    be `scale_w`."""
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -192,6 +193,7 @@ def _record(call: TensorCall) -> tuple[Any, ...]:
         "weight_offset": 0.0,
         "function": ROW_FUNCTIONS.index(call.options.get("function", ROW_FUNCTIONS[0])),
         "weights": tuple(map(_shape, call.tensors["weight"])) if is_listed else None,
+        "factors": None,
     }
     if "epilogue" in FIELDS[call.function]:
         said["epilogue"] = _epilogue(call)
@@ -199,6 +201,9 @@ def _record(call: TensorCall) -> tuple[Any, ...]:
     for name in FIELDS[call.function]:
         if name in (*READ, *WRITTEN) and name not in tensors:
             tensors[name] = call.tensors.get(NAMES.get(name, name))
+    if isinstance(tensors.get("scale_w"), list):
+        said["factors"] = tuple(map(_shape, tensors["scale_w"]))
+        tensors["scale_w"] = tensors["scale_w"][0]
     said |= {name: None if tensor is None else _shape(tensor) for name, tensor in tensors.items()}
     return tuple(said[name] for name in FIELDS[call.function])
 

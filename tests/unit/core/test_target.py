@@ -58,7 +58,7 @@ def test_an_unknown_target_is_answered_with_the_known():
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("num_sms = 20", "num_sms = ", r"x\.toml: not TOML: Invalid value \(at line 8, "),
+        ("num_sms = 20", "num_sms = ", r"x\.toml: not TOML: Invalid value \(at line 18, "),
         ("num_sms = 20", "", "x.toml: Target needs the key num_sms, which is missing; mend the entry"),
         (
             "num_sms = 20",
@@ -127,18 +127,6 @@ def test_a_chip_without_block_scales_has_no_rate_of_fp4():
     )
     with pytest.raises(TargetError, match=message):
         parse_target(TEXT.replace(', "block_scale"', ""), "x.toml")
-
-
-def test_a_default_operation_is_one_that_the_chip_can_compute():
-    asked = (Operation.NVFP4_BF16_KK, Operation.E4M3_BF16_KK, Operation.BF16_INT4_G128_KK, Operation.BF16_NVFP4_KK)
-    assert load_target("thor").default_operations == asked
-    text = resources.files("aot").joinpath("targets", "h200.toml").read_text(encoding="utf-8")
-    asked = text.replace("num_sms = 132", 'num_sms = 132\ndefault_operations = ["fp32_kk", "mxfp8_bf16_kk"]')
-    with pytest.raises(TargetError, match="default_operations has mxfp8_bf16_kk, which needs block_scale; expected"):
-        parse_target(asked, "x.toml")
-    asked = asked.replace("mxfp8_bf16_kk", "int4_kk")
-    with pytest.raises(TargetError, match=r"x\.toml: default_operations\[1\]: "):
-        parse_target(asked, "x.toml")
 
 
 def test_a_chip_without_fp8_has_no_rate_of_it():

@@ -54,6 +54,27 @@ def test_resources_are_those_of_the_compiled_kernels(
 
 
 @pytest.mark.parametrize(
+    ("dense", "grouped", "families", "count"),
+    [
+        (Operation.BF16_KK, GROUPED, ("sm100_quack", "sm100_grouped"), 112),
+        (Operation.NVFP4_BF16_KK, NVFP4, ("sm100_block_scale", "sm100_grouped_block_scale"), 24),
+        (Operation.MXFP8_BF16_KK, MXFP8, ("sm100_block_scale", "sm100_grouped_block_scale"), 24),
+    ],
+)
+def test_groups_take_no_shared_memory_of_their_own(dense, grouped, families, count):
+    """No tensor map of a group lies there, whatever addresses the groups' B have: docs/smem.md counts on it."""
+    found = [dict[str, int](), dict[str, int]()]
+    for of_family, operation, name in zip(found, (dense, grouped), families, strict=True):
+        (family,) = (x for x in families_for(THOR) if x.name == name)
+        for candidate in family.candidates(operation, THOR):
+            verdict = check(candidate, operation, THOR)
+            if isinstance(verdict, Accepted) and not candidate.gemm.swap_ab and candidate.gemm.split_k == 1:
+                of_family[candidate.name.removeprefix(name)] = verdict.resources.smem_bytes
+    assert len(found[1]) == count
+    assert found[1].items() <= found[0].items()
+
+
+@pytest.mark.parametrize(
     ("candidate", "target", "operation", "change", "why", "message"),
     [
         (
@@ -219,16 +240,19 @@ def test_what_is_replaced_of_quack_is_as_it_was(owner, module, name):
     assert parameters(getattr(owner, name)) == module.REPLACED[name]
 
 
-@pytest.mark.parametrize("gemm", [GemmSm90, GemmSm100])
-def test_quacks_kernels_take_b_where_places_are_put_in_front_of_it(gemm):
-    begin = ["self", *_grouped_kernel.PARAMETERS]
+@pytest.mark.parametrize(("gemm", "count"), [(GemmSm90, 5), (GemmSm100, 9)])
+def test_quacks_kernels_take_b_and_its_factors_where_places_are_put_in_front_of_them(gemm, count):
+    begin = ["self", *_grouped_kernel.PARAMETERS[:count]]
     assert parameters(gemm.kernel)[: len(begin)] == begin
+    assert len(_grouped_kernel.PARAMETERS) == 9
 
 
-def test_quack_finds_the_b_of_a_group_by_an_index_alone():
-    """What `PlacedB` stands for: were B read in another way too, its place would be left out."""
+def test_quack_finds_the_b_of_a_group_and_its_factors_by_an_index_alone():
+    """What `Placed` stands for: were they read in another way too, their place would be left out."""
     source = inspect.getsource(VarlenManager.offset_batch_B)
     assert "mB_nk = mB_nkl[None, None, batch_idx]" in source
+    assert "return mSFB_chunks[None, None, None, batch_idx]" in inspect.getsource(VarlenManager.offset_batch_SFB)
+    assert len(re.findall(r"\bmSFB_chunks\b(?!:)", inspect.getsource(GemmSm100.kernel))) == 1
     for gemm in (GemmSm90, GemmSm100):
         uses = re.findall(r"mB_nkl\b(?!:)", inspect.getsource(gemm.kernel))
         in_extents = re.findall(r"cute\.size\(mB_nkl, mode=", inspect.getsource(gemm.kernel))

@@ -14,14 +14,14 @@ pytestmark = pytest.mark.slow
 H200 = load_target("h200")
 WIDE = gemm_candidate("sm90_grouped", 128, 128, schedule="cooperative")
 GATHERED = [
-    KernelKey(Operation.BF16_KK_GATHERED, gemm_candidate("sm90_grouped", 128, 192, schedule="pingpong")),
+    KernelKey(Operation.BF16_KK_GATHERED, gemm_candidate("sm90_grouped", 64, 16, schedule="pingpong")),
     KernelKey(Operation.E4M3_BF16_KK_GATHERED_SWIGLU, WIDE),
     KernelKey(
         Operation.E4M3_BF16_BLOCK_KK_GATHERED_SWIGLU,
         gemm_candidate("sm90_grouped_block_scale", 64, 128, schedule="pingpong"),
     ),
 ]
-ADJACENT = KernelKey(Operation.BF16_KK_GROUPED, gemm_candidate("sm90_grouped", 64, 128, schedule="pingpong"))
+ADJACENT = KernelKey(Operation.BF16_KK_GROUPED, gemm_candidate("sm90_grouped", 128, 256, 2, schedule="cooperative"))
 COPY = re.compile(r"cp\.async\.c[ag]\.shared\.global \[[^]]*\], \[[^]]*\], (\d+)(?:, (%r\d+))?;")
 STEPS = re.compile(r"mbarrier\.try_wait|fence\.proxy\.async\.shared::cta|wgmma\.mma_async")
 WAIT, FENCE, MULTIPLY = "mbarrier.try_wait", "fence.proxy.async.shared::cta", "wgmma.mma_async"

@@ -61,7 +61,7 @@ PARAMETERS = {
 
 SAME = {
     *(Operation.BF16_KK_GELU, Operation.BF16_KK_RELU, Operation.BF16_KK_RESIDUAL, Operation.E5M2E4M3_BF16_KK),
-    *(Operation.INT8_INT32_KK, Operation.INT8_FP16_KK),
+    *(Operation.INT8_INT32_KK, Operation.INT8_FP16_KK, Operation.BF16_KK_GEGLU),
 }
 """Of which a Thor's kernels differ from an H200's as those of the others do: `make walk` compiles them for it too."""
 

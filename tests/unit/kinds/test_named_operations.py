@@ -1,14 +1,18 @@
+from dataclasses import replace
+
 import pytest
 
-from aot.core.errors import OperationError
+from aot.core.errors import OperationError, TargetError
 from aot.core.grouping import Grouping
 from aot.core.operation import Layout, Operation
+from aot.core.target import load_target, target_names
 from aot.core.types import BF16, FP16
 from aot.kinds.named_operations import (
     DEFAULT_PRESET,
     HELP,
     PRESETS,
     all_named_operations,
+    default_operations,
     named_operations,
     with_epilogues,
 )
@@ -46,6 +50,39 @@ def test_the_default_are_the_products_that_have_run_on_a_gpu():
     expected = [x for x in dense if x.types in (BF16, FP16) and x.epilogue in ("none", "bias")]
     assert list(named_operations(DEFAULT_PRESET)) == expected
     assert len(expected) == 2 * len(Layout) + 2
+
+
+def test_what_a_target_s_wheel_has_beside_is_of_any_kind():
+    found = default_operations(load_target("thor"))
+    products = ["nvfp4_bf16_kk", "nvfp4_bf16_kk_bias", "e4m3_bf16_kk"]
+    products += [f"bf16x{x}_bf16_kk" for x in ("int4g128", "nvfp4", "nvfp4rows")]
+    assert [x.tag for x in found.products] == products
+    assert [x.tag for x in found.others] == [f"bf16_nvfp4_{x}" for x in ("quantize", "rms_norm", "silu_mul")]
+    assert default_operations(load_target("h200")).operations == ()
+
+
+@pytest.mark.parametrize("name", target_names())
+def test_each_target_s_default_operations_are_found(name):
+    target = load_target(name)
+    assert [x.tag for x in default_operations(target).operations] == list(target.default_operations or ())
+
+
+@pytest.mark.parametrize(
+    ("tag", "text"),
+    [
+        ("mxfp8_bf16_kk", "h200: default_operations has mxfp8_bf16_kk, which needs block_scale; expected what the"),
+        ("int4_kk", "h200: default_operations has 'int4_kk', which is no operation; docs/operations.md lists them"),
+    ],
+)
+def test_a_default_operation_is_one_that_there_is_and_the_chip_can_compute(tag, text):
+    with pytest.raises(TargetError, match=text):
+        default_operations(replace(load_target("h200"), default_operations=("fp32_kk", tag)))
+
+
+def test_a_default_operation_on_rows_asks_for_what_its_elements_need():
+    without = replace(load_target("a100"), default_operations=("bf16_rms_norm", "bf16_e4m3_rms_norm"))
+    with pytest.raises(TargetError, match="bf16_e4m3_rms_norm, which needs fp8"):
+        default_operations(without)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import types
 import pytest
 import torch
 
-from research.bench.captured_summary import LEAST, joined, loss, losses, lost, summary
+from aot.core.captured import read_captured
+from research.bench.captured_summary import LEAST, joined, loss, losses, lost, main, summary
 
 RUN = {"device": "a device", "torch": "2", "wheel": "1", "date": "2026-11-28", "dtype": "bfloat16", "failures": []}
 
@@ -46,6 +47,20 @@ def test_runs_join_by_medians_and_of_one_kind_alone():
         joined([runs[0], {**runs[1], "torch": "3"}])
     with pytest.raises(ValueError, match="in common"):
         joined([runs[0], {**runs[1], "rows": []}])
+
+
+def test_the_correction_of_runs_is_written(tmp_path, monkeypatch, capsys):
+    rows = [row(1, 64, 64 + i, 10.0, 10.0, 4.0, 11.0, 10.0) for i in range(LEAST)]
+    run, out = tmp_path / "run.json", tmp_path / "h200.json"
+    run.write_text(json.dumps({**RUN, "rows": rows}))
+    monkeypatch.setattr(sys, "argv", ["captured_summary", str(run), "--target", "h200", "--out", str(out)])
+    main()
+    assert "| always torch | 0.00% | 0.0% | 0% |" in capsys.readouterr().out
+    found = read_captured(out, "h200")
+    assert (found.losses.part(1, 8192), found.losses.part(4096, 8192), found.num_products) == (0.1, 0.0, LEAST)
+    monkeypatch.setattr(sys, "argv", ["captured_summary", str(run), "--out", str(out)])
+    with pytest.raises(SystemExit):
+        main()
 
 
 @pytest.fixture

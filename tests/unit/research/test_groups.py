@@ -29,6 +29,7 @@ class OnCpu(TorchFunctionMode):
 
 
 def grouped(x, weight, offsets, *, out=None, index=None, gate=None, scale_x=None, scale_w=None, out_dtype=None):
+    weight = torch.stack(weight) if isinstance(weight, list) else weight
     values, weights = x.float(), weight.float()
     if scale_x is not None:
         values = values * scale_x.repeat_interleave(128, -1)

@@ -66,6 +66,7 @@ def test_a_wheel_without_float8_is_timed_without():
 
 def row(wheel, errors):
     us = {"wheel": wheel, "torch": 20.0, "wheel gathered, SwiGLU": 10.0, "torch gathered, SwiGLU": 30.0}
+    us |= {"wheel, list": 12.5, "torch, joined list": 80.0}
     return {"model": "a model", "tokens": 16, "skew": True, "us": us, "errors": errors}
 
 
@@ -77,5 +78,8 @@ def test_a_nan_and_a_large_error_are_wrong():
 
 def test_the_summary_has_the_geometric_mean_and_the_least():
     text = summary({"products": [row(10.0, []), row(5.0, [])], "layers": []})
-    assert "a model, 16 tokens, skewed: 10.0 us, torch 20.0: 2.00x; gathered with SwiGLU 10.0, 3.00x" in text
-    assert text.endswith("geometric mean over 2 products: 2.828x, least 2.000x")
+    assert "a model, 16 tokens, skewed: 10.0 us, torch 20.0: 2.00x; of a list 12.5, torch joined 80.0; gathered" in text
+    assert text.splitlines()[-2:] == [
+        "geometric mean over 2 products: 2.828x, least 2.000x",
+        "lists of weights beside one stack: 0.566x, least 0.400x",
+    ]

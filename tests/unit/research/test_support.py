@@ -70,10 +70,12 @@ def test_an_operation_is_executed_where_all_of_its_kernels_were_right(tmp_path, 
         replace(right, kernel="bf16_kk_bias_sm100_tgv_64x8"),
         replace(right, kernel="bf16_kk_bias_sm100_tgv_64x16", num_findings=1),
         replace(right, kernel="fp16_kk_simt_64x64_c1x1_direct"),
+        replace(right, kernel="bf16_rms_norm_row_looped_512x1_v8x2"),
+        replace(right, kernel="bf16_rotary_row_scalar_256x1_v1x4"),
     ]
     write_executions(path, "thor", [right, *others])
     module.executed_operations.cache_clear()
-    assert module.executed_operations("thor") == {Operation.BF16_KK}
+    assert module.executed_operations("thor") == {Operation.BF16_KK, row_operation("bf16_rms_norm")}
     assert module.executed_operations("h100") == frozenset()
     module.executed_operations.cache_clear()
 

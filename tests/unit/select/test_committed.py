@@ -2,24 +2,33 @@
 
 import random
 from dataclasses import replace
+from functools import cache
 
+import numpy as np
 import pytest
 
 from aot.cli.options import MAX_HELDOUT_REGRET, RECORDS
-from aot.core.dispatch import MAX_STEP_M
+from aot.core.dispatch import ALIGNMENT_BYTES, MAX_STEP_M, look_up
 from aot.core.grouping import Grouping
+from aot.core.knobs import SplitK
 from aot.core.measurement import PROVENANCE_MEASURED
 from aot.core.problem import Problem
 from aot.core.target import load_target
+from aot.families import family_of
 from aot.kinds.rows.catalogue import twins
 from aot.kinds.rows.problem import RowProblem
+from aot.select.coverage import multiples_of
 from aot.select.pipeline import COMMITTED
 from aot.select.score.explain import explained
 from aot.select.score.gate import check_heldout
-from aot.select.selection import read_selection
+from aot.select.selection import FamilyKernel, read_selection
+from aot.select.times.inputs import MAX_WORKSPACE_BYTES, workspace_bytes
 from aot.select.times.known import measured_times
 from aot.select.times.record import read_record
+from aot.space.cost import estimate
+from aot.space.cost_operands import Sizes
 from aot.space.roofline import roofline
+from tests.many_look_ups import answers
 
 MEASURED_LEAST = 0.93
 """Least measured time over the roofline: the rates in a target's file were measured, and a kernel may exceed them.
@@ -35,14 +44,76 @@ ROUNDING_US = 0.0005
 """A row's times have three decimals."""
 
 
+NUM_SIZES = 1_000_000
+"""Looked up in all committed tables together, as many in each section."""
+
+MOST = 32768, 131072, 65536
+"""Of m, n and k: twice the last edges of m and k, and the last one of n."""
+
+FACTOR = 1.25
+"""Predicted time over that of the best of the table's kernels from which on a choice is counted."""
+
+ABOVE = {
+    "h100.json.gz": (0.04, 6.5),
+    "h200.json.gz": (0.045, 6.5),
+    "h200.groups.json.gz": (0.07, 7.0),
+    "h200.many.json.gz": (0.045, 2.5),
+    "h200.operands.json.gz": (0.055, 12.0),
+    "h200.packed.json.gz": (0.04, 3.2),
+}
+"""By file: the largest share of choices above FACTOR by the cost model, and how far one may be.
+
+What was measured is no prediction, and does not count. These hold of tables that were made before a cell of a coarse
+grid had to serve both ends of its n; with each table that is made anew they are to become less. The records' times tell
+more than the cost model: by what was learned from them, 2 to 18% of the choices of coarse grids were above FACTOR, and
+0.2 to 1.8% are in grids that are made now (research/log/2026-11-28-choices.md)."""
+
 PATHS = sorted(COMMITTED.glob("*.json.gz"))
 OF_ROWS = [path for path in PATHS if path.name.endswith(".rows.json.gz")]
 OF_PRODUCTS = [path for path in PATHS if path not in OF_ROWS]
 
+committed = cache(read_selection)
+
+
+@cache
+def num_sections():
+    """Count the sections of all files."""
+    return sum(len(committed(path).table.sections) for path in OF_PRODUCTS)
+
+
+def drawn(section, rng):
+    """Draw sizes (size, 3) that a section answers, m, n and k by octaves; a quarter of them have a ladder."""
+    operation, count = section.operation, NUM_SIZES // num_sections()
+    m, n, k = (np.exp(rng.uniform(0, np.log(x), count)).astype(np.int64) for x in MOST)
+    unit_n = 1 if section.loads else ALIGNMENT_BYTES // operation.d.num_bytes
+    unit_k = section.loads // 2 if section.loads else 128 if operation.b.weight else 32
+    n, k = np.maximum(n // unit_n, 1) * unit_n, np.maximum(k // unit_k, 1) * unit_k
+    if section.ladders:
+        tuned = np.array([(x.n, x.k) for x in section.ladders])[rng.integers(0, len(section.ladders), count // 4)]
+        n[: len(tuned)], k[: len(tuned)] = tuned.T
+    return np.stack([m, n, k], axis=1)
+
+
+def why_outside(key, section, sizes, is_open):
+    """Say why a kernel does not take some of the sizes that a section gives it; None where it does."""
+    kernel, family = FamilyKernel.of(key), family_of(key.candidate)
+    if key.operation != section.operation:
+        return f"is for {key.operation.tag}"
+    if section.loads and (kernel.load_alignment > section.loads or kernel.store_alignment > 1):
+        return f"loads by {kernel.load_alignment} bytes and stores by {kernel.store_alignment}"
+    if (sizes[:, 0] % kernel.m_multiple).any() or (sizes[:, 1] % kernel.n_multiple).any():
+        return "takes whole tiles only"
+    if family.workspace(key.candidate).mode == SplitK.NONE:
+        return None
+    if is_open.any():
+        return "has a workspace that grows without bound"
+    most = workspace_bytes(key.candidate, *sizes[:, :2].T.tolist()).max()
+    return f"asks for {most} bytes" if most > MAX_WORKSPACE_BYTES else None
+
 
 @pytest.mark.parametrize("path", OF_PRODUCTS, ids=lambda path: path.name)
 def test_no_time_of_a_committed_table_is_below_what_the_target_can_do(path):
-    selection = read_selection(path)
+    selection = committed(path)
     target = load_target(selection.target)
     rows = [
         (Problem(section.operation, m, ladder.n, ladder.k, section.num_groups), row)
@@ -65,7 +136,7 @@ def test_no_time_of_a_committed_table_is_below_what_the_target_can_do(path):
 
 @pytest.mark.parametrize("path", OF_PRODUCTS, ids=lambda path: path.name)
 def test_no_time_that_is_told_of_a_committed_table_is_below_the_roofline(path):
-    selection = read_selection(path)
+    selection = committed(path)
     target = load_target(selection.target)
     rng, told = random.Random(14), 0
     for section in selection.table.sections:
@@ -80,14 +151,42 @@ def test_no_time_that_is_told_of_a_committed_table_is_below_the_roofline(path):
     assert told
 
 
+@pytest.mark.parametrize("path", OF_PRODUCTS, ids=lambda path: path.name)
+def test_each_of_a_million_choices_is_in_its_kernels_domain_and_few_are_predicted_to_cost_a_factor(path):
+    selection, rng = committed(path), np.random.default_rng(44)
+    target, multiples, over = load_target(selection.target), multiples_of(selection.kernels), list[np.ndarray]()
+    for section in selection.table.sections:
+        sizes = drawn(section, rng)
+        found = answers(section, sizes, multiples)
+        for i in rng.integers(0, len(sizes), 3).tolist():
+            problem = Problem(section.operation, *sizes[i].tolist(), section.num_groups)
+            assert look_up(section, problem, multiples).kernel == found.kernels[i], problem.name
+        for index in np.unique(found.kernels).tolist():
+            own, key = found.kernels == index, selection.kernels[index]
+            assert why_outside(key, section, sizes[own], found.is_open[own]) is None, key.candidate.name
+        kernels = np.unique([*found.kernels, *(x for column in section.grid.columns for x in column.kernels)])
+        asked = ~found.is_measured
+        groups = np.full(len(sizes), section.num_groups)
+        columns = (x[asked, None].astype(np.float64) for x in (*sizes.T, groups))
+        candidates = [selection.kernels[i].candidate for i in kernels.tolist()]
+        times = estimate(candidates, Sizes(section.operation, *columns), target).total_us
+        own = times[np.arange(len(times)), kernels.searchsorted(found.kernels[asked])]
+        over.append(own / times.min(axis=1))
+    ratios = np.concatenate(over)
+    share, worst = float((ratios > FACTOR).mean()), float(ratios.max())
+    print(f"{path.name}: {share:.2%} above {FACTOR}, {worst:.2f} at worst")
+    assert share <= ABOVE[path.name][0], path.name
+    assert worst <= ABOVE[path.name][1], path.name
+
+
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
 def test_a_committed_selection_is_built_without_being_asked_twice(path):
-    check_heldout(read_selection(path), *MAX_HELDOUT_REGRET)
+    check_heldout(committed(path), *MAX_HELDOUT_REGRET)
 
 
 @pytest.mark.parametrize("path", OF_ROWS, ids=lambda path: path.name)
 def test_measured_steps_of_operations_on_rows_are_the_records_and_its_operations_or_their_twins_are_all_there(path):
-    selection = read_selection(path)
+    selection = committed(path)
     record = measured_times(read_record(RECORDS / f"{selection.record}.jsonl.gz"))
     times = {
         x: {replace(p, rows=min(p.rows, MAX_STEP_M)): row for p, row in rows.items()} for x, rows in record.items()

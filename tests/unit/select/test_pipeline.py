@@ -59,7 +59,7 @@ HELDOUT = parse_shape_set(
 @pytest.fixture(autouse=True)
 def coarse(monkeypatch):
     """Look at few fine steps and learn little, so that a selection is quickly made."""
-    for name, edges in (("FINE_M", (16, 256, 8192)), ("FINE_N", (512, 4096)), ("FINE_K", (512, 4096))):
+    for name, edges in (("FINE_M", (16, 256, 8192)), ("FINE_N", (512, 4096)), ("FINE_K", (512, 4096)), ("BROAD_N", ())):
         monkeypatch.setattr(table, name, edges)
     monkeypatch.setattr(time_model, "NUM_TREES", 5)
 

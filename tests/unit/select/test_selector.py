@@ -61,6 +61,7 @@ def believe(monkeypatch):
     m_edges, edges = (16, 64, 256, 1024, LAST_M), (512, 4096)
     for name, few in (("FINE_M", m_edges), ("FINE_GRID_M", m_edges), ("FINE_N", edges), ("FINE_K", edges)):
         monkeypatch.setattr(table, name, few)
+    monkeypatch.setattr(table, "BROAD_N", ())
 
     def replace_model(model):
         monkeypatch.setattr(select.TimeModel, "fit", staticmethod(lambda *_: model))

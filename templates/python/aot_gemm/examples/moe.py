@@ -47,6 +47,8 @@ LARGEST_ERROR = {torch.bfloat16: 0.01, torch.float8_e4m3fn: 0.08, torch.uint8: 0
 """Relative Frobenius error that `main` allows: rounding to bfloat16, to 3 bits of mantissa in float8, and to 1 bit in
 NVFP4, where each of the three products that a row goes through has some 13 %."""
 
+Weights = torch.Tensor | list[torch.Tensor]
+"""Of all experts, or one for each."""
 Quantize = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 """`quantize_rows`, or what stands for it: it compiled, or the package's `quantize` where the wheel has it."""
 
@@ -90,16 +92,20 @@ def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class Experts(NamedTuple):
-    """The weights of the experts; of float8 with a factor for each row, of NVFP4 with those of blocks."""
+    """The weights of the experts; of float8 with a factor for each row, of NVFP4 with those of blocks.
 
-    gate_up: torch.Tensor
+    Weights may be a list of one for each expert, of bfloat16 or NVFP4, as a model has them whose experts are modules of
+    their own: they are multiplied where they lie. Factors of NVFP4 are then a list too.
+    """
+
+    gate_up: Weights
     """(experts, 2 intermediate, hidden): the gate's rows, then the linear ones; of NVFP4 in turns, (..., hidden / 2)
     bytes."""
-    down: torch.Tensor
+    down: Weights
     """(experts, hidden, intermediate)."""
-    gate_up_scale: torch.Tensor | None = None
+    gate_up_scale: Weights | None = None
     """(experts, 2 intermediate), float32; of NVFP4 the experts' atoms of factors as one run."""
-    down_scale: torch.Tensor | None = None
+    down_scale: Weights | None = None
     """(experts, hidden), float32; of NVFP4 atoms."""
     gate_up_own: torch.Tensor | None = None
     """(experts), float32: of NVFP4 each weight's own factor."""
@@ -117,12 +123,13 @@ class Experts(NamedTuple):
 
     def in_nvfp4(self) -> Experts:
         """Round the weights to NVFP4, expert by expert, the rows of gate and up in turns."""
-        in_turns = self.gate_up.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
-        found: list[torch.Tensor] = []
+        in_turns = [x.unflatten(0, (2, -1)).transpose(0, 1).flatten(0, 1) for x in self.gate_up]
+        found: list[Any] = []
         for weight in (in_turns, self.down):
             parts = [quantize_blocks(x, "nvfp4") for x in weight]
-            found += [torch.stack([x for x, _ in parts])]
-            found += [torch.cat([x for _, (x, _) in parts]), torch.cat([x for _, (_, x) in parts])]
+            values, atoms = [x for x, _ in parts], [x for _, (x, _) in parts]
+            found += [values, atoms] if isinstance(self.down, list) else [torch.stack(values), torch.cat(atoms)]
+            found += [torch.cat([x for _, (_, x) in parts])]
         gate_up, gate_up_scale, gate_up_own, down, down_scale, down_own = found
         return Experts(gate_up, down, gate_up_scale, down_scale, gate_up_own, down_own)
 
@@ -233,16 +240,26 @@ class MixtureOfExperts(torch.nn.Module):
             UnsupportedError: the wheel lacks an operation, which is named.
         """
         super().__init__()
-        require(experts.gate_up.dtype)
+        require(experts.gate_up[0].dtype)
         self.top, self.quantize, self.modes = top, quantize, modes
-        for name, tensor in {"router": router, **experts._asdict()}.items():
-            self.register_buffer(name, tensor)
+        self.lengths: dict[str, int] = {}
+        for name, tensors in {"router": router, **experts._asdict()}.items():
+            if isinstance(tensors, list):
+                self.lengths[name] = len(tensors)
+            for place, tensor in enumerate(tensors if name in self.lengths else [tensors]):
+                self.register_buffer(f"{name}_{place}" if name in self.lengths else name, tensor)
+
+    def _weights(self, name: str) -> Any:
+        """Return one of the experts' fields, of buffers."""
+        if name not in self.lengths:
+            return getattr(self, name)
+        return [getattr(self, f"{name}_{place}") for place in range(self.lengths[name])]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Compute the layer of x (..., hidden); gives as much."""
         tokens = x.reshape(-1, x.shape[-1])
         routes = route(torch.nn.functional.linear(tokens, self.router), self.top)
-        experts = Experts(*(getattr(self, name) for name in Experts._fields))
+        experts = Experts(*map(self._weights, Experts._fields))
         rows = multiply(tokens, routes, experts, self.quantize, **self.modes)
         return combine(rows, routes).view(x.shape)
 

@@ -38,7 +38,7 @@ from tests.example_family import example_family, forget_families
 from tests.runtime import host
 from tests.runtime.exchange import Framework
 from tests.runtime.rows import Rows
-from tests.unit.invoked import coarse_grid
+from tests.unit.invoked import coarse_grid, one_unaligned
 from tests.unit.twins import CONDITIONS, TwinGpu, TwinKernels
 
 pytestmark = pytest.mark.slow
@@ -148,8 +148,9 @@ def test_where_it_is_not_installed_what_has_its_times_says_so(record):
 
 def test_the_table_takes_the_fastest_and_a_wheel_has_it_with_its_licence(record, workplace, tmp_path, monkeypatch):
     coarse_grid(monkeypatch)
+    one_unaligned(monkeypatch)
     monkeypatch.setattr(pipeline, "committed_selection", lambda _: None)  # it takes seconds to read
-    words = ("--target", "h200", "--record", record, "--operations", f"bf16_kk,{OWN}", "--no-curve", "--max-kernels", 4)
+    words = ("--target", "h200", "--record", record, "--operations", f"bf16_kk,{OWN}", "--no-curve", "--max-kernels", 1)
     aot("select", *words, "-o", tmp_path / "own.json")
     named = ("--package", "relu2-gemm")  # another test of this process may have imported aot_gemm
     aot("build", "--target", "h200", "--selection", tmp_path / "own.json", "--dist", tmp_path / "dist", *named)

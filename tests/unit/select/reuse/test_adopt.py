@@ -37,6 +37,7 @@ def other(monkeypatch):
         ("FINE_GRID_M", (64, 8192)),
         ("FINE_N", (512, 4096)),
         ("FINE_K", (4096,)),
+        ("BROAD_N", ()),
     ):
         monkeypatch.setattr(f"aot.select.table.sections.{name}", few)
     times = {BF16: {P: {A: 20.0, B: 30.0}, Q: {A: 50.0, B: 40.0}}}

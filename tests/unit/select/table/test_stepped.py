@@ -65,6 +65,17 @@ def test_the_table_loses_little_to_the_best_candidate_by_the_models_times():
     assert sum(ratios) / len(ratios) < 1.02
 
 
+def test_a_step_ends_where_the_time_of_its_kernel_doubles():
+    """Of one kernel for all rows too: a table says times at the edges of its steps alone."""
+    selection = selected(patterns=Patterns.parse("row_looped_512x1_v8x2"))
+    for column in selection.table.sections[0].columns[:-1]:
+        starts = [0, *(step.rows for step in column.steps)]
+        assert {step.kernel for step in column.steps} == {1}
+        for step, start in zip(column.steps, starts, strict=False):
+            first = next(edge for edge in ROW_EDGES if edge > start)
+            assert step.time_us < 2 * time_us(selection.kernels[1].candidate, RowProblem(NORM, first, column.cols))
+
+
 def test_any_width_is_answered_by_vectors():
     selection = selected()
     assert selection.table.sections[0].columns[-1].cols == MAX_COLS
