@@ -83,7 +83,8 @@ def connected(address: str, security: Any) -> Iterator[Any]:
         client = module.Client(address, security=security, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError, TypeError, RuntimeError) as error:
         raise FleetError(
-            f"no scheduler answers at {address}: {error}; start one with `dask scheduler`, or give --cluster local"
+            f"no scheduler answers at {address}: {error}; start one with `dask scheduler`, give tls:// and "
+            "--cluster-tls where it asks for certificates, or give --cluster local"
         ) from error
     try:
         yield client

@@ -43,9 +43,11 @@ from dataclasses import dataclass
 
 NUM_BYTES = 64
 MAX_RANK = 5
-DTYPES = {0: "uint8", 1: "uint16", 2: "uint32", 6: "float16", 7: "float32", 10: "bfloat16", 11: "two e2m1 a byte"}
-"""The codes of integers are those of PTX ISA, tensormap.replace, elemtype, which the others are too; but 11, which is
-what CuTe DSL writes of elements of 4 bits."""
+DTYPES = {0: "uint8", 1: "uint16", 2: "uint32", 6: "float16", 7: "float32", 10: "bfloat16", 11: "two e2m1 a byte"} | {
+    12: "two e2m1 a byte, padded in shared memory"
+}
+"""The codes of integers are those of PTX ISA, tensormap.replace, elemtype, which the others are too; but 11 and 12,
+which are what CuTe DSL writes of elements of 4 bits."""
 STRIDE_UNIT_BYTES = 16
 
 

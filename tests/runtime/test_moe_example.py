@@ -85,6 +85,40 @@ def test_the_layer_is_the_sum_over_a_tokens_experts(package, monkeypatch, bias, 
     assert relative_error(result.view(-1, HIDDEN), by_tokens(x, logits, gate_up, down)) < 0.01
 
 
+def modules_of(gate_up, down, *, bias=False):
+    """Make experts that are modules of their own, as older models have them."""
+    experts = torch.nn.ModuleList()
+    for joined, last in zip(gate_up, down, strict=True):
+        expert = torch.nn.Module()
+        for name, weight in zip(("w1", "w3", "w2"), (*joined.chunk(2), last), strict=True):
+            linear = torch.nn.Linear(*reversed(weight.shape), bias=bias, dtype=BF16)
+            linear.weight.data = weight.clone()
+            setattr(expert, name, linear)
+        experts.append(expert)
+    return experts
+
+
+def test_experts_that_are_modules_are_multiplied_where_their_second_weight_lies(package, monkeypatch):
+    torch_reference.stand_in(package, monkeypatch)
+    example, (x, router, gate_up, down) = example_of(package), drawn()
+    modules = modules_of(gate_up, down)
+    experts = example.Experts.of(modules, "w1", "w3", "w2")
+    assert [y.data_ptr() for y in experts.down] == [module.w2.weight.data_ptr() for module in modules]
+    layer = example.MixtureOfExperts(router, experts, TOP)
+    logits = torch.nn.functional.linear(x, router)
+    assert relative_error(layer(x), by_tokens(x, logits, gate_up, down)) < 0.01
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_experts_with_biases_and_no_experts_are_refused(package, count):
+    _, _, gate_up, down = drawn()
+    modules = modules_of(gate_up[:count], down[:count], bias=True)
+    with pytest.raises(
+        package.OperandError, match=f"got {count} experts, (none|a part with a bias); expected one or more"
+    ):
+        example_of(package).Experts.of(modules, "w1", "w3", "w2")
+
+
 def test_a_mode_of_the_layer_is_that_of_both_products(package, monkeypatch):
     torch_reference.stand_in(package, monkeypatch)
     example, (x, router, gate_up, down) = example_of(package), drawn()

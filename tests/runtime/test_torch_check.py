@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from tests.runtime import torch_reference
 from tests.runtime.torch_reference import random_tensor
@@ -96,3 +97,27 @@ def test_what_a_gate_of_two_weights_has_no_operator_for_is_refused(module, every
         module.gated_linear(x.requires_grad_(), weights)
     with pytest.raises(every_package.GradientError, match="gated_linear: an operand requires a gradient"):
         torch.func.jvp(lambda x: module.gated_linear(x, weights), (x.detach(),), (x.detach(),))
+
+
+OFFSETS = torch.tensor([1, M], dtype=torch.int32)
+COUNTED = {
+    "linear": (lambda m, x, w: m.linear(x, w), 2 * M * N * K),
+    "a bias": (lambda m, x, w: m.linear(x, w, w.new_ones(N)), 2 * M * N * K),
+    "a gate of two weights": (lambda m, x, w: m.gated_linear(x, [w, w]), 2 * M * 2 * N * K),
+    "a gate of one": (lambda m, x, w: m.gated_linear(x, w, w.new_ones(N)), 2 * M * N * K),
+    "groups": (lambda m, x, w: m.grouped_linear(x, torch.stack([w, w]), OFFSETS), 2 * M * N * K),
+    "a list of groups": (lambda m, x, w: m.grouped_linear(x, [w, w], OFFSETS), 2 * M * N * K),
+    "gathered groups": (
+        lambda m, x, w: m.grouped_linear(x, [w, w], OFFSETS, index=torch.zeros(M, dtype=torch.int32)),
+        2 * M * N * K,
+    ),
+    "groups of k": (lambda m, x, w: m.grouped_linear(x, w, torch.tensor([8, K], dtype=torch.int32)), 2 * M * N * K),
+}
+
+
+@pytest.mark.parametrize("case", COUNTED)
+def test_operations_are_counted(module, calls, case):
+    call, expected = COUNTED[case]
+    with FlopCounterMode(display=False) as counter:
+        call(module, random_tensor(M, K), random_tensor(N, K))
+    assert counter.get_total_flops() == expected

@@ -90,3 +90,18 @@ def test_without_a_kernel_torch_rounds_inputs_and_the_report_says_so(formats, mo
     assert "torch rounds the inputs of 1, for which the wheel has no kernel" in str(report)
     assert calls == ["linear"]
     assert float((got - expected).norm() / expected.norm()) < 0.06
+
+
+@pytest.mark.parametrize("name", ["fp8", "int8"])
+@pytest.mark.parametrize("shape", [(), (0,), (4, 0), (4, 7), (2, 4, 257)])
+def test_inputs_of_other_extents_get_torchs_error(module, every_package, calls, monkeypatch, name, shape):
+    monkeypatch.setattr(every_package._torch_modules, "DEVICES", ["cpu"])
+    model = torch.nn.Sequential(torch.nn.Linear(256, 512)).to(BF16)
+    with pytest.raises(RuntimeError) as expected:
+        model(random_tensor(*shape))
+    assert module.quantize(model, name).quantized == ("0",)
+    calls.clear()
+    with pytest.raises(RuntimeError) as found:
+        model(random_tensor(*shape))
+    assert (type(found.value), str(found.value)) == (type(expected.value), str(expected.value))
+    assert calls == []

@@ -55,10 +55,11 @@ class Element(Enum):
 _OPERANDS = {
     Kind.F16: {0: Element.F16, 1: Element.BF16},
     Kind.TF32: {2: Element.TF32},
-    # 3, 4 and 5 are types of 6 and 4 bits, padded to bytes in shared memory; no kernel of the toolchain has them.
+    # 3 and 4 are types of 6 bits, and 5 one of 4, padded to bytes in shared memory; of these the toolchain's kernels
+    # have e2m1 with scale factors alone.
     Kind.F8F6F4: {0: Element.E4M3, 1: Element.E5M2},
     Kind.I8: {0: Element.U8, 1: Element.S8},
-    Kind.MXF8F6F4: {0: Element.E4M3, 1: Element.E5M2},
+    Kind.MXF8F6F4: {0: Element.E4M3, 1: Element.E5M2, 5: Element.E2M1},
     Kind.MXF4: {1: Element.E2M1},
     Kind.MXF4NVF4: {1: Element.E2M1},
 }
@@ -91,6 +92,21 @@ class InstructionDescriptor:
     a_factor_byte: int = 0
     """Which byte of a 32-bit column of tensor memory has the first factor of a row of A in this instruction."""
     b_factor_byte: int = 0
+
+    @property
+    def k(self) -> int:
+        """Return the elements of k of one instruction of a block-scaled kind.
+
+        Source: PTX ISA, tcgen05.mma, "Matrix shape", table of kinds.
+        """
+        return 32 if self.kind is Kind.MXF8F6F4 else 64
+
+    def is_padded(self, element: Element) -> bool:
+        """Say whether elements of an operand are padded to bytes in shared memory: those of 4 bits beside others.
+
+        Source: PTX ISA, tcgen05.mma, "Packing formats used for data in shared memory".
+        """
+        return self.kind is Kind.MXF8F6F4 and element is Element.E2M1
 
     @property
     def sign(self) -> int:
@@ -142,7 +158,7 @@ def _check_shape(found: InstructionDescriptor, cta_group: int, value: int) -> No
             f"instruction descriptor {value:#x} of kind::{found.kind.value}: M {found.m}, N {found.n} with {cta_group} "
             f"CTAs; expected M {allowed_m[0]} or {allowed_m[1]} and N a multiple of {step} up to 256",
         )
-    if Major.MN in (found.a_major, found.b_major) and found.a is Element.E2M1:
+    if Major.MN in (found.a_major, found.b_major) and Element.E2M1 in (found.a, found.b):
         raise Fault(
             FaultKind.DESCRIPTOR, f"instruction descriptor {value:#x}: an MN-major operand of 4 bits; expected K-major"
         )

@@ -31,7 +31,7 @@ GATHER_ROWS = 4
 
 @dataclass(frozen=True)
 class BoxRows:
-    """The rows of a box in global memory; a row is `row_bytes` long in shared memory."""
+    """The rows of a box in global memory; `copied_row_bytes` of each go to shared memory."""
 
     starts: npt.NDArray[np.uint64]
     """Address of the first byte that is inside of the tensor, of each row that is."""

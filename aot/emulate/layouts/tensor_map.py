@@ -7,8 +7,9 @@ NVIDIA documents the arguments of `cuTensorMapEncodeTiled`, not the bits. Each p
   of one such instruction (ptxas 13.4, sm_110a) says where its field lies.
 
 The positions are written down a second time, with their evidence, in the tests of host launches. Both decoders read
-the same recorded descriptors of the driver, and must agree. The code of 4-bit elements (11) is inferred from what CuTe
-DSL writes, and no independent source checks it. Nor does one check the swizzle atomicity of 32 bytes in a descriptor.
+the same recorded descriptors of the driver, and must agree. The codes of 4-bit elements (11 and 12) are inferred from
+what CuTe DSL writes, and no independent source checks them. Nor does one check the swizzle atomicity of 32 bytes in a
+descriptor.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ STRIDE_UNIT_BYTES = 16
 class ElementType(Enum):
     """An element as (code in the descriptor, bits).
 
-    Source: the codes of 8 to 64 bits are those of PTX ISA, tensormap.replace, elemtype. 11 is inferred: it is what
-    CuTe DSL 4.8.1 writes for packed 4-bit floats, and not the code that tensormap.replace has for them.
+    Source: the codes of 8 to 64 bits are those of PTX ISA, tensormap.replace, elemtype. 11 and 12 are inferred: what
+    CuTe DSL 4.8.1 writes for packed 4-bit floats, and not the codes that tensormap.replace has for them.
     """
 
     U8 = (0, 8)
@@ -52,11 +53,21 @@ class ElementType(Enum):
     F64 = (9, 64)
     BF16 = (10, 16)
     B4 = (11, 4)
+    B4_PADDED = (12, 4)
+    """Packed in global memory; in shared memory 16 have 16 bytes, the last 8 of which nothing is written to.
+
+    Source: CUDA driver API, cuTensorMapEncodeTiled, CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN16B.
+    """
 
     @property
     def bits(self) -> int:
-        """Return the bits of one element in global and in shared memory."""
+        """Return the bits of one element in global memory."""
         return self.value[1]
+
+    @property
+    def shared_bits(self) -> int:
+        """Return the bits that one element takes in shared memory, its share of a gap among them."""
+        return 8 if self is ElementType.B4_PADDED else self.bits
 
 
 _ELEMENTS = {element.value[0]: element for element in ElementType}
@@ -93,7 +104,12 @@ class TensorMap:
 
     @property
     def row_bytes(self) -> int:
-        """Return the bytes of the box in its fastest mode."""
+        """Return the bytes of the box in its fastest mode, in shared memory."""
+        return self.box[0] * self.element.shared_bits // 8
+
+    @property
+    def copied_row_bytes(self) -> int:
+        """Return those that are copied: fewer where there are gaps."""
         return self.box[0] * self.element.bits // 8
 
     @property
@@ -106,8 +122,12 @@ class TensorMap:
 
     @property
     def box_bytes(self) -> int:
-        """Return the bytes that one copy counts towards its mbarrier, also where parts are out of bounds."""
-        return self.row_bytes * self.num_rows
+        """Return the bytes that one copy counts towards its mbarrier, also where parts are out of bounds.
+
+        Gaps do not count. Source: CUTLASS, sm100 block-scaled collectives, which count the bits of packed elements;
+        quack gemm_sm100.py, `num_tma_load_bytes`.
+        """
+        return self.copied_row_bytes * self.num_rows
 
 
 class _Bits:
@@ -162,11 +182,11 @@ def _refuse_unused(bits: _Bits) -> None:
 
 def _check_box(tensor_map: TensorMap) -> None:
     """Refuse boxes that the hardware cannot copy. Source: CUDA driver API, cuTensorMapEncodeTiled, boxDim."""
-    row_bits = tensor_map.box[0] * tensor_map.element.bits
+    row_bits = tensor_map.box[0] * tensor_map.element.shared_bits
     if row_bits % 128:
         raise Fault(
             FaultKind.DESCRIPTOR,
-            f"tensor map: the inner box of {tensor_map.box[0]} elements of {tensor_map.element.bits} bits has "
+            f"tensor map: the inner box of {tensor_map.box[0]} elements of {tensor_map.element.shared_bits} bits has "
             f"{row_bits / 8:g} bytes; expected a multiple of 16; widen the box or copy by other instructions",
         )
     span = tensor_map.swizzle.span_bytes
@@ -178,6 +198,34 @@ def _check_box(tensor_map: TensorMap) -> None:
         )
     if any(extent > 256 for extent in tensor_map.box):
         raise Fault(FaultKind.DESCRIPTOR, f"tensor map: the box is {tensor_map.box}; expected at most 256 of each mode")
+    if tensor_map.element is ElementType.B4_PADDED:
+        _check_padded(tensor_map)
+
+
+PADDED_BOX = 128
+"""Elements of a box of padded 4-bit elements along the first mode, and what its extent is a multiple of."""
+
+PADDED_ALIGNMENT_BYTES = 32
+_PADDED_SWIZZLES = (Swizzle.NONE, Swizzle.B128, Swizzle.B128_ATOM_32B)
+
+
+def _check_padded(tensor_map: TensorMap) -> None:
+    """Refuse what no tensor map of padded elements has.
+
+    Source: CUDA driver API, cuTensorMapEncodeTiled, CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN16B.
+    """
+    places = (tensor_map.address, *tensor_map.strides)
+    if tensor_map.box[0] != PADDED_BOX or tensor_map.extents[0] % PADDED_BOX:
+        text = f"a box of {tensor_map.box[0]} of {tensor_map.extents[0]} elements; expected {PADDED_BOX} of a multiple"
+    elif any(x % PADDED_ALIGNMENT_BYTES for x in places):
+        text = (
+            f"an address and strides {[hex(x) for x in places]}; expected multiples of {PADDED_ALIGNMENT_BYTES} bytes"
+        )
+    elif tensor_map.swizzle not in _PADDED_SWIZZLES:
+        text = f"swizzle {tensor_map.swizzle.name}; expected one of {[x.name for x in _PADDED_SWIZZLES]}"
+    else:
+        return
+    raise Fault(FaultKind.DESCRIPTOR, f"tensor map of padded 4-bit elements: {text}")
 
 
 def decode_tensor_map(content: bytes) -> TensorMap:

@@ -34,6 +34,11 @@ ELEMENT_BITS = {
     Element.UE4M3: 8,
     Element.UE8M0: 8,
 }
+PADDED_RUN, PADDED_BITS = 16, 8
+"""Padded elements that share 16 bytes, and the bits that each takes with its part of the gap.
+
+Source: PTX ISA, tcgen05.mma, "Packing formats used for data in shared memory".
+"""
 _WORDS: dict[int, Any] = {4: np.uint8, 8: np.uint8, 16: np.uint16, 32: np.uint32}
 _TF32_MASK = np.uint32(0xFFFFE000)
 """The bits of a word that are read of tf32. Source: PTX ISA, "Alternate Floating-Point Data Formats"."""
@@ -69,13 +74,28 @@ class Places:
 
 @lru_cache(maxsize=1024)
 def operand_places(
-    descriptor: int, unit: MatrixUnit, rows: int, first: int, last: int, element_bits: int, major: Major
+    descriptor: int,
+    unit: MatrixUnit,
+    rows: int,
+    first: int,
+    last: int,
+    element_bits: int,
+    major: Major,
+    *,
+    is_padded: bool = False,
 ) -> Places:
-    """Return the places of rows `first` to `last` of an operand of `rows`."""
-    offsets = operand_addresses(descriptor, unit, rows, element_bits, major)[first:last] - SHARED_START
+    """Return the places of rows `first` to `last` of an operand of `rows`.
+
+    Padded elements of 4 bits lie as bytes do, but that each 16 of them are in the first 8 of 16 bytes.
+    """
+    bits = PADDED_BITS if is_padded else element_bits
+    offsets = operand_addresses(descriptor, unit, rows, bits, major)[first:last] - SHARED_START
+    if is_padded:
+        of_chunks = offsets.reshape(len(offsets), -1, PADDED_RUN)
+        offsets = of_chunks[:, :, : PADDED_RUN * element_bits // PADDED_BITS].reshape(len(offsets), -1)
     if offsets.min() < 0:
         raise Fault(FaultKind.ADDRESS, f"operand of descriptor {descriptor:#x} begins before shared memory")
-    size = max(element_bits // 8, 1)
+    size = max(element_bits // PADDED_BITS, 1)
     cells, bits = chunk_cells(np.unique(offsets // 16))
     return Places(offsets // size, int(offsets.max()) + size, cells, bits)
 

@@ -24,7 +24,7 @@ from aot.emulate.layouts.instruction_descriptor import (
     Kind,
     decode_instruction_descriptor,
 )
-from aot.emulate.layouts.matrix_descriptor import K_BYTES, MatrixUnit
+from aot.emulate.layouts.matrix_descriptor import K_BYTES, Major, MatrixUnit
 from aot.emulate.layouts.tensor_memory import (
     NUM_LANES,
     Cells,
@@ -184,9 +184,9 @@ def multiply_blocks(program: Program, instruction: Instruction) -> Step:
                 _operand_a(found, int(registers[a_slot][lane]), group),
                 _operand_b(found, int(registers[b_slot][lane]), group),
                 bool(registers[accumulate][lane]),
-                _factors(NUM_LANES, found.a, found.a_factor_byte, block, int(a_scale(warp)[lane])),
+                _factors(NUM_LANES, found.k, found.a_factor_byte, block, int(a_scale(warp)[lane])),
                 # Each CTA of a pair has half of B, and the factors of all of it.
-                _factors(found.n, found.b, found.b_factor_byte, block, int(b_scale(warp)[lane])),
+                _factors(found.n, found.k, found.b_factor_byte, block, int(b_scale(warp)[lane])),
             )
             _issue(warp, product)
 
@@ -207,12 +207,17 @@ def _ctas(warp: Warp, group: int, where: str) -> list[Cta]:
 
 def _operand_a(found: InstructionDescriptor, value: int, group: int) -> Places:
     rows = found.m // group
-    return operand_places(value, MatrixUnit.TCGEN05, rows, 0, rows, ELEMENT_BITS[found.a], found.a_major)
+    return _places(found, found.a, value, rows, found.a_major)
 
 
 def _operand_b(found: InstructionDescriptor, value: int, group: int) -> Places:
     rows = found.n // group
-    return operand_places(value, MatrixUnit.TCGEN05, rows, 0, rows, ELEMENT_BITS[found.b], found.b_major)
+    return _places(found, found.b, value, rows, found.b_major)
+
+
+def _places(found: InstructionDescriptor, element: Element, value: int, rows: int, major: Major) -> Places:
+    is_padded = found.is_padded(element)
+    return operand_places(value, MatrixUnit.TCGEN05, rows, 0, rows, ELEMENT_BITS[element], major, is_padded=is_padded)
 
 
 @lru_cache(maxsize=1024)
@@ -226,12 +231,11 @@ def _a_in_tensor_memory(found: InstructionDescriptor, address: int, group: int) 
 
 
 @lru_cache(maxsize=1024)
-def _factors(rows: int, element: Element, first_byte: int, block: int, address: int) -> _Factors:
-    num_factors = 8 * K_BYTES // ELEMENT_BITS[element] // block
+def _factors(rows: int, k: int, first_byte: int, block: int, address: int) -> _Factors:
     lane, column = split_address(address & FACTOR_ADDRESS_MASK)
     if lane:
         raise UnsupportedLayoutError(f"scale factors from lane {lane} on; expected lane 0")
-    found = factor_cells(rows, num_factors, first_byte)
+    found = factor_cells(rows, k // block, first_byte)
     return _Factors(Cells(found.lanes, found.columns + column), found.factor_bytes, block)
 
 

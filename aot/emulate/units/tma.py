@@ -25,7 +25,7 @@ from aot.emulate.layouts.tensor_box import (
     chunk_addresses,
     gathered_rows,
 )
-from aot.emulate.layouts.tensor_map import NUM_BYTES, TensorMap, decode_tensor_map
+from aot.emulate.layouts.tensor_map import NUM_BYTES, ElementType, TensorMap, decode_tensor_map
 from aot.emulate.memory import (
     FILL,
     OFFSET_MASK,
@@ -201,8 +201,13 @@ class _Load:
     barrier: Mbarrier
 
     @property
+    def copied_bytes(self) -> int:
+        """Return the bytes that are written of each chunk: the first, where elements are padded."""
+        return CHUNK_BYTES * self.tensor_map.element.bits // self.tensor_map.element.shared_bits
+
+    @property
     def num_bytes(self) -> int:
-        return CHUNK_BYTES * self.box.chunks.size
+        return self.copied_bytes * self.box.chunks.size
 
 
 def _issue_load(warp: Warp, load: _Load) -> None:
@@ -213,12 +218,12 @@ def _issue_load(warp: Warp, load: _Load) -> None:
             raise Fault(
                 FaultKind.EXITED, f"{load.where}: writes shared memory of CTA {load.cta.rank}, which has exited"
             )
-        row_bytes, rows = load.tensor_map.row_bytes, load.rows
+        row_bytes, rows = load.tensor_map.copied_row_bytes, load.rows
         data = np.zeros((load.num_bytes // row_bytes, row_bytes), np.uint8)
         if rows.starts.size:
             part = slice(rows.first_byte, rows.first_byte + rows.num_bytes)
             data[rows.indices, part] = machine.memory.read(operation.agent, rows.starts, rows.num_bytes)
-        _chunks(shared.content)[load.box.chunks] = data.reshape(-1, CHUNK_BYTES)
+        _chunks(shared.content)[load.box.chunks, : load.copied_bytes] = data.reshape(-1, load.copied_bytes)
         machine.bytes_moved[LOAD] += load.num_bytes
         load.barrier.complete(load.num_bytes, operation.bit)
 
@@ -254,6 +259,8 @@ def store(program: Program, instruction: Instruction) -> Step:
                 raise Fault(FaultKind.ADDRESS, f"{where}: {shared:#x} is of another CTA")
             with located(where):
                 tensor_map, coordinates = tensor.at(warp, lane, where)
+                if tensor_map.element is ElementType.B4_PADDED:  # which the driver's documents have loads of alone
+                    raise Fault(FaultKind.DESCRIPTOR, "a store of padded 4-bit elements; expected packed ones")
                 box = _box(tensor_map, shared & OFFSET_MASK, None)
                 rows = tensor.rows(tensor_map, coordinates)
                 _check_inside(warp.cta, box)

@@ -9,20 +9,34 @@ import torch
 from torch.utils.flop_counter import register_flop_formula
 
 from . import (
-    _torch_many,  # noqa: F401 - which registers its operator
+    _torch_grouped,  # noqa: F401 - which register their operators
+    _torch_many,  # noqa: F401
     _torch_packed_linear,  # noqa: F401
 )
 from ._torch_blocks import PACKED
 from ._torch_operators import NAMESPACE
+from ._torch_transforms import MATRIX_DIMS
 
 _operators: Any = getattr(torch.ops, NAMESPACE)
 
 
 @register_flop_formula([_operators.linear, _operators.gated_linear], get_raw=True)
-def _linear_flops(x: Any, weight: Any, *_: Any, **__: Any) -> int:
+def _linear_flops(x: Any, weight: Any, third: Any = None, *_: Any, **__: Any) -> int:
     """Count two operations for each element of x and row of the weight, as torch does of mm and addmm."""
     num_held = 2 if x.dtype in PACKED else 1
-    return int(2 * num_held * math.prod(x.shape) * weight.shape[0])
+    rows = weight.shape[0]
+    if third is not None and third.ndim == MATRIX_DIMS:  # the second weight of a gate, where another has a bias
+        rows += third.shape[0]
+    return int(2 * num_held * math.prod(x.shape) * rows)
+
+
+@register_flop_formula([_operators.grouped_linear, _operators.grouped_linear_weights], get_raw=True)
+def _grouped_flops(x: Any, weight: Any, offsets: Any, bias: Any = None, index: Any = None, *_: Any, **__: Any) -> int:  # noqa: ARG001
+    """Count the same of groups, as if every row were in one: how many are is known on the device alone."""
+    num_held = 2 if x.dtype in PACKED else 1
+    rows = weight[0].shape[0] if isinstance(weight, (list, tuple)) else weight.shape[-2]
+    each = x.shape[0] if index is None else index.shape[0]
+    return int(2 * num_held * each * x.shape[1] * rows)
 
 
 @register_flop_formula(_operators.linear_many)

@@ -85,7 +85,7 @@ class QuantizedLinear(nn.Linear):
     def multiply(self, input: Any, bias: Any) -> Any:  # noqa: A002 - the same
         """Compute input @ weight^T + bias with another bias than the module's, or none."""
         needs = torch.is_grad_enabled() and (input.requires_grad or (bias is not None and bias.requires_grad))
-        if is_served(input, self.weight_dtype, bias):
+        if input.shape[-1:] == (self.in_features,) and is_served(input, self.weight_dtype, bias):
             if _is_compiling():
                 if not needs:
                     return self._product(input, self.qweight, bias)

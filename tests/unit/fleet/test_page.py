@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from aot.cli.main import main
+from aot.fleet.connection import CERTIFICATES, security_of
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "fleet.md").read_text(encoding="utf-8")
@@ -106,3 +107,14 @@ def test_every_command_of_dask_on_the_page_can_be_run(tmp_path, monkeypatch):
     assert len(lines) >= 3
     for line in lines:
         check_command(shlex.split(line.removesuffix(" &\n").replace(" &", "")))
+
+
+def test_the_certificates_of_the_page_are_those_that_a_cluster_takes(tmp_path):
+    commands = [x[2:] for x in PAGE.splitlines() if x.startswith(("$ mkdir", "$ openssl"))]
+    assert len(commands) == 4
+    for command in commands:
+        subprocess.run(command, shell=True, check=True, capture_output=True, cwd=tmp_path)
+    security = security_of(tmp_path / "fleet")
+    assert security.require_encryption
+    assert {*CERTIFICATES} <= {x.name for x in (tmp_path / "fleet").iterdir()}
+    assert security.get_connection_args("worker")["ssl_context"] is not None

@@ -24,12 +24,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
 
-from .. import AotGemmError, UnsupportedError, plan
+from .. import AotGemmError, OperandError, UnsupportedError, plan
 from ..torch import grouped_linear
 from ..torch import quantize as quantize_blocks
 
@@ -111,6 +111,30 @@ class Experts(NamedTuple):
     """(experts), float32: of NVFP4 each weight's own factor."""
     down_own: torch.Tensor | None = None
     """The same."""
+
+    @staticmethod
+    def of(modules: Iterable[Any], gate: str = "gate_proj", up: str = "up_proj", down: str = "down_proj") -> Experts:
+        """Take the weights of experts that are modules of their own, such as of a torch.nn.ModuleList: lists.
+
+        Those of `down` stay where they are. Gate and up of an expert are joined, since one tensor map has the rows of
+        both: as much memory again until the modules are let go.
+
+        Args:
+            modules: an expert each, whose parts below are nn.Linear without a bias.
+            gate: the name of the part that SiLU is of; `w1` of Mixtral's.
+            up: of the linear part; `w3`.
+            down: of what follows; `w2`.
+
+        Raises:
+            OperandError: there are no experts, or a part has a bias.
+        """
+        experts = list(modules)
+        parts = [getattr(module, name) for module in experts for name in (gate, up, down)]
+        if not parts or any(part.bias is not None for part in parts):
+            found = "a part with a bias" if parts else "none"
+            raise OperandError(f"Experts.of: got {len(experts)} experts, {found}; expected one or more, without biases")
+        joined = [torch.cat((getattr(x, gate).weight, getattr(x, up).weight)).detach() for x in experts]
+        return Experts(joined, [getattr(x, down).weight.detach() for x in experts])
 
     def quantized(self) -> Experts:
         """Round the weights to float8, expert by expert: in float32 all at once may not fit."""

@@ -96,14 +96,41 @@ def test_blocks_have_factors(block):
         factors = [2.0 ** (x.astype(float) - 127) for x in factor_codes]
     content = np.zeros(6144, np.uint8)
     for matrix, start in zip(codes, (0, 4096), strict=True):
-        layout = Layout(((8, len(matrix) // 8), (16, 2)), ((16, 256), (1, 128)))
-        packed = matrix[:, ::2] | matrix[:, 1::2] << 4
-        for index, x in np.ndenumerate(packed):
-            content[start + layout(*index)] = x
+        put(content, start, matrix[:, ::2] | matrix[:, 1::2] << 4)
+    descriptor = 1 << 7 | 1 << 10 | N >> 3 << 17 | M >> 4 << 24 | (1 << 23 if block == 32 else 0)
+    a, b = (E2M1[c] * np.repeat(f, block, axis=1) for c, f in zip(codes, factors, strict=True))
+    check_blocks(f"mxf4nvf4.block_scale.block{block}", content, factor_codes, descriptor, a @ b.T)
+
+
+def test_elements_of_4_bits_beside_others_are_padded_to_bytes():
+    """A has 32 e4m3 a row, B 32 e2m1: 16 in the first 8 of 16 bytes, of which the others are of no value."""
+    wide, codes = RNG.integers(0, 0x50, (M, 32)).astype(np.uint8), RNG.integers(0, 16, (N, 32))
+    factor_codes = [RNG.integers(125, 130, (rows, 1)).astype(np.uint8) for rows in (M, N)]
+    content = np.full(6144, 0xFF, np.uint8)
+    put(content, 0, wide)
+    padded = np.full((N, 32), 0x7F, np.uint8)
+    for row, part, i in np.ndindex(N, 2, 8):
+        first, second = codes[row, 16 * part + 2 * i], codes[row, 16 * part + 2 * i + 1]
+        padded[row, 16 * part + i] = first | second << 4
+    put(content, 4096, padded)
+    descriptor = 5 << 10 | N >> 3 << 17 | 1 << 23 | M >> 4 << 24
+    factors = [2.0 ** (x.astype(float) - 127) for x in factor_codes]
+    a, b = wide.view(ml_dtypes.float8_e4m3fn).astype(float) * factors[0], E2M1[codes] * factors[1]
+    check_blocks("mxf8f6f4.block_scale", content, factor_codes, descriptor, a @ b.T)
+
+
+def put(content, start, matrix):
+    """Put the bytes of a K-major operand without a swizzle to shared memory: 32 a row."""
+    layout = Layout(((8, len(matrix) // 8), (16, 2)), ((16, 256), (1, 128)))
+    for index, x in np.ndenumerate(matrix):
+        content[start + layout(*index)] = x
+
+
+def check_blocks(kind, content, factor_codes, descriptor, expected):
+    """Multiply once by operands and factors in shared memory, under every schedule."""
     for matrix, start in zip(factor_codes, (4608, 5120), strict=True):
         for r, row in enumerate(matrix):
             content[start + 16 * (r % 32) + 4 * (r // 32) : start + 16 * (r % 32) + 4 * (r // 32) + len(row)] = row
-    descriptor = 1 << 7 | 1 << 10 | N >> 3 << 17 | M >> 4 << 24 | (1 << 23 if block == 32 else 0)
     copy = "@%p0 tcgen05.cp.cta_group::1.32x128b.warpx4 [%r{0}], %rd{1};\n"
     body = (
         begin(columns=64)
@@ -114,7 +141,7 @@ def test_blocks_have_factors(block):
         + copy.format(10, 14)
         + copy.format(11, 15)
         + f"mov.u32 %r6, {descriptor}; setp.ne.b32 %p5, 0, 0;\n"
-        + f"@%p0 tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.block{block}.collector::a::discard "
+        + f"@%p0 tcgen05.mma.cta_group::1.kind::{kind}.collector::a::discard "
         + "[%r4], %rd10, %rd11, %r6, [%r10], [%r11], %p5;\n"
         + COMMIT
         + WAIT
@@ -122,12 +149,11 @@ def test_blocks_have_factors(block):
         + STORE
         + FREE.replace(" 32;", " 64;")
     )
-    a, b = (E2M1[c] * np.repeat(f, block, axis=1) for c, f in zip(codes, factors, strict=True))
     for schedule in SCHEDULES:
         out = np.zeros((16, 128), np.float32)
         found = run(body, content, out, header=HEADER, smem=8192, block=128, schedule=schedule)
         assert found.kinds == set(), found.texts
-        assert np.array_equal(found.arrays[1].T, (a @ b.T).astype(np.float32)), schedule
+        assert np.array_equal(found.arrays[1].T, expected.astype(np.float32)), schedule
 
 
 def test_a_may_be_in_tensor_memory():

@@ -56,6 +56,50 @@ def test_a_box_comes_with_zeros_outside_of_the_tensor(x, y, swizzle):
         assert np.array_equal(found.arrays[2], expected(x, y, swizzle)), schedule
 
 
+CODES = np.arange(20 * 96, dtype=np.uint32).reshape(20, 96).astype(np.uint8) ^ 0x5A
+"""20 rows of 128 elements of 4 bits, and 32 bytes behind them."""
+
+
+def run_padded(body, schedule=None, extents=(128, 20), box=(128, 16), swizzle=3):
+    descriptor = tensor_map(FIRST_ARRAY, extents, (96,), box, code=12, swizzle=swizzle)
+    return run(body, CODES, descriptor, np.zeros(2048, np.uint8), header=HEADER, smem=16384, schedule=schedule)
+
+
+def test_padded_elements_of_4_bits_come_16_to_16_bytes():
+    """Their bytes are the first 8 of each 16; what the others hold is not said. Gaps count towards no barrier."""
+    body = BEGIN + arrive(16 * 64) + load(0, 8) + wait_for("%r2") + copy_out("%rd2", 2048)
+    for schedule in SCHEDULES:
+        found = run_padded(body, schedule)
+        assert found.kinds == set(), found.texts
+        for r, run_of_16 in np.ndindex(16, 8):
+            start = 128 * r + 16 * (run_of_16 ^ r % 8)
+            expected_bytes = CODES[8 + r, 8 * run_of_16 : 8 * run_of_16 + 8] if 8 + r < 20 else 0
+            assert (found.arrays[2][start : start + 8] == expected_bytes).all(), (schedule, r, run_of_16)
+
+
+def test_a_barrier_that_waits_for_the_gaps_waits_in_vain():
+    found = run_padded(BEGIN + arrive(16 * 128) + load(0, 0) + wait_for("%r2"))
+    assert found.fault.kind is FaultKind.DEADLOCK
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"box": (64, 16)}, "a box of 64 of 128 elements; expected 128 of a multiple"),
+        ({"extents": (96, 20)}, "a box of 128 of 96 elements; expected 128 of a multiple"),
+        ({"swizzle": 2, "box": (64, 16)}, "a box of 64 of 128"),
+    ],
+)
+def test_what_no_map_of_padded_elements_has_is_a_fault(changes, text):
+    found = run_padded(BEGIN + load(0, 0), **changes)
+    assert (found.fault.kind, text in str(found.fault)) == (FaultKind.DESCRIPTOR, True)
+
+
+def test_padded_elements_are_not_stored():
+    found = run_padded(FIRST + f"mov.u32 %r10, 0; @%p0 {STORE} [%rd1, {{%r10, %r10}}], [%r1];")
+    assert "a store of padded 4-bit elements" in str(found.fault)
+
+
 def test_a_read_that_does_not_wait_is_found_and_meets_poison():
     body = BEGIN + arrive(BOX_BYTES) + load(0, 0) + copy_out("%rd2", BOX_BYTES) + wait_for("%r2")
     found = run_load(body, schedule=Schedule(Mode.LAZY))
