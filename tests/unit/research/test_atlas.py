@@ -17,7 +17,8 @@ RUN = {
     "wheel": "0.1.0+h200",
     "date": "2026-11-22",
     "shapes": "atlas_heldout",
-    "dtype": "bfloat16", "layout": "kk",
+    "dtype": "bfloat16",
+    "layout": "kk",
     "num_problems": 4,
     "failures": [],
 }
