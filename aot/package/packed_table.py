@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from aot.core.constraints import Extent, Index, Microseconds, Range
-from aot.core.dispatch import MAX_STEP_M, Column, DispatchTable, Grid, Ladder, Row, Scope, Section
+from aot.core.dispatch import MAX_STEP_M, NS_PER_US, Column, DispatchTable, Grid, Ladder, Row, Scope, Section
 from aot.core.measurement import Provenance
 from aot.core.operation import Operation
 from aot.core.strict_json import DecodeError, decode
@@ -26,7 +26,6 @@ T = TypeVar("T")
 
 PROVENANCES = tuple(Provenance)
 """By their numbers."""
-NS_PER_US = 1000
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ def _wheel_table(
     """
     selection, target = source.selection, source.target
     is_predicted = selection.provenance == PROVENANCE_PREDICTED
-    table = renumbered(selection.table, lambda index: numbers[selection.kernels[index]])
+    table = renumbered(selection.table, lambda index: numbers[selection.kernels[index]]).shortened
     calls = {key.operation.call: key.operation for key in numbers}
     kernels = selection.others.kernels
     stepped = renumbered_steps(selection.others.table, lambda index: other_numbers[kernels[index]])

@@ -27,6 +27,7 @@ import torch
 
 from aot.bench.products import drawn
 from aot.core.errors import ShapeFileError
+from aot.core.operation import Operation
 from aot.core.shape_set import load_shape_set
 from research.bench.atlas_summary import COLUMNS, figures, joined, speedups, summary
 from research.bench.host import clocks
@@ -39,6 +40,8 @@ ALIGNMENT = 256
 MAX_TRIES = 3
 """Times a problem is measured where one of its times is not positive, as one was on an H100, 2026-11-24. Supposed, not
 measured: the host was late with the replay of the kernels in front alone."""
+LAYOUTS = {"kk": Operation.BF16_KK, "kn": Operation.BF16_KN, "mk": Operation.BF16_MK, "mn": Operation.BF16_MN}
+"""Layouts, and the operation whose problems of a shape set are measured."""
 CHUNK = 2**26
 """Elements that are drawn at once, in float32."""
 
@@ -54,12 +57,17 @@ class Pool:
     products. Outputs lie apart, since an output that were read as the next problem's input would grow with each.
     """
 
-    def __init__(self, sizes: Sequence[tuple[int, int, int]], dtype: torch.dtype, device: str = "cuda") -> None:
+    def __init__(
+        self, sizes: Sequence[tuple[int, int, int]], dtype: torch.dtype, device: str = "cuda", layout: str = "kk"
+    ) -> None:
         """Allocate what the largest of some sizes, (n, k, m), needs.
+
+        `layout` says what x and the weight are contiguous along.
 
         Raises:
             OutOfMemoryError: it does not fit.
         """
+        self.layout = layout
         self.l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size if device == "cuda" else 0
         needs = [self._elements(m, n, k) for n, k, m in sizes]
         self.inputs = torch.empty(max(x for x, _ in needs), dtype=dtype, device=device)
@@ -73,7 +81,10 @@ class Pool:
         return count * (x + weight), count * out
 
     def sets(self, m: int, n: int, k: int) -> list[Operands]:
-        """Return operands of a problem, (m, k), (n, k) and (m, n): as many sets as exceed the L2 three times over."""
+        """Return operands of a problem, (m, k), (n, k) and (m, n): as many sets as exceed the L2 three times over.
+
+        What is not contiguous along k is a transposed view.
+        """
         starts = [0, 0]
 
         def taken(which: int, rows: int, columns: int) -> torch.Tensor:
@@ -81,8 +92,12 @@ class Pool:
             starts[which] = -(-(start + rows * columns) // ALIGNMENT) * ALIGNMENT
             return (self.inputs, self.outputs)[which][start : start + rows * columns].view(rows, columns)
 
+        def operand(rows: int, major: str) -> torch.Tensor:
+            return taken(0, rows, k) if major == "k" else taken(0, k, rows).t()
+
         count = num_sets(m, n, k, self.l2_bytes)
-        return [(taken(0, m, k), taken(0, n, k), taken(1, m, n)) for _ in range(count)]
+        of_x, of_weight = tuple(self.layout)
+        return [(operand(m, of_x), operand(n, of_weight), taken(1, m, n)) for _ in range(count)]
 
 
 def ours(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> object:
@@ -147,7 +162,8 @@ def compare(
         graphs |= {f"{name}_behind": capture(behind(call, vector), sets) for name, call in calls.items()}
     us = steady_medians({**graphs, "elementwise": alone})
     name = str(x.dtype).removeprefix("torch.")
-    row = {"m": m, "n": n, "k": k, "kernel": aot_gemm.plan(m, n, k, name).kernel, "error": round(error, 6)}
+    kernel = aot_gemm.plan(m, n, k, name, pool.layout).kernel
+    row = {"m": m, "n": n, "k": k, "kernel": kernel, "error": round(error, 6)}
     for each in calls:
         plain = us.get(each, us.get(f"{each}_behind"))
         row |= {f"{each}_us": round(plain, 3), f"{each}_behind_us": round(us.get(f"{each}_behind", plain), 3)}
@@ -163,7 +179,7 @@ def run(
 ) -> None:
     """Measure sizes (n, k, m) until the time is over; put rows and failures into `result`, as they come."""
     start = time.monotonic()
-    pool, front = Pool(sizes, getattr(torch, result["dtype"])), elementwise()
+    pool, front = Pool(sizes, getattr(torch, result["dtype"]), layout=result["layout"]), elementwise()
     report(f"operands: {(pool.inputs.nbytes + pool.outputs.nbytes) / 2**30:.1f} GiB")
     for i, (n, k, m) in enumerate(sizes):
         if time.monotonic() - start > max_seconds:
@@ -186,7 +202,7 @@ def run(
     result["clocks_after"] = clocks()
 
 
-def describe(shapes: str, dtype: str, sizes: Sequence[object], seed: int) -> dict[str, Any]:
+def describe(values: argparse.Namespace, sizes: Sequence[object]) -> dict[str, Any]:
     """Say what is measured."""
     return {
         "description": __doc__,
@@ -194,9 +210,10 @@ def describe(shapes: str, dtype: str, sizes: Sequence[object], seed: int) -> dic
         "torch": torch.__version__,
         "wheel": aot_gemm.__version__,
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "shapes": shapes,
-        "dtype": dtype,
-        "seed": seed,
+        "shapes": values.shapes,
+        "dtype": values.dtype,
+        "layout": values.layout,
+        "seed": values.seed,
         "num_problems": len(sizes),
         "rows": [],
         "failures": [],
@@ -208,6 +225,12 @@ def arguments() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", default="atlas_heldout", help="a shipped shape set or a file (atlas_heldout)")
     parser.add_argument("--dtype", choices=["bfloat16", "float16"], default="bfloat16", help="element type (bfloat16)")
+    parser.add_argument(
+        "--layout",
+        choices=LAYOUTS,
+        default="kk",
+        help="what x and the weight are contiguous along: kk is torch's linear, kn matmul of row-major operands (kk)",
+    )
     parser.add_argument("--columns", choices=["plain", "behind"], nargs="+", default=["plain", "behind"], help="both")
     parser.add_argument("--limit", type=positive, help="measure so many problems at most, chosen at random")
     parser.add_argument("--seed", type=int, default=0, help="of the order in which problems are measured")
@@ -223,13 +246,14 @@ def main() -> int:
         print_table(parser, values.table, joined, summary)
         return 0
     try:
-        sizes = load_shape_set(values.shapes).sizes
+        problems = load_shape_set(values.shapes).problems(LAYOUTS[values.layout])
     except ShapeFileError as error:
         parser.error(str(error))
     if not torch.cuda.is_available():
         parser.error("torch finds no GPU here; run this where there is one, or give --table")
     start = time.monotonic()
-    result = describe(values.shapes, values.dtype, sizes, values.seed)
+    sizes = [(x.n, x.k, x.m) for x in problems]
+    result = describe(values, sizes)
     torch.manual_seed(values.seed)
     try:
         run(

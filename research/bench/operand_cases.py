@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from aot.core.grouping import Grouping
 from aot.core.operands import Arrangement
 from aot.core.operation import Operation
 from aot.core.problem import Problem
-from aot.kinds.gemm.edge_shapes import Content, EdgeShape, rounded
+from aot.kinds.gemm.edge_shapes import SIZES as GROUP_SIZES
+from aot.kinds.gemm.edge_shapes import Content, EdgeShape, arrangements_of, rounded, whole_k
 from research.bench.summary import geomean
 
 MAX_EXTENTS = (300, 400, 700)
@@ -20,6 +22,8 @@ SPECIAL_EXTENTS = (40, 24, 200)
 """Least m, n and k of a problem with special values (aot.kinds.gemm.edge_operands)."""
 SPECIAL_EVERY = 10
 """One of so many problems has special values."""
+MAX_GROUPS = 9
+"""Most products of a batch, or groups."""
 ALIGNED_SHARE = 0.7
 """Share of the problems that the fast kernels can take; the fallback answers the others."""
 
@@ -49,25 +53,42 @@ def _extent(rng: np.random.Generator, largest: int) -> int:
     return int(math.exp(rng.uniform(0, math.log(largest + 1))))
 
 
+def _arrangement(operation: Operation, rng: np.random.Generator) -> Arrangement:
+    """Draw what the caller chooses; of a single product with operands in rows, anything."""
+    if operation.grouping is Grouping.DENSE and not (operation.has_parts or operation.b.weight):
+        return Arrangement(*(bool(x) for x in rng.integers(0, 2, 5)))
+    choices = arrangements_of(operation)
+    return choices[rng.integers(len(choices))]
+
+
 def random_case(operation: Operation, number: int, rng: np.random.Generator) -> EdgeShape:
     """Draw a problem, how its operands lie and what they hold.
 
     Args:
         operation: what is computed.
-        number: of the problem; one of SPECIAL_EVERY has special values.
+        number: of the problem; one of SPECIAL_EVERY has special values, if it is a single product of unpacked operands.
         rng: draws all else.
     """
-    extents = [_extent(rng, largest) for largest in MAX_EXTENTS]
-    content = Content.SPECIAL if number % SPECIAL_EVERY == SPECIAL_EVERY - 1 else Content.RANDOM
-    if content is Content.SPECIAL:
-        extents = [max(*pair) for pair in zip(extents, SPECIAL_EXTENTS, strict=True)]
+    m, n, k = (_extent(rng, largest) for largest in MAX_EXTENTS)
+    is_dense, is_packed = operation.grouping is Grouping.DENSE, operation.b.weight is not None
+    is_special = number % SPECIAL_EVERY == SPECIAL_EVERY - 1 and is_dense and not is_packed
+    if is_special:
+        m, n, k = (max(*pair) for pair in zip((m, n, k), SPECIAL_EXTENTS, strict=True))
     padding, offset = int(rng.choice([0, 0, 1, 3, 16])), 0
+    num_groups = 1 if is_dense else int(rng.integers(1, MAX_GROUPS + 1))
+    problem = Problem(operation, m, n, whole_k(operation, k), num_groups)
     if rng.random() < ALIGNED_SHARE:
-        problem, padding = rounded(Problem(operation, *extents)), 16 * (padding > 0)
+        problem, padding = rounded(problem), 16 * (padding > 0)
     else:
-        problem, offset = Problem(operation, *extents), int(rng.integers(0, 2))
-    flags = [bool(x) for x in rng.integers(0, 2, 5)]
-    return EdgeShape(problem, padding, offset, arrangement=Arrangement(*flags), content=content)
+        offset = int(rng.integers(0, 2))
+    return EdgeShape(
+        problem,
+        padding,
+        offset,
+        arrangement=_arrangement(operation, rng),
+        content=Content.SPECIAL if is_special else Content.RANDOM,
+        sizes=GROUP_SIZES[rng.integers(len(GROUP_SIZES))],
+    )
 
 
 def speedups(row: Mapping[str, Any]) -> dict[str, float]:

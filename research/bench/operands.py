@@ -37,8 +37,10 @@ from research.bench.dispatched import library_of
 from research.bench.operand_cases import SIZES, TIMED, is_right, random_case, summary
 from research.bench.options import positive, write
 
-DENSE = tuple(x for x in Operation if x.grouping is Grouping.DENSE)
-"""What is checked here: one product a call."""
+ALL = tuple(Operation)
+"""What is checked here, as far as the wheel has it."""
+DENSE = tuple(x for x in ALL if x.grouping is Grouping.DENSE and not x.has_parts)
+"""What can be timed here: one product a call, of one weight."""
 MAX_FAULTS = 5
 """Faults of an operation that are told in full."""
 CHECK_SHARE = 0.6
@@ -155,7 +157,7 @@ def run(
         end = start + CHECK_SHARE * values.max_seconds * (i + 1) / len(there)
         result["checks"].append(check(gpu, library, operation, values.problems, values.seed, end))
         report(f"checked {operation.tag}")
-    timed = [x for x in values.times if library.has(x)]
+    timed = [x for x in values.times if x in DENSE and library.has(x)]
     for size in SIZES:
         for operation in timed:
             if time.monotonic() - start > values.max_seconds:
@@ -179,8 +181,8 @@ def torch_version() -> str:
 def operations(text: str) -> list[Operation]:
     """Read tags of operations, or parts of them, between commas, `all` or `none`; raise ValueError for others."""
     if text in ("all", "none"):
-        return list(DENSE) if text == "all" else []
-    found = {part: [x for x in DENSE if part == x.tag or part in x.tag] for part in text.split(",")}
+        return list(ALL) if text == "all" else []
+    found = {part: [x for x in ALL if part == x.tag or part in x.tag] for part in text.split(",")}
     unknown = [part for part, matches in found.items() if not part or not matches]
     if unknown:
         raise ValueError(text)
@@ -192,7 +194,7 @@ def arguments(given: Sequence[str] | None = None) -> tuple[argparse.ArgumentPars
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="JSON file to write")
     parser.add_argument("--package", default="aot_gemm", help="name of the wheel's package (aot_gemm)")
-    parser.add_argument("--operations", type=operations, default=list(DENSE), help="to check: tags or parts (all)")
+    parser.add_argument("--operations", type=operations, default=list(ALL), help="to check: tags or parts (all)")
     parser.add_argument("--times", type=operations, default=list(TIMED), help="to time: tags or parts, all, none")
     parser.add_argument("--problems", type=positive, default=300, help="random problems of each operation (300)")
     parser.add_argument(

@@ -82,14 +82,18 @@ def measured_rows(target: str) -> frozenset[RowOperation]:
 
 @cache
 def proven_rows(target: str) -> frozenset[RowOperation]:
-    """Return the operations on rows whose kernels were all right on a target's device: TARGET_DATE_row_kernels.json."""
-    checks: dict[str, list[int]] = {}
+    """Return the operations on rows whose kernels were all right on a target's device.
+
+    TARGET_DATE_row_kernels.json has the faults of each kernel; TARGET_DATE_verified.json what `aot verify --device`
+    found right of a wheel, all of whose kernels it runs.
+    """
+    faults: dict[str, int] = {}
     for path in sorted(RESULTS.glob(f"{target}_*_row_kernels.json")):
-        checks |= read_result(path)["checks"]
-    found = {
-        x: [faults for name, (_, faults) in checks.items() if name.startswith(f"{x}_row_")] for x in row_operations()
-    }
-    return frozenset(x for x, faults in found.items() if faults and not any(faults))
+        faults |= {name: wrong for name, (_, wrong) in read_result(path)["checks"].items()}
+    for path in sorted(RESULTS.glob(f"{target}_*_verified.json")):
+        faults |= {line.split(":")[0]: 0 for line in read_result(path)["right"]}
+    found = {x: [wrong for name, wrong in faults.items() if name.startswith(f"{x}_row_")] for x in row_operations()}
+    return frozenset(x for x, of_kernels in found.items() if of_kernels and not any(of_kernels))
 
 
 @cache

@@ -22,7 +22,8 @@ def _no_quantize(*_operands, **_options):
 def wheel_twin(name, **functions):
     """Make a package that can be imported by a name; `functions` are its own, and those of its module for torch."""
     twin, of_torch, examples = (ModuleType(x) for x in (name, f"{name}.torch", f"{name}.examples"))
-    twin.AotGemmError, twin.UnsupportedError, twin.plan = Refusal, Refusal, lambda *_sizes, **_options: None
+    twin.AotGemmError = twin.OperandError = twin.UnsupportedError = Refusal
+    twin.plan = lambda *_sizes, **_options: None
     of_torch.quantize = _no_quantize
     for module in (twin, of_torch):
         vars(module).update(functions)

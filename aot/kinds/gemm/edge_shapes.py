@@ -279,8 +279,8 @@ def _stride_step(operation: Operation) -> int:
     return max(operation.a.element.num_in(ALIGNMENT_BYTES), operation.d.num_in(ALIGNMENT_BYTES), MIN_STEP)
 
 
-def _whole_k(operation: Operation, k: int) -> int:
-    """Return k, of a packed weight rounded up to what it has at all."""
+def whole_k(operation: Operation, k: int) -> int:
+    """Return k in elements, of a packed weight rounded up to what it has at all."""
     return k if operation.b.weight is None else _round_up(k, operation.k_step)
 
 
@@ -302,7 +302,7 @@ def shape_of(
     arrangement = arrangement or plain_arrangement(operation)
     groups = _num_groups(operation)
     if kernel.is_fallback:
-        offset, k = operation.a.element.num_sharing, _whole_k(operation, k)
+        offset, k = operation.a.element.num_sharing, whole_k(operation, k)
         return EdgeShape(Problem(operation, m, n, k, groups), 0, offset, arrangement=arrangement, sizes=sizes)
     n_step = lcm(ALIGNMENT_BYTES // operation.d.num_bytes, column_step(operation), kernel.n_multiple)
     m, n, k = _round_up(m, kernel.m_multiple), _round_up(n, n_step), _round_up(k, operation.k_step)
@@ -330,7 +330,7 @@ def _unaligned_shapes(kernel: TunedKernel) -> list[EdgeShape]:
     arrangements = arrangements_of(operation)
     return [
         EdgeShape(
-            Problem(operation, m, n, _whole_k(operation, k), _num_groups(operation)),
+            Problem(operation, m, n, whole_k(operation, k), _num_groups(operation)),
             padding * step,
             offset,
             arrangement=arrangements[i % len(arrangements)],
@@ -347,7 +347,7 @@ def _fallback_shapes(operation: Operation) -> list[EdgeShape]:
     for layout in operation.layouts:
         for i, (m, n, k, padding) in enumerate(FALLBACK_SHAPES):
             arrangement = arrangements[i % len(arrangements)]
-            sizes, problem = SIZES[i % len(SIZES)], Problem(layout, m, n, _whole_k(layout, k), groups)
+            sizes, problem = SIZES[i % len(SIZES)], Problem(layout, m, n, whole_k(layout, k), groups)
             found.append(EdgeShape(problem, padding, offset, arrangement=arrangement, sizes=sizes))
         special = Problem(layout, *SPECIAL_SHAPE[:3])
         plain = plain_arrangement(layout)

@@ -42,9 +42,10 @@ def check_command(words):
     """Parse a command line of ours, or of Dask's; nothing is run."""
     program, *rest = words
     if program == "aot":
-        main.resolve_command(main.make_context("aot", ["--help"], resilient_parsing=True), rest)
-        command = main.get_command(None, rest[0])
-        command.make_context(rest[0], rest[1:], resilient_parsing=False).close()
+        # A command keeps the names of its --help, which are the parent's, from the first context that it is given.
+        parent = main.make_context("aot", ["--help"], resilient_parsing=True)
+        _, command, words = main.resolve_command(parent, rest)
+        command.make_context(rest[0], words, parent, resilient_parsing=False).close()
         return
     assert (program, rest[0]) == ("dask", "scheduler")
     scheduler = pytest.importorskip("distributed.cli.dask_scheduler", reason="NOT TESTED: install aot-kernels[fleet]")

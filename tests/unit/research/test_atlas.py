@@ -18,6 +18,7 @@ RUN = {
     "date": "2026-11-22",
     "shapes": "atlas_heldout",
     "dtype": "bfloat16",
+    "layout": "kk",
     "num_problems": 4,
     "failures": [],
 }
@@ -72,7 +73,7 @@ def test_several_runs_join_to_medians_of_what_all_have():
     assert [found["rows"][0][name] for name in ("wheel_us", "speedup", "error")] == [10.0, 1.2, 0.0012]
     assert "medians of 3 runs" in summary(found)
     with pytest.raises(ValueError, match="give runs of one kind"):
-        joined([runs[0], runs[1] | {"dtype": "float16"}])
+        joined([runs[0], runs[1] | {"dtype": "float16", "layout": "kk"}])
     with pytest.raises(ValueError, match="no row in common"):
         joined([RUN | {"rows": ROWS[:1]}, RUN | {"rows": ROWS[1:]}])
 
@@ -92,7 +93,7 @@ def atlas(monkeypatch):
 
     wheel = types.ModuleType("aot_gemm")
     wheel.AotGemmError, wheel.linear, wheel.__version__ = RefusedError, linear, "1"
-    wheel.plan = lambda m, n, k, dtype: types.SimpleNamespace(kernel=f"{dtype}_{n}")
+    wheel.plan = lambda m, n, k, dtype, layout: types.SimpleNamespace(kernel=f"{dtype}_{layout}_{n}")
     monkeypatch.setitem(sys.modules, "aot_gemm", wheel)
     monkeypatch.delitem(sys.modules, "research.bench.atlas", raising=False)
     import research.bench.atlas as module
@@ -105,7 +106,7 @@ def atlas(monkeypatch):
 
     # Two rounds, of which the second takes 1 us longer for all.
     times = {"wheel": 10.0, "torch": 12.0, "wheel_behind": 15.0, "torch_behind": 16.0, "elementwise": 2.0}
-    monkeypatch.setattr(module, "Pool", lambda sizes, dtype: pool(sizes, dtype, "cpu"))
+    monkeypatch.setattr(module, "Pool", lambda sizes, dtype, layout: pool(sizes, dtype, "cpu", layout))
     monkeypatch.setattr(module, "capture", capture)
     monkeypatch.setattr(module, "interleave", lambda graphs: {name: [times[name], times[name] + 1] for name in graphs})
     monkeypatch.setattr(module, "elementwise", lambda: (torch.ones(4), (None, 1)))
@@ -117,24 +118,27 @@ def atlas(monkeypatch):
 
 
 def test_a_run_times_both_columns_and_takes_the_kernel_in_front_off(atlas):
-    result = {"dtype": "bfloat16", "rows": [], "failures": []}
+    result = {"dtype": "bfloat16", "layout": "kk", "rows": [], "failures": []}
     atlas.run(result, [(16, 8, 4)], ["plain", "behind"], 100, print)
     (found,) = result["rows"]
     assert {name: found[name] for name in TIMES} == dict(zip(TIMES, (10.5, 12.5, 13.0, 14.0), strict=True))
-    assert (found["m"], found["n"], found["k"], found["kernel"], found["error"]) == (4, 16, 8, "bfloat16_16", 0.0)
+    assert (found["m"], found["n"], found["k"], found["kernel"], found["error"]) == (4, 16, 8, "bfloat16_kk_16", 0.0)
     assert found["speedup_mixed"] == round(26.5 / 23.5, 4)
     assert result["failures"] == []
 
 
-def test_operands_lie_apart_and_aligned_and_inputs_stay_as_they_were_drawn(atlas):
+@pytest.mark.parametrize("layout", ["kk", "kn", "mk", "mn"])
+def test_operands_lie_apart_and_aligned_and_inputs_stay_as_they_were_drawn(atlas, layout):
     sizes = [(16, 8, 4), (64, 40, 33)]
-    pool = atlas.Pool(sizes, torch.bfloat16)
+    pool = atlas.Pool(sizes, torch.bfloat16, layout=layout)
     drawn = pool.inputs.clone()
     assert len(pool.sets(4, 16, 8)) == 2  # with no L2 to exceed
     assert 0.9 < float(drawn.float().std()) < 1.1
     for n, k, m in sizes:
         found = pool.sets(m, n, k)
         assert [tuple(x.shape) for x in found[0]] == [(m, k), (n, k), (m, n)]
+        majors = ["k" if x.is_contiguous() else "m" for x in found[0][:2]]
+        assert majors == ["k" if x == "k" else "m" for x in layout]
         spans = sorted((x.data_ptr(), x.nbytes) for operands in found for x in operands)
         bases = (pool.inputs, pool.inputs, pool.outputs)
         starts = [x.data_ptr() - base.data_ptr() for operands in found for x, base in zip(operands, bases, strict=True)]
@@ -146,23 +150,23 @@ def test_operands_lie_apart_and_aligned_and_inputs_stay_as_they_were_drawn(atlas
 
 
 def test_a_column_that_is_left_out_has_the_others_times(atlas):
-    result = {"dtype": "float16", "rows": [], "failures": []}
+    result = {"dtype": "float16", "layout": "kk", "rows": [], "failures": []}
     atlas.run(result, [(16, 8, 4)], ["behind"], 100, print)
     assert [result["rows"][0][name] for name in TIMES] == [13.0, 14.0, 13.0, 14.0]
 
 
 def test_wrong_and_refused_products_are_failures_and_the_run_goes_on(atlas):
-    result = {"dtype": "bfloat16", "rows": [], "failures": []}
+    result = {"dtype": "bfloat16", "layout": "kk", "rows": [], "failures": []}
     atlas.run(result, [(40, 8, 4), (24, 8, 4), (16, 8, 4)], ["plain"], 100, print)
     assert [x["n"] for x in result["rows"]] == [24, 16]
     refused, wrong = result["failures"]
     assert (refused["n"], refused["reason"]) == (40, "RefusedError: no")
     assert wrong["n"] == 24
-    assert wrong["reason"].startswith("bfloat16_24: relative error 0.")
+    assert wrong["reason"].startswith("bfloat16_kk_24: relative error 0.")
 
 
 def test_a_run_ends_when_its_time_is_over(atlas):
-    result, lines = {"dtype": "bfloat16", "rows": [], "failures": []}, []
+    result, lines = {"dtype": "bfloat16", "layout": "kk", "rows": [], "failures": []}, []
     atlas.run(result, [(16, 8, 4)] * 3, ["plain"], -1, lines.append)
     assert result["rows"] == []
     assert lines == ["operands: 0.0 GiB", "-1 s are over: 3 problems are left out"]

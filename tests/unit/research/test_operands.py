@@ -11,13 +11,14 @@ import torch
 
 from aot.core.alignment import is_aligned
 from aot.core.errors import DeviceError
+from aot.core.grouping import Grouping
 from aot.core.operation import Operation
-from aot.kinds.gemm.edge_shapes import Content
+from aot.kinds.gemm.edge_shapes import SIZES, Content, arrangements_of
 from aot.measure.dispatched import RefusedError
 from research.bench import operand_calls, operand_cases, operands
 from tests.unit.twins import TwinGpu, TwinKernels, kernel_of, problem_of
 
-ALL = list(operands.DENSE)
+ALL = list(operands.ALL)
 
 
 @pytest.mark.parametrize("operation", ALL, ids=lambda x: x.tag)
@@ -26,11 +27,15 @@ def test_random_problems_are_of_all_kinds(operation):
     cases = [operand_cases.random_case(operation, i, rng) for i in range(300)]
     assert cases != [operand_cases.random_case(operation, i, rng) for i in range(300)]
     assert 180 < sum(is_aligned(x.problem) and not x.offset for x in cases) < 260
-    assert sum(x.content is Content.SPECIAL for x in cases) == 30
+    is_dense, is_packed = operation.grouping is Grouping.DENSE, operation.b.weight is not None
+    assert sum(x.content is Content.SPECIAL for x in cases) == (30 if is_dense and not is_packed else 0)
     for x in cases:
         if x.content is Content.SPECIAL:
             assert (x.problem.m >= 40, x.problem.n >= 24, x.problem.k >= 200) == (True, True, True)
-    assert len({x.arrangement for x in cases}) == 32
+    is_free = is_dense and not is_packed and not operation.has_parts
+    assert len({x.arrangement for x in cases}) == (32 if is_free else len(set(arrangements_of(operation))))
+    assert {x.problem.num_groups for x in cases} == ({1} if is_dense else set(range(1, 10)))
+    assert {x.sizes for x in cases} == set(SIZES)
     assert {x.padding for x in cases} == {0, 1, 3, 16}
     assert {x.offset for x in cases} == {0, 1}
     assert min(x.problem.m for x in cases) <= 2
@@ -58,7 +63,17 @@ def check(gpu, library, operation, count=30, seconds=100.0):
     return operands.check(gpu, library, operation, count, 5, time.monotonic() + seconds)
 
 
-@pytest.mark.parametrize("operation", [Operation.BF16_KK, Operation.E4M3_BF16_KK_SWIGLU, Operation.INT8_INT32_KK])
+OF_ALL_SORTS = [
+    Operation.BF16_KK,
+    Operation.E4M3_BF16_KK_SWIGLU,
+    Operation.INT8_INT32_KK,
+    Operation.FP16_KN_BATCHED,
+    Operation.BF16_KK_MANY,
+    Operation.BF16_INT4_G64_ZEROS_KK,
+]
+
+
+@pytest.mark.parametrize("operation", OF_ALL_SORTS)
 def test_a_right_wheel_has_no_faults_and_what_it_refuses_is_counted(operation):
     gpu, library = wheel(operation)
     found = check(gpu, library, operation)
@@ -93,7 +108,7 @@ def test_no_problem_is_started_when_the_time_is_over():
 def test_operations_are_read_by_tags_and_parts():
     assert operands.operations("all") == ALL
     assert operands.operations("none") == []
-    assert operands.operations("tf32_kk,block") == [Operation.TF32_KK, Operation.E4M3_BF16_BLOCK_KK]
+    assert operands.operations("tf32_kk,bf16_kk_many") == [Operation.TF32_KK, Operation.BF16_KK_MANY]
     for text in ("tf32_kk,", "fp7", "kk,,"):
         with pytest.raises(ValueError, match=text):
             operands.operations(text)

@@ -136,8 +136,10 @@ def test_an_operation_on_rows_is_right_where_all_of_its_kernels_were(tmp_path, m
     monkeypatch.setattr(module, "RESULTS", tmp_path)
     checks = {"bf16_rms_norm_row_scalar_256x1_v1x4": [14, 0], "fp16_rms_norm_row_scalar_256x1_v1x4": [14, 1]}
     (tmp_path / "h100_20261122_row_kernels.json").write_text(json.dumps({"checks": checks}))
+    lines = ["bf16_silu_mul_row_scalar_256x1_v1x4: right in all cases"]
+    (tmp_path / "h100_20261123_verified.json").write_text(json.dumps({"right": lines}))
     module.proven_rows.cache_clear()
-    assert module.proven_rows("h100") == {row_operation("bf16_rms_norm")}
+    assert module.proven_rows("h100") == {row_operation("bf16_rms_norm"), row_operation("bf16_silu_mul")}
     module.proven_rows.cache_clear()
 
 
