@@ -59,7 +59,7 @@ OF_MORE := $(addprefix tests/runtime/test_,$(addsuffix .py,damage dispatch \
 OF_MORE += tests/interrupts/test_interrupts.py tests/simulated/test_tuning.py tests/simulated/test_remote.py tests/simulated/test_fleet.py tests/simulated/test_fleet_faults.py tests/simulated/test_outside_family.py tests/package/test_wheels.py
 OF_MORE += $(addprefix tests/unit/,test_fuzz_command_line.py space/test_smem.py compile/test_compiler.py \
   $(addprefix families/,test_simt.py rows/test_kernels.py test_sm90_one_tile_protocol.py test_sm90_split_protocol.py) \
-  $(addprefix emulate/test_,execute.py hopper.py mma_sync_extents.py))
+  $(addprefix emulate/test_,execute.py hopper.py many_weights.py mma_sync_extents.py))
 
 walk: $(READY) ## Take the long ways: images, the tutorial, a wheel without a network, every candidate of Thor's wheel
 	AOT_EVERY_CANDIDATE=1 $(BIN)/python -m pytest tests/walks tests/equivalence $(OF_MORE) \
