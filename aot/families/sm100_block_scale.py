@@ -16,7 +16,7 @@ from aot.core.factor_atoms import ATOM_BYTES, num_atoms
 from aot.core.feature import Feature
 from aot.core.grouping import Grouping
 from aot.core.knobs import SplitK
-from aot.core.types import MXFP4_BF16, MXFP8_BF16, MXFP8_FP16, NVFP4_BF16, NVFP4_FP16, Types
+from aot.core.types import MXFP4_BF16, MXFP4_FP16, MXFP8_BF16, MXFP8_FP16, NVFP4_BF16, NVFP4_FP16, Types
 from aot.families._tcgen05 import CLC, TILE_K_BYTES
 from aot.families.sm100_quack import Sm100Quack
 
@@ -51,7 +51,7 @@ class Sm100BlockScale(Sm100Quack):
 
     name = "sm100_block_scale"
     needs: tuple[Feature, ...] = (*Sm100Quack.needs, Feature.BLOCK_SCALE)
-    types: tuple[Types, ...] = (NVFP4_BF16, NVFP4_FP16, MXFP4_BF16, MXFP8_BF16, MXFP8_FP16)
+    types: tuple[Types, ...] = (NVFP4_BF16, NVFP4_FP16, MXFP4_BF16, MXFP4_FP16, MXFP8_BF16, MXFP8_FP16)
     epilogues: tuple[Epilogue, ...] = OF_ONE_WEIGHT
     groupings: tuple[Grouping, ...] = (Grouping.DENSE,)
 

@@ -1,7 +1,8 @@
-"""quack's Blackwell GEMM over groups of rows, of narrow operands whose blocks along k have factors: NVFP4 and MXFP8.
+"""quack's Blackwell GEMM over groups of rows, of narrow operands whose blocks along k have factors.
 
-A group's rows of A are multiplied by a B of its own, an expert's weight. The factors of each group's rows begin with an
-atom of their own, so that TMA brings those of a tile whichever row of A the group starts at.
+These are NVFP4, MXFP4 and MXFP8. A group's rows of A are multiplied by a B of its own, an expert's weight. The factors
+of each group's rows begin with an atom of their own, so that TMA brings those of a tile whichever row of A the group
+starts at.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Workspace, gemm_candidate
 from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
-from aot.core.types import MXFP8_BF16, NVFP4_BF16
+from aot.core.types import MXFP4_BF16, MXFP8_BF16, NVFP4_BF16
 from aot.families._grouped import grouped_fault
 from aot.families._tcgen05 import CLC, STATIC
 from aot.families.sm100_block_scale import Sm100BlockScale
@@ -33,7 +34,7 @@ class Sm100GroupedBlockScale(Sm100BlockScale):
     name = "sm100_grouped_block_scale"
     orders_tiles = False
     own_clusters = ()
-    types = (NVFP4_BF16, MXFP8_BF16)
+    types = (NVFP4_BF16, MXFP4_BF16, MXFP8_BF16)
     epilogues = (Epilogue.NONE, Epilogue.SWIGLU)
     groupings = (Grouping.GROUPED,)
 

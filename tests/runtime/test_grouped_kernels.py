@@ -72,6 +72,7 @@ MORE = [
     (Operation.E4M3_BF16_KK_GROUPED, sm90(64, 192)),
     (Operation.BF16_KK_GATHERED_SWIGLU, sm100(128, 128)),
     (Operation.E4M3_BF16_KK_GATHERED, sm100(64, 128)),
+    (Operation.MXFP4_BF16_KK_GROUPED, in_atoms(128, 64)),
     (Operation.MXFP8_BF16_KK_GROUPED, in_atoms(128, 192)),
     (Operation.MXFP8_BF16_KK_GROUPED_SWIGLU, in_atoms(256, 64, "static", **PAIR)),
 ]

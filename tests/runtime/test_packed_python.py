@@ -331,9 +331,9 @@ REFUSED = {
         "expected one GPU",
     ),
     "a bias": (
-        replaced(bias=((N,),)),
+        replaced(bias=((N,), FLOAT16), out_dtype="float16"),
         "UnsupportedError",
-        "no wheel has float4_e2m1fn by float4_e2m1fn into bfloat16 with bias, factors of mxfp4",
+        "no wheel has float4_e2m1fn by float4_e2m1fn into float16 with bias, factors of mxfp4",
     ),
     "an activation and a residual": (
         replaced(of=MXFP8, activation="silu", residual=((M, N),)),
@@ -437,7 +437,7 @@ def test_the_plan_is_asked_by_the_formats_name(atoms_package, packed, atoms_mani
 
 def test_a_plan_of_what_no_operation_computes_is_refused(atoms_package):
     with pytest.raises(atoms_package.UnsupportedError, match=r"with bias, factors of mxfp4; .* add the bias to"):
-        atoms_package.plan(M, N, K, "mxfp4", bias=True)
+        atoms_package.plan(M, N, K, "mxfp4", bias=True, out_dtype="float16")
 
 
 def bytes_of(tensor):

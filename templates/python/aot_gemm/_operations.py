@@ -140,7 +140,7 @@ def gated_linear(
         bias: (2 n,), in the order of the weight's rows; None for none.
         activation: of the gate: "silu" (SwiGLU) or "gelu_tanh" (GeGLU).
         interleaved: whether row 2 j of the weight is of the gate and row 2 j + 1 the linear one of column j. Where
-            factors are of NVFP4 or MXFP8, one weight and True: they lie in atoms of 128 rows.
+            factors are of NVFP4, MXFP4 or MXFP8, one weight and True: they lie in atoms of 128 rows.
         scale_x: as `linear` has it, without blocks of 128.
         scale_w: as `linear` has it, without blocks of 128: one element, or 2 n, or narrow ones of the 2 n rows.
         out: (..., n), written to; allocated where it is not given.
@@ -201,13 +201,13 @@ def grouped_linear(
         index: int32 in GPU memory, (rows,), in any order: row i of the groups is x[index[i]], or zeros of no row of x.
         gate: None, "silu" (SwiGLU) or "gelu_tanh" (GeGLU): activation(gate) * linear of the halves of the weight.
         interleaved: whether row 2 j of a weight is of the gate and row 2 j + 1 the linear one of column j. Where
-            factors are of NVFP4 or MXFP8, True.
+            factors are of NVFP4, MXFP4 or MXFP8, True.
         scale_x: of float8 rows of x: one float32 factor, (rows,), (rows, 1), or of blocks (rows, ceil(k / 128)). Of
-            MXFP8 and NVFP4 as `linear` has them, in atoms that begin anew with each group, as `pack_factors` makes them
-            of factors and offsets.
+            formats of blocks as `linear` has them, in atoms that begin anew with each group, as `pack_factors` makes
+            them of factors and offsets.
         scale_w: those of the weights: one element, (groups,), or (groups, n); or of blocks (groups, ceil(n / 128),
-            ceil(k / 128)), where rows of a gate are not interleaved. Of MXFP8 and NVFP4 (groups, n, ceil(k / 16)), or
-            the groups' atoms as one run of bytes, or beside a list of weights a list of each one's atoms, of which
+            ceil(k / 128)), where rows of a gate are not interleaved. Of blocks of 16 or 32 (groups, n, ceil(k / 16)),
+            or the groups' atoms as one run of bytes, or beside a list of weights a list of each one's atoms, of which
             nothing is copied either; and of NVFP4 the weights' own factors, (groups,).
         out: (rows, n), or (groups, rows, n) of runs of k; allocated where it is not given. Rows of no group are not
             written: a new tensor holds anything there.

@@ -48,7 +48,7 @@ def test_a_chip_without_block_scales_is_refused_by_name():
 
 @pytest.mark.parametrize(
     ("operation", "num_split"),
-    [(NVFP4, 0), (MXFP4, 0), (MXFP8, 144), (Operation.NVFP4_BF16_KK_RESIDUAL, 0), (Operation.MXFP8_BF16_KK_BIAS, 144)],
+    [(NVFP4, 0), (MXFP4, 0), (MXFP8, 144), (Operation.MXFP4_BF16_KK_RESIDUAL, 0), (Operation.MXFP8_BF16_KK_BIAS, 144)],
 )
 def test_half_of_the_candidates_are_legal_and_fit_a_block(operation, num_split):
     verdicts = [check(x, operation, THOR) for x in FAMILY.candidates(operation, THOR)]
