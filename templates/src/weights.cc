@@ -65,7 +65,8 @@ int WeightList::begin_weights(int64_t count, const DLTensor& first) {
 int WeightList::begin_factors(int64_t count, const DLTensor& first) {
   name_ = "scale_w";
   rank_ = 1;
-  const bool is_run = first.ndim == 1 && first.shape != nullptr && (first.shape[0] <= 1 || stride_of(first, 0) == 1);
+  const bool is_vector = first.ndim == 1 && first.shape != nullptr && first.shape[0] >= 0;
+  const bool is_run = is_vector && (first.shape[0] <= 1 || stride_of(first, 0) == 1);
   if (!is_run || first.shape[0] > INT64_MAX / count) {
     return refuse("ShapeError", "%s: scale_w 0 of %" PRId64 " has %d dimensions or is no run; expected atoms of one dimension for each "
                   "group, as one run of bytes; put factors into them by pack_factors", product_name(product_), count, first.ndim);

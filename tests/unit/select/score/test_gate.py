@@ -145,5 +145,5 @@ def test_a_selection_of_which_nothing_is_scored_is_refused(selection):
 def test_what_is_committed_passes_the_gate(selection):
     content = json.loads(gzip.decompress((pipeline.COMMITTED / "h200.json.gz").read_bytes()))
     scores = tuple(decode(HeldOut, x) for x in content["heldout"])
-    assert {x.operation for x in scores} == {BF16}
+    assert BF16 in {x.operation for x in scores}
     check_heldout(replace(selection, heldout=scores), *MAX_HELDOUT_REGRET)
