@@ -71,6 +71,12 @@ def _watch(reader: int) -> None:
     os._exit(exit_code())
 
 
+def _say_unraisable(unraisable: sys.UnraisableHookArgs) -> None:
+    """Say nothing of an interruption that a destructor swallowed: the thread ends the process. Say all else as ever."""
+    if not (_seen and isinstance(unraisable.exc_value, KeyboardInterrupt)):
+        sys.__unraisablehook__(unraisable)
+
+
 @contextmanager
 def watch() -> Iterator[None]:
     """End this process in time when it is told to; for the main thread of a command, from its first import on."""
@@ -78,6 +84,7 @@ def watch() -> Iterator[None]:
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     threading.Thread(target=_watch, args=(reader,), daemon=True, name="aot-interrupt").start()
+    sys.unraisablehook = _say_unraisable
     try:
         for number in _SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves SIGHUP, and a background job SIGINT

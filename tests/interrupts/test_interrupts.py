@@ -144,6 +144,27 @@ def test_native_code_does_not_keep_a_command_from_ending():
     assert (process.returncode, error) == (143, interrupts.INTERRUPTED)
 
 
+IN_A_DESTRUCTOR = """
+import os, signal, time
+from aot.cli.interrupt import watch
+class Told:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.05)
+with watch():
+    told = Told()
+    del told
+    time.sleep(60)
+"""
+
+
+def test_an_interruption_that_a_destructor_swallows_is_no_traceback():
+    """Found by a signal at 0.16 s of a build, in the destructor of a file."""
+    command = [sys.executable, "-c", IN_A_DESTRUCTOR]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=30)
+    assert (done.returncode, done.stderr) == (143, interrupts.INTERRUPTED)
+
+
 def test_a_signal_that_the_caller_ignores_stays_ignored():
     code = (
         "import os, signal\nfrom aot.cli.interrupt import watch\nwith watch():\n  os.kill(os.getpid(), signal.SIGHUP)\n"
