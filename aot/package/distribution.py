@@ -6,10 +6,11 @@ import hashlib
 import keyword
 import re
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from packaging.version import InvalidVersion, Version
 
+from aot.core.constraints import Grammar
 from aot.core.errors import PackageError
 from aot.core.json_text import json_line
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
     from aot.select.selection import Selection
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+Package = Annotated[str, Grammar(_NAME.pattern, "a distribution's name, such as aot-gemm", 80)]
+WheelVersion = Annotated[
+    str,
+    Grammar(r"[0-9]+(\.[0-9]+)*[a-z0-9.]*(\+[a-z0-9]+(\.[a-z0-9]+)*)?", "a version, such as 0.1.0+h200", 200),
+]
 MAX_NAME = 64
 """Longest name in characters: the wheel's file name has three more parts within the 255 bytes of a file system."""
 MAX_VERSION = 30

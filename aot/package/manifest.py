@@ -35,6 +35,7 @@ from aot.core.table_check import table_fault
 from aot.families import signature
 from aot.kinds.rows.dispatch import RowTable, row_table_fault
 from aot.kinds.rows.kernel import RowKernel
+from aot.package.distribution import Package, WheelVersion
 from aot.package.manifest_file import FileValues, file_values
 from aot.package.packed_table import PackedTable, unpack
 from aot.select.coverage import Coverage, called
@@ -48,12 +49,6 @@ if TYPE_CHECKING:
 MANIFEST_VERSION = 10
 """Raised whenever a field is added without a default, dropped, or changes its meaning."""
 
-
-Package = Annotated[str, Grammar(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", "a distribution's name, such as aot-gemm", 80)]
-WheelVersion = Annotated[
-    str,
-    Grammar(r"[0-9]+(\.[0-9]+)*[a-z0-9.]*(\+[a-z0-9]+(\.[a-z0-9]+)*)?", "a version, such as 0.1.0+h200", 200),
-]
 PlatformTag = Annotated[
     str, Grammar(r"manylinux_[0-9]+_[0-9]+_[a-z0-9_]+", "a platform, such as manylinux_2_28_x86_64")
 ]

@@ -9,8 +9,7 @@ from packaging.version import Version
 
 from aot.core.errors import PackageError
 from aot.core.strict_json import decode
-from aot.package.distribution import check_name, check_version, selection_hash, wheel_version
-from aot.package.manifest import Package, WheelVersion
+from aot.package.distribution import Package, WheelVersion, check_name, check_version, selection_hash, wheel_version
 from aot.select.coverage import Coverage
 from tests.unit.selections import SELECTION
 from tests.unit.twins import CONDITIONS
