@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aot.checkpoint.layers import Found, find_layers
+from aot.checkpoint.layers import find_layers
 from aot.checkpoint.methods import PACKED, method_of
 from aot.checkpoint.shards import PARTIAL, Failed, Task, tasks_of, write_shard
-from aot.checkpoint.source import CONFIG, INDEX, MODELOPT, Checkpoint, open_checkpoint
+from aot.checkpoint.source import CONFIG, INDEX, MODELOPT, OLDER, Checkpoint, open_checkpoint
 from aot.compile.process_pool import Died, Pool
 from aot.core.errors import CheckpointError, OutputError, ResourceError
 from aot.core.packed_folder import FILE, VERSION, PackedFolder, Shard, check_shard
@@ -29,6 +29,8 @@ from aot.core.whole_file import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from aot.checkpoint.stored import Found
 
 COPIED = (".json", ".txt", ".model", ".jinja", ".md")
 """Ends of the names of small files that are copied: tokenizers, templates, licences. No code is."""
@@ -225,7 +227,7 @@ def _write_lists(staging: Path, checkpoint: Checkpoint, folder: PackedFolder) ->
     """Write what goes beside the files of tensors."""
     if checkpoint.path.is_dir():
         for path in sorted(checkpoint.path.iterdir()):
-            is_list = path.name in {CONFIG, INDEX, MODELOPT, FILE} or path.name.endswith(".index.json")
+            is_list = path.name in {CONFIG, INDEX, MODELOPT, FILE, *OLDER} or path.name.endswith(".index.json")
             if path.suffix in COPIED and not is_list and path.is_file() and path.stat().st_size <= MAX_COPIED_BYTES:
                 shutil.copyfile(path, staging / path.name)
     if checkpoint.config:
