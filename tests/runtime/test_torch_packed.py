@@ -322,3 +322,66 @@ def test_a_checkpoint_s_tensors_are_packed(gemm, packed_package):
         packed_package.FormatError, match="load_packed: got the tensors bias; expected those of a weight"
     ):
         gemm.load_packed({"bias": scales})
+
+
+def words_of(codes):
+    """Put eight codes along the last axis into a word, the first into the lowest bits."""
+    held = (codes.reshape(*codes.shape[:-1], -1, 8) << torch.arange(0, 32, 4)).sum(-1)
+    return torch.where(held >= 2**31, held - 2**32, held).to(torch.int32)
+
+
+def test_both_versions_of_gptq_are_read_as_it_is_said(gemm):
+    codes, zeros = torch.arange(128 * 8).reshape(128, 8) % 16, torch.arange(1, 9).reshape(1, 8)
+    tensors = {"qweight": words_of(codes.t()).t(), "scales": torch.ones(1, 8, dtype=BF16)}
+    expected = (codes - zeros).t().to(BF16)
+    for version, stored in (("gptq", zeros - 1), ("gptq_v2", zeros)):
+        packed = gemm.load_packed({**tensors, "qzeros": words_of(stored)}, checkpoint_format=version)
+        assert torch.equal(gemm.dequantize(packed), expected)
+
+
+WORDS = {"weight_packed": torch.zeros(8, 16, dtype=torch.int32), "weight_scale": torch.ones(8, 1, dtype=BF16)}
+GPTQ = {
+    "qweight": torch.zeros(16, 8, dtype=torch.int32),
+    "qzeros": torch.zeros(1, 1, dtype=torch.int32),
+    "scales": torch.ones(1, 8, dtype=BF16),
+}
+NVFP4 = {
+    "weight": torch.zeros(8, 16, dtype=torch.uint8),
+    "weight_scale": torch.ones(8, 2).to(torch.float8_e4m3fn),
+    "weight_scale_2": torch.ones(()),
+}
+MISREAD = {
+    "words of 8 bits": (WORDS | {"weight_shape": torch.tensor([8, 64])}, r"and weight_shape says \(8, 64\)"),
+    "another order": (WORDS | {"weight_g_idx": torch.arange(128) % 2}, "weight_g_idx does not count 1 groups of the"),
+    "another order of AWQ": (
+        {**GPTQ, "qweight": torch.zeros(128, 1, dtype=torch.int32), "g_idx": torch.arange(128) // 64},
+        "g_idx does not count 1 groups",
+    ),
+    "factors of x": (NVFP4 | {"pre_quant_scale": torch.ones(32)}, "got pre_quant_scale beside weight, weight_scale, "),
+    "float32 factors": (
+        WORDS | {"weight_scale": torch.ones(8, 1)},
+        "factors are torch.float32; expected torch.bfloat1",
+    ),
+    "a vector": (GPTQ | {"scales": torch.ones(8, dtype=BF16)}, r"scales is of \(8,\); expected two dimensions"),
+    "no factor": (NVFP4 | {"weight_scale_2": torch.zeros(())}, "weight_scale_2 is 0.0; expected one finite number"),
+    "two factors": (NVFP4 | {"weight_scale_2": torch.ones(2)}, "weight_scale_2 is 2 elements; expected one finite"),
+    "no tensor": (NVFP4 | {"weight_scale": 7}, "weight_scale is a builtins.int; expected a torch.Tensor"),
+    "15": (GPTQ | {"qzeros": torch.full((1, 1), 15, dtype=torch.int32)}, "is 15 in qzeros; expected 0 to 14"),
+    "blocks": (
+        {"blocks": torch.zeros(8, 16, dtype=torch.uint8), "scales": torch.zeros(8, 1)},
+        "expected .n, k / 32, 16",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISREAD)
+def test_what_would_be_misread_is_refused(gemm, packed_package, name):
+    tensors, message = MISREAD[name]
+    with pytest.raises((packed_package.FormatError, packed_package.OperandError), match=message):
+        gemm.load_packed(tensors)
+
+
+def test_a_version_of_gptq_that_is_not_known_is_refused(gemm, packed_package):
+    for version in ("marlin", None, 2, []):
+        with pytest.raises(packed_package.FormatError, match="expected 'gptq' or 'gptq_v2'"):
+            gemm.load_packed(GPTQ, checkpoint_format=version)
