@@ -291,6 +291,83 @@ def test_factors_follow_a_model_to_another_type(gemm, packed_package, launched):
     assert torch.equal(exact.to(BF16), before)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_model_of_a_wider_type_keeps_its_factors(gemm, launched, dtype):
+    net, x = model(), random_tensor(3, K)
+    gemm.quantize(net, "int4g128")
+    held, wide = net[0].qweight.clone(), net[0].dequantize()
+    net.to(dtype)
+    assert torch.equal(net[0].qweight, held)
+    assert torch.equal(net[0].dequantize().to(BF16), wide)
+    with torch.no_grad():
+        assert torch.equal(net[0](x.to(dtype)), torch.nn.functional.linear(x.to(dtype), net[0].weight, net[0].bias))
+        net[0].requantize(wide.to(dtype))  # whose factors are of 16 bits too
+        assert torch.equal(copy.deepcopy(net)[0].dequantize().to(BF16), wide)
+    net.bfloat16()
+    assert torch.equal(net[0].dequantize(), wide)
+    net.float().half()
+    assert (net[0].dequantize().dtype, net[0].held.dtype) == (F16, F16)
+
+
+def saved(state, how):
+    """Give a state dict as it comes from a file: by pickle with torch's metadata, by others without."""
+    if how == "others":
+        return dict(state)
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+@pytest.mark.parametrize("how", ["torch.save", "others"])
+@pytest.mark.parametrize("assign", [False, True])
+def test_factors_of_a_state_dict_get_the_type_of_the_module(gemm, launched, how, assign):
+    """Or, where buffers are assigned, the module that of the state dict, as an nn.Linear does."""
+    net, other = model(), model()
+    gemm.quantize(net, "int4g128")
+    gemm.quantize(other, "int4g128")
+    other.half().load_state_dict(saved(net.state_dict(), how), assign=assign)
+    assert other[0].weight_dtype == other[0].bias.dtype == (BF16 if assign else F16)
+    exact = net[0].dequantize(), other[0].dequantize()
+    assert torch.equal(*(x.float() for x in exact)) if assign else torch.allclose(*(x.float() for x in exact), 1e-2)
+    x = random_tensor(3, K).to(other[0].bias.dtype)
+    with torch.no_grad():
+        assert torch.allclose(other(x).float(), net(x.to(BF16)).float(), 0.1, 0.1)
+
+
+def test_a_state_dict_of_another_format_is_refused(gemm, launched):
+    net, other = model(), model()
+    gemm.quantize(net, "int4g128")
+    before = net.state_dict()["0.qweight"].clone()
+    gemm.quantize(other, "nvfp4")
+    with pytest.raises(RuntimeError, match=r"0\.qweight is torch\.uint8, of the format nvfp4; .* of int4g128"):
+        net.load_state_dict(other.state_dict())
+    assert torch.equal(net[0].qweight, before)
+    state = dict(net.state_dict())
+    state["0.qweight"] = state["0.qweight"].to(torch.int8)
+    with pytest.raises(RuntimeError, match=r"0\.qweight is torch\.int8, of the format int4g128; expected torch\.uint8"):
+        net.load_state_dict(state)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_inputs_that_are_no_plain_tensor_are_torchs(gemm, launched):
+    net, parts = model()[:1], [random_tensor(2, K), random_tensor(3, K)]
+    gemm.quantize(net, "int4g128")
+    for layout in (torch.strided, torch.jagged):
+        with torch.no_grad():
+            found = net(torch.nested.nested_tensor(parts, layout=layout)).unbind()
+            assert len(found) == len(parts)
+            for got, x in zip(found, parts, strict=True):
+                expected = torch.nn.functional.linear(x, net[0].dequantize(), net[0].bias)
+                assert torch.allclose(got.float(), expected.float(), 0.05, 0.05)
+    for value in (None, [1.0], np.ones((2, K))):
+        with pytest.raises(TypeError, match="argument 'input'"):
+            net(value)
+    for value, error in ((None, "weight is None"), (torch.ones(64, K, device="meta"), "is on the meta device")):
+        with pytest.raises(gemm.errors.OperandError, match=error):
+            net[0].requantize(value)
+
+
 def test_gradients_pass_a_packed_module(gemm, launched):
     net = model()
     gemm.quantize(net, "int4g128")
