@@ -272,6 +272,15 @@ def test_a_weight_that_is_not_finite_is_not_made_so(gemm, packed_package, name, 
 # Modules.
 
 
+def test_a_module_whose_weight_is_not_finite_is_named(gemm, packed_package, launched):
+    net = model()
+    with torch.no_grad():
+        net[0].weight[3, 5] = float("nan")
+    with pytest.raises(packed_package.FormatError, match="the weight of 0 has a number that is not finite .*where="):
+        gemm.quantize(net, "nvfp4")
+    assert type(net[0]) is torch.nn.Linear
+
+
 def model(bias=True):
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(K, 64, bias=bias), torch.nn.Linear(64, 30)).to(BF16)
