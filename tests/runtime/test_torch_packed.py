@@ -276,7 +276,7 @@ def test_a_module_whose_weight_is_not_finite_is_named(gemm, packed_package, laun
     net = model()
     with torch.no_grad():
         net[0].weight[3, 5] = float("nan")
-    with pytest.raises(packed_package.FormatError, match="the weight of 0 has a number that is not finite .*where="):
+    with pytest.raises(packed_package.FormatError, match=r"the weight of 0 has a number that is not finite .*where="):
         gemm.quantize(net, "nvfp4")
     assert type(net[0]) is torch.nn.Linear
 

@@ -163,8 +163,8 @@ def _states(chosen: dict[str, Any], narrow: Any) -> dict[str, dict[str, Any]]:
                 rounded[id(module.weight)] = narrow.narrow(module.weight.detach())
             except errors.FormatError as error:  # its extents fit, so that a number does not
                 raise errors.FormatError(
-                    f"quantize: the weight of {name or 'the model'} has a number that is not finite ({error}); expected "
-                    "finite ones; mend it, or leave that module by where="
+                    f"quantize: the weight of {name or 'the model'} has a number that is not finite ({error}); "
+                    "expected finite ones; mend it, or leave that module by where="
                 ) from error
     return {
         key: quantized_state(module, narrow.name, module.weight, *rounded[id(module.weight)])
