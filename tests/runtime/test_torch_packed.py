@@ -422,6 +422,18 @@ def test_inputs_that_are_no_plain_tensor_are_torchs(gemm, launched):
             net[0].requantize(value)
 
 
+@pytest.mark.parametrize("compiles", [False, True])
+def test_a_bias_that_torch_spreads_is_added_by_torch(gemm, launched, compiles):
+    net, x = model()[:1], random_tensor(3, K)
+    gemm.quantize(net, "int4g128")
+    net[0].bias = torch.nn.Parameter(torch.ones(1, dtype=BF16))
+    with torch.no_grad():
+        expected = torch.nn.functional.linear(x, net[0].dequantize(), net[0].bias)
+        call = torch.compile(net, backend="eager", fullgraph=True) if compiles else net
+        assert torch.equal(call(x), expected)
+    assert launched == []
+
+
 def test_gradients_pass_a_packed_module(gemm, launched):
     net = model()
     gemm.quantize(net, "int4g128")
