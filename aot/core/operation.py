@@ -113,6 +113,8 @@ class Operation(Product):
     NVFP4_FP16_KK = "nvfp4_fp16_kk", t.NVFP4_FP16, Layout.KK
     MXFP8_FP16_KK = "mxfp8_fp16_kk", t.MXFP8_FP16, Layout.KK
     MXFP4_FP16_KK = "mxfp4_fp16_kk", t.MXFP4_FP16, Layout.KK
+    MXFP8_MXFP4_BF16_KK = "mxfp8mxfp4_bf16_kk", t.MXFP8_MXFP4_BF16, Layout.KK
+    MXFP8_MXFP4_BF16_KK_BIAS = "mxfp8mxfp4_bf16_kk_bias", t.MXFP8_MXFP4_BF16, Layout.KK, Epilogue.BIAS
     NVFP4_BF16_KK_BIAS = "nvfp4_bf16_kk_bias", t.NVFP4_BF16, Layout.KK, Epilogue.BIAS
     NVFP4_BF16_KK_RELU = "nvfp4_bf16_kk_relu", t.NVFP4_BF16, Layout.KK, Epilogue.RELU
     NVFP4_BF16_KK_GELU = "nvfp4_bf16_kk_gelu", t.NVFP4_BF16, Layout.KK, Epilogue.GELU

@@ -108,12 +108,13 @@ class Product(Word):
     @cached_property
     def a(self) -> Operand:
         """Return the left operand."""
-        return Operand(self.types.a, self.layout.a_k_major, self.types.scale_a)
+        return Operand(self.types.a, self.layout.a_k_major, self.types.scale_a, is_padded=self.types.pads(self.types.a))
 
     @cached_property
     def b(self) -> Operand:
         """Return the right operand."""
-        return Operand(self.types.b, self.layout.b_k_major, self.types.scale_b, self.types.weight)
+        types, is_padded = self.types, self.types.pads(self.types.b)
+        return Operand(types.b, self.layout.b_k_major, types.scale_b, types.weight, is_padded)
 
     @property
     def d(self) -> ElementType:

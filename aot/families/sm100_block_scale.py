@@ -1,4 +1,5 @@
-"""quack's Blackwell GEMM of narrow operands whose blocks along k have scale factors: NVFP4, MXFP4 and MXFP8.
+"""quack's Blackwell GEMM of narrow operands whose blocks along k have scale factors: NVFP4, MXFP4, MXFP8, and A in
+MXFP8 by B in MXFP4.
 
 `tcgen05.mma` multiplies by the factors, which the kernel copies from shared to tensor memory; the tensors' own factor,
 of NVFP4, is the epilogue's, in float32. NVIDIA's block-scaled kernel rounds to D's type before its epilogue, and takes
@@ -16,7 +17,16 @@ from aot.core.factor_atoms import ATOM_BYTES, num_atoms
 from aot.core.feature import Feature
 from aot.core.grouping import Grouping
 from aot.core.knobs import SplitK
-from aot.core.types import MXFP4_BF16, MXFP4_FP16, MXFP8_BF16, MXFP8_FP16, NVFP4_BF16, NVFP4_FP16, Types
+from aot.core.types import (
+    MXFP4_BF16,
+    MXFP4_FP16,
+    MXFP8_BF16,
+    MXFP8_FP16,
+    MXFP8_MXFP4_BF16,
+    NVFP4_BF16,
+    NVFP4_FP16,
+    Types,
+)
 from aot.families._tcgen05 import CLC, TILE_K_BYTES
 from aot.families.sm100_quack import Sm100Quack
 
@@ -51,7 +61,15 @@ class Sm100BlockScale(Sm100Quack):
 
     name = "sm100_block_scale"
     needs: tuple[Feature, ...] = (*Sm100Quack.needs, Feature.BLOCK_SCALE)
-    types: tuple[Types, ...] = (NVFP4_BF16, NVFP4_FP16, MXFP4_BF16, MXFP4_FP16, MXFP8_BF16, MXFP8_FP16)
+    types: tuple[Types, ...] = (
+        NVFP4_BF16,
+        NVFP4_FP16,
+        MXFP4_BF16,
+        MXFP4_FP16,
+        MXFP8_BF16,
+        MXFP8_FP16,
+        MXFP8_MXFP4_BF16,
+    )
     epilogues: tuple[Epilogue, ...] = OF_ONE_WEIGHT
     groupings: tuple[Grouping, ...] = (Grouping.DENSE,)
 
