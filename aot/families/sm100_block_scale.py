@@ -122,21 +122,24 @@ class Sm100BlockScale(Sm100Quack):
         """Make the GEMM that a candidate describes."""
         del target
         from aot.families._arguments import cutlass_type
+        from aot.families._padded_block_kernel import padded_class
         from aot.families._quack import quack_split_k
         from aot.families._quack_classes import sm100_class
 
         knobs, scale = candidate.gemm, operation.a.scale
         if scale is None:
             raise ValueError(f"{operation.tag} has no scale factors; expected one of {[x.tag for x in self.types]}")
-        a = operation.b if knobs.swap_ab else operation.a
-        return sm100_class(operation, swap_ab=knobs.swap_ab)(
+        a, b = (operation.b, operation.a) if knobs.swap_ab else (operation.a, operation.b)
+        is_padded = a.is_padded or b.is_padded
+        class_of = padded_class if is_padded else sm100_class
+        return class_of(operation, swap_ab=knobs.swap_ab)(
             cutlass_type(operation.accumulator),
             cutlass_type(a.element),
             (knobs.tile_m, knobs.tile_n),
             (knobs.cluster_m, knobs.cluster_n, 1),
             sf_vec_size=scale.block_k,
             a_mma_dtype=cutlass_type(a.element),
-            b_mma_dtype=cutlass_type((operation.a if knobs.swap_ab else operation.b).element),
+            b_mma_dtype=cutlass_type(b.element),
             use_clc_persistence=knobs.schedule == CLC,
             **quack_split_k(candidate),
         )
@@ -145,11 +148,13 @@ class Sm100BlockScale(Sm100Quack):
 def _skips_blocks(operation: Operation) -> bool:
     """Say whether the kernel leaves out instructions of the last stage, as it does where each takes one block.
 
-    It counts them by the whole k, for the last stage of every split. Source: quack gemm_sm100.py, `sf_valid_insts`;
-    mxfp8 with two splits was wrong for k 144 and 528 in the interpreter, 2026-11-27.
+    It counts them by the whole k, for the last stage of every split; of a k of whole stages it leaves none out. Source:
+    quack gemm_sm100.py, `sf_valid_insts`; mxfp8 with two splits was wrong for k 144 and 528 in the interpreter,
+    2026-11-27.
     """
-    scale = operation.a.scale
-    return scale is not None and operation.a.element.num_in(INSTRUCTION_K_BYTES) == scale.block_k
+    scale, element = operation.a.scale, operation.a.element
+    has_whole_stages = operation.k_step % element.num_in(TILE_K_BYTES) == 0
+    return scale is not None and not has_whole_stages and element.num_in(INSTRUCTION_K_BYTES) == scale.block_k
 
 
 def _tile_fault(candidate: Candidate) -> str | None:
