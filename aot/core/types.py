@@ -173,6 +173,7 @@ NVFP4_BF16 = Types(ElementType.E2M1, ElementType.E2M1, ElementType.BFLOAT16, sca
 MXFP4_BF16 = Types(ElementType.E2M1, ElementType.E2M1, ElementType.BFLOAT16, scale_a=MX, scale_b=MX)
 MXFP8_BF16 = Types(ElementType.E4M3, ElementType.E4M3, ElementType.BFLOAT16, scale_a=MX, scale_b=MX)
 MXFP8_MXFP4_BF16 = replace(MXFP8_BF16, b=ElementType.E2M1)
+MXFP8_MXFP4_FP16 = replace(MXFP8_MXFP4_BF16, d=ElementType.FLOAT16)
 NVFP4_FP16, MXFP4_FP16, MXFP8_FP16 = (replace(x, d=ElementType.FLOAT16) for x in (NVFP4_BF16, MXFP4_BF16, MXFP8_BF16))
 BF16_INT4_G128, FP16_INT4_G128 = (_packed(x.a, INT4_G128) for x in (BF16, FP16))
 BF16_INT4_G128_ZEROS, FP16_INT4_G128_ZEROS = (_packed(x.a, INT4_G128_ZEROS) for x in (BF16, FP16))

@@ -23,6 +23,7 @@ from aot.core.types import (
     MXFP8_BF16,
     MXFP8_FP16,
     MXFP8_MXFP4_BF16,
+    MXFP8_MXFP4_FP16,
     NVFP4_BF16,
     NVFP4_FP16,
     Types,
@@ -69,6 +70,7 @@ class Sm100BlockScale(Sm100Quack):
         MXFP8_BF16,
         MXFP8_FP16,
         MXFP8_MXFP4_BF16,
+        MXFP8_MXFP4_FP16,
     )
     epilogues: tuple[Epilogue, ...] = OF_ONE_WEIGHT
     groupings: tuple[Grouping, ...] = (Grouping.DENSE,)
