@@ -1,6 +1,6 @@
-"""quack's Blackwell GEMM of narrow operands whose blocks along k have scale factors: NVFP4, MXFP4, MXFP8, and A in
-MXFP8 by B in MXFP4.
+"""quack's Blackwell GEMM of narrow operands whose blocks along k have scale factors: NVFP4, MXFP4 and MXFP8.
 
+A in MXFP8 by B in MXFP4 is one too: TMA loads B's elements with gaps, so that both have 128 bytes a row and stage.
 `tcgen05.mma` multiplies by the factors, which the kernel copies from shared to tensor memory; the tensors' own factor,
 of NVFP4, is the epilogue's, in float32. NVIDIA's block-scaled kernel rounds to D's type before its epilogue, and takes
 operands without padding alone.
