@@ -7,18 +7,18 @@ refused where it names a method that is not known.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from aot.checkpoint.methods import Method, method_of
+from aot.checkpoint.stored import Found, Stored, StoredLayer, rest_of
 from aot.core.errors import CheckpointError, FormatError
 from aot.core.packed_folder import FLOATS, PACKED_FORMATS, SCALE_BLOCK, PackedLayer
 from aot.core.safetensors_file import StoredTensor, short
-from aot.core.weight_checkpoints import PER_WORD
+from aot.core.weight_checkpoints import PER_WORD, check_order
 from aot.core.weight_format import BLOCK_K, INT4_OFFSET, MXFP4, NVFP4, Code, WeightFormat
 
 if TYPE_CHECKING:
@@ -28,55 +28,8 @@ if TYPE_CHECKING:
 
 WIDE = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 """Types of a weight that is not quantised."""
-EXPERTS = ("_blocks", "_scales")
-"""How the names of GPT-OSS's experts end. Source: openai/gpt-oss-20b, model.safetensors.index.json."""
 KEPT = ("lm_head", "*.lm_head", "*embed*", "wte", "wpe", "*.wte", "*.wpe", "*.gate", "*router*", "*norm*", "*.rotary*")
 """Matrices that are not rounded unless they are named: embeddings, heads and the routers of experts."""
-INPUT_SCALES = ("input_scale", "input_global_scale", "output_scale", "k_scale", "v_scale", "q_scale", "k_proj_scale")
-"""Factors of activations and of their caches, which these products do not take: inputs stay in 16 bits, or are rounded
-by their own rows."""
-
-
-class Stored(Enum):
-    """How a weight lies in a checkpoint."""
-
-    GPTQ = "gptq"
-    AWQ = "awq"
-    INT4 = "compressed-tensors int4"
-    NVFP4 = "nvfp4"
-    MXFP4 = "mxfp4"
-    BYTES = "elements of 8 bits"
-    """FP8 or int8, with factors of all, of rows or of blocks."""
-    WIDE = "16 bits"
-
-
-@dataclass(frozen=True)
-class StoredLayer:
-    """A Linear of a checkpoint, and what it is packed as."""
-
-    name: str
-    stored: Stored
-    packed: PackedLayer
-    tensors: dict[str, StoredTensor]
-    """Those that are read, by the ends of their names."""
-    zero_offset: int = 0
-    """What is added to zero points as they lie."""
-
-    @property
-    def numel(self) -> int:
-        """Return the elements of the weight."""
-        return self.packed.shape[0] * self.packed.shape[1]
-
-
-@dataclass(frozen=True)
-class Found:
-    """What a checkpoint is made of."""
-
-    layers: tuple[StoredLayer, ...]
-    plain: tuple[StoredTensor, ...]
-    """Tensors that are copied as they are."""
-    left: dict[str, str]
-    """Those among them that are quantised, or were asked to be, and why they are left; and what is dropped."""
 
 
 def _check_skipped(checkpoint: Checkpoint, skip: Sequence[str], names: Iterable[str]) -> None:
@@ -106,7 +59,10 @@ def find_layers(
         CheckpointError: it is quantised in a way that is not known, lacks tensors, or they do not go together; or
             it has nothing that a pattern of `skip` names.
     """
-    method = method_of(checkpoint.quantization)
+    try:
+        method = method_of(checkpoint.quantization)
+    except CheckpointError as error:
+        raise CheckpointError(f"{checkpoint.path}: {error}") from error
     layout = PACKED_FORMATS.get(form or "") if method.name else None
     if form is not None and method.name and (layout is None or not layout.in_rows):
         raise CheckpointError(
@@ -118,27 +74,36 @@ def find_layers(
         prefix, _, end = tensor.name.rpartition(".")
         groups[prefix][end] = tensor
     _check_skipped(checkpoint, skip, groups)
-    layers: list[StoredLayer] = []
-    plain: list[StoredTensor] = []
+    layers: dict[str, StoredLayer] = {}
     left: dict[str, str] = {}
     for prefix, tensors in groups.items():
         chosen = not any(fnmatchcase(prefix, x) for x in skip)
-        layer = _layer(prefix, tensors, method, dtype) if chosen else None
-        if layer is None and chosen and form is not None and layout is None:
-            layer = _wide(prefix, tensors, form, dtype, left)
-        if layer is not None and layout is not None:
-            layer = _laid_out(layer, layout)
+        try:
+            layer = _packed_as(prefix, tensors, method, form, dtype, left) if chosen else None
+        except CheckpointError as error:
+            raise CheckpointError(f"{next(iter(tensors.values())).file}: {error}") from error
         if layer is not None:
-            layers.append(layer)
-        rest = {k: x for k, x in tensors.items() if layer is None or k not in _CONSUMED[layer.stored]}
-        for end, tensor in rest.items():
-            if end in INPUT_SCALES:
-                left[tensor.name] = "dropped: a factor of activations, which these products round by themselves"
-                continue
-            plain.append(tensor)
-            if tensor.name.endswith(EXPERTS):
-                left[tensor.name] = "experts of three dimensions, which no module multiplies packed: copied as they are"
-    return Found(tuple(layers), tuple(plain), left)
+            layers[prefix] = layer
+    is_quantised = bool(method.name) or any(x.is_quantised for x in layers.values())
+    plain = [x for name, held in groups.items() for x in rest_of(held, layers.get(name), left, is_quantised)]
+    return Found(tuple(layers.values()), tuple(plain), left)
+
+
+def _packed_as(
+    name: str,
+    tensors: Mapping[str, StoredTensor],
+    method: Method,
+    form: str | None,
+    dtype: str | None,
+    left: dict[str, str],
+) -> StoredLayer | None:
+    """Return a layer that is quantised, or is to be; None where it is copied."""
+    layer = _layer(name, tensors, method, dtype)
+    if form is None:
+        return layer
+    if not method.name:
+        return layer or _wide(name, tensors, form, dtype, left)
+    return layer and _laid_out(layer, PACKED_FORMATS[form])
 
 
 def _laid_out(layer: StoredLayer, layout: WeightFormat) -> StoredLayer:
@@ -167,19 +132,7 @@ def _layer(name: str, tensors: Mapping[str, StoredTensor], method: Method, dtype
         return None
     if weight.dtype == "U8":
         return _of_halves(name, tensors, "weight", "weight_scale_2")
-    return _bytes(name, tensors)
-
-
-_CONSUMED: dict[Stored, tuple[str, ...]] = {
-    Stored.GPTQ: ("qweight", "qzeros", "scales", "g_idx"),
-    Stored.AWQ: ("qweight", "qzeros", "scales"),
-    Stored.INT4: ("weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "weight_g_idx"),
-    Stored.NVFP4: ("weight_packed", "weight", "weight_scale", "weight_scale_2", "weight_global_scale", "weight_shape"),
-    Stored.MXFP4: ("weight_packed", "weight", "weight_scale", "weight_shape"),
-    Stored.BYTES: ("weight", "weight_scale", "weight_scale_inv"),
-    Stored.WIDE: ("weight",),
-}
-"""Tensors that a packed layer takes the place of."""
+    return _bytes(name, tensors, method)
 
 
 def _lacks(name: str, end: str, tensors: Mapping[str, StoredTensor]) -> CheckpointError:
@@ -207,13 +160,12 @@ def _expect(tensor: StoredTensor, shapes: Sequence[tuple[int, ...]]) -> None:
 def _layer_of(
     name: str, stored: Stored, form: str, shape: tuple[int, int], dtype: str | None, **rest: Any
 ) -> StoredLayer:
-    packed = PACKED_FORMATS.get(form)
+    packed = PackedLayer(form, shape, dtype)
     try:
-        if packed is not None:
-            packed.check(*shape)
+        packed.check()
     except FormatError as error:
         raise CheckpointError(f"{short(name)}: {error}; or leave it by --skip {short(name)}") from error
-    return StoredLayer(name, stored, PackedLayer(form, shape, dtype), **rest)
+    return StoredLayer(name, stored, packed, **rest)
 
 
 def _factor_dtype(scales: StoredTensor, dtype: str | None) -> str:
@@ -225,8 +177,13 @@ def _factor_dtype(scales: StoredTensor, dtype: str | None) -> str:
     return dtype or next(x for x, name in FLOATS.items() if name == scales.dtype)
 
 
-def _int4_form(name: str, k: int, groups: int, has_zeros: bool) -> str:
+def _int4_form(name: str, k: int, groups: int, stated: int, has_zeros: bool) -> str:
     """Return the format of int4 by the number of groups; larger groups than a format's are several of its own."""
+    if stated and k % stated and groups == -(-k // stated):
+        raise CheckpointError(
+            f"{short(name)}: {groups} groups along k {k}, of {stated} elements by the configuration, the last of "
+            f"{k % stated}; expected k a multiple of the group; quantise it by such a group, or --skip {short(name)}"
+        )
     group = k // groups if groups and k % groups == 0 else 0
     held = BLOCK_K if group and group % BLOCK_K == 0 else group
     form = f"int4g{held}{'z' if has_zeros else ''}"
@@ -252,11 +209,11 @@ def _words(name: str, tensors: Mapping[str, StoredTensor], method: Method, dtype
     _expect(zeros, [(groups, n // PER_WORD)])
     if n % PER_WORD or not groups:
         raise CheckpointError(f"{scales.text}; expected a multiple of {PER_WORD} columns, and groups of rows")
-    if "g_idx" in tensors and is_gptq:
+    if "g_idx" in tensors:
         _check_order(name, _need(name, tensors, "g_idx", 1, ("I32",)), k, groups)
-    offset = method.zero_offset if is_gptq else 0
+    offset = _zero_offset(name, zeros, method) if is_gptq else 0
     has_zeros = bool((zeros.bits() != _words_of(INT4_OFFSET - offset)).any())
-    form = _int4_form(name, k, groups, has_zeros)
+    form = _int4_form(name, k, groups, method.group, has_zeros)
     stored = Stored.GPTQ if is_gptq else Stored.AWQ
     held = {"qweight": words, "scales": scales, "qzeros": zeros}
     return _layer_of(name, stored, form, (n, k), _factor_dtype(scales, dtype), tensors=held, zero_offset=offset)
@@ -267,26 +224,39 @@ def _words_of(code: int) -> np.uint32:
     return np.uint32(sum(code << 4 * i for i in range(PER_WORD)))
 
 
+def _zero_offset(name: str, zeros: StoredTensor, method: Method) -> int:
+    """Return what GPTQ's zero points lack; where no configuration says, they are those of symmetric weights alone."""
+    if method.zero_offset is not None:
+        return method.zero_offset
+    if (zeros.bits() == _words_of(INT4_OFFSET - 1)).all():
+        return 1
+    raise CheckpointError(
+        f"{short(name)}: {short(zeros.name)} has zero points other than 7, and no configuration says of which version "
+        "of GPTQ: the first holds them less by 1; expected quantization_config in config.json; fetch that file too"
+    )
+
+
 def _check_order(name: str, order: StoredTensor, k: int, groups: int) -> None:
     """Refuse groups in another order along k."""
     _expect(order, [(k,), (0,)])
-    if k % groups == 0 and order.shape[0] and (order.bits() != np.arange(k) // (k // groups)).any():
-        raise CheckpointError(
-            f"{short(name)}: {short(order.name)} does not count groups along k, as of a weight that was quantised in "
-            "another order (desc_act); expected 0 to the last group in order; take a checkpoint with desc_act false"
-        )
+    try:
+        check_order(order.bits(), k, groups, short(order.name))
+    except FormatError as error:
+        raise CheckpointError(f"{short(name)}: {error}") from error
 
 
 def _compressed_int4(name: str, tensors: Mapping[str, StoredTensor], method: Method, dtype: str | None) -> StoredLayer:
-    method.check_words(name)
+    if "weight_shape" not in tensors:
+        method.check_words(name)
     words = _need(name, tensors, "weight_packed", 2, ("I32",))
     scales = _need(name, tensors, "weight_scale", 2, (*FLOATS.values(), "F32"))
     n, k, groups = words.shape[0], words.shape[1] * PER_WORD, scales.shape[1]
-    if "weight_shape" in tensors:
+    if "weight_shape" in tensors or not method.name:
         stated = _need(name, tensors, "weight_shape", 1, ("I64", "I32")).bits().tolist()
         if stated != [n, k]:
             raise CheckpointError(
-                f"{words.text}, and weight_shape says {short(stated)}; expected {[n, k]}; fetch it again"
+                f"{words.text}, and weight_shape says {short(stated)}; expected {[n, k]}, as of codes of 4 bits; "
+                "quantise it to 4 bits, or fetch it again"
             )
     _expect(scales, [(n, groups)])
     if "weight_g_idx" in tensors:
@@ -296,7 +266,7 @@ def _compressed_int4(name: str, tensors: Mapping[str, StoredTensor], method: Met
         zeros = held["weight_zero_point"] = _need(name, tensors, "weight_zero_point", 2, ("I32",))
         _expect(zeros, [(-(-n // PER_WORD), groups)])
         has_zeros = bool((zeros.bits() != _words_of(INT4_OFFSET)).any())
-    form = _int4_form(name, k, groups, has_zeros)
+    form = _int4_form(name, k, groups, method.group, has_zeros)
     return _layer_of(name, Stored.INT4, form, (n, k), _factor_dtype(scales, dtype), tensors=held)
 
 
@@ -315,7 +285,7 @@ def _of_halves(name: str, tensors: Mapping[str, StoredTensor], weight: str, whol
     return _layer_of(name, stored, form.name, (n, k), None, tensors=held)
 
 
-def _bytes(name: str, tensors: Mapping[str, StoredTensor]) -> StoredLayer:
+def _bytes(name: str, tensors: Mapping[str, StoredTensor], method: Method) -> StoredLayer:
     """Read FP8 or int8: factors of all, of rows, or of FP8 of blocks of 128 x 128."""
     weight = _need(name, tensors, "weight", 2, ("F8_E4M3", "I8"))
     end = "weight_scale" if "weight_scale" in tensors else "weight_scale_inv"
@@ -323,10 +293,16 @@ def _bytes(name: str, tensors: Mapping[str, StoredTensor]) -> StoredLayer:
     _need(name, tensors, end, len(scales.shape), ("F32", *FLOATS.values()))
     blocks = (-(-n // SCALE_BLOCK), -(-k // SCALE_BLOCK))
     of_rows: list[tuple[int, ...]] = [(), (1,), (1, 1), (n, 1), (n,)]
+    of_blocks = [blocks, (blocks[0], 1, blocks[1], 1)]  # the second is ModelOpt's FP8_PB_WO
     is_fp8 = weight.dtype == "F8_E4M3"
-    is_block = is_fp8 and len(scales.shape) == 2 and scales.shape == blocks and scales.shape not in of_rows
+    is_block = is_fp8 and scales.shape in of_blocks and scales.shape not in of_rows
     if not is_block:
-        _expect(scales, [*of_rows, blocks] if is_fp8 else of_rows)
+        _expect(scales, [*of_rows, *of_blocks] if is_fp8 else of_rows)
+    if is_block and method.block not in {(), (SCALE_BLOCK, SCALE_BLOCK)}:
+        raise CheckpointError(
+            f"{scales.text}, of blocks of {short(method.block)} by the configuration; expected {SCALE_BLOCK} x "
+            f"{SCALE_BLOCK}; quantise it so, or leave it by --skip {short(name)}"
+        )
     form = "fp8_block" if is_block else "fp8" if is_fp8 else "int8"
     return _layer_of(name, Stored.BYTES, form, (n, k), None, tensors={"weight": weight, "scale": scales})
 
@@ -342,13 +318,16 @@ def _wide(
         left[name] = "an embedding, a head or a router by its name: copied as it is"
         return None
     packed, (n, k) = PACKED_FORMATS.get(form), weight.shape
-    if packed is not None:
-        try:
-            packed.check(n, k)
-        except FormatError as error:
-            left[name] = f"copied as it is: {error}"
-            return None
     has_dtype = packed is not None and packed.code is Code.INT4
     own = WIDE[weight.dtype] if weight.dtype in FLOATS.values() else "bfloat16"
     held = PackedLayer(form, (n, k), (dtype or own) if has_dtype else None)
+    taken = sorted({end for end, *_ in held.tensors} & set(tensors))
+    if taken:
+        left[name] = f"copied as it is: it has {', '.join(taken)} beside its weight, and so is no nn.Linear"
+        return None
+    try:
+        held.check()
+    except FormatError as error:
+        left[name] = f"copied as it is: {error}"
+        return None
     return StoredLayer(name, Stored.WIDE, held, {"weight": weight})

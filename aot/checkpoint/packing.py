@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aot.checkpoint.layers import Found, find_layers
+from aot.checkpoint.layers import find_layers
 from aot.checkpoint.methods import PACKED, method_of
 from aot.checkpoint.shards import PARTIAL, Failed, Task, tasks_of, write_shard
-from aot.checkpoint.source import CONFIG, INDEX, MODELOPT, Checkpoint, open_checkpoint
+from aot.checkpoint.source import CONFIG, INDEX, MODELOPT, OLDER, Checkpoint, open_checkpoint
 from aot.compile.process_pool import Died, Pool
 from aot.core.errors import CheckpointError, OutputError, ResourceError
 from aot.core.packed_folder import FILE, VERSION, PackedFolder, Shard, check_shard
@@ -30,10 +30,14 @@ from aot.core.whole_file import write_whole
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from aot.checkpoint.stored import Found
+
 COPIED = (".json", ".txt", ".model", ".jinja", ".md")
 """Ends of the names of small files that are copied: tokenizers, templates, licences. No code is."""
 MAX_COPIED_BYTES = 2**27
 _PLAN, _LOCK, _DONE = "plan.json", ".lock", ".done.json"
+_BLOBS = "blobs"
+"""Where the files of a cached repository lie, two folders above. Source: huggingface_hub, file_download.py."""
 _SPARE_BYTES = 2**24
 """Of the disk, beside what is written."""
 
@@ -129,7 +133,7 @@ def _nothing(request: Request, found: Found) -> str:
 
 
 def _check_free_name(output: Path) -> None:
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+    if os.path.lexists(output) and (output.is_symlink() or not output.is_dir() or any(output.iterdir())):
         raise OutputError(f"{output} is there already; expected a new folder; give another by -o, or remove that one")
 
 
@@ -137,8 +141,14 @@ def _check_free_name(output: Path) -> None:
 def _staging(output: Path) -> Iterator[Path]:
     """Make or take the folder that is written, for one process alone."""
     staging = output.with_name(f".{output.name}.packing")
-    staging.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(staging / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        staging.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(staging / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise OutputError(
+            f"{staging}: {error.strerror or error}; expected a folder that can be written, in which files lie until "
+            "all are whole; remove what is there, or give another place by -o"
+        ) from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -165,7 +175,9 @@ def _resume(staging: Path, fingerprint: str, tasks: Sequence[Task]) -> dict[str,
     plan = staging / _PLAN
     if not plan.is_file() or plan.read_text(encoding="utf-8") != fingerprint:
         for path in staging.iterdir():
-            if path.name != _LOCK:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != _LOCK:
                 path.unlink()
         write_whole(plan, fingerprint)
         return {}
@@ -225,8 +237,8 @@ def _write_lists(staging: Path, checkpoint: Checkpoint, folder: PackedFolder) ->
     """Write what goes beside the files of tensors."""
     if checkpoint.path.is_dir():
         for path in sorted(checkpoint.path.iterdir()):
-            is_list = path.name in {CONFIG, INDEX, MODELOPT, FILE} or path.name.endswith(".index.json")
-            if path.suffix in COPIED and not is_list and path.is_file() and path.stat().st_size <= MAX_COPIED_BYTES:
+            is_list = path.name in {CONFIG, INDEX, MODELOPT, FILE, *OLDER} or path.name.endswith(".index.json")
+            if path.suffix in COPIED and not is_list and _is_own(path) and path.stat().st_size <= MAX_COPIED_BYTES:
                 shutil.copyfile(path, staging / path.name)
     if checkpoint.config:
         (form, _), *_ = Counter(x.format for x in folder.layers.values()).most_common(1)
@@ -234,6 +246,13 @@ def _write_lists(staging: Path, checkpoint: Checkpoint, folder: PackedFolder) ->
         marked = checkpoint.config | {"quantization_config": said}
         write_whole(staging / CONFIG, json.dumps(marked, indent=2) + "\n")
     write_whole(staging / FILE, folder.text())
+
+
+def _is_own(path: Path) -> bool:
+    """Say whether a file lies in the checkpoint's folder, or in the cache of Hugging Face that it links to."""
+    folder = path.parent.resolve()
+    places = (folder, folder.parent.parent / _BLOBS)
+    return path.is_file() and any(x in path.resolve().parents for x in places)
 
 
 def _put_in_place(staging: Path, output: Path, tasks: Sequence[Task]) -> None:

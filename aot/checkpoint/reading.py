@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aot.checkpoint.layers import Stored, StoredLayer
+from aot.checkpoint.stored import Stored, StoredLayer
 from aot.core.block_quantization import own_factor
 from aot.core.element import ElementType
 from aot.core.errors import CheckpointError, FormatError
@@ -162,8 +162,9 @@ class LayerReader:
         match self.layer.stored:
             case Stored.GPTQ:
                 zeros = held["qzeros"].bits()[:, words]
-                read = from_gptq(held["qweight"].bits()[:, rows], zeros, self._factors(held["scales"], columns=rows))
-                return read if self.layer.zero_offset else _less_one(read)
+                factors = self._factors(held["scales"], columns=rows)
+                codes = held["qweight"].bits()[:, rows]
+                return from_gptq(codes, zeros, factors, zero_offset=self.layer.zero_offset)
             case Stored.AWQ:
                 codes, zeros = (held[x].bits()[:, words] for x in ("qweight", "qzeros"))
                 return from_awq(codes, zeros, self._factors(held["scales"], columns=rows))
@@ -210,11 +211,3 @@ class LayerReader:
         n, k = self.layer.packed.shape
         step = max(1, CHUNK // k)
         return np.float32(max(float(np.abs(self._wide(i, min(i + step, n))).max()) for i in range(0, n, step)))
-
-
-def _less_one(read: ReadWeight) -> ReadWeight:
-    """Undo what GPTQ's first version adds to zero points; the second holds them as they are."""
-    codes, factors, zeros = read.parts.codes, read.parts.factors, read.parts.zeros
-    if zeros is None:
-        zeros = np.full(factors.shape, INT4_OFFSET, np.uint8)  # type: ignore[union-attr]
-    return ReadWeight(read.form, WeightParts(codes, factors, zeros - np.uint8(1)))

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from aot.checkpoint.reading import LayerReader
 from aot.core.errors import AotError, CheckpointError, OutputError, ResourceError
-from aot.core.packed_folder import Shard
+from aot.core.packed_folder import Shard, name_of
 from aot.core.safetensors_file import StoredTensor, header_bytes, short
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aot.checkpoint.layers import Found, StoredLayer
+    from aot.checkpoint.stored import Found, StoredLayer
 
 MAX_BYTES = 2**27
 """Of a file, unless one Linear or tensor has more: small, so that processes end together and little is done again."""
@@ -38,7 +38,7 @@ class Part:
     def tensors(self) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
         """Return the names, types and shapes of what is written."""
         if self.layer is not None:
-            return tuple((f"{self.layer.name}.{end}", *rest) for end, *rest in self.layer.packed.tensors)  # type: ignore[misc]
+            return tuple((name_of(self.layer.name, end), *rest) for end, *rest in self.layer.packed.tensors)  # type: ignore[misc]
         assert self.plain is not None  # noqa: S101 - it is one of the two
         return ((self.plain.name, self.plain.dtype, self.plain.shape),)
 
@@ -129,12 +129,18 @@ def _contents(task: Task) -> Iterator[memoryview]:
     yield memoryview(task.header)
     for part in task.parts:
         if part.layer is not None:
-            reader = LayerReader(part.layer, check_all=task.check_all)
-            for rows in reader.qweight():
-                yield rows.reshape(-1).view("u1").data
-            yield reader.scale().reshape(-1).view("u1").data
+            try:
+                yield from _packed(LayerReader(part.layer, check_all=task.check_all))
+            except CheckpointError as error:
+                raise CheckpointError(f"{part.place[0]}: {error}") from error
         elif part.plain is not None:
             yield from _copied(part.plain)
+
+
+def _packed(reader: LayerReader) -> Iterator[memoryview]:
+    for rows in reader.qweight():
+        yield rows.reshape(-1).view("u1").data
+    yield reader.scale().reshape(-1).view("u1").data
 
 
 def _copied(tensor: StoredTensor) -> Iterator[memoryview]:

@@ -18,6 +18,8 @@ from aot.core.strict_json import parse_json, read_content
 CONFIG, INDEX, WHOLE = "config.json", "model.safetensors.index.json", "model.safetensors"
 MODELOPT = "hf_quant_config.json"
 """Where ModelOpt says how it quantised, if config.json does not. Source: NVIDIA ModelOpt, export_hf_checkpoint."""
+OLDER = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
+"""Where AutoGPTQ and AutoAWQ say how they quantised, if config.json does not, and the method that it then is."""
 MAX_FILE_NAME = 240
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
@@ -45,7 +47,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
     """Read what a checkpoint has, without its tensors.
 
     Args:
-        path: a folder with config.json and files of safetensors, with an index or not; or one such file.
+        path: a folder with config.json and files of safetensors, with an index or not; or one such file, of which
+            config.json beside it says how it is quantised.
 
     Raises:
         CheckpointError: it has none, or files that are damaged, or an index that does not go with them.
@@ -56,7 +59,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
                 f"{path}: it is no file {SUFFIX}; expected a folder with config.json and such files, or one of them; "
                 "give the checkpoint's folder"
             )
-        return Checkpoint(path, _in_order(read_header(path)), {}, {})
+        config = _json(path.with_name(CONFIG)) if path.with_name(CONFIG).is_file() else {}
+        return Checkpoint(path, _in_order(read_header(path)), {}, _quantization(path.parent, config))
     if not path.is_dir():
         raise CheckpointError(
             f"{path}: there is no such folder or file; expected a checkpoint; no model's name is loaded"
@@ -133,6 +137,9 @@ def _quantization(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
     if found is None and (folder / MODELOPT).is_file():
         found = _json(folder / MODELOPT).get("quantization")
         found = {**found, "quant_method": "modelopt"} if isinstance(found, dict) else found
+    for name, method in OLDER.items():
+        if found is None and (folder / name).is_file():
+            found = {"quant_method": method} | _json(folder / name)
     if found is None:
         return {}
     if not isinstance(found, dict):

@@ -55,6 +55,14 @@ class PackedLayer:
         """Return the packed format; None of those that lie as torch has them."""
         return PACKED_FORMATS.get(self.format)
 
+    def check(self) -> None:
+        """Refuse extents that the format has not (FormatError)."""
+        n, k = self.shape
+        if self.form is not None:
+            self.form.check(n, k)
+        elif n < 1 or k < 1:
+            raise FormatError(f"a weight of {n} x {k} cannot be packed as {self.format}: expected a row and a column")
+
     @property
     def tensors(self) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
         """Return the ends of the names, the types and the shapes of its tensors, but for a bias."""
@@ -64,6 +72,11 @@ class PackedLayer:
             return ("qweight", ROW_FORMATS[self.format], (n, k)), ("scale", "F32", scale)
         count = 0 if not self.form.has_row_factors else 1 if self.form.group else n
         return ("qweight", "U8", PackedLayout(self.form).shape(n, k)), ("scale", "F32", (count,))
+
+
+def name_of(layer: str, end: str) -> str:
+    """Return the name of a tensor of a module, of which that of a model that is one Linear is empty."""
+    return f"{layer}.{end}" if layer else end
 
 
 @dataclass(frozen=True)
@@ -159,12 +172,12 @@ class _Reader:
         if (dtype is not None) != has_dtype or (has_dtype and dtype not in tuple(FLOATS)):
             expected = " or ".join(FLOATS) if has_dtype else "null, for its factors are of no type of x's"
             raise self.refuse(f"the dtype of {short(name)}", dtype, expected)
+        layer = PackedLayer(form, (shape[0], shape[1]), dtype)
         try:
-            if packed is not None:
-                packed.check(*shape)
+            layer.check()
         except FormatError as error:
             raise CheckpointError(f"{self.path}: {short(name)}: {error}") from error
-        return PackedLayer(form, (shape[0], shape[1]), dtype)
+        return layer
 
     def shard(self, name: str, value: Any) -> Shard:
         if not _SHARD.fullmatch(name):

@@ -87,6 +87,8 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
     Raises:
         CheckpointError: the file is none of this format, is cut, or says what cannot be so.
     """
+    if path.exists() and not path.is_file():  # a pipe would never end
+        raise CheckpointError(f"{path}: it is no regular file; expected a file of safetensors")
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)

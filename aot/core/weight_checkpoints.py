@@ -22,6 +22,17 @@ if TYPE_CHECKING:
 PER_WORD = 8
 """Codes of 4 bits in a word of 32."""
 
+INPUT_SCALES = (
+    *("input_scale", "input_global_scale", "input_zero_point", "input_scale_ub", "output_scale", "output_zero_point"),
+    *("k_scale", "v_scale", "q_scale", "k_proj_scale", "v_proj_scale", "prob_scale"),
+)
+"""Factors of activations and of their caches, which these products do not take: inputs stay in 16 bits, or are rounded
+by their own rows."""
+
+GPTQ_LAST_ZERO = 15
+"""A zero point of GPTQ's first version, as it lies, that has no one meaning. Source: vLLM, q_gemm.cu (zeros + 1);
+AutoGPTQ, qlinear_cuda_old.py ((zeros + 1) & 15); GPTQModel, convert_gptq_v1_to_v2_format (words + 0x11111111)."""
+
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """Which of eight columns each place in a word has, from the lowest bits on. Source: vLLM, quant_utils.awq_pack;
 AutoAWQ, the GEMM version."""
@@ -37,25 +48,49 @@ class ReadWeight:
     """Of the whole weight, where the format has one."""
 
 
-def from_gptq(qweight: Bits, qzeros: Bits, scales: Bits, g_idx: Bits | None = None) -> ReadWeight:
-    """Read a weight of GPTQ's first version.
+def from_gptq(qweight: Bits, qzeros: Bits, scales: Bits, g_idx: Bits | None = None, zero_offset: int = 1) -> ReadWeight:
+    """Read a weight of GPTQ.
 
     Args:
         qweight: int32 (k / 8, n), eight codes along k in a word, the first in the lowest bits.
-        qzeros: int32 (groups, n / 8), eight zero points less 1 along n in a word.
+        qzeros: int32 (groups, n / 8), eight zero points, less `zero_offset`, along n in a word.
         scales: the factors' bits, uint16 (groups, n).
         g_idx: the group of each element along k, int32 (k), if they are not in order.
+        zero_offset: 1 of the format's first version, 0 of its second, `gptq_v2`.
 
     Raises:
-        FormatError: sizes do not fit each other, or groups are not in order along k.
+        FormatError: sizes do not fit each other, groups are not in order along k, or zero points of the first version
+            are 15 as they lie, which libraries read differently.
     """
     codes = _nibbles(qweight.T).reshape(qweight.shape[1], -1)
-    zeros = _nibbles(qzeros).reshape(len(qzeros), -1).T + np.uint8(1)
-    k, groups = codes.shape[1], len(scales)
-    if g_idx is not None and not np.array_equal(g_idx, np.arange(k) // (k // groups)):
-        raise FormatError("g_idx does not count groups along k, as of a weight quantised in another order (desc_act); "
-                          "quantise without it, or put the weight's columns and x's into that order first")  # fmt: skip
-    return _int4(codes, scales.T, zeros)
+    zeros = _nibbles(qzeros).reshape(len(qzeros), -1).T
+    if zero_offset and (zeros == GPTQ_LAST_ZERO).any():
+        raise FormatError(
+            f"a zero point of GPTQ's first version is {GPTQ_LAST_ZERO} in qzeros; expected 0 to {GPTQ_LAST_ZERO - 1}: "
+            "ExLlama and vLLM take it for 16, AutoGPTQ for 0, GPTQModel for a carry; save the checkpoint as gptq_v2"
+        )
+    check_order(g_idx, codes.shape[1], len(scales), "g_idx")
+    return _int4(codes, scales.T, zeros + np.uint8(zero_offset))
+
+
+def check_order(order: Bits | None, k: int, groups: int, name: str) -> None:
+    """Refuse groups that are not as many elements each, one behind the other, along k (FormatError).
+
+    Args:
+        order: the group of each element along k, int32 (k); None, of no elements, or all -1 (compressed-tensors, of a
+            weight that was not reordered), where nothing says.
+        k: elements along k.
+        groups: how many factors a row has.
+        name: what the tensor is called.
+    """
+    if order is None or not order.size or (order.view(f"i{order.itemsize}") == -1).all():
+        return
+    if order.shape != (k,) or not groups or k % groups or not np.array_equal(order, np.arange(k) // (k // groups)):
+        raise FormatError(
+            f"{name} does not count {groups} groups of the same size along k, as of a weight that was quantised in "
+            "another order (desc_act) or whose k is no multiple of the group; expected 0 to the last group in order; "
+            "take a checkpoint with desc_act false"
+        )
 
 
 def from_awq(qweight: Bits, qzeros: Bits, scales: Bits) -> ReadWeight:
@@ -72,7 +107,13 @@ def from_awq(qweight: Bits, qzeros: Bits, scales: Bits) -> ReadWeight:
     return _int4(_awq(qweight), scales.T, _awq(qzeros))
 
 
-def from_compressed_int4(weight_packed: Bits, weight_scale: Bits, weight_zero_point: Bits | None = None) -> ReadWeight:
+def from_compressed_int4(
+    weight_packed: Bits,
+    weight_scale: Bits,
+    weight_zero_point: Bits | None = None,
+    weight_shape: tuple[int, ...] | None = None,
+    weight_g_idx: Bits | None = None,
+) -> ReadWeight:
     """Read a weight of compressed-tensors' pack-quantized with 4 bits.
 
     Args:
@@ -80,11 +121,19 @@ def from_compressed_int4(weight_packed: Bits, weight_scale: Bits, weight_zero_po
         weight_scale: the factors' bits, uint16 (n, groups).
         weight_zero_point: int32 (n / 8, groups), eight zero points along n in a word, larger by 8 too; None where all
             are 0.
+        weight_shape: (n, k), if it is stated: words of codes of other than 4 bits are told by it.
+        weight_g_idx: the group of each element along k, int32 (k), if they are not in order.
 
     Raises:
-        FormatError: sizes do not fit each other.
+        FormatError: sizes do not fit each other, or groups are not in order along k.
     """
     codes = _nibbles(weight_packed).reshape(len(weight_packed), -1)
+    if weight_shape is not None and tuple(weight_shape) != codes.shape:
+        raise FormatError(
+            f"weight_packed has {codes.shape} codes of 4 bits, and weight_shape says {tuple(weight_shape)}; expected "
+            "the same, as of a weight of 4 bits; quantise it to 4 bits, or read the checkpoint's tensors again"
+        )
+    check_order(weight_g_idx, codes.shape[1], weight_scale.shape[-1], "weight_g_idx")
     zeros = None
     if weight_zero_point is not None:
         unpacked = _nibbles(weight_zero_point).transpose(0, 2, 1)

@@ -191,7 +191,7 @@ def test_a_damaged_file_is_refused_before_anything_changes(gemm, folders, tmp_pa
     document["layers"]["body.proj"]["shape"] = [N, 2 * K]
     (folder / FILE).write_text(json.dumps(document))
     with pytest.raises(
-        gemm.errors.CheckpointError, match=r"qweight is .* is U8 of \(3, 2112\); expected U8 of \(3, 4224\)"
+        gemm.errors.CheckpointError, match=r"'body\.proj\.qweight' is U8 of \(3, 2112\); expected U8 of \(3, 4224\)"
     ):
         gemm.load_quantized(model, folder)
 
@@ -211,7 +211,8 @@ def test_what_is_no_model_is_refused(gemm, folders, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:torch computes")
 def test_a_bias_of_zeros_is_none(gemm, tmp_path):
-    held, _ = checkpoints.quantised("gptq", np.ones((N, K), np.float32), ElementType.BFLOAT16)
+    wide = np.tile(np.float32([1, -1]), (N, K // 2))
+    held, _ = checkpoints.quantised("gptq", wide, ElementType.BFLOAT16)
     for number, value in enumerate((0, 1)):
         tensors = [*((f"0.{end}", *rest) for end, *rest in held), ("0.bias", "BF16", np.full(N, value, np.uint16))]
         checkpoints.write_folder(tmp_path / f"c{number}", "gptq", tensors)
@@ -228,3 +229,13 @@ def test_linears_without_kernels_are_loaded_with_a_warning(gemm, folders):
     ):
         model = gemm.load_quantized(Model, folders("deepseek")[0])
     assert model(torch.tensor([2])).shape == (1, N)
+
+
+@pytest.mark.filterwarnings("ignore:torch computes")
+def test_a_model_may_be_one_linear(gemm, tmp_path):
+    held, values = checkpoints.quantised("compressed", np.eye(N, K, dtype=np.float32), ElementType.BFLOAT16)
+    checkpoints.write_folder(tmp_path / "c", "compressed", [*held, ("bias", "BF16", np.ones(N, np.uint16))])
+    pack_checkpoint(Request(tmp_path / "c", tmp_path / "o"), 1)
+    model = gemm.load_quantized(lambda: nn.Linear(K, N, dtype=BF16), tmp_path / "o")
+    assert torch.equal(model.dequantize(), torch.from_numpy(values).to(BF16))
+    assert set(model.state_dict()) == {"qweight", "scale", "bias"}

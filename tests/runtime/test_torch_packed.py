@@ -291,6 +291,83 @@ def test_factors_follow_a_model_to_another_type(gemm, packed_package, launched):
     assert torch.equal(exact.to(BF16), before)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_model_of_a_wider_type_keeps_its_factors(gemm, launched, dtype):
+    net, x = model(), random_tensor(3, K)
+    gemm.quantize(net, "int4g128")
+    held, wide = net[0].qweight.clone(), net[0].dequantize()
+    net.to(dtype)
+    assert torch.equal(net[0].qweight, held)
+    assert torch.equal(net[0].dequantize().to(BF16), wide)
+    with torch.no_grad():
+        assert torch.equal(net[0](x.to(dtype)), torch.nn.functional.linear(x.to(dtype), net[0].weight, net[0].bias))
+        net[0].requantize(wide.to(dtype))  # whose factors are of 16 bits too
+        assert torch.equal(copy.deepcopy(net)[0].dequantize().to(BF16), wide)
+    net.bfloat16()
+    assert torch.equal(net[0].dequantize(), wide)
+    net.float().half()
+    assert (net[0].dequantize().dtype, net[0].held.dtype) == (F16, F16)
+
+
+def saved(state, how):
+    """Give a state dict as it comes from a file: by pickle with torch's metadata, by others without."""
+    if how == "others":
+        return dict(state)
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+@pytest.mark.parametrize("how", ["torch.save", "others"])
+@pytest.mark.parametrize("assign", [False, True])
+def test_factors_of_a_state_dict_get_the_type_of_the_module(gemm, launched, how, assign):
+    """Or, where buffers are assigned, the module that of the state dict, as an nn.Linear does."""
+    net, other = model(), model()
+    gemm.quantize(net, "int4g128")
+    gemm.quantize(other, "int4g128")
+    other.half().load_state_dict(saved(net.state_dict(), how), assign=assign)
+    assert other[0].weight_dtype == other[0].bias.dtype == (BF16 if assign else F16)
+    exact = net[0].dequantize(), other[0].dequantize()
+    assert torch.equal(*(x.float() for x in exact)) if assign else torch.allclose(*(x.float() for x in exact), 1e-2)
+    x = random_tensor(3, K).to(other[0].bias.dtype)
+    with torch.no_grad():
+        assert torch.allclose(other(x).float(), net(x.to(BF16)).float(), 0.1, 0.1)
+
+
+def test_a_state_dict_of_another_format_is_refused(gemm, launched):
+    net, other = model(), model()
+    gemm.quantize(net, "int4g128")
+    before = net.state_dict()["0.qweight"].clone()
+    gemm.quantize(other, "nvfp4")
+    with pytest.raises(RuntimeError, match=r"0\.qweight is torch\.uint8, of the format nvfp4; .* of int4g128"):
+        net.load_state_dict(other.state_dict())
+    assert torch.equal(net[0].qweight, before)
+    state = dict(net.state_dict())
+    state["0.qweight"] = state["0.qweight"].to(torch.int8)
+    with pytest.raises(RuntimeError, match=r"0\.qweight is torch\.int8, of the format int4g128; expected torch\.uint8"):
+        net.load_state_dict(state)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_inputs_that_are_no_plain_tensor_are_torchs(gemm, launched):
+    net, parts = model()[:1], [random_tensor(2, K), random_tensor(3, K)]
+    gemm.quantize(net, "int4g128")
+    for layout in (torch.strided, torch.jagged):
+        with torch.no_grad():
+            found = net(torch.nested.nested_tensor(parts, layout=layout)).unbind()
+            assert len(found) == len(parts)
+            for got, x in zip(found, parts, strict=True):
+                expected = torch.nn.functional.linear(x, net[0].dequantize(), net[0].bias)
+                assert torch.allclose(got.float(), expected.float(), 0.05, 0.05)
+    for value in (None, [1.0], np.ones((2, K))):
+        with pytest.raises(TypeError, match="argument 'input'"):
+            net(value)
+    for value, error in ((None, "weight is None"), (torch.ones(64, K, device="meta"), "is on the meta device")):
+        with pytest.raises(gemm.errors.OperandError, match=error):
+            net[0].requantize(value)
+
+
 def test_gradients_pass_a_packed_module(gemm, launched):
     net = model()
     gemm.quantize(net, "int4g128")
@@ -322,3 +399,66 @@ def test_a_checkpoint_s_tensors_are_packed(gemm, packed_package):
         packed_package.FormatError, match="load_packed: got the tensors bias; expected those of a weight"
     ):
         gemm.load_packed({"bias": scales})
+
+
+def words_of(codes):
+    """Put eight codes along the last axis into a word, the first into the lowest bits."""
+    held = (codes.reshape(*codes.shape[:-1], -1, 8) << torch.arange(0, 32, 4)).sum(-1)
+    return torch.where(held >= 2**31, held - 2**32, held).to(torch.int32)
+
+
+def test_both_versions_of_gptq_are_read_as_it_is_said(gemm):
+    codes, zeros = torch.arange(128 * 8).reshape(128, 8) % 16, torch.arange(1, 9).reshape(1, 8)
+    tensors = {"qweight": words_of(codes.t()).t(), "scales": torch.ones(1, 8, dtype=BF16)}
+    expected = (codes - zeros).t().to(BF16)
+    for version, stored in (("gptq", zeros - 1), ("gptq_v2", zeros)):
+        packed = gemm.load_packed({**tensors, "qzeros": words_of(stored)}, checkpoint_format=version)
+        assert torch.equal(gemm.dequantize(packed), expected)
+
+
+WORDS = {"weight_packed": torch.zeros(8, 16, dtype=torch.int32), "weight_scale": torch.ones(8, 1, dtype=BF16)}
+GPTQ = {
+    "qweight": torch.zeros(16, 8, dtype=torch.int32),
+    "qzeros": torch.zeros(1, 1, dtype=torch.int32),
+    "scales": torch.ones(1, 8, dtype=BF16),
+}
+NVFP4 = {
+    "weight": torch.zeros(8, 16, dtype=torch.uint8),
+    "weight_scale": torch.ones(8, 2).to(torch.float8_e4m3fn),
+    "weight_scale_2": torch.ones(()),
+}
+MISREAD = {
+    "words of 8 bits": (WORDS | {"weight_shape": torch.tensor([8, 64])}, r"and weight_shape says \(8, 64\)"),
+    "another order": (WORDS | {"weight_g_idx": torch.arange(128) % 2}, "weight_g_idx does not count 1 groups of the"),
+    "another order of AWQ": (
+        {**GPTQ, "qweight": torch.zeros(128, 1, dtype=torch.int32), "g_idx": torch.arange(128) // 64},
+        "g_idx does not count 1 groups",
+    ),
+    "factors of x": (NVFP4 | {"pre_quant_scale": torch.ones(32)}, "got pre_quant_scale beside weight, weight_scale, "),
+    "float32 factors": (
+        WORDS | {"weight_scale": torch.ones(8, 1)},
+        "factors are torch.float32; expected torch.bfloat1",
+    ),
+    "a vector": (GPTQ | {"scales": torch.ones(8, dtype=BF16)}, r"scales is of \(8,\); expected two dimensions"),
+    "no factor": (NVFP4 | {"weight_scale_2": torch.zeros(())}, "weight_scale_2 is 0.0; expected one finite number"),
+    "two factors": (NVFP4 | {"weight_scale_2": torch.ones(2)}, "weight_scale_2 is 2 elements; expected one finite"),
+    "no tensor": (NVFP4 | {"weight_scale": 7}, "weight_scale is a builtins.int; expected a torch.Tensor"),
+    "15": (GPTQ | {"qzeros": torch.full((1, 1), 15, dtype=torch.int32)}, "is 15 in qzeros; expected 0 to 14"),
+    "blocks": (
+        {"blocks": torch.zeros(8, 16, dtype=torch.uint8), "scales": torch.zeros(8, 1)},
+        "expected .n, k / 32, 16",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISREAD)
+def test_what_would_be_misread_is_refused(gemm, packed_package, name):
+    tensors, message = MISREAD[name]
+    with pytest.raises((packed_package.FormatError, packed_package.OperandError), match=message):
+        gemm.load_packed(tensors)
+
+
+def test_a_version_of_gptq_that_is_not_known_is_refused(gemm, packed_package):
+    for version in ("marlin", None, 2, []):
+        with pytest.raises(packed_package.FormatError, match="expected 'gptq' or 'gptq_v2'"):
+            gemm.load_packed(GPTQ, checkpoint_format=version)

@@ -318,6 +318,14 @@ def test_a_transform_within_a_compiled_function_is_torchs(module, calls, case):
     assert calls == []
 
 
+def test_what_is_no_tensor_gets_torchs_error(module, calls):
+    model = nn.Linear(32, 48, dtype=BF16)
+    module.patch(model)
+    for value in (None, [1.0], "x"):
+        with pytest.raises(TypeError, match=r"argument 'input' \(position 1\) must be Tensor"):
+            model(value)
+
+
 def test_a_patched_layer_that_is_moved_off_the_gpu_is_torchs(module):
     layer, x = nn.Linear(32, 16, dtype=BF16), random_tensor(4, 32)
     expected = layer(x)

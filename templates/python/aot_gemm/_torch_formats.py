@@ -26,7 +26,7 @@ class Held(NamedTuple):
     shape: tuple[int, int]
     """(n, k)."""
     dtype: torch.dtype
-    """Of the weight that it stands for."""
+    """Of int4's factors, and so of the weight that it stands for, unless that is wider."""
 
 
 @dataclass(frozen=True)

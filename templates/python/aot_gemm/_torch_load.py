@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from . import errors
-from ._packed_folder import PackedFolder, PackedLayer, check_shard, read_folder
+from ._packed_folder import PackedFolder, PackedLayer, check_shard, name_of, read_folder
 from ._safetensors_file import StoredTensor, read_header
 from ._torch_formats import format_of
 from ._torch_modules import DEVICES, DTYPES, Linear
@@ -122,12 +122,12 @@ def _stored(folder: Path, packed: PackedFolder) -> dict[str, StoredTensor]:
             found[key] = tensor
     for layer, what in packed.layers.items():
         for end, dtype, shape in what.tensors:
-            tensor = found.get(f"{layer}.{end}")
+            tensor = found.get(name_of(layer, end))
             if tensor is None or (tensor.dtype, tensor.shape) != (dtype, shape):
-                got = "none" if tensor is None else tensor.text
+                name = name_of(layer, end)
+                got = f"there is no tensor {name!a}" if tensor is None else tensor.text
                 raise errors.CheckpointError(
-                    f"{folder}: {layer!a}.{end} is {got}; expected {dtype} of {shape}, as {what.format} of "
-                    f"{what.shape} has; pack again"
+                    f"{folder}: {got}; expected {dtype} of {shape}, as {what.format} of {what.shape} has; pack again"
                 )
     return found
 
@@ -234,7 +234,7 @@ def _plan(model: Any, packed: PackedFolder, stored: dict[str, StoredTensor]) -> 
     modules = dict(model.named_modules())
     layers, taken = {}, set()
     for name, layer in packed.layers.items():
-        ends = {end: stored[f"{name}.{end}"] for end, *_ in layer.tensors}
+        ends = {end: stored[name_of(name, end)] for end, *_ in layer.tensors}
         taken |= {x.name for x in ends.values()}
         reason = _why_no_place(modules.get(name), layer)
         if reason:
@@ -280,7 +280,7 @@ def _listed(names: list[str]) -> str:
 
 def _wanted(model: Any, layers: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the model's state dict has, without the weights that are packed."""
-    gone = {f"{name}.{end}" for name in layers for end in ("weight", "qweight", "scale")}
+    gone = {name_of(name, end) for name in layers for end in ("weight", "qweight", "scale")}
     found = {name: x for name, x in model.state_dict(keep_vars=True).items() if isinstance(x, torch.Tensor)}
     return {name: x for name, x in found.items() if name not in gone}
 

@@ -104,7 +104,9 @@ def traced_call(module: Any, x: Proxy) -> Any:
 
 def is_served(x: Any, dtype: Any, bias: Any) -> bool:
     """Say whether the package computes a call as torch would, of a weight of an element type that it may yet refuse."""
-    if dtype not in DTYPES or x.dtype is not dtype or (bias is not None and bias.dtype is not dtype):
+    if not isinstance(x, torch.Tensor) or dtype not in DTYPES or x.dtype is not dtype:
+        return False
+    if bias is not None and bias.dtype is not dtype:
         return False
     device = x.device.type
     if device not in DEVICES or x.layout is not torch.strided or x.is_nested or _is_deterministic():

@@ -12,8 +12,9 @@ from torch.utils._pytree import tree_map_only
 
 from . import errors
 from ._torch_activations import WIDE, check_format
+from ._torch_check import check_tensor
 from ._torch_formats import Held, PackedFormat, format_beside, format_of
-from ._torch_modules import REFUSALS, is_served, traced_call
+from ._torch_modules import DTYPES, REFUSALS, is_served, traced_call
 from ._torch_promises import promised
 from ._torch_transforms import is_transformed
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _is_compiling = torch.compiler.is_compiling
+_STATED = "aot_gemm"
+"""What the metadata of a state dict calls the format of a module and the type of its factors, as torch its version."""
 
 
 class QuantizedLinear(nn.Linear):
@@ -45,6 +48,8 @@ class QuantizedLinear(nn.Linear):
     weight_dtype: torch.dtype
     has_kernel: bool
     _activation_format: str = WIDE
+    _factor_dtype: torch.dtype | None = None
+    """Of int4's factors, where `weight_dtype` is none that they can have."""
 
     def __init__(
         self,
@@ -84,6 +89,8 @@ class QuantizedLinear(nn.Linear):
 
     def multiply(self, input: Any, bias: Any) -> Any:  # noqa: A002 - the same
         """Compute input @ weight^T + bias with another bias than the module's, or none."""
+        if not isinstance(input, torch.Tensor) or input.is_nested:
+            return nn.functional.linear(input, self.dequantize(), bias)
         needs = torch.is_grad_enabled() and (input.requires_grad or (bias is not None and bias.requires_grad))
         if input.shape[-1:] == (self.in_features,) and is_served(input, self.weight_dtype, bias):
             if _is_compiling():
@@ -125,7 +132,7 @@ class QuantizedLinear(nn.Linear):
     @property
     def held(self) -> Held:
         """Return what the buffers do not tell of the weight."""
-        return Held((self.out_features, self.in_features), self.weight_dtype)
+        return Held((self.out_features, self.in_features), self._factor_dtype or self.weight_dtype)
 
     @property
     def weight(self) -> Any:
@@ -150,12 +157,14 @@ class QuantizedLinear(nn.Linear):
             weight: (out_features, in_features), of any floating-point type.
 
         Raises:
+            OperandError: it is no tensor, is sparse, or on the meta device.
             ShapeError: it has another shape.
         """
-        shape = self.held.shape
+        check_tensor("requantize", "weight", weight, has_memory=True)
+        shape, dtype = self.held
         if tuple(weight.shape) != shape:
             raise errors.ShapeError(f"requantize: got a weight {tuple(weight.shape)}; expected {shape}, as it is held")
-        qweight, scale = format_of(self.format).narrow(weight.detach().to(self.weight_dtype))
+        qweight, scale = format_of(self.format).narrow(weight.detach().to(dtype))
         self.qweight.copy_(qweight)
         self.scale.copy_(scale)
 
@@ -182,19 +191,57 @@ class QuantizedLinear(nn.Linear):
             moved = {name: fn(tensor) for name, tensor in held.items()}
             dtype = fn(torch.empty(0, dtype=self.weight_dtype, device=held["scale"].device)).dtype
             same = {x: y if y.dtype is held[x].dtype else held[x].to(y.device) for x, y in moved.items()}
-            same["qweight"] = format_of(self.format).retyped(same["qweight"], same["scale"], self.held, dtype)
+            if dtype in DTYPES:
+                same["qweight"] = format_of(self.format).retyped(same["qweight"], same["scale"], self.held, dtype)
+                vars(self).pop("_factor_dtype", None)
+            elif dtype is not self.weight_dtype:  # factors stay what they are
+                self._factor_dtype = self.held.dtype
             held, self.weight_dtype = same, dtype
         finally:
             self._buffers.update(held)
         return self
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *arguments: Any) -> None:
-        wide = state_dict.get(f"{prefix}weight")
-        if wide is not None and f"{prefix}qweight" not in state_dict:
-            qweight, scale = format_of(self.format).narrow(wide.detach().to(self.weight_dtype))
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        """Save the buffers and the bias, and beside torch's version what the bytes do not tell."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        versions = getattr(destination, "_metadata", {}).get(prefix[:-1])
+        if versions is not None:
+            versions[_STATED] = {"format": self.format, "dtype": _name_of(self.held.dtype)}
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, local_metadata: Any, strict: Any, missing: Any, unexpected: Any, failed: Any
+    ) -> None:
+        """Take a wide weight, or elements of this format; int4's factors get the module's type."""
+        wide, given = (state_dict.get(f"{prefix}{end}") for end in ("weight", "qweight"))
+        if wide is not None and given is None:
+            qweight, scale = format_of(self.format).narrow(wide.detach().to(self.held.dtype))
             state_dict |= {f"{prefix}qweight": qweight, f"{prefix}scale": scale}
             del state_dict[f"{prefix}weight"]
-        super()._load_from_state_dict(state_dict, prefix, *arguments)
+        elif given is not None:
+            stated = local_metadata.get(_STATED, {})
+            form, narrow = stated.get("format", self.format), format_of(self.format)
+            if form != self.format or given.dtype is not narrow.dtype:
+                failed.append(
+                    f"{prefix}qweight is {given.dtype}, of the format {form}; expected {narrow.dtype} of "
+                    f"{self.format}, as this module is; quantize a model to {form} and load it into that"
+                )
+                return
+            bias = state_dict.get(f"{prefix}bias")
+            dtype = getattr(torch, stated.get("dtype", ""), self.held.dtype if bias is None else bias.dtype)
+            self._take(state_dict, prefix, dtype, is_assigned=bool(local_metadata.get("assign_to_params_buffers")))
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, failed)
+
+    def _take(self, state_dict: Any, prefix: str, dtype: torch.dtype, *, is_assigned: bool) -> None:
+        """Have elements of a state dict mean here what they mean in a module whose factors are of a type."""
+        if dtype not in DTYPES or dtype is self.held.dtype:
+            return
+        narrow, qweight, scale = format_of(self.format), *(state_dict.get(f"{prefix}{x}") for x in ("qweight", "scale"))
+        if is_assigned:  # the module becomes what is assigned
+            self.weight_dtype, self.has_kernel = dtype, narrow.has_kernel(self.in_features, dtype)
+            vars(self).pop("_factor_dtype", None)
+        elif qweight.shape == self.qweight.shape:  # else torch says that it is of another shape
+            held = Held(self.held.shape, dtype)
+            state_dict[f"{prefix}qweight"] = narrow.retyped(qweight, scale, held, self.held.dtype)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what copies and pickles hold: elements as bytes, since pickle reads no tensors of float8."""
@@ -206,6 +253,10 @@ class QuantizedLinear(nn.Linear):
         narrow = format_of(self.format)
         self._buffers["qweight"] = self._buffers["qweight"].view(narrow.dtype)
         self.has_kernel = narrow.has_kernel(self.in_features, self.weight_dtype)
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def quantized_state(linear: Any, name: str, weight: Any, qweight: Any, scale: Any) -> dict[str, Any]:

@@ -336,6 +336,15 @@ def test_what_was_finished_is_kept_and_nothing_half_written_has_its_name(tmp_pat
     assert np.array_equal(values_of(tmp_path / "o"), checkpoints.quantised("gptq", drawn())[1])
 
 
+@pytest.mark.parametrize("target", ["nowhere", "empty"])
+def test_a_link_is_no_new_folder(tmp_path, target):
+    written(tmp_path / "c", "awq")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "o").symlink_to(target)
+    with pytest.raises(OutputError, match="o is there already; expected a new folder"):
+        packed(tmp_path / "c", tmp_path / "o")
+
+
 def test_what_another_run_left_is_removed(tmp_path, monkeypatch):
     written(tmp_path / "c", "gptq")
     staging = tmp_path / ".o.packing"
@@ -379,3 +388,37 @@ def test_a_file_of_another_kind_is_no_checkpoint(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"it is no file \.safetensors; expected a folder with config\.json"):
         packed(tmp_path / "config.json", tmp_path / "o")
+
+
+def test_a_pipe_is_no_file_of_tensors(tmp_path):
+    written(tmp_path / "c", "awq", num_files=2)
+    (tmp_path / "c" / "model-1.safetensors").unlink()
+    os.mkfifo(tmp_path / "c" / "model-1.safetensors")
+    refuse(tmp_path / "c", "model-1.safetensors: it is no regular file; expected a file of safetensors")
+
+
+def test_what_links_lead_to_outside_is_not_copied(tmp_path):
+    """The cache of Hugging Face has links to `blobs`, two folders above; any other place is not the checkpoint's."""
+    folder, blobs = tmp_path / "snapshots" / "c", tmp_path / "blobs"
+    blobs.mkdir()
+    written(folder, "awq")
+    (folder / "model.safetensors").rename(blobs / "1")
+    (folder / "model.safetensors").symlink_to("../../blobs/1")
+    for name, place in (("tokenizer.json", blobs / "2"), ("secret.txt", tmp_path / "secret")):
+        place.write_text("{}")
+        (folder / name).symlink_to(place)
+    (folder / "gone.json").symlink_to("nowhere")
+    packed(folder, tmp_path / "o")
+    names = {x.name for x in (tmp_path / "o").iterdir()}
+    assert names == {"packed-00001-of-00001.safetensors", "config.json", "tokenizer.json", FILE}
+
+
+def test_whatever_lies_where_files_are_written_first(tmp_path):
+    written(tmp_path / "c", "awq")
+    staging = tmp_path / ".o.packing"
+    (staging / "folder" / "in it").mkdir(parents=True)
+    packed(tmp_path / "c", tmp_path / "o")
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["c", "o"]
+    (tmp_path / ".p.packing").write_text("a file")
+    with pytest.raises(OutputError, match=r"\.p\.packing: File exists; expected a folder that can be written"):
+        packed(tmp_path / "c", tmp_path / "p")

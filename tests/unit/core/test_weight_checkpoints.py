@@ -89,7 +89,7 @@ def test_a_group_of_a_whole_row_is_two_of_128():
 
 def test_what_cannot_be_said_is_refused():
     codes, zeros, scales, _ = drawn(64)
-    with pytest.raises(FormatError, match="g_idx does not count groups along k"):
+    with pytest.raises(FormatError, match="g_idx does not count 4 groups of the same size along k"):
         from_gptq(words(codes).T, words(zeros.T - 1), scales.T, np.arange(K, dtype=np.int32)[::-1] // 64)
     with pytest.raises(FormatError, match="expected 24 rows, and groups of 32, 64 or a multiple of 128"):
         from_compressed_int4(words(codes), scales[:, :3])

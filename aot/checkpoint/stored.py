@@ -1,0 +1,120 @@
+"""What a checkpoint is made of: its Linears, how their weights lie, and what else there is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from aot.core.errors import CheckpointError
+from aot.core.safetensors_file import short
+from aot.core.weight_checkpoints import INPUT_SCALES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aot.core.packed_folder import PackedLayer
+    from aot.core.safetensors_file import StoredTensor
+
+EXPERTS = ("_blocks", "_scales")
+"""How the names of GPT-OSS's experts end. Source: openai/gpt-oss-20b, model.safetensors.index.json."""
+BESIDE = ("bias",)
+"""What a quantised weight may have beside it that is copied."""
+NO_ZEROS = ("weight_zero_point",)
+"""What is dropped where all of it is 0, and changes what the weight stands for where it is not."""
+
+
+class Stored(Enum):
+    """How a weight lies in a checkpoint."""
+
+    GPTQ = "gptq"
+    AWQ = "awq"
+    INT4 = "compressed-tensors int4"
+    NVFP4 = "nvfp4"
+    MXFP4 = "mxfp4"
+    BYTES = "elements of 8 bits"
+    """FP8 or int8, with factors of all, of rows or of blocks."""
+    WIDE = "16 bits"
+
+
+@dataclass(frozen=True)
+class StoredLayer:
+    """A Linear of a checkpoint, and what it is packed as."""
+
+    name: str
+    stored: Stored
+    packed: PackedLayer
+    tensors: dict[str, StoredTensor]
+    """Those that are read, by the ends of their names."""
+    zero_offset: int = 0
+    """What is added to zero points as they lie."""
+
+    @property
+    def is_quantised(self) -> bool:
+        """Say whether the checkpoint has it quantised; else it is rounded."""
+        return self.stored is not Stored.WIDE
+
+    @property
+    def numel(self) -> int:
+        """Return the elements of the weight."""
+        return self.packed.shape[0] * self.packed.shape[1]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a checkpoint is made of."""
+
+    layers: tuple[StoredLayer, ...]
+    plain: tuple[StoredTensor, ...]
+    """Tensors that are copied as they are."""
+    left: dict[str, str]
+    """Those among them that are quantised, or were asked to be, and why they are left; and what is dropped."""
+
+
+CONSUMED: dict[Stored, tuple[str, ...]] = {
+    Stored.GPTQ: ("qweight", "qzeros", "scales", "g_idx"),
+    Stored.AWQ: ("qweight", "qzeros", "scales"),
+    Stored.INT4: ("weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "weight_g_idx"),
+    Stored.NVFP4: ("weight_packed", "weight", "weight_scale", "weight_scale_2", "weight_global_scale", "weight_shape"),
+    Stored.MXFP4: ("weight_packed", "weight", "weight_scale", "weight_shape"),
+    Stored.BYTES: ("weight", "weight_scale", "weight_scale_inv"),
+    Stored.WIDE: ("weight",),
+}
+"""Tensors that a packed layer takes the place of."""
+
+
+def rest_of(
+    tensors: Mapping[str, StoredTensor], layer: StoredLayer | None, left: dict[str, str], is_quantised: bool
+) -> list[StoredTensor]:
+    """Return what is copied of a module: what is not packed, nor a factor of activations.
+
+    Args:
+        tensors: the module's, by the ends of their names.
+        layer: what is packed of them, if anything is.
+        left: gets what is left or dropped, and why.
+        is_quantised: whether the checkpoint is: of one that is not, all is the model's own.
+
+    Raises:
+        CheckpointError: a quantised weight has something beside it that is not known, by which its product is another.
+    """
+    taken = CONSUMED[layer.stored] if layer is not None else ()
+    found = {end: x for end, x in tensors.items() if end not in taken}
+    for end in [x for x in found if x in INPUT_SCALES and is_quantised]:
+        left[found.pop(end).name] = "dropped: a factor of activations, which these products round by themselves"
+    if layer is not None and layer.is_quantised:
+        for end in [x for x in found if x in NO_ZEROS and not found[x].bits().any()]:
+            left[found.pop(end).name] = "dropped: zero points that are all 0"
+        _refuse_unknown(layer, [x for end, x in found.items() if end not in BESIDE])
+    for tensor in found.values():
+        if tensor.name.endswith(EXPERTS):
+            left[tensor.name] = "experts of three dimensions, which no module multiplies packed: copied as they are"
+    return list(found.values())
+
+
+def _refuse_unknown(layer: StoredLayer, tensors: list[StoredTensor]) -> None:
+    if tensors:
+        raise CheckpointError(
+            f"{tensors[0].file}: {'; '.join(x.text for x in tensors)}, beside a weight of {layer.stored.value}; "
+            f"expected nothing but {', '.join(BESIDE)}, for the product by the weight alone may be another; fold it "
+            f"into the weight, or leave that by --skip {short(layer.name)}"
+        )
