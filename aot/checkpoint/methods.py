@@ -7,6 +7,7 @@ from typing import Any
 
 from aot.core.errors import CheckpointError
 from aot.core.safetensors_file import short
+from aot.core.weight_format import GPTQ_ZERO_OFFSETS
 
 GPTQ, AWQ, COMPRESSED, MODELOPT, FP8, MXFP4 = "gptq", "awq", "compressed-tensors", "modelopt", "fp8", "mxfp4"
 PACKED = "aot"
@@ -17,8 +18,6 @@ ALGORITHMS = ("FP8", "NVFP4", "MXFP4", "NVFP4_AWQ", "W4A16_NVFP4", "FP8_PB_WO", 
 """ModelOpt's `quant_algo` whose weights are read. Source: NVIDIA ModelOpt, torch/export/model_config.py."""
 LAYOUTS = ("pack-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized", "float-quantized", "int-quantized")
 """compressed-tensors' `format`. Source: compressed-tensors, config/base.py, CompressionFormat."""
-GPTQ_LAYOUTS = {"gptq": 1, "gptq_v2": 0}
-"""GPTQ's `checkpoint_format`, and what is added to zero points as they lie. Source: GPTQModel, const.py, FORMAT."""
 MERGED = ("weight_input", "weight_output")
 """Places of compressed-tensors' transforms that are in the weights. Source: compressed-tensors, transform_args.py."""
 BITS = 4
@@ -81,9 +80,9 @@ def method_of(found: dict[str, Any]) -> Method:
 def _zero_offset(found: dict[str, Any]) -> int:
     """Return what GPTQ's zero points lack, by the version that is stated; one that is not stated is the first."""
     stated = found.get("checkpoint_format", found.get("format")) or GPTQ
-    if not isinstance(stated, str) or stated not in GPTQ_LAYOUTS:
-        raise _refused("checkpoint_format", stated, tuple(GPTQ_LAYOUTS))
-    return GPTQ_LAYOUTS[stated]
+    if not isinstance(stated, str) or stated not in GPTQ_ZERO_OFFSETS:
+        raise _refused("checkpoint_format", stated, tuple(GPTQ_ZERO_OFFSETS))
+    return GPTQ_ZERO_OFFSETS[stated]
 
 
 def _positive(value: object) -> int:

@@ -28,6 +28,9 @@ ROW_QUANTUM = 16
 INT4_OFFSET = 8
 """What is taken from a code of int4, which has no sign. Source: AutoGPTQ and compressed-tensors, symmetric int4."""
 
+GPTQ_ZERO_OFFSETS = {"gptq": 1, "gptq_v2": 0}
+"""By GPTQ's `checkpoint_format`: what is added to zero points as they lie. Source: GPTQModel, const.py, FORMAT."""
+
 E8M0_BIAS, E8M0_NAN = 127, 255
 """Source: Open Compute Project, Microscaling Formats (MX) specification 1.0, section 5.4.1."""
 

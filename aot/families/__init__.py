@@ -16,6 +16,7 @@ from aot.core.errors import CandidateError, FamilyError
 from aot.core.grouping import Grouping
 from aot.core.knobs import GemmKnobs, Knobs, SplitK
 from aot.core.operation import KIND as GEMM
+from aot.core.operation import Layout
 from aot.core.signature import signature_of
 from aot.families._entry_points import registrations
 from aot.kinds.registry import KINDS
@@ -120,6 +121,8 @@ class GemmFamily(Family, Protocol):
     """The epilogues that it can build."""
     groupings: tuple[Grouping, ...]
     """How many products its kernels can compute in a launch."""
+    layouts: tuple[Layout, ...]
+    """The layouts of A and B that it can build."""
 
     def workspace(self, candidate: Candidate) -> Workspace:
         """Say what the kernel needs beside its operands."""
@@ -170,6 +173,7 @@ class Defaults:
     own_clusters: tuple[tuple[int, int], ...] = ()
     epilogues: tuple[Epilogue, ...] = (Epilogue.NONE,)
     groupings: tuple[Grouping, ...] = (Grouping.DENSE,)
+    layouts: tuple[Layout, ...] = tuple(Layout)
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Refuse nothing."""

@@ -99,6 +99,7 @@ class ClusterSplitK(Defaults):
     prefetches_b = True
     types = (BF16, FP16, E4M3_BF16, E4M3_FP16, E4M3_FP32, E4M3_BF16_FAST)
     epilogues = tuple(Epilogue)
+    layouts = (Layout.KK,)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles and clusters, each with stages that fill an SM's shared memory with one CTA and with two.
@@ -122,11 +123,8 @@ class ClusterSplitK(Defaults):
                         )
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
-        """Apply the kernel's limits on layout, epilogue, tile, registers and stages."""
+        """Apply the kernel's limits on epilogue, tile, registers and stages."""
         del target
-        if operation.layout is not Layout.KK:
-            text = f"{self.name} takes A and B contiguous along k, got {operation.layout.value}"
-            return Rejected(Reason.LAYOUT, text)
         plain = (candidate.gemm.cluster_n, candidate.gemm.use_2cta, candidate.gemm.use_tma_store) == (1, False, False)
         if not plain or not candidate.gemm.swap_ab or SplitK(candidate.gemm.split_k_mode) is not SplitK.NONE:
             text = f"{self.name} is swapped, stores without TMA, and splits k over the CTAs of a cluster of m x 1"

@@ -45,6 +45,7 @@ class Sm100Tgv(Defaults):
     loads_outside = True
     types = (BF16, FP16)
     epilogues = (Epilogue.NONE,)
+    layouts = (Layout.KK,)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles and pipeline depths; not every depth fits every tile."""
@@ -61,10 +62,8 @@ class Sm100Tgv(Defaults):
                 )
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
-        """Apply the operator's own limits on tile, layout and cluster."""
-        del target
-        if operation.layout is not Layout.KK:
-            return Rejected(Reason.LAYOUT, f"TGV takes A and B contiguous along k, got {operation.layout.value}")
+        """Apply the operator's own limits on tile and cluster."""
+        del operation, target
         if candidate.gemm.tile_m != TILE_M or candidate.gemm.tile_n not in TILES_N:
             text = f"TGV has tiles {TILE_M} by {TILES_N}, got {candidate.gemm.tile_m}x{candidate.gemm.tile_n}"
             return Rejected(Reason.TILE, text)

@@ -33,16 +33,16 @@ class Sm90PartialTile(Sm90Quack):
     types: tuple[Types, ...] = (BF16, FP16)
     epilogues: tuple[Epilogue, ...] = (Epilogue.NONE, Epilogue.BIAS)
     groupings: tuple[Grouping, ...] = (Grouping.DENSE,)
+    layouts = (Layout.KK,)
+    """Boxes are cut between rows along k."""
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
-        """Apply `sm90_quack`'s limits; ask for operands whose rows are contiguous along k, and for clusters of one row.
+        """Apply `sm90_quack`'s limits; ask for clusters of one row.
 
         Source: docs/safety.md, "Clusters". In a cluster of several rows and columns a CTA tells its row and its column
         that a stage is free, not its diagonal neighbour; the counts are right only while every load is shared with a
         neighbour, and partial tiles are loaded without.
         """
-        if operation.layout is not Layout.KK:
-            return Rejected(Reason.LAYOUT, f"boxes are cut between rows along k, got {operation.layout.value}")
         if candidate.gemm.cluster_m > 1 and candidate.gemm.cluster_n > 1:
             cluster = f"{candidate.gemm.cluster_m}x{candidate.gemm.cluster_n}"
             text = "partial tiles are not shared in a cluster, whose stages then count as free too early"

@@ -12,7 +12,7 @@ from aot.core.formats import SCALE_BLOCK
 from aot.core.operation import Operation
 from aot.core.packed_folder import PACKED_FORMATS
 from aot.core.types import Types
-from aot.core.weight_format import BLOCK_K, FORMATS, MXFP4, NVFP4, WeightFormat
+from aot.core.weight_format import BLOCK_K, FORMATS, GPTQ_ZERO_OFFSETS, MXFP4, NVFP4, WeightFormat
 from aot.models.linears import REPLICATED
 
 if TYPE_CHECKING:
@@ -118,6 +118,9 @@ def _weight(method: str, found: Mapping[str, Any]) -> tuple[WeightFormat | None,
 def _words(method: str, found: Mapping[str, Any]) -> tuple[WeightFormat | None, str]:
     if found.get("desc_act") is True:
         return None, "its groups may be in another order along k (desc_act), which `aot pack` then refuses"
+    layout = found.get("version") if method == "awq" else found.get("checkpoint_format", found.get("format"))
+    if str(layout or method).lower() not in {"awq": ("awq", "gemm"), "gptq": tuple(GPTQ_ZERO_OFFSETS)}[method]:
+        return None, f"its words lie as {one_line(str(layout), MAX_LABEL)} has them, which `aot pack` refuses"
     has_zeros = found.get("zero_point", True) if method == "awq" else not found.get("sym", True)
     return _int4(found.get("group_size", BLOCK_K), has_zeros=bool(has_zeros))
 

@@ -86,12 +86,14 @@ class GemmSpace(KindSpace):
         return families_of(operation, target)
 
     def unbuilt(self, family: GemmFamily, operation: Operation) -> Reason | None:
-        """Look at types, epilogue and grouping."""
+        """Look at types, epilogue, grouping and layout."""
         if operation.types not in family.types:
             return Reason.TYPES
         if operation.epilogue not in family.epilogues:
             return Reason.EPILOGUE
-        return None if operation.grouping in family.groupings else Reason.GROUPING
+        if operation.grouping not in family.groupings:
+            return Reason.GROUPING
+        return None if operation.layout in family.layouts else Reason.LAYOUT
 
     def unbuilt_text(self, family: GemmFamily, operation: Operation, reason: Reason) -> str:
         """Say which of them the family has."""
@@ -99,6 +101,7 @@ class GemmSpace(KindSpace):
             Reason.TYPES: ("types", [x.tag for x in family.types], operation.types.tag),
             Reason.EPILOGUE: ("epilogues", [str(x) for x in family.epilogues], str(operation.epilogue)),
             Reason.GROUPING: ("groupings", [x.value for x in family.groupings], operation.grouping.value),
+            Reason.LAYOUT: ("layouts", [x.value for x in family.layouts], operation.layout.value),
         }[reason]
         return f"{family.name} builds the {kind} {', '.join(built)}, {operation.tag} needs {needed}"
 

@@ -239,3 +239,34 @@ def test_a_model_may_be_one_linear(gemm, tmp_path):
     model = gemm.load_quantized(lambda: nn.Linear(K, N, dtype=BF16), tmp_path / "o")
     assert torch.equal(model.dequantize(), torch.from_numpy(values).to(BF16))
     assert set(model.state_dict()) == {"qweight", "scale", "bias"}
+
+
+class Shared(nn.Module):
+    """Three Linears: one under two names, and another that has its weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.one = nn.Linear(K, K, bias=False, dtype=BF16)
+        self.again = self.one
+        self.tied = nn.Linear(K, K, dtype=BF16)
+        self.tied.weight = self.one.weight
+
+
+@pytest.mark.filterwarnings("ignore:torch computes")
+@pytest.mark.parametrize("names", [("one",), ("one", "again", "tied"), ("again", "tied")])
+@pytest.mark.parametrize("make", [lambda: Shared, Shared])
+def test_linears_that_share_a_weight_share_the_packed_one(gemm, tmp_path, names, make):
+    """A checkpoint has what is shared once, or under each name; load_state_dict takes both."""
+    wide = np.random.default_rng(1).standard_normal((K, K)).astype(np.float32)
+    held, values = checkpoints.quantised("compressed", wide, ElementType.BFLOAT16)
+    tensors = [(f"{name}.{end}", *rest) for name in names for end, *rest in held]
+    checkpoints.write_folder(tmp_path / "c", "compressed", [*tensors, ("tied.bias", "BF16", np.ones(K, np.uint16))])
+    pack_checkpoint(Request(tmp_path / "c", tmp_path / "o"), 1)
+    model = gemm.load_quantized(make(), tmp_path / "o")
+    assert model.one is model.again
+    assert type(model.tied) is type(model.one) is gemm.QuantizedLinear
+    for layer in (model.one, model.tied):
+        assert torch.equal(layer.dequantize(), torch.from_numpy(values).to(BF16))
+    if "tied" not in names:
+        assert model.tied.qweight is model.one.qweight
+    assert not any(x.is_meta for x in (*model.parameters(), *model.buffers()))

@@ -106,6 +106,51 @@ def test_parts_that_a_format_has_not_are_refused(gemm, packed_package):
         gemm.PackedWeight(torch.zeros(1, 7, dtype=torch.uint8), None, "int4g128", (16, 128), BF16)
 
 
+E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+E8M0 = torch.float8_e8m0fnu
+OTHER_TYPES = {
+    "int8": (E4M3, None, "codes are torch.float8_e4m3fn .16, 128.; expected .n, k. of torch.uint8 or torch.int8"),
+    "e4m3": (
+        torch.int8,
+        None,
+        "codes are torch.int8 .* expected .n, k. of torch.uint8 or torch.float8_e4m3fn, as e4m3",
+    ),
+    "int4g128": (E4M3, BF16, "codes are torch.float8_e4m3fn .* expected .n, k. of torch.uint8 or torch.int8"),
+    "nvfp4": (
+        torch.uint8,
+        E8M0,
+        "factors of nvfp4 are torch.float8_e8m0fnu; expected torch.float8_e4m3fn or torch.uint8",
+    ),
+    "nvfp4rows": (torch.uint8, E5M2, "factors of nvfp4rows are torch.float8_e5m2; expected torch.float8_e4m3fn or"),
+    "mxfp4": (
+        torch.uint8,
+        E4M3,
+        "factors of mxfp4 are torch.float8_e4m3fn; expected torch.float8_e8m0fnu or torch.uint8",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_TYPES)
+def test_elements_that_mean_something_else_are_refused(gemm, packed_package, name):
+    """Their bits would be taken for those of the format's type."""
+    codes, factors, message = OTHER_TYPES[name]
+    form = format_named(name)
+    held = None if factors is None else torch.ones(16, form.num_groups(128)).to(factors)
+    with pytest.raises(packed_package.FormatError, match=message):
+        gemm.pack(
+            torch.zeros(16, 128).to(codes), held, format=name, scale=torch.ones(1) if form.has_row_factors else None
+        )
+
+
+def test_what_is_no_packed_weight_or_no_tensor_is_said(gemm, packed_package, launched):
+    with pytest.raises(packed_package.OperandError, match=r"unpack: got a torch\.Tensor; expected a PackedWeight"):
+        gemm.unpack(torch.zeros(1, 1))
+    packed = gemm.pack(torch.zeros(16, 128, dtype=torch.uint8), torch.ones(16, 1, dtype=BF16), format="int4g128")
+    for x in (None, [1.0]):
+        with pytest.raises(packed_package.OperandError, match=r"linear: x is .*; expected a torch\.Tensor"):
+            gemm.linear(x, packed)
+
+
 # The product.
 
 

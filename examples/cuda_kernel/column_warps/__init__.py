@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
-from aot.core.candidate import Candidate, Reason, Rejected, Resources
+from aot.core.candidate import Candidate, Resources
 from aot.core.constraints import Range
 from aot.core.errors import CompileError
 from aot.core.knobs import GemmKnobs, Knobs
@@ -59,6 +59,7 @@ class ColumnWarps(Defaults):
     knobs = ColumnWarpsKnobs
     compilers = (NVCC, "ziglang")
     types = (BF16,)
+    layouts = (Layout.KK,)
     peak_share = 0.02
     """An assumption: it multiplies by FMAs, and reads A again for every column."""
 
@@ -68,14 +69,6 @@ class ColumnWarps(Defaults):
         for rows in (1, 2, 4, 8):
             for warps in (2, 4, 8):
                 yield Candidate(self.name, ColumnWarpsKnobs(rows, warps))
-
-    def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
-        """Say what it cannot do: operands that are not contiguous along k."""
-        del candidate, target
-        if operation.layout is not Layout.KK:
-            text = f"{self.name} takes A and B contiguous along k, got {operation.layout.value}"
-            return Rejected(Reason.LAYOUT, text)
-        return None
 
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
         """Count what a block takes: no shared memory. A stage is what is under way at once, for the cost model."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from aot.core.candidate import Candidate, Reason, Rejected, Resources
+from aot.core.candidate import Candidate, Resources
 from aot.core.constraints import Range
 from aot.core.knobs import GemmKnobs, Knobs
 from aot.core.operation import Layout, Operation
@@ -40,6 +40,7 @@ class RowDot(Defaults):
     name = "row_dot"
     knobs = RowDotKnobs
     types = (BF16, FP16)
+    layouts = (Layout.KK,)
     peak_share = 0.05
     """An assumption: the CUDA cores' rate beside the tensor cores'."""
 
@@ -49,14 +50,6 @@ class RowDot(Defaults):
         for warps in (1, 2, 4, 8):
             for columns in (1, 2, 4):
                 yield Candidate(self.name, RowDotKnobs(warps, columns))
-
-    def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
-        """Say what it cannot do: operands that are not contiguous along k."""
-        del candidate, target
-        if operation.layout is not Layout.KK:
-            text = f"{self.name} takes A and B contiguous along k, got {operation.layout.value}"
-            return Rejected(Reason.LAYOUT, text)
-        return None
 
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
         """Count what a CTA takes: no shared memory. A stage is what is under way at once, for the cost model."""

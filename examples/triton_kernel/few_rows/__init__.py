@@ -59,6 +59,7 @@ class FewRows(Defaults):
     compilers = ("triton", "ziglang")
     needs = (Feature.CP_ASYNC, Feature.MMA_SYNC)
     types = (BF16,)
+    layouts = (Layout.KK,)
     peak_share = 0.3
     """An assumption: mma.sync's rate, and a tile of 16 rows that reads B for them alone."""
 
@@ -71,12 +72,9 @@ class FewRows(Defaults):
                     yield Candidate(self.name, FewRowsKnobs(columns, depth, stages))
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
-        """Say what it cannot do: operands that are not contiguous along k, and tiles that are no powers of two."""
-        del target
+        """Say what it cannot do: tiles that are no powers of two."""
+        del operation, target
         knobs = FewRowsKnobs.of(candidate)
-        if operation.layout is not Layout.KK:
-            text = f"{self.name} takes A and B contiguous along k, got {operation.layout.value}"
-            return Rejected(Reason.LAYOUT, text)
         if knobs.columns & knobs.columns - 1 or knobs.depth & knobs.depth - 1:
             text = f"Triton's tiles are powers of two, got {knobs.columns} columns and a depth of {knobs.depth}"
             return Rejected(Reason.COMBINATION, text)

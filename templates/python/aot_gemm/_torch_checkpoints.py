@@ -10,6 +10,7 @@ import torch
 from . import errors
 from ._torch_check import check_tensor
 from ._torch_packed import DTYPES, PackedWeight, bits_of, pack
+from ._weight_format import GPTQ_ZERO_OFFSETS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,9 +23,6 @@ _KNOWN = (
     "weight, weight_scale and weight_scale_2 (ModelOpt's NVFP4)",
     "blocks and scales (GPT-OSS's MXFP4, of one expert)",
 )
-
-_ZERO_OFFSETS = {"gptq": 1, "gptq_v2": 0}
-"""By GPTQ's `checkpoint_format`: what is added to zero points as they lie."""
 
 
 def load_packed(tensors: Mapping[str, Any], dtype: Any = None, *, checkpoint_format: str = "gptq") -> PackedWeight:
@@ -58,8 +56,8 @@ def load_packed(tensors: Mapping[str, Any], dtype: Any = None, *, checkpoint_for
         )
     if dtype is not None and dtype not in DTYPES:
         raise errors.FormatError(f"load_packed: dtype is {dtype}; expected torch.bfloat16 or torch.float16")
-    if not isinstance(checkpoint_format, str) or checkpoint_format not in _ZERO_OFFSETS:
-        got, known = errors.show(checkpoint_format), " or ".join(map(repr, _ZERO_OFFSETS))
+    if not isinstance(checkpoint_format, str) or checkpoint_format not in GPTQ_ZERO_OFFSETS:
+        got, known = errors.show(checkpoint_format), " or ".join(map(repr, GPTQ_ZERO_OFFSETS))
         raise errors.FormatError(f"load_packed: checkpoint_format is {got}; expected {known}")
     for name, held in tensors.items():
         check_tensor("load_packed", name, held, has_memory=True)
@@ -79,7 +77,7 @@ def load_packed(tensors: Mapping[str, Any], dtype: Any = None, *, checkpoint_for
             "nothing else, for the product by the weight alone may be another; fold it into the weight"
         )
     try:
-        return reader(checkpoints, tensors, dtype, _ZERO_OFFSETS[checkpoint_format])
+        return reader(checkpoints, tensors, dtype, GPTQ_ZERO_OFFSETS[checkpoint_format])
     except KeyError as error:
         raise errors.FormatError(f"load_packed: there is no tensor {error}; expected {'; or '.join(_KNOWN)}") from error
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections import Counter, defaultdict
-from contextlib import contextmanager
 from ctypes import c_ubyte
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,12 +15,13 @@ from . import errors
 from ._packed_folder import PackedFolder, PackedLayer, check_shard, name_of, read_folder
 from ._safetensors_file import StoredTensor, read_header
 from ._torch_formats import format_of
+from ._torch_load_model import model_of
 from ._torch_modules import DEVICES, DTYPES, Linear
 from ._torch_promises import promise
 from ._torch_quantized import QuantizedLinear, quantized_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 _NAMES = {
     "BOOL": "bool",
@@ -96,7 +95,7 @@ def load_quantized(
     path = Path(folder)
     packed = read_folder(path)
     stored = _stored(path, packed)
-    made = _model_of(model, packed, dtype)
+    made = model_of(model, packed, dtype)
     plan = _plan(made, packed, stored)
     if verify:
         for name, shard in packed.shards.items():
@@ -132,90 +131,6 @@ def _stored(folder: Path, packed: PackedFolder) -> dict[str, StoredTensor]:
     return found
 
 
-# Making a model.
-
-
-def _model_of(model: Any, packed: PackedFolder, dtype: Any) -> Any:
-    if isinstance(model, nn.Module):
-        return model
-    if isinstance(model, (str, Path)):
-        model = _transformers().AutoConfig.from_pretrained(str(model), local_files_only=True, trust_remote_code=False)
-    if hasattr(model, "architectures"):
-        return _of_configuration(model, packed, dtype)
-    if not callable(model):
-        raise errors.OperandError(
-            f"load_quantized: got a {type(model).__name__}; expected a torch.nn.Module, a function that makes one, or "
-            "a configuration of transformers"
-        )
-    with _without_memory():
-        made = model()
-    if not isinstance(made, nn.Module):
-        raise errors.OperandError(f"load_quantized: the function made a {type(made).__name__}; expected an nn.Module")
-    return made
-
-
-def _transformers() -> Any:
-    try:
-        import transformers
-    except ImportError as error:
-        raise errors.UnsupportedError(
-            "load_quantized of a configuration needs transformers, which is not installed; install it, or pass a model"
-        ) from error
-    return transformers
-
-
-def _of_configuration(config: Any, packed: PackedFolder, dtype: Any) -> Any:
-    """Make the model of a configuration of transformers, by its class alone."""
-    names = config.architectures or [""]
-    kind = getattr(_transformers(), str(names[0]), None)
-    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
-        raise errors.UnsupportedError(
-            f"load_quantized: transformers has no architecture {errors.show(names[0])}; make the model yourself, on "
-            "the meta device or not, and pass it"
-        )
-    plain = copy.deepcopy(config)
-    if hasattr(plain, "quantization_config"):
-        del plain.quantization_config
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype or _dtype_of(plain, packed))
-    try:
-        with _without_memory():
-            return kind(plain).eval()
-    finally:
-        torch.set_default_dtype(before)
-
-
-def _dtype_of(config: Any, packed: PackedFolder) -> Any:
-    """Return the type of x: of factors of int4, or the configuration's."""
-    of_factors = {x.dtype for x in packed.layers.values() if x.dtype is not None}
-    if len(of_factors) == 1:
-        return getattr(torch, of_factors.pop())
-    stated = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None)
-    stated = getattr(torch, stated, None) if isinstance(stated, str) else stated
-    return stated if stated in DTYPES else torch.bfloat16
-
-
-@contextmanager
-def _without_memory() -> Iterator[None]:
-    """Have parameters made on the meta device, and buffers as they are, for nothing loads those that are not saved."""
-    register = nn.Module.register_parameter
-
-    def register_on_meta(module: Any, name: str, param: Any) -> None:
-        if param is not None and not param.is_meta:
-            known = getattr(param, "_aot_gemm_on_meta", None)
-            if known is None:
-                known = nn.Parameter(param.detach().to("meta"), requires_grad=param.requires_grad)
-                param._aot_gemm_on_meta = known  # noqa: SLF001 - another module may have it too
-            param = known
-        register(module, name, param)
-
-    nn.Module.register_parameter = register_on_meta  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        nn.Module.register_parameter = register  # type: ignore[method-assign]
-
-
 # What goes where.
 
 
@@ -231,7 +146,7 @@ class _Plan(NamedTuple):
 def _plan(model: Any, packed: PackedFolder, stored: dict[str, StoredTensor]) -> _Plan:
     """Compare a model with a folder (CheckpointError)."""
     problems: dict[str, list[str]] = defaultdict(list)
-    modules = dict(model.named_modules())
+    modules = dict(model.named_modules(remove_duplicate=False))
     layers, taken = {}, set()
     for name, layer in packed.layers.items():
         ends = {end: stored[name_of(name, end)] for end, *_ in layer.tensors}
@@ -241,7 +156,8 @@ def _plan(model: Any, packed: PackedFolder, stored: dict[str, StoredTensor]) -> 
             problems["packed Linears that the model has no place for"].append(f"{name} ({reason})")
         else:
             layers[name] = (layer, modules[name], ends)
-    wanted = _wanted(model, layers)
+    layers |= _sharing(modules, layers, stored)
+    wanted = _wanted(model, modules, layers)
     plain, loaded = [], set()
     for tensor in stored.values():
         if tensor.name in taken:
@@ -267,6 +183,20 @@ def _plan(model: Any, packed: PackedFolder, stored: dict[str, StoredTensor]) -> 
     return _Plan(layers, plain)
 
 
+def _sharing(modules: Mapping[str, Any], layers: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the Linears whose weight is that of one that is packed, and of which the folder has none of their own."""
+    weights = ((held[1]._parameters.get("weight"), held) for held in layers.values())  # noqa: SLF001
+    packed = {id(weight): held for weight, held in weights if weight is not None}
+    found = {}
+    for name, module in modules.items():
+        held = packed.get(id(module._parameters.get("weight")))  # noqa: SLF001
+        if held is None or module is held[1] or name in layers or name_of(name, "weight") in stored:
+            continue
+        if not _why_no_place(module, held[0]):
+            found[name] = (held[0], module, held[2])
+    return found
+
+
 def _is_no_bias(tensor: StoredTensor, layers: Mapping[str, Any]) -> bool:
     """Say whether a tensor is a bias of zeros of a packed Linear that has none, as some quantisers write them."""
     name, _, end = tensor.name.rpartition(".")
@@ -278,9 +208,11 @@ def _listed(names: list[str]) -> str:
     return ", ".join(x if x.isprintable() else ascii(x) for x in names[:MAX_NAMED]) + more
 
 
-def _wanted(model: Any, layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the model's state dict has, without the weights that are packed."""
-    gone = {name_of(name, end) for name in layers for end in ("weight", "qweight", "scale")}
+def _wanted(model: Any, modules: Mapping[str, Any], layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the model's state dict has, without the weights that are packed, under all names of their modules."""
+    packed = {id(module) for _, module, _ in layers.values()}
+    names = [name for name, module in modules.items() if id(module) in packed]
+    gone = {name_of(name, end) for name in names for end in ("weight", "qweight", "scale")}
     found = {name: x for name, x in model.state_dict(keep_vars=True).items() if isinstance(x, torch.Tensor)}
     return {name: x for name, x in found.items() if name not in gone}
 
@@ -374,11 +306,14 @@ def _place(model: Any, plan: _Plan, device: Any, *, constant: bool) -> dict[str,
             held = nn.Parameter(held, requires_grad=own.requires_grad)
         for module, kind, key in owners[id(own)]:
             getattr(module, kind)[key] = held
-    reasons = {}
+    reasons, read = {}, {}
     for name, (layer, module, tensors) in plan.layers.items():
         own = module.qweight if isinstance(module, QuantizedLinear) else module._parameters.get("weight")  # noqa: SLF001
         place = device or ("cpu" if own is None or own.is_meta else own.device)
-        qweight, scale = (_read(tensors[end], place) for end in ("qweight", "scale"))
+        key = tensors["qweight"].name, str(place)
+        if key not in read:  # else another Linear has the same weight
+            read[key] = [_read(tensors[end], place) for end in ("qweight", "scale")]
+        qweight, scale = read[key]
         state = quantized_state(module, layer.format, module.weight, qweight, scale)
         vars(module).update(state)
         object.__setattr__(module, "__class__", QuantizedLinear)

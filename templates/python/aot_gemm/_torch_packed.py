@@ -25,8 +25,13 @@ from ._weight_format import (
 
 DTYPES = (torch.bfloat16, torch.float16)
 """Of x and of results, and of int4's factors."""
-_FLOATS_OF_BYTES = (torch.float8_e4m3fn, getattr(torch, "float8_e8m0fnu", torch.uint8), torch.int8, torch.uint8)
+_E8M0 = getattr(torch, "float8_e8m0fnu", torch.uint8)
+_FLOATS_OF_BYTES = (torch.float8_e4m3fn, _E8M0, torch.int8, torch.uint8)
 """Types whose elements are taken for their bits."""
+_CODES = {Code.INT8: torch.int8, Code.E4M3: torch.float8_e4m3fn}
+"""The type of codes that are elements; of others int8 holds them too."""
+_FACTORS = {"nvfp4": torch.float8_e4m3fn, "mxfp4": _E8M0}
+"""The type of groups' factors of 8 bits, by what codes and factors are called."""
 
 
 class Parts(NamedTuple):
@@ -167,14 +172,7 @@ def pack(
     for name, given in (("codes", codes), ("factors", factors), ("zeros", zeros), ("scale", scale)):
         if given is not None or name == "codes":
             check_tensor("pack", name, given, has_memory=True)
-    if codes.ndim != 2 or codes.dtype not in _FLOATS_OF_BYTES:
-        raise errors.FormatError(
-            f"pack: codes are {codes.dtype} {tuple(codes.shape)}; expected (n, k) of torch.uint8, int8 or "
-            "float8_e4m3fn; convert them"
-        )
-    if form.factor_bits == 16 and (factors is None or factors.dtype not in DTYPES):
-        got = "none" if factors is None else factors.dtype
-        raise errors.FormatError(f"factors of {format} are {got}; expected torch.bfloat16 or torch.float16, as x is")
+    _check_types(form, codes, factors)
     parts = WeightParts(*(None if x is None else bits_of(x) for x in (codes, factors, zeros)))
     data = torch.from_numpy(_packing().pack(form, parts)).to(codes.device)
     held = None if scale is None else scale.detach().to(codes.device, torch.float32).reshape(-1)
@@ -182,6 +180,26 @@ def pack(
         raise errors.FormatError(f"scale has {held.numel()} elements; expected 1 or {codes.shape[0]}, one for each row")
     dtype = factors.dtype if form.factor_bits == 16 else None
     return PackedWeight(data, held, format, tuple(codes.shape), dtype)
+
+
+def _check_types(form: WeightFormat, codes: Any, factors: Any) -> None:
+    """Refuse elements whose bits mean something else in a format (FormatError); uint8 are bits of any type."""
+    expected = torch.uint8, _CODES.get(form.code, torch.int8)
+    if codes.ndim != 2 or codes.dtype not in expected:
+        names = " or ".join(map(str, dict.fromkeys(expected)))
+        raise errors.FormatError(
+            f"pack: codes are {codes.dtype} {tuple(codes.shape)}; expected (n, k) of {names}, as {form.name} has them; "
+            "convert them"
+        )
+    if not form.group or (factors is None and form.factor_bits != 16):
+        return  # none are wanted, or the packing says that there are none
+    wanted = DTYPES if form.factor_bits == 16 else (_FACTORS[form.elements], torch.uint8)
+    if factors is None or factors.dtype not in wanted:
+        got = "none" if factors is None else factors.dtype
+        text = "as x is" if form.factor_bits == 16 else "its bits"
+        raise errors.FormatError(
+            f"factors of {form.name} are {got}; expected {' or '.join(map(str, wanted))}, {text}; convert them"
+        )
 
 
 def _packing() -> Any:
@@ -206,7 +224,16 @@ def bits_of(tensor: Any) -> Any:
 
 
 def unpack(packed: PackedWeight) -> Parts:
-    """Return what a weight was packed of, bit for bit, on its own device."""
+    """Return what a weight was packed of, bit for bit, on its own device.
+
+    Raises:
+        OperandError: it is none that `pack` returned.
+    """
+    if not isinstance(packed, PackedWeight):
+        kind = type(packed)
+        raise errors.OperandError(
+            f"unpack: got a {kind.__module__}.{kind.__qualname__}; expected a PackedWeight, which pack returns"
+        )
     form, (n, k) = packed.form, packed.shape
     layout = PackedLayout(form)
     if form.in_rows:

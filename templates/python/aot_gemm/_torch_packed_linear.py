@@ -8,6 +8,7 @@ import torch
 
 from . import _operations, _torch_activations, errors
 from ._constant import ConstantWeight
+from ._torch_check import check_tensor
 from ._torch_operators import LIBRARY, MODES, NAMESPACE, RECORDED
 from ._torch_packed import PackedWeight, dequantize
 from ._torch_products import dispatch
@@ -156,11 +157,13 @@ def packed_linear(
             `deterministic` and `batch_invariant`, as the package's `packed_linear` has them.
 
     Raises:
+        OperandError: x is no tensor.
         DtypeError: x is of another type than the weight's factors.
         FormatError: x is to be rounded, and the weight's bytes are not in rows.
         UnsupportedError: there is no such format of activations, or the wheel has no product of it.
         AotGemmError: one of its classes, as of the package's `packed_linear`.
     """
+    check_tensor("linear", "x", x)
     if weight.dtype is not None and x.dtype != weight.dtype:
         raise errors.DtypeError(
             f"linear: x is {x.dtype}, and the packed weight has factors of {weight.dtype}; expected one type; convert "

@@ -161,12 +161,6 @@ def test_what_the_kernel_does_not_have_is_refused(change, why, message):
     assert reason(changed(TILE, **change), "h200") == (why, message)
 
 
-def test_both_operands_must_be_contiguous_along_k():
-    operation = Operation.of(ElementType.FLOAT16, Layout.MK)
-    message = "cluster_split_k takes A and B contiguous along k, got mk"
-    assert reason(TILE, "h200", operation) == (Reason.LAYOUT, message)
-
-
 @pytest.mark.parametrize(
     ("operation", "why", "message"),
     [

@@ -34,6 +34,7 @@ from aot.core.epilogue import Epilogue
 from aot.core.feature import Feature
 from aot.core.grouping import Grouping
 from aot.core.knobs import GemmKnobs, Knobs
+from aot.core.operation import Layout
 from aot.core.types import BF16
 
 
@@ -59,6 +60,7 @@ class Newest:
     types = (BF16,)
     epilogues = tuple(Epilogue)
     groupings = (Grouping.DENSE,)
+    layouts = tuple(Layout)
 
     def candidates(self, operation, target):
         for width in (64, 128, 2048):

@@ -1,8 +1,6 @@
 import pytest
 
 from aot.core.candidate import Reason, Workspace, changed
-from aot.core.element import ElementType
-from aot.core.operation import Layout, Operation
 from aot.families.sm100_tgv import FAMILY
 from tests.unit.accepted import named, reason, resources
 
@@ -28,12 +26,6 @@ def test_resources(tile_n, stages):
 )
 def test_what_the_operator_does_not_have_is_refused(change, why, message):
     assert reason(changed(TILE, **change), "thor") == (why, message)
-
-
-def test_both_operands_must_be_contiguous_along_k():
-    operation = Operation.of(ElementType.BFLOAT16, Layout.KN)
-    message = "TGV takes A and B contiguous along k, got kn"
-    assert reason(TILE, "thor", operation) == (Reason.LAYOUT, message)
 
 
 def test_takes_all_sizes_without_a_workspace():

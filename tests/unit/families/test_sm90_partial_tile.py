@@ -3,8 +3,6 @@ from itertools import product
 import pytest
 
 from aot.core.candidate import Reason, Workspace, changed
-from aot.core.element import ElementType
-from aot.core.operation import Layout, Operation
 from aot.core.target import load_target
 from aot.families._boxes import box_rows
 from aot.families.sm90_partial_tile import FAMILY
@@ -76,13 +74,6 @@ def _every_tile():
 def test_resources_are_those_of_the_compiled_kernels(name, smem_bytes, stages, threads):
     # Source: shared_storage and stages that quack 0.6.5 and nvidia-cutlass-dsl 4.8.1 gave, 2026-11-20.
     assert resources(f"sm90_partial_tile_{name}", "h200") == (smem_bytes, stages, threads, 0)
-
-
-@pytest.mark.parametrize("layout", [Layout.KN, Layout.MK, Layout.MN])
-def test_other_layouts_than_kk_are_refused(layout):
-    operation = Operation.of(ElementType.BFLOAT16, layout)
-    message = f"boxes are cut between rows along k, got {layout.value}"
-    assert reason(TILE, "h200", operation) == (Reason.LAYOUT, message)
 
 
 def test_what_quack_cannot_build_is_refused():

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from quack.tile_scheduler import TileScheduler
 
 from aot.core.candidate import Reason, Workspace, changed, gemm_candidate, tail_splits
-from aot.core.element import ElementType
-from aot.core.operation import Layout, Operation
 from aot.core.target import load_target
 from aot.families import _stream_k_scheduler
 from aot.families._stream_k_scheduler import REPLACED, TailScheduler
@@ -174,13 +172,6 @@ def test_another_number_of_sms_is_refused():
     found = FAMILY.check(TILE, BF16, replace(H200, num_sms=114))
     assert (found.reason, found.message) == (Reason.COMBINATION, "waves are counted for 132 SMs, h200 has 114")
     assert H200.num_sms == NUM_SMS
-
-
-@pytest.mark.parametrize("layout", [Layout.KN, Layout.MK, Layout.MN])
-def test_other_layouts_than_kk_are_refused(layout):
-    operation = Operation.of(ElementType.BFLOAT16, layout)
-    message = f"boxes are cut between rows along k, got {layout.value}"
-    assert reason(TILE, "h200", operation) == (Reason.LAYOUT, message)
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,11 @@ def test_the_formats_that_people_publish_are_read(found, label, computed):
             "its groups may be in another order along k (desc_act)",
         ),
         ({"quant_method": "awq", "bits": 4, "group_size": 48}, "groups of 48 along k; expected 32, 64 or a multiple"),
+        (
+            {"quant_method": "awq", "bits": 4, "version": "gemv"},
+            "its words lie as gemv has them, which `aot pack` refus",
+        ),
+        ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "its words lie as marlin has them"),
         ({"quant_method": "mxfp4"}, "experts in tensors of three dimensions"),
         ({"quant_method": "bitsandbytes"}, "no kernel multiplies weights of this format"),
     ],

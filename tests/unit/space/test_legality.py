@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 
 from aot.core.candidate import Accepted, Reason, Rejected, Resources, changed, gemm_candidate
+from aot.core.element import ElementType
 from aot.core.errors import CandidateError
 from aot.core.knobs import SplitK
-from aot.core.operation import Operation
+from aot.core.operation import Layout, Operation
 from aot.core.target import load_target
+from aot.families import families
 from aot.families._quack_smem import bias_bytes
 from aot.space.enumeration import Patterns, census
 from aot.space.legality import check
@@ -211,3 +213,21 @@ def shape_rows(candidate):
 def test_a_family_builds_the_types_that_it_says():
     verdict = check(TGV, Operation.TF32_KK, THOR)
     assert verdict == Rejected(Reason.TYPES, f"{TGV.name}: sm100_tgv builds the types bf16, fp16, tf32_kk needs tf32")
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("cluster_split_k", "thor"),
+        ("sm100_tgv", "thor"),
+        ("sm90_partial_tile", "h200"),
+        ("sm90_prefetch_b", "h200"),
+        ("sm90_stream_k", "h200"),
+    ],
+)
+@pytest.mark.parametrize("layout", [Layout.KN, Layout.MK, Layout.MN])
+def test_operands_that_are_not_contiguous_along_k_are_refused_whatever_the_candidate(name, target, layout):
+    operation, device = Operation.of(ElementType.BFLOAT16, layout), load_target(target)
+    candidate = next(iter(families()[name].candidates(operation, device)))
+    text = f"{candidate.name}: {name} builds the layouts kk, {operation.tag} needs {layout.value}"
+    assert check(candidate, operation, device) == Rejected(Reason.LAYOUT, text)
