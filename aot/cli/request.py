@@ -99,6 +99,8 @@ def select(request: Request) -> Selection:
         AotError: see aot.select.pipeline.
     """
     shapes, like = load_shape_set(request.shapes), _like(request)
+    if like and not (request.operations or request.others):
+        request = _of_all(request, like)
     objective = Objective(
         request.limits,
         read_selection(request.incumbent) if request.incumbent else None,
@@ -153,6 +155,12 @@ def _like(request: Request) -> Selection | None:
             f"{', '.join(tags)}"
         )
     return found
+
+
+def _of_all(request: Request, like: Selection) -> Request:
+    """Ask for all that another target's selection has, where it has operations other than products."""
+    others = tuple(x for x in like.operations if x not in like.products)
+    return replace(request, operations=like.products, others=others) if others else request
 
 
 def _kept(request: Request) -> Selection | None:

@@ -574,6 +574,10 @@ def test_operations_on_rows_are_selected_scored_and_kept_beside_products(workpla
     assert [x.tag for x in found.operations] == ["bf16_silu_mul", "fp16_silu_mul"]
     assert (found.provenance, found.record, found.kernels) == ("measured", "h200_rows", ())
     assert read_selection(pipeline.COMMITTED / "h200.rows.json.gz").regrets[6:8] == found.regrets
+    taken = workplace / "taken.json"
+    succeed("select", "--target", "h100", "--like", rows, "-o", taken)
+    of_h100 = read_selection(taken)
+    assert (of_h100.target, of_h100.operations) == ("h100", found.operations)  # all, where none is asked for
     both = workplace / "both.json"
     kept = read_selection(selection)
     words = ("--predicted", "--kernels", "row_registers*", "--keep", selection, "-o", both)

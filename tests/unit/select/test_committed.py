@@ -55,7 +55,6 @@ FACTOR = 1.25
 """Predicted time over that of the best of the table's kernels from which on a choice is counted."""
 
 ABOVE = {
-    "h100.json.gz": (0.04, 6.5),
     "h200.json.gz": (0.045, 6.5),
     "h200.groups.json.gz": (0.07, 7.0),
     "h200.many.json.gz": (0.045, 2.5),
@@ -70,6 +69,8 @@ more than the cost model: by what was learned from them, 2 to 18% of the choices
 0.2 to 1.8% are in grids that are made now (research/log/2026-11-28-choices.md)."""
 
 PATHS = sorted(COMMITTED.glob("*.json.gz"))
+TAKEN = {path: path.with_name(path.name.replace("h100", "h200")) for path in PATHS if path.name.startswith("h100.")}
+"""Files that `aot select --like` made of another, by which they choose: their times alone are their own."""
 OF_ROWS = [path for path in PATHS if path.name.endswith(".rows.json.gz")]
 OF_PRODUCTS = [path for path in PATHS if path not in OF_ROWS]
 
@@ -78,8 +79,8 @@ committed = cache(read_selection)
 
 @cache
 def num_sections():
-    """Count the sections of all files."""
-    return sum(len(committed(path).table.sections) for path in OF_PRODUCTS)
+    """Count the sections of all files that choose by themselves."""
+    return sum(len(committed(path).table.sections) for path in OF_PRODUCTS if path not in TAKEN)
 
 
 def drawn(section, rng):
@@ -152,7 +153,7 @@ def test_no_time_that_is_told_of_a_committed_table_is_below_the_roofline(path):
     assert told
 
 
-@pytest.mark.parametrize("path", OF_PRODUCTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [x for x in OF_PRODUCTS if x not in TAKEN], ids=lambda path: path.name)
 def test_each_of_a_million_choices_is_in_its_kernels_domain_and_few_are_predicted_to_cost_a_factor(path):
     selection, rng = committed(path), np.random.default_rng(44)
     target, multiples, over = load_target(selection.target), multiples_of(selection.kernels), list[np.ndarray]()
@@ -185,7 +186,7 @@ def test_a_committed_selection_is_built_without_being_asked_twice(path):
     check_heldout(committed(path), *MAX_HELDOUT_REGRET)
 
 
-@pytest.mark.parametrize("path", OF_ROWS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [x for x in OF_ROWS if x not in TAKEN], ids=lambda path: path.name)
 def test_measured_steps_of_operations_on_rows_are_the_records_and_its_operations_or_their_twins_are_all_there(path):
     selection = committed(path)
     record = measured_times(read_record(RECORDS / f"{selection.record}.jsonl.gz"))
@@ -204,6 +205,34 @@ def test_measured_steps_of_operations_on_rows_are_the_records_and_its_operations
     asked = {problem.name for rows in times.values() for problem in rows}
     assert {x.name for x, _, _ in steps} == asked
     assert {x.operation for x in sections} == {y for x in times for y in (x, *twins(x))}
+
+
+def chosen(selection):
+    """Return what a selection chooses, without its times and what they are compared with."""
+    sections = [
+        (
+            section.operation, section.num_groups, section.loads, section.batch_invariant, section.grid,
+            [(x.n, x.k, x.m_edges, [(row.kernel, row.tile_order) for row in x.rows]) for x in section.ladders],
+        )
+        for section in selection.table.sections
+    ]  # fmt: skip
+    steps = [
+        (section.operation, column.cols, [(step.rows, step.kernel) for step in column.steps])
+        for section in selection.others.table.sections
+        for column in section.columns
+    ]
+    return selection.kernels, sections, selection.others.kernels, steps
+
+
+@pytest.mark.parametrize("path", TAKEN, ids=lambda path: path.name)
+def test_a_selection_that_is_taken_from_another_chooses_as_it_does(path):
+    found = committed(path)
+    assert (found.like, found.target) == ("h200", "h100")
+    assert chosen(found) == chosen(committed(TAKEN[path]))
+
+
+def test_a_target_takes_all_that_another_has_or_nothing():
+    assert set(TAKEN.values()) == {path for path in PATHS if path.name.startswith("h200.")}
 
 
 def test_there_is_a_committed_selection():
