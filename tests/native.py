@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from aot.package.build import NO_CXX_LIBRARY, ZIG_CACHE
+from aot.package.compile_once import texts
 from aot.package.toolchain import TOOLCHAIN_CACHE
 
 ROOT = Path(__file__).parents[1]
@@ -83,27 +84,6 @@ def _version(compiler):
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
-INCLUDED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^">]+)[">]', re.MULTILINE)
-COMMENT = re.compile(r"^[ \t]*//.*", re.MULTILINE)
-"""A line that the compiler sees as an empty one. The header of a rendered file is one, which names its manifest."""
-
-
-def _compiled_of(source, folders):
-    """Return the text of a source, then the name and the text of each header that it may include, without comments.
-
-    Headers that are in none of the folders are the compiler's. What stands in a branch that is not taken counts too.
-    """
-    found, left = {}, [source]
-    while left:
-        path = left.pop()
-        if path not in found:
-            found[path] = COMMENT.sub("", path.read_text())
-            for name in INCLUDED.findall(found[path]):
-                beside = [x / name for x in (path.parent, *folders)]
-                left += [x for x in beside if x.is_file()][:1]
-    return [found.pop(source), *sorted(f"{path.name} {text}" for path, text in found.items())]
-
-
 def object_of(source, compiler, flags, includes=()):
     """Compile a source, unless an equal one was compiled before; return the object.
 
@@ -114,7 +94,7 @@ def object_of(source, compiler, flags, includes=()):
         includes: folders of headers. What the source includes of them is part of what is equal, but for comments.
     """
     folder = source.parent
-    parts = [_version(compiler), *compiler, *flags, *_compiled_of(source, includes)]
+    parts = [_version(compiler), *compiler, *flags, *texts(source, includes)]
     # An object does not say where its source was, so that it is the same from every folder.
     words = [*compiler, *flags, f"-ffile-prefix-map={folder}=.", *(f"-I{x}" for x in includes), "-c", source]
     return once(".o", parts, lambda path: run([*words, "-o", path]))

@@ -23,7 +23,7 @@ from aot.core.scratch import scratch_folder
 from aot.core.target import Target, load_target, target_names
 from aot.kinds.rows.dispatch import fallback_table
 from aot.package.build import NO_CXX_LIBRARY, ZIG_CACHE, read_templates, write
-from aot.package.choices import CHOICES_FILE
+from aot.package.compile_once import texts
 from aot.package.manifest import Library, device_table
 from aot.package.render import render_library
 from aot.package.toolchain import TOOLCHAIN_CACHE
@@ -50,8 +50,6 @@ _CORE = re.compile(r"^set\(CORE\s(.*?)\)$", re.MULTILINE | re.DOTALL)
 """How the project's CMakeLists.txt lists the sources that are the same for all kernels."""
 _OF_ITS_OWN = ("devices.cc", "kernels.cc", "table.cc")
 """What differs with the library. The first is of the core, and knows the library's hash by a header."""
-_HASH = Path(CHOICES_FILE).name
-_COMMENT = re.compile(rb"^[ \t]*//.*", re.MULTILINE)
 
 
 def emulated_target(target: Target, num_sms: int | None = None) -> Target:
@@ -131,15 +129,9 @@ def _compile(source: Path, includes: Sequence[Path], out: Path, target: Target, 
 
 
 def _kept_object(source: Path, includes: Sequence[Path], target: Target, cache: Path) -> Path:
-    """Compile a source, unless one of the same text, headers and compiler is kept; return its object.
-
-    Comments do not count, for a rendered header's first line names what it was rendered from.
-    """
-    headers = sorted(x for folder in includes for x in folder.glob("*.h*") if x.name != _HASH)
-    digest = hashlib.sha256(" ".join([_compiler_version(), *_compiler(target)[2:], *_FLAGS]).encode())
-    for path in [source, *headers]:
-        digest.update(f"\0{path.name}\0".encode() + _COMMENT.sub(b"", path.read_bytes()))
-    kept = cache / f"{source.stem}-{digest.hexdigest()[:32]}.o"
+    """Compile a source, unless one of the same text, headers and compiler is kept; return its object."""
+    parts = [_compiler_version(), *_compiler(target)[2:], *_FLAGS, *texts(source, includes)]
+    kept = cache / f"{source.stem}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:32]}.o"
     if not kept.exists():
         with scratch_folder(".compiling-", cache) as scratch:
             made = scratch / "made.o"

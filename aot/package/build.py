@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,6 +21,7 @@ from aot.core.errors import DependencyError, OutputError, PackageError
 from aot.core.process import run
 from aot.core.scratch import scratch_folder
 from aot.core.target import Target
+from aot.package import compile_once
 from aot.package.contents import components, own_component
 from aot.package.file_set import FileSet
 from aot.package.pack import PackFor, render_api, render_pack
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 
 ZIG_CACHE = "zig"
 """Folder of the cache where zig keeps what it builds of the target's C library, unless ZIG_GLOBAL_CACHE_DIR is set."""
+KEPT_OBJECTS = "objects"
+"""Folder of the cache, with the compiler's version behind it, of the runtime's objects: aot/package/compile_once.py."""
 NO_CXX_LIBRARY = "-nostdlib++"
 """Link without zig's C++ library: the runtime needs none, and zig would build it, for a minute of each target."""
 FILE_MODE = 0o644
@@ -151,8 +155,11 @@ def _write_licences(directory: Path, manifest: Manifest, toolchain: Toolchain) -
         _write(directory / "licenses" / component.file, component.text)
 
 
-def _definitions(directory: Path, toolchain: Toolchain) -> dict[str, str]:
+def _definitions(directory: Path, toolchain: Toolchain, cache: Path) -> dict[str, str]:
+    kept = cache.resolve() / f"{KEPT_OBJECTS}-{version('ziglang')}"
+    launcher = [sys.executable, "-I", "-S", str(Path(compile_once.__file__)), str(kept), str(directory.parent)]
     return {
+        "CMAKE_CXX_COMPILER_LAUNCHER": ";".join(launcher),
         "CMAKE_TOOLCHAIN_FILE": str(directory / "toolchain.cmake"),
         "AOT_CUDA_DIR": str(toolchain.cuda_dir),
         "AOT_DLPACK_DIR": str(toolchain.dlpack_dir),
@@ -262,7 +269,7 @@ def build_library(
     with scratch_folder("aot-library-") as scratch, _progress(what, shown=progress) as see:
         project, build = scratch / "project", scratch / "build"
         _write_project(render_library(library, read_templates()), library.with_objects, objects, target, project)
-        definitions = _definitions(project, toolchain) | {
+        definitions = _definitions(project, toolchain, cache) | {
             "CMAKE_BUILD_TYPE": "Release",
             "CMAKE_MAKE_PROGRAM": str(_ninja()),
             "AOT_BUILD_BINDING": "OFF",
@@ -358,6 +365,8 @@ def build_wheel(
         _write_project(files, manifest.with_objects, objects, target, project)
         _write_licences(project, manifest, toolchain)
         env = _environment(target.platform_tag, cache, scratch)
-        wheel = _packaged(project, scratch, _definitions(project, toolchain), env, verbose=verbose, each_line=see)
+        wheel = _packaged(
+            project, scratch, _definitions(project, toolchain, cache), env, verbose=verbose, each_line=see
+        )
         inspect_wheel(wheel, manifest, target)
         return _move_into(wheel, dist_dir)

@@ -23,9 +23,19 @@ SUBPROCESS = (
     "measure.supervisor",
     "models.recorded",
     "tune.link",
+    "package.compile_once",
     "tune.local_device",
 )
-EXITING = {"__main__", "cli.main", "cli.compile", "cli.tune", "cli.wheel", "cli.interrupt", "measure.runner"}
+EXITING = {
+    "__main__",
+    "package.compile_once",
+    "cli.main",
+    "cli.compile",
+    "cli.tune",
+    "cli.wheel",
+    "cli.interrupt",
+    "measure.runner",
+}
 """Modules that end their process."""
 
 

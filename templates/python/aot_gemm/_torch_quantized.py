@@ -92,7 +92,8 @@ class QuantizedLinear(nn.Linear):
         if not isinstance(input, torch.Tensor) or input.is_nested:
             return nn.functional.linear(input, self.dequantize(), bias)
         needs = torch.is_grad_enabled() and (input.requires_grad or (bias is not None and bias.requires_grad))
-        if input.shape[-1:] == (self.in_features,) and is_served(input, self.weight_dtype, bias):
+        fits = input.shape[-1:] == (self.in_features,) and (bias is None or bias.shape == (self.out_features,))
+        if fits and is_served(input, self.weight_dtype, bias):
             if _is_compiling():
                 if not needs:
                     return self._product(input, self.qweight, bias)
