@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aot.checkpoint.methods import Method, method_of
-from aot.checkpoint.stored import Found, Stored, StoredLayer, rest_of
+from aot.checkpoint.stored import TELLS, Found, Stored, StoredLayer, rest_of
 from aot.core.errors import CheckpointError, FormatError
 from aot.core.packed_folder import FLOATS, PACKED_FORMATS, SCALE_BLOCK, PackedLayer
 from aot.core.safetensors_file import StoredTensor, short
@@ -63,16 +63,18 @@ def find_layers(
         method = method_of(checkpoint.quantization)
     except CheckpointError as error:
         raise CheckpointError(f"{checkpoint.path}: {error}") from error
+    groups: dict[str, dict[str, StoredTensor]] = defaultdict(dict)
+    for tensor in checkpoint.tensors.values():
+        prefix, _, end = tensor.name.rpartition(".")
+        groups[prefix][end] = tensor
+    if not any(x.endswith(TELLS) for x in checkpoint.tensors):
+        method = Method("")  # whatever the configuration still says, the weights are wide again
     layout = PACKED_FORMATS.get(form or "") if method.name else None
     if form is not None and method.name and (layout is None or not layout.in_rows):
         raise CheckpointError(
             f"{checkpoint.path}: it is quantised already ({method.name}), and --format {form} rounds weights of 16 "
             "bits; leave --format away"
         )
-    groups: dict[str, dict[str, StoredTensor]] = defaultdict(dict)
-    for tensor in checkpoint.tensors.values():
-        prefix, _, end = tensor.name.rpartition(".")
-        groups[prefix][end] = tensor
     _check_skipped(checkpoint, skip, groups)
     layers: dict[str, StoredLayer] = {}
     left: dict[str, str] = {}

@@ -97,7 +97,7 @@ def pack_checkpoint(request: Request, jobs: int, watch: Callable[[Sequence[Task]
             shards = kept | _written([x for x in tasks if x.path.name not in kept], jobs)
         folder = PackedFolder(
             VERSION,
-            method_of(checkpoint.quantization).name or f"16 bits, rounded to {request.form}",
+            _source(request, checkpoint, found),
             {x.name: x.packed for x in found.layers},
             found.left,
             {x.path.name: shards[x.path.name] for x in tasks},
@@ -115,6 +115,14 @@ def pack_checkpoint(request: Request, jobs: int, watch: Callable[[Sequence[Task]
         sum(x.num_bytes for x in folder.shards.values()),
         len(kept),
     )
+
+
+def _source(request: Request, checkpoint: Checkpoint, found: Found) -> str:
+    """Say what the checkpoint was."""
+    kinds = sorted({x.stored.value for x in found.layers if x.is_quantised})
+    if not kinds:
+        return f"16 bits, rounded to {request.form}"
+    return method_of(checkpoint.quantization).name or ", ".join(kinds)
 
 
 def _nothing(request: Request, found: Found) -> str:

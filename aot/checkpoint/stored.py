@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 EXPERTS = ("_blocks", "_scales")
 """How the names of GPT-OSS's experts end. Source: openai/gpt-oss-20b, model.safetensors.index.json."""
+TELLS = ("qweight", "weight_packed", "weight_scale", "weight_scale_inv", *EXPERTS)
+"""How the name of a tensor of a checkpoint ends that is quantised, whatever its configuration says."""
 BESIDE = ("bias",)
 """What a quantised weight may have beside it that is copied."""
 NO_ZEROS = ("weight_zero_point",)

@@ -6,8 +6,8 @@ from dataclasses import replace
 from math import gcd
 from typing import TYPE_CHECKING
 
-from aot.core.dispatch import ALIGNMENT_BYTES
 from aot.core.element import ElementType
+from aot.core.formats import ALIGNMENT_BYTES, Operand
 from aot.core.operands import Matrix, matrices
 from aot.core.operation import Operation
 from aot.core.problem import Problem
@@ -16,28 +16,26 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 
-def _is_taken(matrix: Matrix, element: ElementType, *, row_major: bool) -> bool:
+def _is_taken(matrix: Matrix, operand: Operand) -> bool:
     """Say whether TMA takes a matrix as runs of adjacent elements, each a row or a column.
 
     The stride of a single run is never used, so that any will do. Of a stack each matrix has to begin at an aligned
     address.
     """
-    if element.bytes_of(matrix.group_stride) % ALIGNMENT_BYTES:
+    if operand.element.bytes_of(matrix.group_stride) % operand.alignment:
         return False
     num_runs, length = matrix.num_rows, matrix.num_columns
     run_stride, stride = matrix.row_stride, matrix.column_stride
-    if not row_major:
+    if not operand.is_k_major:
         num_runs, length, run_stride, stride = length, num_runs, stride, run_stride
     is_adjacent = length == 1 or stride == 1
-    return is_adjacent and (
-        num_runs == 1 or (run_stride >= length and run_stride % element.num_in(ALIGNMENT_BYTES) == 0)
-    )
+    return is_adjacent and (num_runs == 1 or (run_stride >= length and run_stride % operand.run == 0))
 
 
 def _is_stored(matrix: Matrix, element: ElementType) -> bool:
     """Say whether TMA stores a row-major D: it writes whole 16 bytes, past the end of shorter rows."""
-    is_whole = matrix.num_columns % element.num_in(ALIGNMENT_BYTES) == 0
-    return is_whole and _is_taken(matrix, element, row_major=True)
+    as_rows = Operand(element, is_k_major=True)
+    return matrix.num_columns % as_rows.run == 0 and _is_taken(matrix, as_rows)
 
 
 def column_step(operation: Operation) -> int:
@@ -69,18 +67,14 @@ def as_launched(problem: Problem, operations: Collection[Operation]) -> Problem 
         if not _is_stored(result, asked.d):
             continue
         for operation in asked.layouts:
-            if (
-                operation in operations
-                and _is_taken(left, operation.a.element, row_major=operation.a.is_k_major)
-                and _is_taken(right, operation.b.element, row_major=operation.b.is_k_major)
-            ):
+            if operation in operations and _is_taken(left, operation.a) and _is_taken(right, operation.b):
                 m = problem.m if operation.grouping.groups_rows else left.num_rows  # of groups A has the rows of all
                 return replace(problem, operation=operation, m=m, n=result.num_columns)
     return None
 
 
 def is_aligned(problem: Problem) -> bool:
-    """Say whether the TMA kernels of a problem's own layout take its packed operands (dispatch.ALIGNMENT_BYTES)."""
+    """Say whether the TMA kernels of a problem's own layout take its packed operands (`Operand.alignment`)."""
     return as_launched(problem, [problem.operation]) == problem
 
 
@@ -141,17 +135,13 @@ def misalignment(problem: Problem) -> str:
     """Say which extents keep the TMA kernels of a problem's layout from its packed operands; empty if none does."""
     operation = problem.operation
     names = ("k" if operation.a.is_k_major else "m", "k" if operation.b.is_k_major else "n", "n")
-    elements = (operation.a.element, operation.b.element, operation.d)
+    runs = (operation.a.run, operation.b.run, operation.d.num_in(ALIGNMENT_BYTES))
     a, b, d = matrices(problem)
-    taken = (
-        _is_taken(a, elements[0], row_major=operation.a.is_k_major),
-        _is_taken(b, elements[1], row_major=operation.b.is_k_major),
-        _is_stored(d, elements[2]),
-    )
+    taken = (_is_taken(a, operation.a), _is_taken(b, operation.b), _is_stored(d, operation.d))
     steps: dict[str, int] = {}
-    for name, element, is_taken in zip(names, elements, taken, strict=True):
+    for name, run, is_taken in zip(names, runs, taken, strict=True):
         if not is_taken:
-            steps[name] = max(steps.get(name, 1), element.num_in(ALIGNMENT_BYTES))
+            steps[name] = max(steps.get(name, 1), run)
     if problem.n % column_step(operation) != 0:
         steps["n"] = column_step(operation)
     if problem.k % operation.k_step != 0:

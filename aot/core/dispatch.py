@@ -20,11 +20,6 @@ from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.tile_order import HEURISTIC, TileOrder
 
-ALIGNMENT_BYTES = 16
-"""Alignment of each operand's address and leading stride that the TMA kernels need. Source: CUDA driver API,
-cuTensorMapEncodeTiled: globalAddress and globalStrides are multiples of 16 bytes."""
-
-
 MAX_STEP_M = 2**20 - 1
 """Largest edge of m in a grid; `MAX_STEP_KERNELS` is the most kernels that its steps tell apart: the library packs both
 in 32 bits. Source: templates/src/dispatch.h, `kKernelBits`."""

@@ -54,9 +54,20 @@ class ScaleFormat:
         return self.element.size_of(m * blocks)
 
 
+ALIGNMENT_BYTES = 16
+"""Alignment of an operand's address and leading stride that the TMA kernels need. Source: CUDA driver API,
+cuTensorMapEncodeTiled: globalAddress and globalStrides are multiples of 16 bytes."""
+
 PACKED_RUN_BYTES = 16
 """Bytes of which rows of elements of 4 bits have a whole number. Source: quack gemm_tvm_ffi_utils.py, where k of two
 packed FP4 operands is a multiple of 32."""
+
+PADDED_ALIGNMENT_BYTES = 32
+"""The same as `ALIGNMENT_BYTES` of elements of 4 bits that are padded. Source: CUDA driver API, cuTensorMapEncodeTiled,
+CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN16B: globalAddress and globalStrides are multiples of 32 bytes."""
+
+PADDED_RUN = 128
+"""Elements of which rows of padded elements have a whole number. Source: the same, globalDim[0]."""
 
 SCALE_BLOCK = 128
 """Elements along k, and rows of B, that one factor of a block serves. Source: DeepSeek-V3 technical report, section
@@ -96,6 +107,21 @@ class Operand:
     scale: ScaleFormat | None = None
     weight: WeightFormat | None = None
     """What elements and their groups' factors are, where all of it is packed to bytes: `element` is that of a byte."""
+    is_padded: bool = False
+    """Whether kernels load elements of 4 bits with gaps, 16 to 16 bytes, as beside an operand of wider elements."""
+
+    @property
+    def alignment(self) -> int:
+        """Return the bytes of which the address and the leading stride are multiples for kernels with wide loads."""
+        return PADDED_ALIGNMENT_BYTES if self.is_padded else ALIGNMENT_BYTES
+
+    @property
+    def run(self) -> int:
+        """Return the elements of which leading strides are multiples for kernels with wide loads.
+
+        It is 1 of a packed weight, whose strides are not looked at.
+        """
+        return self.element.num_in(self.alignment) if self.weight is None else 1
 
     @property
     def factors(self) -> FactorLayout | None:
@@ -104,12 +130,14 @@ class Operand:
 
     @property
     def whole(self) -> int:
-        """Return what k is a multiple of: with elements of 4 bits the 16 bytes of a row that instructions take.
+        """Return what k is a multiple of, a power of two: of elements of 4 bits what instructions or loads take.
 
         Of a packed weight it is a group.
         """
         if self.weight is not None:
             return self.weight.quantum
+        if self.is_padded:
+            return PADDED_RUN
         return self.element.num_in(PACKED_RUN_BYTES) if self.element.bits < BYTE_BITS else 1
 
     @property

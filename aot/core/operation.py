@@ -113,6 +113,8 @@ class Operation(Product):
     NVFP4_FP16_KK = "nvfp4_fp16_kk", t.NVFP4_FP16, Layout.KK
     MXFP8_FP16_KK = "mxfp8_fp16_kk", t.MXFP8_FP16, Layout.KK
     MXFP4_FP16_KK = "mxfp4_fp16_kk", t.MXFP4_FP16, Layout.KK
+    MXFP8_MXFP4_BF16_KK = "mxfp8mxfp4_bf16_kk", t.MXFP8_MXFP4_BF16, Layout.KK
+    MXFP8_MXFP4_FP16_KK = "mxfp8mxfp4_fp16_kk", t.MXFP8_MXFP4_FP16, Layout.KK
     NVFP4_BF16_KK_BIAS = "nvfp4_bf16_kk_bias", t.NVFP4_BF16, Layout.KK, Epilogue.BIAS
     NVFP4_BF16_KK_RELU = "nvfp4_bf16_kk_relu", t.NVFP4_BF16, Layout.KK, Epilogue.RELU
     NVFP4_BF16_KK_GELU = "nvfp4_bf16_kk_gelu", t.NVFP4_BF16, Layout.KK, Epilogue.GELU
@@ -137,6 +139,14 @@ class Operation(Product):
     MXFP8_BF16_KK_RESIDUAL = "mxfp8_bf16_kk_residual", t.MXFP8_BF16, Layout.KK, Epilogue.RESIDUAL
     MXFP8_BF16_KK_SWIGLU = "mxfp8_bf16_kk_swiglu", t.MXFP8_BF16, Layout.KK, Epilogue.SWIGLU
     MXFP8_BF16_KK_GEGLU = "mxfp8_bf16_kk_geglu", t.MXFP8_BF16, Layout.KK, Epilogue.GEGLU
+    MXFP8_MXFP4_BF16_KK_BIAS = "mxfp8mxfp4_bf16_kk_bias", t.MXFP8_MXFP4_BF16, Layout.KK, Epilogue.BIAS
+    MXFP8_MXFP4_BF16_KK_RELU = "mxfp8mxfp4_bf16_kk_relu", t.MXFP8_MXFP4_BF16, Layout.KK, Epilogue.RELU
+    MXFP8_MXFP4_BF16_KK_GELU = "mxfp8mxfp4_bf16_kk_gelu", t.MXFP8_MXFP4_BF16, Layout.KK, Epilogue.GELU
+    MXFP8_MXFP4_BF16_KK_GELU_TANH = "mxfp8mxfp4_bf16_kk_gelu_tanh", t.MXFP8_MXFP4_BF16, Layout.KK, Epilogue.GELU_TANH
+    MXFP8_MXFP4_BF16_KK_SILU = "mxfp8mxfp4_bf16_kk_silu", t.MXFP8_MXFP4_BF16, Layout.KK, Epilogue.SILU
+    MXFP8_MXFP4_BF16_KK_RESIDUAL = "mxfp8mxfp4_bf16_kk_residual", t.MXFP8_MXFP4_BF16, Layout.KK, Epilogue.RESIDUAL
+    MXFP8_MXFP4_BF16_KK_SWIGLU = "mxfp8mxfp4_bf16_kk_swiglu", t.MXFP8_MXFP4_BF16, Layout.KK, Epilogue.SWIGLU
+    MXFP8_MXFP4_BF16_KK_GEGLU = "mxfp8mxfp4_bf16_kk_geglu", t.MXFP8_MXFP4_BF16, Layout.KK, Epilogue.GEGLU
     NVFP4_BF16_KK_GROUPED = "nvfp4_bf16_kk_grouped", t.NVFP4_BF16, *_GROUPED
     NVFP4_BF16_KK_GROUPED_SWIGLU = "nvfp4_bf16_kk_grouped_swiglu", t.NVFP4_BF16, *_GROUPED_SWIGLU
     MXFP4_BF16_KK_GROUPED = "mxfp4_bf16_kk_grouped", t.MXFP4_BF16, *_GROUPED

@@ -108,12 +108,14 @@ class Product(Word):
     @cached_property
     def a(self) -> Operand:
         """Return the left operand."""
-        return Operand(self.types.a, self.layout.a_k_major, self.types.scale_a)
+        of = self.types
+        return Operand(of.a, self.layout.a_k_major, of.scale_a, is_padded=of.pads(of.a))
 
     @cached_property
     def b(self) -> Operand:
         """Return the right operand."""
-        return Operand(self.types.b, self.layout.b_k_major, self.types.scale_b, self.types.weight)
+        of = self.types
+        return Operand(of.b, self.layout.b_k_major, of.scale_b, of.weight, of.pads(of.b))
 
     @property
     def d(self) -> ElementType:

@@ -7,7 +7,8 @@ from math import inf
 from operator import lt
 from typing import TYPE_CHECKING, Protocol
 
-from aot.core.dispatch import ALIGNMENT_BYTES, LOADS, MAX_STEP_KERNELS
+from aot.core.dispatch import LOADS, MAX_STEP_KERNELS
+from aot.core.formats import ALIGNMENT_BYTES
 from aot.core.measurement import Provenance
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from aot.core.element import ElementType
+from aot.core.element import BYTE_BITS, ElementType
 from aot.core.feature import Feature
 from aot.core.formats import BLOCKS_OF_ROWS, MX, NVFP4, SQUARE_BLOCKS, VECTOR, FactorLayout, ScaleFormat, tag_of
 from aot.core.weight_format import E4M3 as E4M3_WEIGHT
@@ -61,6 +61,13 @@ class Types:
         names += [] if self.d is self.a is self.b and not self.is_scaled else [self.d.tag]
         names += ["block"] if self.factors is FactorLayout.BLOCK else []
         return "_".join([*names, *(["fast"] if self.is_fast else [])])
+
+    def pads(self, element: ElementType) -> bool:
+        """Say whether kernels load an operand's elements of 4 bits with gaps, since those of the other are wider.
+
+        Source: PTX ISA, tcgen05.mma, kind::mxf8f6f4, whose operands take a byte of shared memory for each element.
+        """
+        return element.bits < BYTE_BITS and self.a.bits != self.b.bits
 
     @property
     def is_scaled(self) -> bool:
@@ -165,6 +172,8 @@ INT8_FP16 = Types(ElementType.INT8, ElementType.INT8, ElementType.FLOAT16, Eleme
 NVFP4_BF16 = Types(ElementType.E2M1, ElementType.E2M1, ElementType.BFLOAT16, scale_a=NVFP4, scale_b=NVFP4)
 MXFP4_BF16 = Types(ElementType.E2M1, ElementType.E2M1, ElementType.BFLOAT16, scale_a=MX, scale_b=MX)
 MXFP8_BF16 = Types(ElementType.E4M3, ElementType.E4M3, ElementType.BFLOAT16, scale_a=MX, scale_b=MX)
+MXFP8_MXFP4_BF16 = replace(MXFP8_BF16, b=ElementType.E2M1)
+MXFP8_MXFP4_FP16 = replace(MXFP8_MXFP4_BF16, d=ElementType.FLOAT16)
 NVFP4_FP16, MXFP4_FP16, MXFP8_FP16 = (replace(x, d=ElementType.FLOAT16) for x in (NVFP4_BF16, MXFP4_BF16, MXFP8_BF16))
 BF16_INT4_G128, FP16_INT4_G128 = (_packed(x.a, INT4_G128) for x in (BF16, FP16))
 BF16_INT4_G128_ZEROS, FP16_INT4_G128_ZEROS = (_packed(x.a, INT4_G128_ZEROS) for x in (BF16, FP16))

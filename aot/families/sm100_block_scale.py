@@ -1,5 +1,6 @@
 """quack's Blackwell GEMM of narrow operands whose blocks along k have scale factors: NVFP4, MXFP4 and MXFP8.
 
+A in MXFP8 by B in MXFP4 is one too: TMA loads B's elements with gaps, so that both have 128 bytes a row and stage.
 `tcgen05.mma` multiplies by the factors, which the kernel copies from shared to tensor memory; the tensors' own factor,
 of NVFP4, is the epilogue's, in float32. NVIDIA's block-scaled kernel rounds to D's type before its epilogue, and takes
 operands without padding alone.
@@ -16,7 +17,17 @@ from aot.core.factor_atoms import ATOM_BYTES, num_atoms
 from aot.core.feature import Feature
 from aot.core.grouping import Grouping
 from aot.core.knobs import SplitK
-from aot.core.types import MXFP4_BF16, MXFP4_FP16, MXFP8_BF16, MXFP8_FP16, NVFP4_BF16, NVFP4_FP16, Types
+from aot.core.types import (
+    MXFP4_BF16,
+    MXFP4_FP16,
+    MXFP8_BF16,
+    MXFP8_FP16,
+    MXFP8_MXFP4_BF16,
+    MXFP8_MXFP4_FP16,
+    NVFP4_BF16,
+    NVFP4_FP16,
+    Types,
+)
 from aot.families._tcgen05 import CLC, TILE_K_BYTES
 from aot.families.sm100_quack import Sm100Quack
 
@@ -51,7 +62,16 @@ class Sm100BlockScale(Sm100Quack):
 
     name = "sm100_block_scale"
     needs: tuple[Feature, ...] = (*Sm100Quack.needs, Feature.BLOCK_SCALE)
-    types: tuple[Types, ...] = (NVFP4_BF16, NVFP4_FP16, MXFP4_BF16, MXFP4_FP16, MXFP8_BF16, MXFP8_FP16)
+    types: tuple[Types, ...] = (
+        NVFP4_BF16,
+        NVFP4_FP16,
+        MXFP4_BF16,
+        MXFP4_FP16,
+        MXFP8_BF16,
+        MXFP8_FP16,
+        MXFP8_MXFP4_BF16,
+        MXFP8_MXFP4_FP16,
+    )
     epilogues: tuple[Epilogue, ...] = OF_ONE_WEIGHT
     groupings: tuple[Grouping, ...] = (Grouping.DENSE,)
 
@@ -104,21 +124,24 @@ class Sm100BlockScale(Sm100Quack):
         """Make the GEMM that a candidate describes."""
         del target
         from aot.families._arguments import cutlass_type
+        from aot.families._padded_block_kernel import padded_class
         from aot.families._quack import quack_split_k
         from aot.families._quack_classes import sm100_class
 
         knobs, scale = candidate.gemm, operation.a.scale
         if scale is None:
             raise ValueError(f"{operation.tag} has no scale factors; expected one of {[x.tag for x in self.types]}")
-        a = operation.b if knobs.swap_ab else operation.a
-        return sm100_class(operation, swap_ab=knobs.swap_ab)(
+        a, b = (operation.b, operation.a) if knobs.swap_ab else (operation.a, operation.b)
+        is_padded = a.is_padded or b.is_padded
+        class_of = padded_class if is_padded else sm100_class
+        return class_of(operation, swap_ab=knobs.swap_ab)(
             cutlass_type(operation.accumulator),
             cutlass_type(a.element),
             (knobs.tile_m, knobs.tile_n),
             (knobs.cluster_m, knobs.cluster_n, 1),
             sf_vec_size=scale.block_k,
             a_mma_dtype=cutlass_type(a.element),
-            b_mma_dtype=cutlass_type((operation.a if knobs.swap_ab else operation.b).element),
+            b_mma_dtype=cutlass_type(b.element),
             use_clc_persistence=knobs.schedule == CLC,
             **quack_split_k(candidate),
         )
@@ -127,11 +150,13 @@ class Sm100BlockScale(Sm100Quack):
 def _skips_blocks(operation: Operation) -> bool:
     """Say whether the kernel leaves out instructions of the last stage, as it does where each takes one block.
 
-    It counts them by the whole k, for the last stage of every split. Source: quack gemm_sm100.py, `sf_valid_insts`;
-    mxfp8 with two splits was wrong for k 144 and 528 in the interpreter, 2026-11-27.
+    It counts them by the whole k, for the last stage of every split; of a k of whole stages it leaves none out. Source:
+    quack gemm_sm100.py, `sf_valid_insts`; mxfp8 with two splits was wrong for k 144 and 528 in the interpreter,
+    2026-11-27.
     """
-    scale = operation.a.scale
-    return scale is not None and operation.a.element.num_in(INSTRUCTION_K_BYTES) == scale.block_k
+    scale, element = operation.a.scale, operation.a.element
+    has_whole_stages = operation.k_step % element.num_in(TILE_K_BYTES) == 0
+    return scale is not None and not has_whole_stages and element.num_in(INSTRUCTION_K_BYTES) == scale.block_k
 
 
 def _tile_fault(candidate: Candidate) -> str | None:

@@ -53,14 +53,13 @@ def _count(
     """Count a product of a (m, k) and b (k, n), or as many as `groups` says.
 
     Of runs of rows m is what one group expects, and of runs of k that is k. With a gate b has twice the columns of D.
-    Of elements of 4 bits, two of which are a byte, a and b have half of k. `factor` is the element type of narrow
+    Of elements of 4 bits, two of which are a byte, a or b has half of k. `factor` is the element type of narrow
     factors of blocks.
     """
     kinds = [str(x).removeprefix("torch.") for x in (a.dtype, b.dtype, d)]
-    is_packed = bool(factor) and kinds[0] in _PAIRS
-    kinds[:2] = ["float4_e2m1fn"] * 2 if is_packed else kinds[:2]
+    kinds[:2] = ["float4_e2m1fn" if factor and x in _PAIRS else x for x in kinds[:2]]
     layout = ("k" if a.stride(-1) == 1 else "m") + ("k" if b.stride(-2) == 1 else "n")
-    m, n, k = int(a.shape[-2]), int(b.shape[-1]), int(a.shape[-1]) * (2 if is_packed else 1)
+    m, n, k = int(a.shape[-2]), int(b.shape[-1]), int(a.shape[-1]) * (2 if kinds[0] == "float4_e2m1fn" else 1)
     m = -(-m // groups) if grouping in {"grouped", "gathered"} else m
     k = -(-k // groups) if grouping == "kgrouped" else k
     n = n // 2 if epilogue in _GATES.values() else n

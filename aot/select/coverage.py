@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from aot.core.alignment import as_launched, misalignment, section_loads
 from aot.core.constraints import Count, Positive, Text
-from aot.core.dispatch import ALIGNMENT_BYTES, Tier, look_up
+from aot.core.dispatch import Tier, look_up
+from aot.core.formats import ALIGNMENT_BYTES
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, Provenance
 from aot.families import family_of
 from aot.kinds.registry import kind_of

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 from aot.core.candidate import Candidate, KernelKey
 from aot.core.constraints import Count, Excess, Extent, Grammar, Label, Positive, Range, Rate, TargetName, Version
-from aot.core.dispatch import ALIGNMENT_BYTES, DispatchTable, Tier
+from aot.core.dispatch import DispatchTable, Tier
 from aot.core.errors import CandidateError, SelectionError
+from aot.core.formats import ALIGNMENT_BYTES
 from aot.core.json_text import write_json
 from aot.core.measurement import Conditions, Provenance
 from aot.core.operation import Operation

@@ -8,7 +8,8 @@ in nats a byte; the divergence is the mean over bytes of Kullback and Leibler's 
 of the model of bfloat16, and "same" how often the most probable byte is that one's.
 
 The formats of `quantize(model, ...)` run by the wheel's kernels. Where x is rounded to NVFP4 and the MX formats too,
-which a Hopper has no instructions for, torch multiplies the rounded values of both in float32, which the file says. The head and the embedding stay in bfloat16. Weights are rounded to nearest: nothing is calibrated.
+which a Hopper has no instructions for, torch multiplies the rounded values of both in float32, which the file says. The
+head and the embedding stay in bfloat16. Weights are rounded to nearest: nothing is calibrated.
 """
 
 from __future__ import annotations

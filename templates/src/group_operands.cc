@@ -179,7 +179,8 @@ int state_grouped(const Operands& operands, const Result& result, aot_gemm_probl
   problem->b = {data_of(weight), {stride_of(weight, 1), stride_of(weight, 2)}};
   problem->group_strides.b = stride_of(weight, 0);
   const Operation& operation = result.computed_by();
-  if (is_packed(operation.a) && (unpack(kProduct, "x", &a) != 0 || unpack_weights(weight, problem) != 0)) return -1;
+  if (is_packed(operation.a) && unpack(kProduct, "x", &a) != 0) return -1;
+  if (is_packed(operation.b) && unpack_weights(weight, problem) != 0) return -1;
   problem->m = result.extents[0];
   problem->n = result.extents[1];
   problem->k = a.extents[1];

@@ -26,7 +26,7 @@ constexpr int64_t times(int64_t a, int64_t b) {
   return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
 }
 
-// Elements of 4 bits: a row has whole 16 bytes of them where a kernel other than the fallback takes it.
+// What atoms of factors, and packed weights, begin at multiples of.
 constexpr int64_t kPackedRunBytes = 16;
 
 // Elements of 4 bits in a byte: what a tensor of Python, whose elements are bytes, holds in each.
@@ -92,6 +92,11 @@ struct Operation {
   Presence bias;
   bool is_fast;       // FP8 sums stay in the tensor core's accumulator for all of k
   bool is_tf32;       // float32 in memory, of which the tensor cores read 19 bits
+  // What kernels other than the fallback take, as aot.core.formats.Operand has it: bytes of which the address and the
+  // leading stride of A and of B are multiples, and what k is a multiple of; powers of two.
+  int32_t a_alignment;
+  int32_t b_alignment;
+  int32_t k_step;
   bool can_exchange;  // the problem with A and B exchanged, which computes D's transpose, is of the operation too
   uint32_t layouts;   // a bit for each layout that the table has a section of
   Grouping grouping;

@@ -11,7 +11,8 @@ namespace aot {
 
 namespace {
 
-// cuTensorMapEncodeTiled: addresses and strides are multiples of 16 bytes, strides are below 2^40 bytes.
+// cuTensorMapEncodeTiled: addresses and strides are multiples of 16 bytes, or of what Operation says of A and B; strides are
+// below 2^40 bytes.
 constexpr int64_t kAlignmentBytes = 16;
 constexpr int64_t kStrideLimitBytes = int64_t{1} << 40;
 
@@ -28,14 +29,14 @@ enum class Wanted { kAligned, kAny };
 
 // Finds the leading stride of a matrix seen as `outer` runs of `inner` adjacent elements; 0 where it is not that, or
 // not aligned as is asked. The stride of a single run is never used, so that any legal one stands for it.
-int64_t leading_stride(const View& view, Element element, Wanted asked) {
+int64_t leading_stride(const View& view, Element element, int64_t alignment, Wanted asked) {
   if (view.inner > 1 && view.inner_stride != 1) return 0;
   // Bits of an element are a power of two: a shift takes a fraction of a division's time.
   const int32_t shift = __builtin_ctzll(static_cast<uint64_t>(bits_in(element)));
   const int64_t own_bytes = is_packed(element) ? 1 : bytes_of(element);
-  const uintptr_t bytes = asked == Wanted::kAligned ? kAlignmentBytes : static_cast<uintptr_t>(own_bytes);
-  if (reinterpret_cast<uintptr_t>(view.data) % bytes != 0) return 0;
-  const int64_t step = 8 * kAlignmentBytes >> shift;
+  const uintptr_t bytes = static_cast<uintptr_t>(asked == Wanted::kAligned ? alignment : own_bytes);
+  if ((reinterpret_cast<uintptr_t>(view.data) & (bytes - 1)) != 0) return 0;
+  const int64_t step = 8 * alignment >> shift;
   if (view.outer <= 1) return (view.inner + step - 1) & -step;
   const bool legal = view.outer_stride >= view.inner && (asked != Wanted::kAligned || (view.outer_stride & (step - 1)) == 0) &&
                      view.outer_stride < 8 * kStrideLimitBytes >> shift;
@@ -44,10 +45,10 @@ int64_t leading_stride(const View& view, Element element, Wanted asked) {
 
 // Sees a logical (rows, k) operand as contiguous along k (`major` 0) or along its rows (`major` 1).
 int64_t leading_stride(const aot_gemm_tensor_t& tensor, int64_t rows, int64_t k, int32_t major, Element element,
-                       Wanted asked) {
+                       int64_t alignment, Wanted asked) {
   const View by_rows = {tensor.data, rows, k, tensor.strides[0], tensor.strides[1]};
   const View by_columns = {tensor.data, k, rows, tensor.strides[1], tensor.strides[0]};
-  return leading_stride(major == 0 ? by_rows : by_columns, element, asked);
+  return leading_stride(major == 0 ? by_rows : by_columns, element, alignment, asked);
 }
 
 // Joins addresses and steps in bytes, so that the lowest bit that is set says of what all are multiples.
@@ -62,10 +63,10 @@ bool is_aligned(const void* address) { return reinterpret_cast<uintptr_t>(addres
 uint64_t distance_of(int64_t step) { return step < 0 ? -static_cast<uint64_t>(step) : static_cast<uint64_t>(step); }
 
 // Says whether TMA can load the parts of a gate's B, aligned as a matrix: a kernel puts those in order by their addresses.
-bool has_short_steps(const aot_gemm_problem_t& problem, Element element, int64_t stride, Wanted asked) {
+bool has_short_steps(const aot_gemm_problem_t& problem, const Operation& operation, int64_t stride, Wanted asked) {
   const Parts steps = parts_of_b(problem, stride);
-  const int64_t limit = 8 * kStrideLimitBytes / bits_in(element);
-  const int64_t whole = 8 * kAlignmentBytes / bits_in(element);
+  const int64_t limit = 8 * kStrideLimitBytes / bits_in(operation.b);
+  const int64_t whole = 8 * operation.b_alignment / bits_in(operation.b);
   return distance_of(steps.part) < static_cast<uint64_t>(limit) && steps.row < limit &&
          (asked != Wanted::kAligned || steps.part % whole == 0);
 }
@@ -87,12 +88,12 @@ bool ends_on_a_store(int64_t columns, int64_t element_bytes) { return columns * 
 // Finds the leading strides of D and of a residual. Says false where TMA, if it is asked, does not take one of them, or the
 // address of a bias is not aligned.
 bool align_rows(const aot_gemm_problem_t& problem, const Operation& operation, Wanted asked, Strides* strides) {
-  strides->d[0] = leading_stride(problem.d, problem.m, problem.n, 0, operation.d, asked);
+  strides->d[0] = leading_stride(problem.d, problem.m, problem.n, 0, operation.d, kAlignmentBytes, asked);
   if (strides->d[0] == 0) return false;
   if (asked == Wanted::kAligned && !is_aligned(problem.bias.data)) return false;
   if (asked == Wanted::kAligned && !ends_on_a_store(problem.n, bytes_of(operation.d))) return false;
   if (!operation.has_residual()) return true;
-  strides->residual[0] = leading_stride(problem.residual, problem.m, problem.n, 0, operation.d, asked);
+  strides->residual[0] = leading_stride(problem.residual, problem.m, problem.n, 0, operation.d, kAlignmentBytes, asked);
   return strides->residual[0] != 0;
 }
 
@@ -122,8 +123,8 @@ bool align_parts(const aot_gemm_problem_t& problem, const Operation& operation, 
     const aot_gemm_part_t& part = problem.parts[i];
     if (part.n == 0) continue;
     int64_t b[] = {1, 1};
-    b[leading] = leading_stride(part.b, part.n, problem.k, leading, operation.b, asked);
-    const int64_t d[] = {leading_stride(part.d, problem.m, part.n, 0, operation.d, asked), 1};
+    b[leading] = leading_stride(part.b, part.n, problem.k, leading, operation.b, operation.b_alignment, asked);
+    const int64_t d[] = {leading_stride(part.d, problem.m, part.n, 0, operation.d, kAlignmentBytes, asked), 1};
     const bool is_stored = asked == Wanted::kAny || ends_on_a_store(part.n, bytes_of(operation.d));
     if (b[leading] == 0 || d[0] == 0 || !is_stored) return false;
     *bits |= bits_of(part.b, b[leading], operation.b);
@@ -147,7 +148,7 @@ bool align_many(const aot_gemm_problem_t& problem, const Operation& operation, u
   for (int32_t layout = 0; layout < 4; ++layout) {
     if ((layouts >> layout & 1) == 0) continue;
     Strides strides = {};
-    strides.a[0] = leading_stride(problem.a, problem.m, problem.k, layout >> 1, operation.a, asked);
+    strides.a[0] = leading_stride(problem.a, problem.m, problem.k, layout >> 1, operation.a, operation.a_alignment, asked);
     uint64_t bits = bits_of(problem.a, strides.a[0], operation.a);
     if (strides.a[0] == 0 || !align_parts(problem, operation, layout, asked, canonical, &bits)) continue;
     strides.b[0] = problem.parts[0].b.strides[layout & 1];  // which no kernel reads by
@@ -165,22 +166,22 @@ bool align(const aot_gemm_problem_t& problem, const Operation& operation, uint32
   Strides strides = {};
   if (asked == Wanted::kAligned ? !has_aligned_steps(problem, operation) : operation.has_offsets()) return false;
   // Rows of elements that share bytes are loaded in whole pieces.
-  const bool has_packed = is_packed(operation.a) || is_packed(operation.b);
-  if (has_packed && size_of(operation.a, problem.k) % kPackedRunBytes != 0) return false;
+  if ((problem.k & (operation.k_step - 1)) != 0) return false;
   // A block of factors with rows of the gate and linear ones.
   if (operation.has_gate() && operation.scale == Scale::kBlock && problem.n % kScaleBlock != 0) return false;
   if (!align_rows(problem, operation, asked, &strides)) return false;
   const int64_t rows = rows_of_b(problem, operation);
   for (int32_t layout = 0; layout < 4; ++layout) {
     if ((layouts >> layout & 1) == 0) continue;
-    strides.a[0] = leading_stride(problem.a, rows_of_a(problem, operation), problem.k, layout >> 1, operation.a, asked);
+    strides.a[0] = leading_stride(problem.a, rows_of_a(problem, operation), problem.k, layout >> 1, operation.a,
+                                  operation.a_alignment, asked);
     strides.b[0] = operation.weight.is_packed()
                        ? operation.weight.row_bytes(problem.k)
-                       : leading_stride(problem.b, rows, problem.k, layout & 1, operation.b, asked);
+                       : leading_stride(problem.b, rows, problem.k, layout & 1, operation.b, operation.b_alignment, asked);
     if (strides.a[0] == 0 || strides.b[0] == 0) continue;
     // The parts of a B that is contiguous along its rows, where they take turns, are not.
     const bool is_row_major = (layout & 1) == 0;
-    if (operation.has_gate() && !(is_row_major && has_short_steps(problem, operation.b, strides.b[0], asked))) continue;
+    if (operation.has_gate() && !(is_row_major && has_short_steps(problem, operation, strides.b[0], asked))) continue;
     write_form(problem, layout, asked, loads_of(problem, operation, strides), canonical);
     write_operands(problem, operation, strides, canonical);
     return true;
@@ -198,12 +199,13 @@ int32_t contiguous_mode(const aot_gemm_tensor_t& tensor, int64_t rows, int64_t k
 
 bool has_aligned_steps(const aot_gemm_problem_t& problem, const Operation& operation) {
   if (problem.num_groups <= 1) return true;
-  const auto is_aligned_step = [](int64_t step, Element element) {
+  const auto is_aligned_step = [](int64_t step, Element element, int64_t alignment) {
     const int64_t bits = bits_in(element);
-    return step >= 0 && step < 8 * kStrideLimitBytes / bits && step * bits % (8 * kAlignmentBytes) == 0;
+    return step >= 0 && step < 8 * kStrideLimitBytes / bits && step * bits % (8 * alignment) == 0;
   };
-  return is_aligned_step(problem.group_strides.a, operation.a) && is_aligned_step(problem.group_strides.b, operation.b) &&
-         is_aligned_step(problem.group_strides.d, operation.d);
+  return is_aligned_step(problem.group_strides.a, operation.a, operation.a_alignment) &&
+         is_aligned_step(problem.group_strides.b, operation.b, operation.b_alignment) &&
+         is_aligned_step(problem.group_strides.d, operation.d, kAlignmentBytes);
 }
 
 void canonicalise(const aot_gemm_problem_t& problem, const Operation& operation, uint32_t layouts, Canonical* canonical) {

@@ -13,7 +13,7 @@ namespace {
 
 const char* right_name(Product product) { return product == Product::kMatmul ? "b" : "weight"; }
 
-bool is_8_bit(Element element) { return type_of(element).bits == 8; }
+bool is_narrow(Element element) { return bits_in(element) <= 8; }
 
 // The element type that D has where a call says nothing of it: torch's for its scaled products, else that of x.
 Element default_element(Element left, bool is_scaled) {
@@ -27,15 +27,14 @@ int check_scales(Product product, const Operands& operands, const Request& reque
     return refuse("OperandError", "%s: got %s and no %s; expected both, or none", product_name(product),
                   is_given ? "scale_x" : "scale_w", is_given ? "scale_w" : "scale_x");
   }
-  const bool are_8_bit = is_8_bit(request.a) && is_8_bit(request.b);
-  const bool are_packed = is_packed(request.a) && is_packed(request.b);
-  const bool are_mixed = is_packed(request.a) != is_packed(request.b);  // of which there is no product
-  if (is_given && !are_8_bit && !are_packed && !are_mixed) {
+  const bool are_narrow = is_narrow(request.a) && is_narrow(request.b);
+  const bool has_packed = is_packed(request.a) || is_packed(request.b);  // beside wider elements there is no product
+  if (is_given && !are_narrow && !has_packed) {
     return refuse("OperandError", "%s: got scale_x and scale_w, which go with float8 and int8 operands; x is %s and weight "
                   "%s; leave them away", product_name(product), type_of(request.a).name, type_of(request.b).name);
   }
-  if (is_given || are_mixed || !(are_8_bit || are_packed) || request.d == Element::kInt32) return 0;
-  if (are_packed) {
+  if (is_given || !are_narrow || request.d == Element::kInt32) return 0;
+  if (has_packed) {
     return refuse("OperandError", "%s: bytes that hold two elements of 4 bits each need factors, of which the format is known; "
                   "expected float8_e4m3fn or float8_e8m0fnu tensors in GPU memory; pass them as linear(x, weight, scale_x=, "
                   "scale_w=)", product_name(product));
@@ -83,16 +82,24 @@ int check_scales_of_groups(const DLTensor& scale, int64_t groups) {
                 stride_of(scale, 0));
 }
 
-// Checks that a left and a right operand make a product. Where one alone is packed, of which there is none, k is not compared.
-int check_shapes(Product product, const DLTensor& left, const DLTensor& right, bool have_one_k) {
+// Gives k in elements of a mode that holds so many, or so many bytes of two each.
+int64_t k_of(int64_t held, Element element) {
+  int64_t k = held;
+  return is_packed(element) && __builtin_mul_overflow(held, kElementsInByte, &k) ? INT64_MAX : k;
+}
+
+// Checks that a left and a right operand make a product. Where one alone is packed beside wider elements than bytes, of which
+// there is none, k is not compared.
+int check_shapes(Product product, const DLTensor& left, const DLTensor& right, Element a, Element b) {
   const bool is_matmul = product == Product::kMatmul;
   if (left.ndim < 1 || right.ndim < 1 || (!is_matmul && right.ndim != 2)) {
     return refuse("ShapeError", "%s: got %s %s and %s %s; expected %s", product_name(product), left_name(product),
                   shape_text(left).characters, right_name(product), shape_text(right).characters,
                   is_matmul ? "a (..., m, k) or (k,), and b (..., k, n) or (k,)" : "x (..., k) and weight (n, k)");
   }
-  const int64_t left_k = left.shape[left.ndim - 1];
-  const int64_t right_k = right.shape[is_matmul ? (right.ndim == 1 ? 0 : right.ndim - 2) : 1];
+  const int64_t left_k = k_of(left.shape[left.ndim - 1], a);
+  const int64_t right_k = k_of(right.shape[is_matmul ? (right.ndim == 1 ? 0 : right.ndim - 2) : 1], b);
+  const bool have_one_k = is_packed(a) == is_packed(b) || (is_narrow(a) && is_narrow(b));
   if (have_one_k && left_k != right_k) {
     return refuse("ShapeError", "%s: %s %s has k %" PRId64 ", %s %s has k %" PRId64 "; expected one k",
                   product_name(product), left_name(product), shape_text(left).characters, left_k,
@@ -210,7 +217,7 @@ int check_product(Product product, const Operands& operands, Result* result) {
   const auto check = takes_packed(product) ? &check_packable : &check_tensor;
   if (check(product, left_name(product), left, left, &a) != 0) return -1;
   if (check(product, right_name(product), right, left, &b) != 0) return -1;
-  if (check_shapes(product, left, right, is_packed(a) == is_packed(b)) != 0) return -1;
+  if (check_shapes(product, left, right, a, b) != 0) return -1;
   if (resolve(product, operands, Grouping::kDense, a, b, &result->operation) != 0) return -1;
   if (is_batched(product, right)) {
     if (find_batch_extents(left, right, result) != 0) return -1;
@@ -240,7 +247,9 @@ int state_product(Product product, const Operands& operands, const Result& resul
   if (read_matrix(product, right_name(product), right, 1, &b) != 0) return -1;
   // Where b is a vector, D has one column and all dimensions of `out` are rows.
   if (read_matrix(product, "out", *operands[kOut], result.num_dims - (right.ndim - 1), &d) != 0) return -1;
-  if (is_packed(result.computed_by().a) && (unpack(product, "x", &a) != 0 || unpack(product, "weight", &b) != 0)) return -1;
+  const Operation& operation = result.computed_by();
+  if (is_packed(operation.a) && unpack(product, "x", &a) != 0) return -1;
+  if (is_packed(operation.b) && unpack(product, "weight", &b) != 0) return -1;
   const int rows = product == Product::kMatmul ? 1 : 0;  // which mode of the right operand is n
   if (operands[kBias] != nullptr) problem->bias = {data_of(*operands[kBias]), {0, stride_of(*operands[kBias], 0)}};
   problem->m = a.extents[0];

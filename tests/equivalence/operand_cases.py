@@ -7,7 +7,7 @@ import random
 import zlib
 from math import ceil, lcm
 
-from aot.core.element import ElementType
+from aot.core.element import BYTE_BITS, ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
@@ -76,10 +76,11 @@ class _Maker:
     def __init__(self, rng, *, loads=1, stores=1, has_units=False):
         self.rng, self.loads, self.stores, self.has_units = rng, loads, stores, has_units
 
-    def matrix(self, name, rows, columns, element, *, row_major):
+    def matrix(self, name, rows, columns, element, *, row_major, is_padded=False):
         """Give a tensor, and the elements from one of a stack to the next. Elements that share bytes are adjacent."""
         sharing = element.num_sharing
-        alignment = max(self.stores if name in ("d", "residual") else self.loads, element.size_of(sharing))
+        loads = 2 * self.loads if is_padded else self.loads
+        alignment = max(self.stores if name in ("d", "residual") else loads, element.size_of(sharing))
         rng, step = self.rng, element.num_in(alignment)
         outer, inner = (rows, columns) if row_major else (columns, rows)
         unit = rng.choice((1, 1, 2, 5)) if self.has_units and name != "d" and sharing == 1 else 1
@@ -171,7 +172,8 @@ def product(make, operation, *, has_odd_n):
         problem.rows_of_a = height = _extent(rng)
         problem.index = TensorStruct(_address(rng, "index", 4), (1, 0))
     problem.a, steps.a = make.matrix("a", height, k, types.a, row_major=operation.layout.a_k_major)
-    problem.b, steps.b = make.matrix("b", rows, k, types.b, row_major=operation.layout.b_k_major)
+    is_padded, row_major = types.b.bits < types.a.bits == BYTE_BITS, operation.layout.b_k_major
+    problem.b, steps.b = make.matrix("b", rows, k, types.b, row_major=row_major, is_padded=is_padded)
     problem.d, steps.d = make.matrix("d", m, n, types.d, row_major=True)
     if operation.grouping is Grouping.BATCHED:
         steps.a, steps.b = (rng.choice((0, x, x)) for x in (steps.a, steps.b))

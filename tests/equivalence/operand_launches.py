@@ -37,6 +37,8 @@ LARGEST_STEP = 1 << 30
 """Between places, in bytes."""
 ADDRESS_BITS, SPAN_BITS = 57, 64
 """Of a descriptor's address, which is computed modulo 2^64; of the sum of strides that is to wrap around."""
+PADDED = "padded"
+"""Elements of 4 bits beside an operand of 8: each takes a byte of shared memory, and rows begin at 32 bytes."""
 DTYPES = {
     "bf16": {"bfloat16"},
     "fp16": {"float16"},
@@ -47,6 +49,7 @@ DTYPES = {
     "fp32": {"float32"},
     "tf32": {"float32"},
     "e2m1": {"two e2m1 a byte"},
+    PADDED: {"two e2m1 a byte, padded in shared memory"},
 }
 """What a descriptor may say of an element type: its width counts, and that tf32 is rounded on the way, by bit 16."""
 
@@ -74,7 +77,7 @@ class Map:
 
     def differences(self, found):
         """Say how a decoded descriptor is another; empty where it is not."""
-        inner = found.box[0] * self.element_bits // 8
+        inner = found.box[0] * (8 if self.dtypes == DTYPES[PADDED] else self.element_bits) // 8
         wanted = TensorMap(
             dtype=found.dtype if found.dtype in self.dtypes else str(set(self.dtypes)),
             address=self.address % 2**ADDRESS_BITS,
@@ -188,10 +191,15 @@ class Operands:
         return min(given[: self.groups]) if given else self.problem.scale_b.data
 
     def _leading(self, name, rows, columns, element, *, row_major):
-        """Give the stride that counts: where there is a single run, of its own length in pieces of 16 bytes."""
+        """Give the stride that counts: where there is a single run, its length in pieces of 16 bytes, or 32."""
         outer, inner = (rows, columns) if row_major else (columns, rows)
-        step = element.num_in(ALIGNMENT)
+        step = element.num_in(2 * ALIGNMENT if self.is_padded(name) else ALIGNMENT)
         return getattr(self.problem, name).strides[not row_major] if outer > 1 else ceil(inner / step) * step
+
+    def is_padded(self, name):
+        """Say whether an operand's elements of 4 bits lie beside those of 8."""
+        bits = {"a": self.operation.types.a.bits, "b": self.operation.types.b.bits}
+        return bits.get(name) == 4 and set(bits.values()) == {4, 8}
 
     @property
     def height(self):
@@ -254,8 +262,9 @@ class Operands:
             else:
                 extents, strides = [*extents, NO_END], [leading, 2**SPAN_BITS // FAR - leading, leading]
         steps = tuple(map(element.bytes_of, strides))
+        kind = PADDED if self.is_padded(name) else element.tag
         map_ = Map(
-            frozenset(DTYPES[element.tag]), address % 2**SPAN_BITS, tuple(extents), steps,
+            frozenset(DTYPES[kind]), address % 2**SPAN_BITS, tuple(extents), steps,
             element.bits, element.tag == "tf32" and name in "ab", box,
         )  # fmt: skip
         return [map_, tuple(shape)]
@@ -313,7 +322,8 @@ class Operands:
         Those of a stage that CTAs of a cluster share are loaded by them in equal parts, one behind the other.
         """
         down, along, count, operand = self._atoms_of(name)
-        of_a_stage = operand.element.num_in(ROW_BYTES) // operand.scale.block_k // ATOM_BLOCKS
+        in_a_stage = min(x.num_in(ROW_BYTES) for x in (self.operation.types.a, self.operation.types.b))
+        of_a_stage = in_a_stage // operand.scale.block_k // ATOM_BLOCKS
         modes = [(along, ATOM_BYTES, of_a_stage), (down, along * ATOM_BYTES, ceil(box_rows / ATOM_ROWS))]
         down_first = of_a_stage == 1 and (is_of_x or box_rows > ATOM_ROWS)
         modes = [(ATOM_BYTES // 2, 2, ATOM_BYTES // 2), *(modes[::-1] if down_first else modes)]

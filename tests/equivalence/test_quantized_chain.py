@@ -32,15 +32,17 @@ from tests.emulated import emulated_set, target_of
 from tests.unit.accepted import named
 
 pytestmark = pytest.mark.slow
-M, N, K = 37, 24, 288
-ROUNDING, SUMMING = 2.0**-8, K * 2.0**-24
-"""Of bf16, and of K sums of float32 at most."""
+M, N = 37, 24
+LEAST_K = 288
+ROUNDING, SUMMING = 2.0**-8, 384 * 2.0**-24
+"""Of bf16, and of so many sums of float32 at most."""
 CHAINS = {
     "nvfp4": (row_operation("bf16_nvfp4_quantize"), "nvfp4_bf16_kk"),
     "mxfp8": (row_operation("bf16_mxfp8_quantize"), "mxfp8_bf16_kk"),
     "mxfp4": (row_operation("bf16_mxfp4_quantize"), "mxfp4_bf16_kk"),
     "nvfp4 of a norm": (row_operation("bf16_nvfp4_rms_norm"), "nvfp4_bf16_kk"),
     "mxfp8 of a gate": (row_operation("bf16_mxfp8_silu_mul"), "mxfp8_bf16_kk"),
+    "mxfp8 by mxfp4": (row_operation("bf16_mxfp8_quantize"), "mxfp8mxfp4_bf16_kk"),
 }
 """What quantises x, and the product that reads it."""
 PRODUCT = "sm100_block_scale_128x64_c1x1_static"
@@ -51,7 +53,7 @@ def keys_of(name):
     quantises, tag = CHAINS[name]
     family = next(x for x in rows_families_of(quantises, target_of("thor")) if x.name == "row_registers")
     candidates = family.candidates(quantises, target_of("thor"))
-    candidate = next(x for x in candidates if family.limits(x, quantises).takes(K))
+    candidate = next(x for x in candidates if family.limits(x, quantises).takes(LEAST_K))
     product = KernelKey(Operation(tag), named(PRODUCT, "thor"))
     return RowKernelKey(quantises, candidate), product
 
@@ -62,6 +64,7 @@ class Device:
     def __init__(self, name, folder):
         self.quantises, product = keys_of(name)
         self.operation: Operation = product.operation
+        self.k = -(-LEAST_K // self.operation.k_step) * self.operation.k_step
         kernels = emulated_set([self.quantises, product], "thor", folder)
         self.gpu = EmulatedGpu(kernels.target.l2_bytes)
         codes = [DeviceCode.of(x) for x in (*kernels.products, *kernels.rows)]
@@ -95,23 +98,23 @@ def wrong_sums(bits, x, weight):
 
 def quantise(device, rng):
     """Run the kernel in front; return where elements and factors lie, and what they are."""
-    rows = device.quantises.operation
-    columns = rows.num_columns_of_x(K)
+    rows, k = device.quantises.operation, device.k
+    columns = rows.num_columns_of_x(k)
     spread = np.exp2(rng.integers(-3, 4, (M, columns // 16))).repeat(16, 1)
     x_bits = encode(ElementType.BFLOAT16, (rng.standard_normal((M, columns)) * spread).astype(np.float32))
     x = decode(ElementType.BFLOAT16, x_bits).astype(np.float32)
     own = own_factor(np.abs(x).max()) if rows.has_tensor_scale else None
-    atoms = AtomMatrix(*rows.shape_of_scales(M, K), 0, 0)
+    atoms = AtomMatrix(*rows.shape_of_scales(M, k), 0, 0)
     tensors = {
         RowArgument.X: Tensor(device.put(x_bits), Matrix(M, columns, columns, 1)),
-        RowArgument.Y: Tensor(device.put(np.full(rows.y.size_of(M * K), 0xFF, np.uint8)), Matrix(M, K, K, 1)),
+        RowArgument.Y: Tensor(device.put(np.full(rows.y.size_of(M * k), 0xFF, np.uint8)), Matrix(M, k, k, 1)),
         RowArgument.SCALE: Tensor(device.put(np.full(atoms.num_elements, 0xFF, np.uint8)), atoms),
     }
     if own is not None:
         tensors[RowArgument.TENSOR_SCALE] = Tensor(device.put(np.array([own])), Matrix(1, 1, 1, 1))
-    device.run(rows.tag, RowCall(RowProblem(rows, M, K), tensors))
+    device.run(rows.tag, RowCall(RowProblem(rows, M, k), tensors))
     y, scale = tensors[RowArgument.Y], tensors[RowArgument.SCALE]
-    codes = device.get(y.address, rows.y.size_of(M * K)).reshape(M, -1)
+    codes = device.get(y.address, rows.y.size_of(M * k)).reshape(M, -1)
     held = device.get(scale.address, atoms.num_elements)
     assert (held == 0xFF).any()  # in the rows behind the last one
     factors = unpack_factors(held, M, atoms.num_columns)
@@ -126,12 +129,13 @@ def quantise(device, rng):
 @pytest.mark.parametrize("name", CHAINS if EVERY else ("nvfp4", "mxfp8 of a gate"))
 def test_a_product_reads_what_a_kernel_quantised(name, tmp_path):
     rng, device = np.random.default_rng(7), Device(name, tmp_path)
+    k, form = device.k, device.operation.b.tag
     y, scale, x = quantise(device, rng)
-    weight = quantize(rng.standard_normal((N, K)).astype(np.float32), device.quantises.operation.form)
+    weight = quantize(rng.standard_normal((N, k)).astype(np.float32), form)
     d = Tensor(device.put(np.full((M, N), 0xFFFF, np.uint16)), Matrix(M, N, N, 1))
     given = {
         Argument.A: y,
-        Argument.B: Tensor(device.put(weight.packed), Matrix(N, K, K, 1)),
+        Argument.B: Tensor(device.put(weight.packed), Matrix(N, k, k, 1)),
         Argument.D: d,
         Argument.SCALE_A: scale,
         Argument.SCALE_B: Tensor(device.put(pack_factors(weight.factors)), AtomMatrix(*weight.factors.shape, 0, 0)),
@@ -139,7 +143,7 @@ def test_a_product_reads_what_a_kernel_quantised(name, tmp_path):
     if x.tensor_factor is not None:
         both = np.array([x.tensor_factor * weight.tensor_factor], np.float32)
         given[Argument.SCALE_D] = Tensor(device.put(both), Matrix(1, 1, 1, 1))
-    call = GemmCall(Problem(device.operation, M, N, K), given)
+    call = GemmCall(Problem(device.operation, M, N, k), given)
     device.run(device.operation.tag, call)
     assert wrong_sums(device.get(d.address, M * N, np.uint16).reshape(M, N), x.values, weight.values) == 0
 

@@ -244,7 +244,8 @@ def packed_call(package, rng, kinds):
         return (first if rng.random() < 0.95 else rng.choice(kinds))(*arguments, oddness)
 
     (m, n), k = (rng.choice(EXTENTS) for _ in range(2)), rng.choice((0, 16, 32, 96, 160, 4096))
-    element, per_byte = (E4M3, 1) if operation.a.element is ElementType.E4M3 else (UINT8, 2)
+    types = {ElementType.E4M3: (E4M3, 1), ElementType.E2M1: (UINT8, 2)}
+    (of_x, x_per_byte), (of_w, w_per_byte) = types[operation.a.element], types[operation.b.element]
     held = rng.choice((UINT8, E4M3 if scale.element is ElementType.E4M3 else E8M0))
 
     def factors(rows):
@@ -254,7 +255,7 @@ def packed_call(package, rng, kinds):
         return kind(rng, shape, held if rng.random() < 0.97 else rng.choice((E8M0, E4M3, FLOAT32)))
 
     rows = operation.num_rows_of_b(n)
-    operands = kind(rng, (m, k // per_byte), element), kind(rng, (rows, k // per_byte), element)
+    operands = kind(rng, (m, k // x_per_byte), of_x), kind(rng, (rows, k // w_per_byte), of_w)
     named = {"scale_x": factors(m), "scale_w": factors(rows), "out_dtype": operation.d.value}
     if operation.types.scales_d or rng.random() < 0.02:
         named["scale_out"] = draw_scale(rng, kind, ((), (1,)))

@@ -26,6 +26,11 @@ def library(packed):
     return packed
 
 
+def length(operation):
+    """Return a k that kernels other than the fallback take."""
+    return -(-K // operation.k_step) * operation.k_step
+
+
 def atom_bytes(rows, k, block):
     """Count the bytes of whole atoms of 128 rows by 4 blocks."""
     return -(-rows // 128) * -(-k // (4 * block)) * 512
@@ -34,18 +39,19 @@ def atom_bytes(rows, k, block):
 @pytest.mark.parametrize("operation", IN_ATOMS, ids=lambda x: x.tag)
 @pytest.mark.parametrize("moved", [False, True], ids=["packed", "for the fallback"])
 def test_factors_arrive_as_bytes_of_whole_atoms(manifest, library, operation, moved):
-    strides = {"a": (ADDRESSES["a"], (K + 2, 1))} if moved else {}
-    stated = state(library, operation, M, N, K, **strides)
+    k = length(operation)
+    strides = {"a": (ADDRESSES["a"], (k + 2, 1))} if moved else {}
+    stated = state(library, operation, M, N, k, **strides)
     launch = launched(library, stated)
     assert manifest.kernels[launch.kernel].operation is operation
     assert (tier_of(library, stated) == FALLBACK) == moved
     block = {"nvfp4": 16}.get(operation.tag[:5], 32)
-    assert read(launch.a, 1) == (ADDRESSES["a"], [M, K], [K + 2 if moved else K])
+    assert read(launch.a, 1) == (ADDRESSES["a"], [M, k], [k + 2 if moved else k])
     if operation.gate is not None:
-        assert read(launch.b.parts, 2) == (ADDRESSES["b"], [2, N, K], [K, 2 * K])
+        assert read(launch.b.parts, 2) == (ADDRESSES["b"], [2, N, k], [k, 2 * k])
     for name, rows in (("a", M), ("b", operation.num_rows_of_b(N))):
         found = getattr(launch, f"scale_{name}").vector
-        assert (found.data, found.shape[0]) == (ADDRESSES[f"scale_{name}"], atom_bytes(rows, K, block))
+        assert (found.data, found.shape[0]) == (ADDRESSES[f"scale_{name}"], atom_bytes(rows, k, block))
     whole = ADDRESSES["scale_d"] if operation.types.scales_sum else 0
     assert (launch.scale_d.data or 0) == whole
     address = ADDRESSES["bias"] if operation.has_bias else None
@@ -61,9 +67,8 @@ def test_factors_arrive_as_bytes_of_whole_atoms(manifest, library, operation, mo
 def test_the_toolchain_says_as_the_library_which_problems_the_fallback_takes(library):
     rng = random.Random(3)
     seen = set()
-    for _ in range(300):
-        operation = rng.choice(IN_ATOMS)
-        m, n, k = rng.choice((1, 7, 128)), rng.choice((8, 12, 64)), rng.choice((16, 24, 32, 40, 48, 64, 96))
+    for operation in [x for x in IN_ATOMS for _ in range(20)]:
+        m, n, k = rng.choice((1, 7, 128)), rng.choice((8, 12, 64)), rng.choice((16, 24, 32, 40, 48, 64, 96, 128, 256))
         is_fallback = tier_of(library, state(library, operation, m, n, k)) == FALLBACK
         assert is_fallback == (as_launched(Problem(operation, m, n, k), IN_ATOMS) is None), (operation, m, n, k)
         seen.add((operation, is_fallback))
@@ -73,6 +78,23 @@ def test_the_toolchain_says_as_the_library_which_problems_the_fallback_takes(lib
 @pytest.mark.parametrize(("k", "takes"), [(64, True), (48, False), (32, True)])
 def test_a_single_row_of_4_bits_takes_whole_pieces_of_k_too(library, k, takes):
     assert (tier_of(library, state(library, NVFP4, 1, 64, k)) != FALLBACK) == takes
+
+
+@pytest.mark.parametrize(
+    ("name", "address", "stride", "takes"),
+    [
+        ("b", 0, 256, True),
+        ("b", 32, 320, True),
+        ("b", 16, 256, False),
+        ("b", 0, 256 + 32, False),
+        ("a", 16, 256 + 16, True),
+        ("a", 8, 256, False),
+    ],
+)
+def test_padded_rows_lie_at_multiples_of_32_bytes(library, name, address, stride, takes):
+    moved = {name: (ADDRESSES[name] + address, (stride, 1))}
+    tier = tier_of(library, state(library, Operation.MXFP8_MXFP4_BF16_KK, M, N, 256, **moved))
+    assert (tier != FALLBACK) == takes
 
 
 @pytest.mark.parametrize(

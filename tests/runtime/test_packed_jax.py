@@ -49,7 +49,8 @@ def seen(monkeypatch):
 
     def compute(launch, kernel):
         operation = kernel.operation
-        operands = [bytes_at(y, operation.a.element.size_of(rows * K)) for y, rows in ((launch.a, M), (launch.b, N))]
+        both = (launch.a, M, operation.a), (launch.b, N, operation.b)
+        operands = [bytes_at(y, held.element.size_of(rows * K)) for y, rows, held in both]
         factors = [bytes_at(y.vector, y.vector.shape[0]) for y in (launch.scale_a, launch.scale_b)]
         own = xla_module.array_at(launch.scale_d.data, (1,), (1,), np.float32).copy() if launch.scale_d.data else None
         launches.append((operation.call, operands, factors, own))
@@ -60,11 +61,15 @@ def seen(monkeypatch):
 
 @pytest.mark.parametrize("in_atoms", [False, True], ids=["rows of blocks", "atoms"])
 @pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
-@pytest.mark.parametrize("name", ["nvfp4", "mxfp4", "mxfp8"])
-def test_a_program_hands_bytes_and_atoms_to_the_kernel(functions, atoms_package, seen, name, jit, in_atoms):
+@pytest.mark.parametrize("names", [("nvfp4",), ("mxfp4",), ("mxfp8",), ("mxfp8", "mxfp4")], ids="".join)
+def test_a_program_hands_bytes_and_atoms_to_the_kernel(functions, atoms_package, seen, names, jit, in_atoms):
     rng = np.random.default_rng(3)
-    x, weight = (block_quantization.quantize(rng.standard_normal((r, K)).astype(np.float32), name) for r in (M, N))
-    element = jnp.float8_e4m3fn if name == "mxfp8" else jnp.uint8
+    name, both = names[0], (names[0], names[-1])
+    x, weight = (
+        block_quantization.quantize(rng.standard_normal((r, K)).astype(np.float32), y)
+        for r, y in zip((M, N), both, strict=True)
+    )
+    kinds = [jnp.float8_e4m3fn if y == "mxfp8" else jnp.uint8 for y in both]
     factor = jnp.float8_e4m3fn if name == "nvfp4" else jnp.float8_e8m0fnu
 
     def scale(rounded):
@@ -72,12 +77,12 @@ def test_a_program_hands_bytes_and_atoms_to_the_kernel(functions, atoms_package,
         factors = atoms_package.pack_factors(factors) if in_atoms else factors
         return factors if rounded.tensor_factor is None else (factors, jnp.asarray([rounded.tensor_factor]))
 
-    held = [jnp.asarray(y.packed).view(element) for y in (x, weight)]
+    held = [jnp.asarray(y.packed).view(kind) for y, kind in zip((x, weight), kinds, strict=True)]
     linear = jax.jit(functions.linear) if jit else functions.linear
     y = linear(*held, scale_x=scale(x), scale_w=scale(weight)).block_until_ready()
     assert (y.shape, y.dtype) == ((M, N), jnp.bfloat16)
     ((call, operands, factors, own),) = seen
-    assert call == f"{name}_bf16"
+    assert call == f"{''.join(names)}_bf16"
     for got, rounded in zip(operands, (x, weight), strict=True):
         assert np.array_equal(got, rounded.packed.reshape(-1))
     for got, rounded in zip(factors, (x, weight), strict=True):

@@ -32,23 +32,29 @@ from tests.runtime.test_python_operations import DTYPES, GATES, call_of
 from tests.runtime.test_torch_operands import gpu_tensor
 
 NVFP4, MXFP4, MXFP8 = Operation.NVFP4_BF16_KK, Operation.MXFP4_BF16_KK, Operation.MXFP8_BF16_KK
-PLAIN = (NVFP4, MXFP4, MXFP8)
+MIXED = Operation.MXFP8_MXFP4_BF16_KK
+PLAIN = (NVFP4, MXFP4, MXFP8, MIXED)
 M, N, K = 130, 72, 160
 TYPES = {ElementType.E4M3: E4M3, ElementType.E8M0: E8M0}
 
 
+def length(operation):
+    """Return a k that kernels other than the fallback take."""
+    return -(-K // operation.k_step) * operation.k_step
+
+
 def atom_bytes(operation, rows):
-    return operation.a.scale.size_of(rows, K)
+    return operation.a.scale.size_of(rows, length(operation))
 
 
 def blocks_of(operation):
-    return operation.a.scale.num_factors(1, K)[1]
+    return operation.a.scale.num_factors(1, length(operation))[1]
 
 
-def elements(operation, tensor, rows, kind=UINT8, leading=()):
+def elements(operation, tensor, rows, kind=UINT8, leading=(), *, of="a"):
     """Make x or a weight: bytes of two elements each, or elements of 8 bits."""
-    is_packed = operation.a.element is ElementType.E2M1
-    return tensor((*leading, rows, K // 2 if is_packed else K), kind if is_packed else E4M3)
+    element, k = getattr(operation, of).element, length(operation)
+    return tensor((*leading, rows, k // element.num_sharing), kind if element is ElementType.E2M1 else E4M3)
 
 
 def atoms(operation, tensor, rows, kind=None):
@@ -95,20 +101,20 @@ def tensor(request, framework, monkeypatch):
 @pytest.mark.parametrize("operation", IN_ATOMS, ids=lambda x: x.tag)
 def test_packed_operands_arrive_in_elements(atoms_package, packed, atoms_manifest, tensor, operation, kind, codes):
     num_rows = M, operation.num_rows_of_b(N)
-    x, weight = (elements(operation, tensor, rows, kind) for rows in num_rows)
+    x, weight = (elements(operation, tensor, rows, kind, of=of) for of, rows in zip("ab", num_rows, strict=True))
     scale_x, scale_w = (atoms(operation, tensor, rows, UINT8 if codes else None) for rows in num_rows)
     given, more = whole(operation, tensor), steps(operation, tensor)
     out = product_of(atoms_package, operation)(x, weight, scale_x=scale_x, scale_w=scale_w, **given, **more)
     assert (tuple(out.shape), out.dtype) == ((M, N), DTYPES[operation.d])
     (launch,) = packed.fake_launches()
     assert call_of(atoms_manifest, launch) == operation.call
-    a, b = launch.a.matrix, launch.b.matrix
-    assert (a.data, tuple(a.shape), a.strides[0]) == (x.address, (M, K), K)
+    a, b, k = launch.a.matrix, launch.b.matrix, length(operation)
+    assert (a.data, tuple(a.shape), a.strides[0]) == (x.address, (M, k), k)
     assert b.data == weight.address
     if operation.gate is None:
-        assert (tuple(b.shape), b.strides[0]) == ((N, K), K)
+        assert (tuple(b.shape), b.strides[0]) == ((N, k), k)
     else:
-        assert (tuple(launch.b.parts.shape), tuple(launch.b.parts.strides[:2])) == ((2, N, K), (K, 2 * K))
+        assert (tuple(launch.b.parts.shape), tuple(launch.b.parts.strides[:2])) == ((2, N, k), (k, 2 * k))
     found = [(y.vector.data, y.vector.shape[0]) for y in (launch.scale_a, launch.scale_b)]
     assert found == [(y.address, y.shape[0]) for y in (scale_x, scale_w)]
     assert launch.scale_d.data == (given["scale_out"].address if given else None)
@@ -127,7 +133,7 @@ def test_factors_in_rows_of_blocks_are_put_into_atoms(atoms_package, packed, ten
 
     monkeypatch.setattr(import_module(f"{atoms_package.__name__}._factors"), "pack_factors", pack)
     kind, blocks = TYPES[operation.a.scale.element], blocks_of(operation)
-    x, weight = elements(operation, tensor, 13, leading=(10,)), elements(operation, tensor, N)
+    x, weight = elements(operation, tensor, 13, leading=(10,)), elements(operation, tensor, N, of="b")
     scale_x, scale_w = tensor((10, 13, blocks), kind), tensor((N, blocks), kind)
     atoms_package.linear(x, weight, scale_x=scale_x, scale_w=scale_w, **whole(operation, tensor))
     (launch,) = packed.fake_launches()
@@ -199,20 +205,21 @@ def launch_of(library, call, *, is_gate=False):
 @pytest.mark.parametrize("operation", IN_ATOMS, ids=lambda x: x.tag)
 def test_python_launches_what_the_c_api_launches(atoms_package, packed, tensor, operation):
     rng, kernels = random.Random(7), set()
-    is_packed = operation.a.element is ElementType.E2M1
-    kind, per_byte = (UINT8, 2) if is_packed else (E4M3, 1)
+    held = {ElementType.E2M1: (UINT8, 2), ElementType.E4M3: (E4M3, 1)}
+    kinds = [held[y.element] for y in (operation.a, operation.b)]
     product, is_gate = product_of(atoms_package, operation), operation.gate is not None
     for _ in range(40):
-        m, n, k = rng.choice((1, 5, 130, 257)), rng.choice((8, 72, 200)), rng.choice((16, 32, 96, 160, 1024))
+        m, n, k = rng.choice((1, 5, 130, 257)), rng.choice((8, 72, 200)), rng.choice((16, 32, 96, 160, 256, 1024))
         paddings = [rng.choice((0, 0, 8, 16)) for _ in range(2)]
         x, weight = (
             tensor((rows, k // per_byte), kind, (k // per_byte + padding, 1))
-            for rows, padding in zip((m, operation.num_rows_of_b(n)), paddings, strict=True)
+            for (kind, per_byte), rows, padding in zip(kinds, (m, operation.num_rows_of_b(n)), paddings, strict=True)
         )
         scales = [tensor((operation.a.scale.size_of(y.shape[0], k),), UINT8) for y in (x, weight)]
         given, out = whole(operation, tensor), tensor((m, n), DTYPES[operation.d])
         more = {name: y for name, y in steps(operation, tensor, m, n).items() if name != "out_dtype"}
-        stated = {name: (y.address, (per_byte * y.strides[0], 1)) for name, y in (("a", x), ("b", weight))}
+        strides = [per_byte * y.strides[0] for (_, per_byte), y in zip(kinds, (x, weight), strict=True)]
+        stated = {name: (y.address, (z, 1)) for name, y, z in zip("ab", (x, weight), strides, strict=True)}
         stated |= {name: (y.address, (0, 0)) for name, y in zip(("scale_a", "scale_b"), scales, strict=True)}
         stated |= {"scale_d": (given["scale_out"].address, (0, 0))} if given else {}
         stated |= {name: (more[name].address, (n, 1)) for name in ("bias", "residual") if name in more}
@@ -232,7 +239,7 @@ def replaced(**changes):
 
     def make(framework):
         operation, tensor = changes.get("of", MXFP4), framework.Tensor
-        call = {"x": elements(operation, tensor, M), "weight": elements(operation, tensor, N)}
+        call = {"x": elements(operation, tensor, M), "weight": elements(operation, tensor, N, of="b")}
         call |= {name: atoms(operation, tensor, rows) for name, rows in (("scale_x", M), ("scale_w", N))}
         call |= {name: tensor(*y) if isinstance(y, tuple) else y for name, y in changes.items() if name != "of"}
         return {name: y for name, y in call.items() if y is not None}
@@ -314,7 +321,32 @@ REFUSED = {
         "OperandError",
         "linear: got scale_out and the tensors' own factors, whose product it is; expected one of the two",
     ),
-    "another k": (replaced(weight=((N, 64), UINT8)), "ShapeError", "x (130, 80) has k 80, weight (72, 64) has k 64"),
+    "another k": (replaced(weight=((N, 64), UINT8)), "ShapeError", "x (130, 80) has k 160, weight (72, 64) has k 128"),
+    "another k of 8 bits": (
+        replaced(of=MIXED, weight=((N, 256), UINT8)),
+        "ShapeError",
+        "x (130, 256) has k 256, weight (72, 256) has k 512; expected one k",
+    ),
+    "no factors of two widths": (
+        replaced(of=MIXED, scale_x=None, scale_w=None),
+        "OperandError",
+        "need factors, of which the format is known",
+    ),
+    "columns of bytes of two widths": (
+        replaced(of=MIXED, weight=((N, 128), UINT8, (1, N))),
+        "StrideError",
+        "linear: weight (72, 128) has the strides (1, 72); expected bytes that are adjacent along k",
+    ),
+    "the wider is the weight": (
+        replaced(of=MIXED, x=((M, 128), UINT8), weight=((N, 256), E4M3)),
+        "DtypeError",
+        "there is no product of float4_e2m1fn by float8_e4m3fn into bfloat16",
+    ),
+    "e4m3 factors of two widths": (
+        replaced(of=MIXED, scale_x=((4096,), E4M3), scale_w=((2048,), E4M3)),
+        "UnsupportedError",
+        "no wheel has float8_e4m3fn by float4_e2m1fn into bfloat16 with factors of blocks in float8_e4m3fn",
+    ),
     "one is packed": (
         replaced(weight=((N, K), BFLOAT16)),
         "DtypeError",
@@ -383,9 +415,9 @@ def test_another_function_takes_no_bytes(atoms_package, packed, tensor):
 def test_a_gate_whose_rows_are_not_in_turns_is_refused(atoms_package, packed, tensor, operation, is_pair):
     given = steps(operation, tensor) | {"interleaved": is_pair} | whole(operation, tensor)
     scale_x, scale_w = atoms(operation, tensor, M), atoms(operation, tensor, 2 * N)
-    weight = elements(operation, tensor, 2 * N)
+    weight = elements(operation, tensor, 2 * N, of="b")
     if is_pair:
-        weight = [elements(operation, tensor, N) for _ in range(2)]
+        weight = [elements(operation, tensor, N, of="b") for _ in range(2)]
     with pytest.raises(
         atoms_package.OperandError, match=r"gated_linear: got .* of a gate; expected one weight of both"
     ):
@@ -425,9 +457,10 @@ def test_a_wheel_without_such_kernels_says_what_else_there_is(every_package, eve
 def test_the_plan_is_asked_by_the_formats_name(atoms_package, packed, atoms_manifest, framework, operation):
     name, more = operation.a.tag, steps(operation, framework.Tensor)
     told = {x: True if x in ("bias", "residual") else y for x, y in more.items() if x != "interleaved"}
-    plan = atoms_package.plan(M, N, K, name, gated=operation.gate is not None, **told)
+    told |= {} if operation.b.tag == name else {"weight_dtype": operation.b.tag}
+    plan = atoms_package.plan(M, N, length(operation), name, gated=operation.gate is not None, **told)
     num_rows = M, operation.num_rows_of_b(N)
-    x, weight = (elements(operation, framework.Tensor, rows) for rows in num_rows)
+    x, weight = (elements(operation, framework.Tensor, y, of=of) for of, y in zip("ab", num_rows, strict=True))
     scale_x, scale_w = (atoms(operation, framework.Tensor, rows) for rows in num_rows)
     given = whole(operation, framework.Tensor)
     product_of(atoms_package, operation)(x, weight, scale_x=scale_x, scale_w=scale_w, **given, **more)
@@ -438,6 +471,10 @@ def test_the_plan_is_asked_by_the_formats_name(atoms_package, packed, atoms_mani
 def test_a_plan_of_what_no_operation_computes_is_refused(atoms_package):
     with pytest.raises(atoms_package.UnsupportedError, match=r"with bias, factors of mxfp4; .* add the bias to"):
         atoms_package.plan(M, N, K, "mxfp4", bias=True, out_dtype="float16")
+    with pytest.raises(atoms_package.UnsupportedError, match="dtype is mxfp8 and weight_dtype nvfp4; expected formats"):
+        atoms_package.plan(M, N, K, "mxfp8", weight_dtype="nvfp4")
+    with pytest.raises(atoms_package.DtypeError, match="no product of float4_e2m1fn by float8_e4m3fn"):
+        atoms_package.plan(M, N, K, "mxfp4", weight_dtype="mxfp8")
 
 
 def bytes_of(tensor):

@@ -272,6 +272,15 @@ def test_a_weight_that_is_not_finite_is_not_made_so(gemm, packed_package, name, 
 # Modules.
 
 
+def test_a_module_whose_weight_is_not_finite_is_named(gemm, packed_package, launched):
+    net = model()
+    with torch.no_grad():
+        net[0].weight[3, 5] = float("nan")
+    with pytest.raises(packed_package.FormatError, match=r"the weight of 0 has a number that is not finite .*where="):
+        gemm.quantize(net, "nvfp4")
+    assert type(net[0]) is torch.nn.Linear
+
+
 def model(bias=True):
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(K, 64, bias=bias), torch.nn.Linear(64, 30)).to(BF16)
@@ -389,6 +398,8 @@ def test_a_state_dict_of_another_format_is_refused(gemm, launched):
         net.load_state_dict(other.state_dict())
     assert torch.equal(net[0].qweight, before)
     state = dict(net.state_dict())
+    with pytest.raises(RuntimeError, match=r"expected torch\.Tensor or Tensor-like object"):
+        net.load_state_dict(state | {"0.qweight": 7})
     state["0.qweight"] = state["0.qweight"].to(torch.int8)
     with pytest.raises(RuntimeError, match=r"0\.qweight is torch\.int8, of the format int4g128; expected torch\.uint8"):
         net.load_state_dict(state)
@@ -411,6 +422,18 @@ def test_inputs_that_are_no_plain_tensor_are_torchs(gemm, launched):
     for value, error in ((None, "weight is None"), (torch.ones(64, K, device="meta"), "is on the meta device")):
         with pytest.raises(gemm.errors.OperandError, match=error):
             net[0].requantize(value)
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+def test_a_bias_that_torch_spreads_is_added_by_torch(gemm, launched, compiles):
+    net, x = model()[:1], random_tensor(3, K)
+    gemm.quantize(net, "int4g128")
+    net[0].bias = torch.nn.Parameter(torch.ones(1, dtype=BF16))
+    with torch.no_grad():
+        expected = torch.nn.functional.linear(x, net[0].dequantize(), net[0].bias)
+        call = torch.compile(net, backend="eager", fullgraph=True) if compiles else net
+        assert torch.equal(call(x), expected)
+    assert launched == []
 
 
 def test_gradients_pass_a_packed_module(gemm, launched):

@@ -318,6 +318,17 @@ def test_a_transform_within_a_compiled_function_is_torchs(module, calls, case):
     assert calls == []
 
 
+@pytest.mark.parametrize("shape", [(1,), (), (1, 48), (3, 48)])
+@pytest.mark.parametrize("compiles", [False, True])
+def test_a_bias_that_torch_spreads_is_torchs(module, calls, shape, compiles):
+    model, x = nn.Linear(32, 48, dtype=BF16), random_tensor(3, 32)
+    module.patch(model)
+    model.bias = nn.Parameter(random_tensor(*shape))
+    call = torch.compile(model, backend="eager", fullgraph=True) if compiles else model
+    with torch.no_grad():
+        assert torch.equal(call(x), nn.functional.linear(x, model.weight, model.bias))
+
+
 def test_what_is_no_tensor_gets_torchs_error(module, calls):
     model = nn.Linear(32, 48, dtype=BF16)
     module.patch(model)

@@ -8,9 +8,8 @@ from math import lcm
 from typing import TYPE_CHECKING
 
 from aot.core.alignment import column_step
-from aot.core.dispatch import ALIGNMENT_BYTES
 from aot.core.element import BYTE_BITS, ElementType
-from aot.core.formats import FactorLayout
+from aot.core.formats import ALIGNMENT_BYTES, FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.knobs import GemmKnobs, SplitK
 from aot.core.operands import PLAIN, Arrangement, Matrix, operands, plain_arrangement
@@ -178,7 +177,7 @@ def _round_up(value: int, multiple: int) -> int:
 
 def steps(operation: Operation) -> tuple[int, int, int]:
     """Return what m, n and k of aligned shapes are multiples of."""
-    of_a, of_b, of_d = (x.num_in(ALIGNMENT_BYTES) for x in (operation.a.element, operation.b.element, operation.d))
+    of_a, of_b, of_d = operation.a.run, operation.b.run, operation.d.num_in(ALIGNMENT_BYTES)
     a_is_k_major, b_is_k_major = operation.a.is_k_major, operation.b.is_k_major
     n = lcm(MIN_STEP, of_d, 1 if b_is_k_major else of_b, column_step(operation))
     k = lcm(MIN_STEP, of_a if a_is_k_major else 1, of_b if b_is_k_major else 1, operation.k_step)
@@ -276,7 +275,12 @@ def _contents(operation: Operation) -> list[Content]:
 
 def _stride_step(operation: Operation) -> int:
     """Return what leading strides of aligned operands are multiples of, in elements."""
-    return max(operation.a.element.num_in(ALIGNMENT_BYTES), operation.d.num_in(ALIGNMENT_BYTES), MIN_STEP)
+    return max(operation.a.run, operation.b.run, operation.d.num_in(ALIGNMENT_BYTES), MIN_STEP)
+
+
+def _least_offset(operation: Operation) -> int:
+    """Return the fewest elements by which operands that begin with a byte lie behind an aligned address."""
+    return max(operation.a.element.num_sharing, operation.b.element.num_sharing)
 
 
 def whole_k(operation: Operation, k: int) -> int:
@@ -302,7 +306,7 @@ def shape_of(
     arrangement = arrangement or plain_arrangement(operation)
     groups = _num_groups(operation)
     if kernel.is_fallback:
-        offset, k = operation.a.element.num_sharing, whole_k(operation, k)
+        offset, k = _least_offset(operation), whole_k(operation, k)
         return EdgeShape(Problem(operation, m, n, k, groups), 0, offset, arrangement=arrangement, sizes=sizes)
     n_step = lcm(ALIGNMENT_BYTES // operation.d.num_bytes, column_step(operation), kernel.n_multiple)
     m, n, k = _round_up(m, kernel.m_multiple), _round_up(n, n_step), _round_up(k, operation.k_step)
@@ -343,7 +347,7 @@ def _unaligned_shapes(kernel: TunedKernel) -> list[EdgeShape]:
 
 def _fallback_shapes(operation: Operation) -> list[EdgeShape]:
     arrangements, groups = arrangements_of(operation), _num_groups(operation)
-    found, offset = [], operation.a.element.num_sharing
+    found, offset = [], _least_offset(operation)
     for layout in operation.layouts:
         for i, (m, n, k, padding) in enumerate(FALLBACK_SHAPES):
             arrangement = arrangements[i % len(arrangements)]

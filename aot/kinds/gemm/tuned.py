@@ -10,7 +10,8 @@ from typing import Annotated
 from aot.core.alignment import unaligned_loads
 from aot.core.candidate import KernelKey
 from aot.core.constraints import Extent, Range, Sha256
-from aot.core.dispatch import ALIGNMENT_BYTES, takes
+from aot.core.dispatch import takes
+from aot.core.formats import ALIGNMENT_BYTES
 from aot.core.kernel import Kernel
 from aot.core.knobs import SplitK, split_mode
 from aot.core.problem import Problem

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aot.core.dispatch import ALIGNMENT_BYTES, Tier
+from aot.core.dispatch import Tier
 from aot.core.errors import SelectionError
+from aot.core.formats import ALIGNMENT_BYTES
 from aot.core.measurement import Provenance
 from aot.kinds.rows.dispatch import look_up_rows
 

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aot.core.candidate import KernelKey
-from aot.core.dispatch import ALIGNMENT_BYTES, Column, Grid, Ladder, Scope, Section
+from aot.core.dispatch import Column, Grid, Ladder, Scope, Section
+from aot.core.formats import ALIGNMENT_BYTES
 from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_PREDICTED
 from aot.core.operation import Layout, Operation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, NoReturn, TypedDict
 
 from . import _extras, _library, errors
-from ._catalogue import BLOCK_FORMATS, CATALOGUE, Row
+from ._catalogue import BLOCK_FORMATS, CATALOGUE, BlockFormat, Row
 from ._dtypes import dtype_name
 from ._enumerations import EPILOGUES, WEIGHT_FORMATS
 from ._library import Library
@@ -72,8 +72,9 @@ class Request(NamedTuple):
     @property
     def _factors(self) -> str:
         if self.scale == "atoms":
-            named = (name for name, x in BLOCK_FORMATS.items() if (x.element, x.factor) == (self.a, self.factor))
-            return next(named, f"blocks in {self.factor}")
+            named = {x.element: name for name, x in BLOCK_FORMATS.items() if x.factor == self.factor}
+            both = dict.fromkeys(named.get(x, f"blocks in {self.factor}") for x in (self.a, self.b))
+            return " and ".join(both)
         return "blocks" if self.scale == "block" else "rows"
 
     @property
@@ -127,11 +128,11 @@ def request_of(
     epilogue = EPILOGUES[_extras.activation_number("gated_linear" if gated else "linear", asked)]
     if many:
         epilogue = "many" if (epilogue, residual) == ("none", False) else _refuse_steps_of_many()
-    found = BLOCK_FORMATS.get(dtype) if isinstance(dtype, str) else None
-    if found is not None and weight_dtype in (None, dtype) and scales is None:
+    found = _block_formats(dtype, dtype if weight_dtype is None else weight_dtype)
+    if found and scales is None:
         d = "bfloat16" if out_dtype is None else dtype_name("out_dtype", out_dtype)
-        both = found.element, found.element
-        return Request("plan", *both, d, "atoms", found.factor, epilogue, "dense", bool(bias), bool(residual), *allowed)
+        types = *(x.element for x in found), d, "atoms", found[0].factor
+        return Request("plan", *types, epilogue, "dense", bool(bias), bool(residual), *allowed)
     a = dtype_name("dtype", dtype)
     is_packed = _is_packed(a, weight_dtype)
     b = a if weight_dtype is None else weight_dtype if is_packed else dtype_name("weight_dtype", weight_dtype)
@@ -142,6 +143,24 @@ def request_of(
     if d is None:
         d = "bfloat16" if scale != "none" else "int32" if a == "int8" else a
     return Request("plan", a, b, d, scale, "float32", epilogue, "dense", bool(bias), bool(residual), *allowed)
+
+
+def _block_formats(dtype: object, weight_dtype: object) -> tuple[BlockFormat, ...]:
+    """Return the formats of blocks of x and of a weight; none where it is not both that have one.
+
+    Raises:
+        UnsupportedError: their factors are of two types.
+    """
+    names = [x for x in (dtype, weight_dtype) if isinstance(x, str) and x in BLOCK_FORMATS]
+    found = tuple(BLOCK_FORMATS[x] for x in names)
+    if len(found) == 1 or not found:
+        return ()
+    if found[0].factor == found[1].factor:
+        return found
+    raise errors.UnsupportedError(
+        f"dtype is {dtype} and weight_dtype {weight_dtype}; expected formats whose factors are of one type, as mxfp8 "
+        "and mxfp4"
+    )
 
 
 def _refuse_steps_of_many() -> NoReturn:

@@ -327,7 +327,7 @@ def plan(
         n: columns of D; rows of B as held (n, k), or (2 n, k) where it is gated.
         k: columns of A and of B.
         dtype: element type of x, by name or as torch, NumPy or JAX have it: `torch.float16`; or "nvfp4", "mxfp4" or
-            "mxfp8", of which both operands are.
+            "mxfp8", of which both operands are, unless `weight_dtype` is "mxfp4" beside "mxfp8".
         layout: which mode of A, then of B, is contiguous: `k`, or `m` for A and `n` for B. A torch weight is `k`; the
             right operand of a plain matmul is `n`. Operands are taken as contiguous and aligned, D as row-major.
         batch: products of the same sizes, as `matmul` computes them of leading dimensions; none share an operand.

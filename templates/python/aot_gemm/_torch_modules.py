@@ -53,7 +53,8 @@ def multiply(x: Any, weight: Any, bias: Any) -> Any:
     """Compute x @ weight^T + bias of an input (..., k) by this package, or by torch where it would refuse or differ."""
     if is_served(x, weight.dtype, bias):
         if _is_compiling():
-            if _is_traced(weight) and weight.ndim == 2 and weight.device == x.device:
+            is_whole = bias is None or bias.shape == weight.shape[:1]  # else torch spreads it
+            if is_whole and _is_traced(weight) and weight.ndim == 2 and weight.device == x.device:
                 return linear(x, weight, bias)
         elif is_plain(weight):
             try:

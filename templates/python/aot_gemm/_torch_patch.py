@@ -113,7 +113,11 @@ def quantize_model(
     constant: bool = False,
     activation_format: str = WIDE,
 ) -> QuantizeReport:
-    """Hold the weights of a model's nn.Linear's in a narrow format; `quantize` of a model."""
+    """Hold the weights of a model's nn.Linear's in a narrow format; `quantize` of a model.
+
+    Raises:
+        FormatError: a weight has a number that is not finite, which the format has not; the model is as it was.
+    """
     _check_model("quantize", model)
     narrow = format_beside(format, activation_format)
     if activation_format != WIDE:
@@ -153,9 +157,15 @@ def quantize_model(
 def _states(chosen: dict[str, Any], narrow: Any) -> dict[str, dict[str, Any]]:
     """Round all weights, those that several modules have once; return what each module is to have."""
     rounded: dict[int, Any] = {}
-    for module in chosen.values():
+    for name, module in chosen.items():
         if id(module.weight) not in rounded:
-            rounded[id(module.weight)] = narrow.narrow(module.weight.detach())
+            try:
+                rounded[id(module.weight)] = narrow.narrow(module.weight.detach())
+            except errors.FormatError as error:  # its extents fit, so that a number does not
+                raise errors.FormatError(
+                    f"quantize: the weight of {name or 'the model'} has a number that is not finite ({error}); "
+                    "expected finite ones; mend it, or leave that module by where="
+                ) from error
     return {
         key: quantized_state(module, narrow.name, module.weight, *rounded[id(module.weight)])
         for key, module in chosen.items()

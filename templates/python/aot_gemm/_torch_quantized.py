@@ -92,7 +92,8 @@ class QuantizedLinear(nn.Linear):
         if not isinstance(input, torch.Tensor) or input.is_nested:
             return nn.functional.linear(input, self.dequantize(), bias)
         needs = torch.is_grad_enabled() and (input.requires_grad or (bias is not None and bias.requires_grad))
-        if input.shape[-1:] == (self.in_features,) and is_served(input, self.weight_dtype, bias):
+        fits = input.shape[-1:] == (self.in_features,) and (bias is None or bias.shape == (self.out_features,))
+        if fits and is_served(input, self.weight_dtype, bias):
             if _is_compiling():
                 if not needs:
                     return self._product(input, self.qweight, bias)
@@ -213,11 +214,11 @@ class QuantizedLinear(nn.Linear):
     ) -> None:
         """Take a wide weight, or elements of this format; int4's factors get the module's type."""
         wide, given = (state_dict.get(f"{prefix}{end}") for end in ("weight", "qweight"))
-        if wide is not None and given is None:
+        if isinstance(wide, torch.Tensor) and given is None:
             qweight, scale = format_of(self.format).narrow(wide.detach().to(self.held.dtype))
             state_dict |= {f"{prefix}qweight": qweight, f"{prefix}scale": scale}
             del state_dict[f"{prefix}weight"]
-        elif given is not None:
+        elif isinstance(given, torch.Tensor):  # else torch says what it is
             stated = local_metadata.get(_STATED, {})
             form, narrow = stated.get("format", self.format), format_of(self.format)
             if form != self.format or given.dtype is not narrow.dtype:

@@ -130,9 +130,12 @@ def test_how_many_processes_there_are_changes_no_byte(tmp_path, monkeypatch, job
 
 def test_one_file_is_a_checkpoint(tmp_path):
     values = written(tmp_path / "c", "compressed")
-    packed(tmp_path / "c" / "model.safetensors", tmp_path / "o")
+    found = packed(tmp_path / "c" / "model.safetensors", tmp_path / "o")
+    assert found.folder.source == "compressed-tensors pack-quantized"
     assert np.array_equal(values_of(tmp_path / "o"), values)
     assert not (tmp_path / "o" / "config.json").exists()
+    (tmp_path / "c" / "config.json").unlink()
+    assert packed(tmp_path / "c" / "model.safetensors", tmp_path / "p").folder.source == "compressed-tensors int4"
 
 
 @pytest.mark.parametrize("form", ["int4g128", "nvfp4", "mxfp4", "int8", "fp8", "fp8_block", "int8_weight_only"])

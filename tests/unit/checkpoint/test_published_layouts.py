@@ -360,3 +360,12 @@ def test_a_matrix_without_elements_is_left(tmp_path, form, shape):
     found = pack_checkpoint(Request(folder, tmp_path / "o", form=form), 1).folder
     assert (list(found.layers), list(found.left)) == (["b"], ["a.proj"])
     assert read_folder(tmp_path / "o").layers == found.layers
+
+
+def test_a_configuration_of_what_is_wide_again_is_not_heeded(tmp_path):
+    """As of DeepSeek's weights that were converted to bfloat16, whose config.json was left as it was."""
+    folder = write(tmp_path / "c", {"weight": ("BF16", drawn_factors(16, 128, dtype="BF16")[0])}, GPTQ)
+    with pytest.raises(CheckpointError, match=r"its weights are of 16 bits, and none is quantised; .* give --format"):
+        pack_checkpoint(Request(folder, tmp_path / "o"), 1)
+    found = pack_checkpoint(Request(folder, tmp_path / "o", form="int4g128"), 1).folder
+    assert (found.source, found.layers["a.proj"].format) == ("16 bits, rounded to int4g128", "int4g128")

@@ -2,6 +2,7 @@ import pytest
 
 from aot.core.element import ElementType
 from aot.core.formats import BLOCKS_OF_ROWS, MX, NVFP4, SQUARE_BLOCKS, FactorLayout, Operand, ScaleFormat
+from aot.core.operation import Operation
 
 
 def test_an_operand_counts_its_elements_and_what_its_factors_take():
@@ -29,6 +30,17 @@ def test_blocks_of_rows_and_of_k_are_rounded_up():
 )
 def test_elements_and_factors_have_one_name(element, scale, tag):
     assert Operand(element, is_k_major=True, scale=scale).tag == tag
+
+
+@pytest.mark.parametrize("operation", Operation, ids=lambda x: x.tag)
+def test_narrow_elements_beside_wider_ones_are_padded(operation):
+    both, mixed = (operation.a, operation.b), "mxfp8mxfp4" in operation.tag
+    assert [x.is_padded for x in both] == [False, mixed]
+    assert [x.alignment for x in both] == [16, 32 if mixed else 16]
+    wholes = {4: 32, 8: 1, 16: 1, 32: 1}
+    own = [wholes[x.element.bits] if x.weight is None else x.weight.quantum for x in both]
+    assert operation.k_step == (128 if mixed else max(own))
+    assert operation.k_step & (operation.k_step - 1) == 0  # as the library tells it by a mask
 
 
 def test_strides_of_four_bits_end_with_a_byte():

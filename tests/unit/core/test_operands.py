@@ -112,6 +112,12 @@ def test_the_extents_that_are_not_aligned_are_named(layout, text):
         (Operation.E4M3_FP32_KK, (5, 12, 48), ""),
         (Operation.INT8_INT32_KK, (5, 10, 24), "n 10 is not a multiple of 4, and k 24 is not a multiple of 16"),
         (Operation.TF32_KK, (5, 6, 10), "n 6 and k 10 are not a multiple of 4"),
+        (Operation.MXFP8_MXFP4_BF16_KK, (5, 24, 256), ""),
+        (
+            Operation.MXFP8_MXFP4_BF16_KK,
+            (5, 12, 192),
+            "n 12 is not a multiple of 8, and k 192 is not a multiple of 128",
+        ),
         (Operation.BF16_KK_SWIGLU, (5, 12, 16), "n 12 is not a multiple of 8"),
     ],
 )

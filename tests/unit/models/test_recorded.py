@@ -228,6 +228,13 @@ OWN = {
             (100, 64, 256),
         )
     ],
+    "mxfp8mxfp4_bf16_kk": [
+        (
+            "linear",
+            {"x": of_e4m3(100, 256), "weight": torch.zeros(64, 128, dtype=torch.uint8), **MX_FACTORS},
+            (100, 64, 256),
+        )
+    ],
     "nvfp4_bf16_kk_grouped": [
         (
             "grouped_linear",

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from aot.cli.options import MAX_HELDOUT_REGRET, RECORDS
-from aot.core.dispatch import ALIGNMENT_BYTES, MAX_STEP_M, look_up
+from aot.core.dispatch import MAX_STEP_M, look_up
+from aot.core.formats import ALIGNMENT_BYTES
 from aot.core.grouping import Grouping
 from aot.core.knobs import SplitK
 from aot.core.measurement import PROVENANCE_MEASURED
