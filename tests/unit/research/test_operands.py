@@ -21,6 +21,7 @@ from tests.unit.twins import TwinGpu, TwinKernels, kernel_of, problem_of
 ALL = list(operands.ALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", ALL, ids=lambda x: x.tag)
 def test_random_problems_are_of_all_kinds(operation):
     rng = np.random.default_rng(1)
