@@ -71,10 +71,10 @@ def test_the_command_takes_rows_and_columns(selection, tmp_path, monkeypatch):
         ("thor", "fp16_kk", [], True),
         ("thor", "nvfp4_bf16_kk", ["nvfp4_bf16_kk", "nvfp4_bf16_kk_bias"], False),
         ("thor", "mxfp8mxfp4_bf16_kk", ["mxfp8mxfp4_bf16_kk"], False),
-        ("h100", "e4m3_bf16_kk", ["e4m3_bf16_kk"], False),
+        ("h100", "mxfp8mxfp4_bf16_kk", ["mxfp8mxfp4_bf16_kk"], False),
     ],
 )
-def test_of_a_wheel_by_the_cost_model_what_answers_is_selected(monkeypatch, tmp_path, target, operation, asked, is_alone):
+def test_what_answers_is_selected_alone(monkeypatch, tmp_path, target, operation, asked, is_alone):
     requests = []
 
     def select(request):
