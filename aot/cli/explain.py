@@ -18,9 +18,18 @@ from aot.cli.options import (
 )
 from aot.cli.output import JSON, show
 from aot.cli.request import select_others
-from aot.cli.selection import MODES, RECORDED, selection_of, selection_with, told_mode, told_options
+from aot.cli.selection import (
+    MODES,
+    RECORDED,
+    selection_answering,
+    selection_of,
+    selection_with,
+    told_mode,
+    told_options,
+)
 from aot.compile.workplace import ARTIFACTS
 from aot.core.constraints import MAX_EXTENT
+from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.progress import waiting
 from aot.core.target import load_target
@@ -56,8 +65,10 @@ def _asked_problem(values: Mapping[str, Any]) -> AnyProblem:
     return kind.problem(found[0], dict(zip(kind.stated_axes, sizes, strict=True)))
 
 
-def _selection_of_rows(context: click.Context, operation: AnyOperation) -> Selection:
-    """Return the selection that an operation on rows is answered by: the one named, a record's, or what ships."""
+def _selection_of(context: click.Context, operation: AnyOperation) -> Selection:
+    """Return the selection that an operation is answered by: the one named, a record's, or what ships."""
+    if isinstance(operation, Operation):
+        return selection_answering(context, operation)
     values, mode = context.params, told_mode(context.params)
     device = load_target(values["target"])
     if values["selection"]:
@@ -77,11 +88,12 @@ def explain(context: click.Context, /, **values: Any) -> None:
     """Say which kernel an M by N by K problem gets, or a ROWS by COLS one of an operation on rows, and why.
 
     From which bucket, at what time, what came second, how much of the roofline is achieved, and what there is
-    against bigger tiles. Without --selection, explains the last selection made here, or else what `aot build` ships.
+    against bigger tiles. Without --selection, explains the last selection made here, or else what `aot build` ships;
+    an operation that it ships where it is named alone, as if it were.
     """
     problem: Any = _asked_problem(values)
     is_product = isinstance(problem, Problem)
-    chosen = selection_of(context, told_mode(values)) if is_product else _selection_of_rows(context, problem.operation)
+    chosen = _selection_of(context, problem.operation)
     device = load_target(chosen.target)
     timed: OperationTimes = {}
     if is_product:

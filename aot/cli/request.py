@@ -56,6 +56,8 @@ class Request:
     """Those that kernels are chosen for by imputed times."""
     operations: tuple[Operation, ...] = ()
     """The only products that it is to have; where there are none, those of the record or of the shape set."""
+    is_alone: bool = False
+    """Whether what the target's wheels have by default beside the shape set's operations is left out."""
     others: tuple[AnyOperation, ...] = ()
     """Those of other kinds that it is to have; where `operations` is empty, it has no products then."""
     other_records: tuple[Path, ...] = ()
@@ -207,7 +209,8 @@ def _added(request: Request) -> NamedOperations:
 
     That is so of a wheel by the cost model, where nobody names operations or a shape set.
     """
-    if request.records or request.operations or request.others or not request.is_default_shapes:
+    is_whole = request.is_default_shapes and not (request.operations or request.others or request.is_alone)
+    if request.records or not is_whole:
         return NamedOperations(())
     patterns = Patterns.parse(request.kernels)
     asked = default_operations(request.target).operations

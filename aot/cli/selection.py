@@ -16,7 +16,7 @@ from aot.core.operation import Operation
 from aot.core.progress import waiting
 from aot.core.shape_set import load_shape_set
 from aot.core.target import Target, load_target
-from aot.kinds.named_operations import NamedOperations
+from aot.kinds.named_operations import NamedOperations, default_operations
 from aot.select import pipeline
 from aot.select.join import joined, restricted
 from aot.select.reuse.narrow import narrowed
@@ -69,12 +69,18 @@ def check_target(selection: Selection, device: Target, context: click.Context) -
 
 
 def _select_anew(
-    context: click.Context, device: Target, record: Path | None, operations: tuple[Operation, ...] = ()
+    context: click.Context,
+    device: Target,
+    record: Path | None,
+    operations: tuple[Operation, ...] = (),
+    *,
+    is_alone: bool = False,
 ) -> Selection:
     shapes, is_default = context.params["shapes"], not is_given(context, "shapes")
     incumbent = pipeline.committed_selection(device)
     records = (record,) if record else ()
-    return select(Request(device, shapes, is_default, records, incumbent=incumbent, operations=operations))
+    request = Request(device, shapes, is_default, records, incumbent=incumbent, operations=operations)
+    return select(replace(request, is_alone=is_alone))
 
 
 def selection_with(
@@ -242,6 +248,37 @@ def selection_of(context: click.Context, mode: str) -> Selection:
         AotError: it cannot be read, made, or is of another target than the one asked for.
     """
     return selection_for(context, mode, load_target(target_name(context)), context.params["selection"])
+
+
+def selection_answering(context: click.Context, operation: Operation) -> Selection:
+    """Return the selection that a product is answered by, and say on standard error which one it is.
+
+    Of what the cost model selects for a whole wheel, which takes minutes, these are the tables of the operation and of
+    those that share kernels with it. What a wheel has where it is asked for alone is selected as `aot build` does then.
+
+    Args:
+        context: of a command with the options of `told_options`.
+        operation: the product's.
+
+    Raises:
+        AotError: as `selection_of`.
+    """
+    mode, device = told_mode(context.params), load_target(target_name(context))
+    if mode != PREDICTED or is_given(context, "shapes"):
+        found = selection_of(context, mode)
+        if mode != COMMITTED or operation.call in {x.call for x in found.products}:
+            return found
+        asked: tuple[Operation, ...] = (operation,)
+    elif operation.call in {x.call for x in load_shape_set(context.params["shapes"]).operations}:
+        return _select_anew(context, device, None, is_alone=True)
+    else:
+        alike = (operation.plain, *operation.plain.twins)
+        shipped = tuple(x for x in default_operations(device).products if x.plain in alike)
+        asked = shipped if operation in shipped else (operation,)
+    if asked == (operation,):
+        tag = operation.tag
+        click.echo(f"{tag}: as in a wheel of aot build --target {device.name} --operations {tag}", err=True)
+    return selection_with(context, device, NamedOperations(asked), is_predicted=mode == PREDICTED)
 
 
 def selection_for(context: click.Context, mode: str, device: Target, named: Path | None) -> Selection:

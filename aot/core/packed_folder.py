@@ -111,6 +111,8 @@ def read_folder(folder: Path) -> PackedFolder:
         CheckpointError: it is missing, damaged or of another version.
     """
     path = folder / FILE
+    if path.exists() and not path.is_file():  # a pipe would never end
+        raise CheckpointError(f"{path}: it is no regular file; expected the list that `aot pack` writes; {_PACK}")
     try:
         content = path.read_bytes() if path.stat().st_size <= MAX_BYTES else b""
         document = json.loads(content.decode())

@@ -24,7 +24,7 @@ PER_WORD = 8
 
 INPUT_SCALES = (
     *("input_scale", "input_global_scale", "input_zero_point", "input_scale_ub", "output_scale", "output_zero_point"),
-    *("k_scale", "v_scale", "q_scale", "k_proj_scale", "v_proj_scale", "prob_scale"),
+    *("activation_scale", "k_scale", "v_scale", "kv_scale", "q_scale", "k_proj_scale", "v_proj_scale", "prob_scale"),
 )
 """Factors of activations and of their caches, which these products do not take: inputs stay in 16 bits, or are rounded
 by their own rows."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from aot.core.alignment import is_aligned, unaligned_loads
@@ -15,6 +15,7 @@ from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, OperationTimes, Times
 from aot.core.operation import Operation
 from aot.core.problem import Problem
+from aot.core.progress import quietly
 from aot.families import family_of
 from aot.select.coverage import multiples_of
 from aot.select.portfolio.candidates import Chosen, legal, pool_of, within
@@ -232,19 +233,26 @@ def _fallback_section(operation: Operation, kernels: Sequence[KernelKey], target
 class Models:
     """What gives times between those that are known, by what an operation's kernels are chosen by."""
 
-    learned: Model | None
-    prior: Model
+    measured: KnownTimes
+    target: Target
+    progress: Callable[[str], None] = quietly
+
+    @cached_property
+    def _learned(self) -> Model | None:
+        """Learned from what was measured, if anything was: some of a minute's work, of no use to predicted tables."""
+        times = {} if self.measured.record is None else _aligned(self.measured.times)
+        if not times:
+            return None
+        self.progress("learning from the times")
+        return TimeModel.fit(times, self.target)
+
+    @cached_property
+    def _prior(self) -> Model:
+        return Prior(self.target, self.measured.constants)
 
     def of(self, basis: Basis) -> Model:
         """Return the model of operations whose kernels are chosen so."""
-        return self.prior if self.learned is None or basis is Basis.PREDICTED else self.learned
-
-
-def models_of(measured: KnownTimes, target: Target) -> Models:
-    """Learn from what was measured, if anything was."""
-    times = _aligned(measured.times)
-    learned = None if measured.record is None or not times else TimeModel.fit(times, target)
-    return Models(learned, Prior(target, measured.constants))
+        return self._prior if basis is Basis.PREDICTED or self._learned is None else self._learned
 
 
 def _named_record(record_name: str, found: Sequence[Chosen]) -> str:
@@ -270,8 +278,7 @@ def select_kernels(measured: KnownTimes, target: Target, objective: Objective, r
         raise SelectionError(f"{record_name} has no usable times; tune first")
     if measured.record is not None:
         times = _with_imputed(times, objective)
-    objective.progress("learning from the times")
-    models = models_of(measured, target)
+    models = Models(measured, target, objective.progress)
     operations = [x for x in Operation if x in times and (not objective.operations or x in objective.operations)]
     kernels = list(dict.fromkeys(fallback_key(x, target) for x in (*operations, *objective.by_fallback)))
     fallbacks = {key.operation.call: index for index, key in enumerate(kernels)}
@@ -292,7 +299,7 @@ def select_kernels(measured: KnownTimes, target: Target, objective: Objective, r
         sections += _sections(chosen, timed, indices, fallbacks[operation.call], kernels, sections, objective)
         found.append(chosen)
     asked = unaligned.asked_of(operations) if objective.unaligned else []
-    known = UnalignedTimes.of(measured.times, asked, target)
+    known = UnalignedTimes.of(measured.times if asked else {}, asked, target)
     for operation in asked:
         fallback = fallbacks[operation.call]
         sections += unaligned.sections(operation, known, measured, kernels, fallback, target, objective)

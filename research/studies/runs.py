@@ -25,7 +25,8 @@ def run(path: Path, words: tuple[str, ...], *, inputs: bool) -> None:
     not read again: tell of the earlier runs first.
     """
     found = read_selection(path)
-    with select_command.make_context("select", list(words)) as context:
+    parent = click.get_current_context()  # whose -h a command keeps from then on
+    with select_command.make_context("select", list(words), parent) as context:
         request = request_of(context)
         own = run_of(context, request.files if inputs else ())
     known = {x for earlier in found.runs or () for x in earlier.operations}

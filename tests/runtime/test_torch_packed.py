@@ -398,6 +398,8 @@ def test_a_state_dict_of_another_format_is_refused(gemm, launched):
         net.load_state_dict(other.state_dict())
     assert torch.equal(net[0].qweight, before)
     state = dict(net.state_dict())
+    with pytest.raises(RuntimeError, match=r"expected torch\.Tensor or Tensor-like object"):
+        net.load_state_dict(state | {"0.qweight": 7})
     state["0.qweight"] = state["0.qweight"].to(torch.int8)
     with pytest.raises(RuntimeError, match=r"0\.qweight is torch\.int8, of the format int4g128; expected torch\.uint8"):
         net.load_state_dict(state)

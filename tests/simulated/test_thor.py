@@ -15,6 +15,7 @@ from tests.compiling import STORE
 from tests.simulated.conftest import tune, write_shapes
 from tests.simulated.machines import THOR
 from tests.simulated.test_tuning import check_conditions
+from tests.unit.invoked import succeed
 
 pytestmark = pytest.mark.parametrize("machine", [THOR], indirect=True, ids=["thor"])
 ROOT = Path(__file__).parents[2]
@@ -66,7 +67,7 @@ def make_tune():
     return [words[1:] for words in lines]
 
 
-def test_make_tune_measures_this_machine_and_makes_its_record(device, tuning, aot, tmp_path):
+def test_make_tune_measures_this_machine_and_makes_its_record(device, tuning, aot, tmp_path, monkeypatch):
     measure, bring_home = make_tune()
     assert (measure[0], bring_home[0]) == ("tune", "import")
     candidates = {*THOR.sound, THOR.sticky, THOR.hang}
@@ -79,8 +80,10 @@ def test_make_tune_measures_this_machine_and_makes_its_record(device, tuning, ao
     assert done.stdout.endswith(
         "measured into build/tuning/thor/results.sqlite; next: aot import " + bring_home[1] + "\n"
     )
-    done = aot(*bring_home, "--record", "thor.jsonl.gz")
-    assert done.returncode == 0, done.stderr[-4000:]
+    monkeypatch.chdir(
+        tmp_path
+    )  # by this machine's Python: nothing of it asks for a device, and qemu takes 6 s to import it
+    succeed(*bring_home, "--record", "thor.jsonl.gz")
     record = read_record(tmp_path / "thor.jsonl.gz")
     (conditions,) = record.conditions
     assert record.target == "thor"

@@ -77,6 +77,7 @@ def wrong(fault):
     return (x for x in called() if not bool(x.is_right(FUNCTIONS[x.function](*x.arguments, **x.keywords, fault=fault))))
 
 
+@pytest.mark.slow
 def test_what_is_right_passes():
     assert [x.text for x in wrong("")] == []
 

@@ -84,6 +84,7 @@ def test_a_right_result_is_within_its_bound(name):
     assert 0.3 < tally.worst <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "fault"),
     [

@@ -42,6 +42,7 @@ def test_the_seeds_of_a_format_have_every_text_that_its_dataclasses_can_hold(kin
     assert {owner for seed in seeds for _, owner in text_places(kind, seed.document)} == text_fields(kind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SEEDS)
 def test_a_hostile_text_is_refused_or_is_read_as_it_is(name, tmp_path):
     seed = SEEDS[name]

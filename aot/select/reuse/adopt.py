@@ -16,7 +16,7 @@ from aot.core.errors import SelectionError
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
 from aot.core.problem import Problem
 from aot.core.tile_order import HEURISTIC
-from aot.select.selector import compared, models_of, scored
+from aot.select.selector import Models, compared, scored
 from aot.select.times.inputs import Timed
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def adopt(other: Selection, measured: KnownTimes, target: Target, objective: Obj
         objective: the shapes that coverage is counted of.
         record_name: the record's name.
     """
-    models = models_of(measured, target)
+    models = Models(measured, target, objective.progress)
     sections = []
     for section in other.table.sections:
         objective.progress(f"{section.operation.tag}: times of {target.name}")

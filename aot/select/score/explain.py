@@ -160,7 +160,10 @@ def explained(selection: Selection, problem: Problem, target: Target, timed: Ope
     call = problem.operation.call
     sections = {x.operation: x for x in selection.table.sections if x.operation.call == call}
     if not sections:
-        raise SelectionError(f"the selection has no table for {call}; its wheel refuses such operands")
+        raise SelectionError(
+            f"the selection has no table for {call}; its wheel refuses such operands; to have one: aot select --target "
+            f"{selection.target} --operations {problem.operation.tag}"
+        )
     launched = as_launched(problem, sections)
     multiples = selection.multiples
     loads = section_loads(problem, sections)

@@ -22,13 +22,14 @@ from aot.space.cost import DEFAULTS, Constants, estimate
 from aot.space.cost_operands import Operands, Problems, Sizes, cluster_slots, num_tiles, sizes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from aot.core.candidate import Candidate
     from aot.core.measurement import OperationTimes
     from aot.core.operation import Operation
+    from aot.core.problem import Problem
     from aot.core.target import Target
 
     Array = NDArray[np.float64]
@@ -67,6 +68,9 @@ times what the kernels before did (research/log/2026-11-23-clusters.md)."""
 
 FEW_PROBLEMS = 400
 """Problems below which the trees are not made for each kernel first: an assumption, of what that takes."""
+
+TOGETHER = 32
+"""Problems whose times are looked up at once to learn from them."""
 
 _MODES = list(SplitK)
 _LOG_M = 6
@@ -166,6 +170,26 @@ def _features(
     return np.stack([np.broadcast_to(feature, shape) for feature in every], axis=-1), found[0]
 
 
+def _timed_parts(
+    rows: Mapping[Problem, Mapping[Candidate, float]], target: Target, names: Sequence[str]
+) -> Iterator[tuple[Array, Array, Array]]:
+    """Give the features, modelled logarithms and measured times, NaN where there are none, of a few problems at a time.
+
+    A search times some of very many candidates on each problem: a table of all problems and all candidates of a record
+    would be nearly empty.
+    """
+    problems = sorted(x for x, row in rows.items() if row)
+    for first in range(0, len(problems), TOGETHER):
+        part = problems[first : first + TOGETHER]
+        candidates = sorted({candidate for problem in part for candidate in rows[problem]})
+        place = {candidate: j for j, candidate in enumerate(candidates)}
+        measured = np.full((len(part), len(candidates)), np.nan)
+        for i, problem in enumerate(part):
+            row = rows[problem]
+            measured[i, [place[x] for x in row]] = list(row.values())
+        yield *_features(candidates, part, target, names), measured
+
+
 @dataclass(frozen=True)
 class TimedRange:
     """Where a family was timed, as logarithms; infinite where it is trusted at any."""
@@ -229,15 +253,11 @@ class TimeModel:
         names = tuple(sorted({name for c in known_candidates for name in (c.family, tiling_of(c).schedule)}))
         features, residuals, weights = [], [], []
         for operation in sorted(times):
-            rows = times[operation]
-            problems = sorted(rows)
-            candidates = sorted({candidate for row in rows.values() for candidate in row})
-            measured = np.array([[rows[p].get(c, np.nan) for c in candidates] for p in problems])
-            known = ~np.isnan(measured)
-            found, modelled = _features(candidates, problems, target, names)
-            features.append(found[known])
-            residuals.append((np.log(measured) - modelled)[known])
-            weights.append(((np.nanmin(measured, axis=1, keepdims=True) / measured) ** NEAR_BEST)[known])
+            for found, modelled, measured in _timed_parts(times[operation], target, names):
+                known = ~np.isnan(measured)
+                features.append(found[known])
+                residuals.append((np.log(measured) - modelled)[known])
+                weights.append(((np.nanmin(measured, axis=1, keepdims=True) / measured) ** NEAR_BEST)[known])
         regressor = HistGradientBoostingRegressor(
             max_iter=NUM_TREES,
             learning_rate=LEARNING_RATE,

@@ -214,11 +214,11 @@ class QuantizedLinear(nn.Linear):
     ) -> None:
         """Take a wide weight, or elements of this format; int4's factors get the module's type."""
         wide, given = (state_dict.get(f"{prefix}{end}") for end in ("weight", "qweight"))
-        if wide is not None and given is None:
+        if isinstance(wide, torch.Tensor) and given is None:
             qweight, scale = format_of(self.format).narrow(wide.detach().to(self.held.dtype))
             state_dict |= {f"{prefix}qweight": qweight, f"{prefix}scale": scale}
             del state_dict[f"{prefix}weight"]
-        elif given is not None:
+        elif isinstance(given, torch.Tensor):  # else torch says what it is
             stated = local_metadata.get(_STATED, {})
             form, narrow = stated.get("format", self.format), format_of(self.format)
             if form != self.format or given.dtype is not narrow.dtype:

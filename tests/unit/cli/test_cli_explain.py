@@ -1,9 +1,10 @@
-"""`aot explain` of operations on rows, as users meet it."""
+"""`aot explain` of operations on rows, and of what is selected for it, as users meet it."""
 
 import json
 
 import pytest
 
+from aot.cli import selection as module
 from aot.core.errors import SelectionError
 from aot.core.target import load_target
 from aot.kinds.rows.catalogue import row_operation
@@ -62,3 +63,27 @@ def test_the_command_takes_rows_and_columns(selection, tmp_path, monkeypatch):
     assert (refused.exit_code, "got 3 sizes; expected ROWS COLS of bf16_silu_mul" in refused.stderr) == (2, True)
     refused = aot("explain", "--selection", "s.json", "64", "4096")
     assert (refused.exit_code, "got 2 sizes; expected M N K of bf16_kk" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("target", "operation", "asked", "is_alone"),
+    [
+        ("thor", "fp16_kk", [], True),
+        ("thor", "nvfp4_bf16_kk", ["nvfp4_bf16_kk", "nvfp4_bf16_kk_bias"], False),
+        ("thor", "mxfp8mxfp4_bf16_kk", ["mxfp8mxfp4_bf16_kk"], False),
+        ("h100", "mxfp8mxfp4_bf16_kk", ["mxfp8mxfp4_bf16_kk"], False),
+    ],
+)
+def test_what_answers_is_selected_alone(monkeypatch, tmp_path, target, operation, asked, is_alone):
+    requests = []
+
+    def select(request):
+        requests.append(request)
+        raise SelectionError("asked for")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, "select", select)
+    found = aot("explain", "--target", target, "--operations", operation, "16", "4096", "4096")
+    assert [([x.tag for x in request.operations], request.is_alone) for request in requests] == [(asked, is_alone)]
+    says = f"{operation}: as in a wheel of aot build --target {target} --operations {operation}\n"
+    assert (says in found.stderr) == (asked == [operation])

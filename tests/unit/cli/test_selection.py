@@ -56,6 +56,7 @@ def test_what_is_shipped_answers_the_shapes_without_selecting(shipped, tmp_path)
     assert (found.coverage.num_measured, found.coverage.num_problems) == (1, 1)
 
 
+@pytest.mark.slow
 def test_what_is_not_shipped_is_selected_alone(shipped, tmp_path):
     selection_for_shapes(shapes(tmp_path, "tf32_kk"), H200)
     ((operations, record),) = shipped
@@ -79,6 +80,7 @@ def test_a_shape_set_of_what_no_catalogue_has_is_refused(shipped, tmp_path):
 ROWS = (row_operation("bf16_silu_mul"), row_operation("fp16_silu_mul"), row_operation("bf16_gelu_tanh_mul"))
 
 
+@pytest.mark.slow
 def test_operations_on_rows_are_what_is_shipped_of_them_and_else_selected(tmp_path, monkeypatch):
     silu, fp16, _ = ROWS
     path = tmp_path / "h200.rows.json"

@@ -34,6 +34,7 @@ def test_rounds_up_to_the_next_edge(value, index):
     assert round_up(value, (16, 64, 100)) == index
 
 
+@pytest.mark.slow
 @given(EDGES, SIZES)
 def test_rounding_is_total_and_takes_the_least_edge_that_holds(edges, value):
     index = round_up(value, edges)

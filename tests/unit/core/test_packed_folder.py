@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 
 import pytest
@@ -80,3 +81,9 @@ def test_a_file_is_compared_with_its_hash(tmp_path):
         check_shard(tmp_path / "x", Shard("0" * 64, 5))
     with pytest.raises(CheckpointError, match="No such file"):
         check_shard(tmp_path / "y", Shard("0" * 64, 5))
+
+
+def test_a_pipe_is_no_list(tmp_path):
+    os.mkfifo(tmp_path / FILE)
+    with pytest.raises(CheckpointError, match="it is no regular file; expected the list that `aot pack` writes"):
+        read_folder(tmp_path)

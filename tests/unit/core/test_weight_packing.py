@@ -98,6 +98,7 @@ def test_rows_are_those_of_a_block_scaled_product_and_atoms_stand_behind_whole_t
     assert packed.strides[0] % 16 == packed[:first].nbytes % 16 == 0
 
 
+@pytest.mark.slow
 def test_every_code_of_every_format_has_bits_of_its_own():
     """One code that differs changes its own bits of the packed bytes, as many as it has, and no others."""
     for form in (INT4_G128, NVFP4, INT8):

@@ -254,6 +254,7 @@ def test_family_of_a_candidate():
         family_of(gemm_candidate("x", 1, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["h200", "thor"])
 def test_every_family_keeps_its_promises(target):
     device = load_target(target)

@@ -50,6 +50,7 @@ def test_every_candidate_is_legal_and_fits_the_instructions(target, splits):
         assert tile.num_stages == tile.num_ring + 2 * (tile.loads == 2)
 
 
+@pytest.mark.slow
 def test_of_a_chip_without_tma_aligned_problems_take_those_of_16_bytes():
     found = legal(Operation.BF16_KK, A100)
     assert {x.family for x in found} == {"mma_sync"}

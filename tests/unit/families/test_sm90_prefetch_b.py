@@ -25,6 +25,7 @@ def test_the_space_is_that_of_the_bounded_family():
     assert list(map(bounded, FAMILY.candidates(BF16, H200))) == list(BOUNDED.candidates(BF16, H200))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", Layout)
 def test_limits_and_resources_are_those_of_the_bounded_family(layout):
     operation = Operation.of(ElementType.FLOAT16, layout)

@@ -12,6 +12,7 @@ NEIGHBOURS = Protocol(2, 7, announces_shared=True, num_ctas=4)
 """Four tiles side by side, the most that share a load."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("announces_shared", [True, False])
 @pytest.mark.parametrize(("lag", "num_blocks"), [(1, 2), (1, 3), (0, 2), (0, 3), *([(1, 5), (0, 4)] if EVERY else ())])
 def test_no_stage_is_overwritten_or_waited_for_in_vain(lag, num_blocks, announces_shared):
@@ -33,6 +34,7 @@ def test_the_model_sees_a_stage_that_nobody_frees():
         explore(replace(Protocol(2, 5, announces_shared=True), more_arrivals=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("announces_shared", [True, False])
 @pytest.mark.parametrize(("lag", "num_stages"), [(1, 2), (1, 3), (0, 2), (0, 3)])
 def test_four_neighbours_find_their_stages_on_every_way_that_is_drawn(lag, num_stages, announces_shared):

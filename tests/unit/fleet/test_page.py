@@ -110,6 +110,7 @@ def test_every_command_of_dask_on_the_page_can_be_run(tmp_path, monkeypatch):
         check_command(shlex.split(line.removesuffix(" &\n").replace(" &", "")))
 
 
+@pytest.mark.slow
 def test_the_certificates_of_the_page_are_those_that_a_cluster_takes(tmp_path):
     commands = [x[2:] for x in PAGE.splitlines() if x.startswith(("$ mkdir", "$ openssl"))]
     assert len(commands) == 4

@@ -91,6 +91,7 @@ def test_new_kernels_are_searched_again(tmp_path):
     assert [len(second.ends(problem)) for problem in PROBLEMS] == [2, 2]
 
 
+@pytest.mark.slow
 def test_a_stopped_search_carries_on_as_if_it_had_not_been(tmp_path):
     whole = Rig(tmp_path / "whole")
     whole.run()

@@ -69,6 +69,7 @@ def test_a_wrong_result_in_an_order_quarantines_that_order_alone(tmp_path):
     assert rows[NAMES[0], HEURISTIC].num_rounds == 7
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_carries_on_with_the_orders_that_are_left(tmp_path):
     first = rig_of(tmp_path / "r")
     first.stop = lambda: first.kernels.launches[-1][0] == f"{NAMES[0]} n1"

@@ -34,6 +34,7 @@ def test_right_kernel_passes_in_every_layout(operation):
     assert 1e-4 < error < (2**-8 if operation.element.tag == "bf16" else 2**-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", BATCHES, ids=lambda operation: operation.tag)
 @pytest.mark.parametrize("is_fallback", [False, True])
 def test_right_kernel_passes_on_batches_that_share_operands_or_not(operation, is_fallback):

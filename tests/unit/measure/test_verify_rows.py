@@ -27,6 +27,7 @@ FOR_SCALARS = {(x.function, x.factors is not None, x.reduces_rows): x for x in r
 """An operation of each function, with factors and without: a kernel of single elements differs in its cases alone."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("operation", "limits"),
     [*((x, VECTORS) for x in row_operations()), *((x, RowLimits()) for x in FOR_SCALARS.values())],

@@ -248,6 +248,7 @@ def test_kernel_without_room_for_a_cluster_is_not_tried_and_not_blamed(tmp_path)
     assert NAMES[0] not in {name for name, _ in rig.kernels.launches}
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_verified_on_waves_of_tiles_is_asked_for_its_clusters_on_a_small_problem(
     tmp_path, monkeypatch
 ):

@@ -69,6 +69,7 @@ def test_all_kinds_are_verified_and_timed_in_one_session(tmp_path):
     assert again.replayed == []  # not even the reference kernel, for want of a problem
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [PLAN, TimingPlan(l2_multiple=0, flush_bytes=1 << 12, reference_rounds=0)])
 def test_rows_are_timed_by_the_protocol_of_products(tmp_path, plan):
     gpu, _ = measure(tmp_path / "r", plan=plan)

@@ -50,6 +50,7 @@ def launches(text):
     return {(x.operation.tag, x.m, x.n, x.k, *groups[x]): count for x, count in found.items()}
 
 
+@pytest.mark.slow
 def test_every_product_of_a_program_is_counted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("serve.py").write_text(PROGRAM)
@@ -92,6 +93,7 @@ raise SystemExit(3)
 """A program on whose last two products the recorder breaks: it goes on, and its end says so."""
 
 
+@pytest.mark.slow
 def test_a_program_that_fails_keeps_what_it_computed_and_says_what_could_not_be_counted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("fails.py").write_text(FAILS)

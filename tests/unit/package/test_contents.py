@@ -51,6 +51,7 @@ def test_a_wheels_licence_names_each_of_those_inside_once():
     assert "BSD-3-Clause" in licence_of(["sm100_tgv"]).split(" AND ")
 
 
+@pytest.mark.slow
 def test_components_have_the_installed_versions_and_texts(cuda_dir):
     found = {x.name: x for x in components(["sm90_quack", "sm100_tgv"], cuda_dir)}
     assert {name: x.version for name, x in found.items() if name != "NVIDIA-CUDA-Runtime"} == {

@@ -16,6 +16,7 @@ from aot.package import toolchain
 H200 = load_target("h200")
 
 
+@pytest.mark.slow
 def test_a_failed_download_says_what_to_do_and_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(

@@ -64,6 +64,7 @@ def of_each(*facets):
     return [x for x in Operation if x in found.values()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "operation", of_each(lambda x: x.types, lambda x: x.layout, lambda x: x.epilogue, lambda x: x.grouping), ids=str
 )

@@ -144,6 +144,7 @@ def test_nothing_is_published_of_an_h200():
     )
 
 
+@pytest.mark.slow
 def test_checks_are_the_cost_models_own_times():
     checks = check_source(BY_NAME["TIRx-kernels"], THOR, FOUND.clock)
     assert [x.problem for x in checks] == BY_NAME["TIRx-kernels"].problems()

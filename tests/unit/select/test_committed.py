@@ -74,6 +74,7 @@ TAKEN = {path: path.with_name(path.name.replace("h100", "h200")) for path in PAT
 OF_ROWS = [path for path in PATHS if path.name.endswith(".rows.json.gz")]
 OF_PRODUCTS = [path for path in PATHS if path not in OF_ROWS]
 
+pytestmark = pytest.mark.slow
 committed = cache(read_selection)
 
 

@@ -526,6 +526,19 @@ def test_what_no_measured_operation_is_equivalent_to_is_chosen_by_the_cost_model
     assert (alone.provenance, alone.record, alone.conditions) == ("predicted", "cost-model-v1", ())
 
 
+def test_nothing_is_learned_for_predicted_tables(believe, monkeypatch):
+    believe(Even())
+
+    def refuse(*_):
+        raise AssertionError("learned")
+
+    monkeypatch.setattr(select.TimeModel, "fit", staticmethod(refuse))
+    predicted = rows_of((3, 4), (4, 3), operation=E4M3)
+    assert selected(FIRST, Objective(operations=(E4M3,)), predicted=predicted).provenance == "predicted"
+    with pytest.raises(AssertionError, match="learned"):
+        selected(FIRST, Objective(operations=(BF16, E4M3)), predicted=predicted)
+
+
 @pytest.mark.usefixtures("built")
 def test_what_only_the_fallback_computes_has_a_table_of_it_alone(tmp_path):
     shapes = tmp_path / "mine.toml"

@@ -77,6 +77,7 @@ def test_census(target, counts):
     assert len(legal(BF16, target)) == sum(accepted for accepted, _ in counts.values()) - of_unaligned_alone
 
 
+@pytest.mark.slow
 def test_what_patterns_exclude_is_counted_with_its_reason():
     found = census(BF16, H200, Patterns.parse("sm90_quack_64x16_*_pingpong"))
     (one,) = [x for x in found if x.family == "sm90_quack"]

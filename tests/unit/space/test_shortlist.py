@@ -22,6 +22,7 @@ def order(candidates, problem):
     return sorted(candidates, key=lambda candidate: (times[candidate], candidate.name)), times
 
 
+@pytest.mark.slow
 def test_the_best_of_each_problem_comes_first_with_its_kin(candidates):
     assert len(candidates) == 15
     wide, narrow = 10, 5

@@ -59,6 +59,7 @@ def test_a_tile_of_several_widths_is_a_multiple_of_32(change, got):
     assert reason(changed(WIDE, **change), "h200") == (Reason.TILE, f"{text}, got {got}")
 
 
+@pytest.mark.slow
 def test_kernels_of_several_widths_are_in_no_search():
     assert not [x for x in legal(BF16, H200, Patterns.parse("sm90_one_tile*")) if x.gemm.schedule == WIDTHS]
 

@@ -47,6 +47,7 @@ def test_bundle_is_self_contained(tmp_path, library):
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="shows the error of a machine without a GPU")
 def test_run_without_a_gpu_says_so(tmp_path, library):
     make_bundle(tmp_path / "bundle", library, TUNING)

@@ -83,6 +83,7 @@ def stand_ins(monkeypatch):
     return linked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_products", [False, True])
 def test_a_bundle_has_rows_beside_products_or_alone(stand_ins, tmp_path, has_products):
     request = request_of(1)

@@ -15,6 +15,7 @@ from aot.emulate.layouts.fragments import (
 from tests.unit.emulate.layouts.cute_layout import parse, size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "bits"), [("m16n8k16 bf16", 16), ("m16n8k8 bf16", 16), ("m16n8k8 tf32", 32)])
 def test_fragments_of_mma_sync(sm110, name, bits):
     a, b, c = (parse(x) for x in sm110["layouts"][name])
@@ -33,6 +34,7 @@ def test_fragments_of_mma_sync(sm110, name, bits):
             assert divmod(c(t, v), 16) == (fragment.columns[v, t], fragment.rows[v, t])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "bits"), [("wgmma bf16", 16), ("wgmma e4m3", 8)])
 def test_fragments_of_wgmma(sm90, name, bits):
     a, d = (parse(x) for x in sm90["layouts"][name])

@@ -22,6 +22,7 @@ N_OF_64, M_OF_128 = 8 << 17, 8 << 24
 DENSE = 1 << 4 | N_OF_64 | M_OF_128
 
 
+@pytest.mark.slow
 def test_the_descriptors_of_cute_dsl_say_what_it_was_asked_for(sm110):
     seen = set()
     for product in sm110["products"]:

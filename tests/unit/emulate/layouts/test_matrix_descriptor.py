@@ -53,6 +53,7 @@ def kinds(products):
     }
 
 
+@pytest.mark.slow
 def test_operands_of_tcgen05_lie_where_cute_dsl_put_them(sm110):
     for product in sm110["products"]:
         check(product, MatrixUnit.TCGEN05)

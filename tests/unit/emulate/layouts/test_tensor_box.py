@@ -17,6 +17,7 @@ PLAIN = TensorMap(ElementType.BF16, 0x10000, (20, 7, 3), (64, 512), (16, 4, 2), 
 """20 x 7 x 3 elements, rows 64 bytes apart, planes 512."""
 
 
+@pytest.mark.slow
 def test_chunks_land_where_cute_dsl_has_the_elements(sm90):
     """A box of rows of a K-major operand is what TMA copies; CuTe DSL's layout says where each element is."""
     seen = set()

@@ -75,6 +75,7 @@ def test_quotients_of_every_size_are_exact_or_round_to_0_with_their_sign(library
     assert min(check(library, near.astype(np.float32), scale)) > 10_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("divisor", [448, 127])
 def test_what_lies_next_to_a_tie_is_rounded_as_the_exact_quotient_is(library, divisor):
     rng = np.random.default_rng(divisor)

@@ -289,6 +289,7 @@ def test_a_kernel_that_the_problems_beside_want_stays():
     assert choose(times((10, 20), (10, 20)), Budget(2), beside=beside).candidates == (A, B)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 4))
 def test_a_portfolio_is_the_best_of_all_and_its_bound_is_one(seed, limit):

@@ -42,6 +42,7 @@ def instances(draw):
     return ratios, general, rng
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(instances(), st.integers(1, 4), st.sampled_from([0.0, 0.05, 1.0]), st.sampled_from([0.0, 0.003, 0.1]))
 def test_the_least_regret_is_that_of_the_best_of_all_portfolios(instance, limit, worst_weight, most_credit):

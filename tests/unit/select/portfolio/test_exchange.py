@@ -34,6 +34,7 @@ def _few_worst(monkeypatch):
     monkeypatch.setattr(module, "NUM_WORST", 3)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(instances())
 def test_kept_sums_are_those_worked_out_anew(drawn):

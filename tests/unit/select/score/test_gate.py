@@ -49,6 +49,7 @@ def own(record):
         return select(record, Objective(shapes=HELDOUT))
 
 
+@pytest.mark.slow
 def test_what_a_selection_was_made_for_is_told_by_itself_or_by_a_shape_set(selection, own):
     assert covered(selection, None) is None
     assert coverage_text(None) == (
@@ -142,6 +143,7 @@ def test_a_selection_of_which_nothing_is_scored_is_refused(selection):
         check_heldout(selection, 0.02, 0.10)
 
 
+@pytest.mark.slow
 def test_what_is_committed_passes_the_gate(selection):
     content = json.loads(gzip.decompress((pipeline.COMMITTED / "h200.json.gz").read_bytes()))
     scores = tuple(decode(HeldOut, x) for x in content["heldout"])

@@ -73,6 +73,7 @@ def thor():
         return unaligned.renewed(base, KnownTimes({}, unaligned=guessed), THOR, Objective())
 
 
+@pytest.mark.slow
 def test_sections_are_made_of_kernels_that_take_their_operands(thor):
     own = [x for x in thor.table.sections if x.loads]
     assert [x.loads for x in own] == [2, 16]
@@ -85,6 +86,7 @@ def test_sections_are_made_of_kernels_that_take_their_operands(thor):
     assert table_fault(thor.table, [FamilyKernel.of(key) for key in thor.kernels]) == ""
 
 
+@pytest.mark.slow
 def test_kernels_for_better_operands_are_refused(thor):
     wrong = [replace(x, scope=replace(x.scope, loads=2)) if x.loads == 16 else x for x in thor.table.sections]
     wrong = [x for x in wrong if x.loads != 2 or x.grid != thor.table.sections[1].grid]
@@ -92,6 +94,7 @@ def test_kernels_for_better_operands_are_refused(thor):
     assert "the section gives 2 and 1" in fault
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change", [{"n_multiple": 2}, {"m_multiple": 64}, {"load_alignment": 4}, {"store_alignment": 2}]
 )
@@ -105,11 +108,13 @@ def test_a_grid_for_what_is_not_aligned_takes_no_kernel_that_asks_for_more(thor,
     assert ("must take all shapes" in fault) == any(x.endswith("multiple") for x in change)
 
 
+@pytest.mark.slow
 def test_the_largest_loads_that_are_given_answer(thor):
     found = {x: thor.table.unaligned_section(Operation.BF16_KK, x) for x in (0, *LOADS)}
     assert {x: y and y.loads for x, y in found.items()} == {0: None, 2: 2, 4: 2, 8: 2, 16: 16}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", TRIED)
 @pytest.mark.parametrize("target", ["h200", "h100"])
 def test_no_committed_table_leaves_an_odd_size_to_the_general_kernel(target, sizes):

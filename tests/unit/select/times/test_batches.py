@@ -80,6 +80,7 @@ def test_kernels_that_were_timed_in_one_product_are_chosen_among():
     assert known.of_batches(ONE, 2, H200) is None
 
 
+@pytest.mark.slow
 def test_kernels_that_were_timed_in_batches_are_chosen_by_those_times():
     sizes = [(m, n, 75, groups) for m in (49, 197, 577) for n in (64, 96) for groups in (6, 12, 96)]
     rows = {Problem(BATCHED, *x): {TILES[0]: 1.0 + x[0], TILES[1]: 900.0 - x[0]} for x in sizes}

@@ -136,6 +136,17 @@ def test_equal_times_give_equal_answers_in_any_order(h200_times):
 
 
 @pytest.mark.usefixtures("few_trees")
+@pytest.mark.parametrize("together", [1, 7])
+def test_it_is_learned_alike_from_few_problems_at_a_time(monkeypatch, together):
+    times = planted(lambda p, c: 1 + p.m % 3 + CANDIDATES.index(c))
+    times = {p: {c: t for i, (c, t) in enumerate(row.items()) if (i + p.n // 1024) % 3} for p, row in times.items()}
+    monkeypatch.setattr(module, "TOGETHER", len(times))
+    whole = TimeModel.fit({BF16: times}, H200).times_us(CANDIDATES, OTHERS)
+    monkeypatch.setattr(module, "TOGETHER", together)
+    assert (TimeModel.fit({BF16: {**times, OTHERS[0]: {}}}, H200).times_us(CANDIDATES, OTHERS) == whole).all()
+
+
+@pytest.mark.usefixtures("few_trees")
 def test_the_record_is_closer_than_the_cost_model(h200_times):
     # Half of the (n, k) of a layout is learned from, the other half is compared.
     kn = Operation.of(ElementType.BFLOAT16, Layout.KN)
