@@ -137,7 +137,7 @@ def select(request: Request) -> Selection:
         chosen = joined(chosen, restricted(kept, rest)) if rest else chosen
         asked = tuple(x for x in shapes.operations if x in chosen.products) if request.is_default_shapes else ()
         objective = replace(objective, operations=asked)
-    return objective.covered(with_twins_ladders(chosen))
+    return objective.covered(chosen if like else with_twins_ladders(chosen))
 
 
 def _like(request: Request) -> Selection | None:
