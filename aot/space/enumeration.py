@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from aot.core.candidate import Accepted, Candidate, Reason, Rejected, Verdict
 from aot.core.dispatch import LOADS
 from aot.core.errors import CandidateError
+from aot.core.target import load_target, target_names
 from aot.families import all_families_for, families_of, family_of
 from aot.space.kinds import space_of
 from aot.space.legality import check, unbuilt
@@ -132,7 +133,9 @@ def fallback(operation: AnyOperation, target: Target) -> Candidate:
         if isinstance(verdict, Accepted):
             return candidate
     refused = next(x.message for x in verdicts if isinstance(x, Rejected))
-    raise CandidateError(f"no kernel computes every {operation.tag}, so that no table can have it: {refused}")
+    able = [x for x in target_names() if target.lacks(operation.needs) and not load_target(x).lacks(operation.needs)]
+    others = f"; targets that have it: {', '.join(able)}" if able else ""
+    raise CandidateError(f"no kernel computes every {operation.tag}, so that no table can have it: {refused}{others}")
 
 
 @cache

@@ -97,7 +97,9 @@ def test_fallbacks_are_not_tuned():
 
 def test_what_a_chip_cannot_convert_has_no_fallback():
     text = "no kernel computes every e4m3_bf16_kk, so that no table can have it: simt_64x64_c1x1_direct: "
-    with pytest.raises(CandidateError, match=f"{text}e4m3_bf16_kk needs fp8, which orin \\(sm_87\\) has not"):
+    with pytest.raises(
+        CandidateError, match=f"{text}e4m3_bf16_kk needs fp8, which orin \\(sm_87\\) has not; targets that .*, l4, "
+    ):
         fallback(Operation.E4M3_BF16_KK, load_target("orin"))
     assert fallback(Operation.E4M3_BF16_KK, load_target("l4")).family == "simt"
 
