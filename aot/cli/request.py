@@ -15,6 +15,7 @@ from aot.kinds.named_operations import NamedOperations, default_operations
 from aot.select import pipeline
 from aot.select.join import joined, restricted
 from aot.select.portfolio.objective import NAMED_WEIGHT, Objective, SelectionLimits
+from aot.select.reuse.twin_ladders import with_twins_ladders
 from aot.select.selection import BY_COST_MODEL, Selection, read_selection
 from aot.space.calibration import constants_of
 from aot.space.enumeration import Patterns, has_tuned_kernels
@@ -136,7 +137,7 @@ def select(request: Request) -> Selection:
         chosen = joined(chosen, restricted(kept, rest)) if rest else chosen
         asked = tuple(x for x in shapes.operations if x in chosen.products) if request.is_default_shapes else ()
         objective = replace(objective, operations=asked)
-    return objective.covered(chosen)
+    return objective.covered(chosen if like else with_twins_ladders(chosen))
 
 
 def _like(request: Request) -> Selection | None:

@@ -27,23 +27,22 @@ in 32 bits. Source: templates/src/dispatch.h, `kKernelBits`."""
 MAX_STEP_KERNELS = 4096
 
 
-PREDICTED_DIGITS = 3
-"""Digits of a predicted time in a wheel. The cost model and the learned one are off by more than a percent, and a table
-of an H200 has some 9,000 predicted times: with all digits, whole nanoseconds, its wheel is 0.4 MiB larger. Source: the
-manifest of the default wheel of an H200, deflated, 2026-11-28."""
+WHEEL_DIGITS = 3
+"""Digits of a time in a wheel. Two runs differ by a percent, and models are off by more. With all digits, whole
+nanoseconds, the default wheel of an H200 is 0.6 MiB larger. Source: its manifest, deflated, 2026-11-28."""
 
 NS_PER_US = 1000
 
 
 def rounded_up(us: float) -> float:
-    """Round a time in microseconds up to `PREDICTED_DIGITS` digits, and to whole nanoseconds.
+    """Round a time in microseconds up to `WHEEL_DIGITS` digits, and to whole nanoseconds.
 
-    Up, so that no predicted time falls below what the roofline allows.
+    Up, so that no time falls below what the roofline allows.
     """
     if us <= 0:
         return us
     ns = round(us * NS_PER_US)
-    step = 10 ** max(0, int(log10(ns)) + 1 - PREDICTED_DIGITS) if ns else 1
+    step = 10 ** max(0, int(log10(ns)) + 1 - WHEEL_DIGITS) if ns else 1
     return ceil(ns / step) * step / NS_PER_US
 
 
@@ -85,10 +84,10 @@ class Row:
 
     @property
     def shortened(self) -> Row:
-        """Return the row with its times `rounded_up` where they are predicted."""
-        if self.provenance == Provenance.MEASURED:
-            return self
-        return replace(self, time_us=rounded_up(self.time_us), runner_up_us=rounded_up(self.runner_up_us))
+        """Return the row with its times `rounded_up`."""
+        own, second, library = self.time_us, self.runner_up_us, self.library_us
+        library = None if library is None else rounded_up(library)
+        return replace(self, time_us=rounded_up(own), runner_up_us=rounded_up(second), library_us=library)
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ class Ladder:
 
     @property
     def shortened(self) -> Ladder:
-        """Return the ladder with predicted times `rounded_up`."""
+        """Return the ladder with its times `rounded_up`."""
         return replace(self, rows=tuple(x.shortened for x in self.rows))
 
 
@@ -199,7 +198,7 @@ class DispatchTable:
 
     @property
     def shortened(self) -> DispatchTable:
-        """Return the table with predicted times `rounded_up`, as a wheel has it; what it picks is the same."""
+        """Return the table with its times `rounded_up`, as a wheel has it; what it picks is the same."""
         shorter = (replace(x, ladders=tuple(y.shortened for y in x.ladders)) for x in self.sections)
         return replace(self, sections=tuple(shorter))
 

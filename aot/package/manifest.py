@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from aot.core.target import Target
 
-MANIFEST_VERSION = 10
+MANIFEST_VERSION = 11
 """Raised whenever a field is added without a default, dropped, or changes its meaning."""
 
 PlatformTag = Annotated[

@@ -1,12 +1,14 @@
 """How a manifest writes a dispatch table: by columns, in the digits of `number_text`, each shared grid once.
 
-A list has an entry for each column of a grid or each ladder, whose numbers are those of its steps or rows. The wheel's
-Python reads single columns and ladders of it: templates/python/aot_gemm/_packed.py.
+A list has an entry for each column of a grid or each ladder, whose numbers are those of its steps or rows. A ladder
+that is another type's stands once: where a section's entries are empty, the ladder of this n and k is that of the first
+section before it with the same grid that has one, and all its rows are predicted. The wheel's Python reads single
+columns and ladders: templates/python/aot_gemm/_packed.py.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -27,6 +29,9 @@ T = TypeVar("T")
 PROVENANCES = tuple(Provenance)
 """By their numbers."""
 
+OWN = frozenset({"provenances", "library"})
+"""What a ladder has of its own that is another section's otherwise."""
+
 
 @dataclass(frozen=True)
 class PackedGrid:
@@ -45,7 +50,7 @@ class PackedGrid:
 
 @dataclass(frozen=True)
 class PackedLadders:
-    """The ladders of a section."""
+    """The ladders of a section. All texts of one that is another section's are empty."""
 
     n: tuple[Extent, ...]
     k: tuple[Extent, ...]
@@ -149,6 +154,25 @@ def _packed_ladders(ladders: Sequence[Ladder], places: dict[int, int]) -> Packed
     )
 
 
+Ladders = dict[tuple[int, int, int], tuple[str, ...]]
+"""The texts of the first ladder of a grid, n and k, without its provenances and the library's times."""
+
+
+def _once(ladders: PackedLadders, grid: int, known: Ladders) -> PackedLadders:
+    """Leave out what is a known ladder, with predicted rows and no time of a library; add what is not yet known."""
+    texts = {name: list(column) for name, column in vars(ladders).items() if name not in {"n", "k"}}
+    shared = [column for name, column in texts.items() if name not in OWN]
+    predicted = PROVENANCES.index(Provenance.PREDICTED)
+    for i, size in enumerate(zip(ladders.n, ladders.k, strict=True)):
+        own = tuple(column[i] for column in shared)
+        first = known.setdefault((grid, *size), own)
+        is_plain = not any(read_numbers(ladders.library[i])) and {*read_numbers(ladders.provenances[i])} <= {predicted}
+        if first is not own and first == own and is_plain:
+            for column in texts.values():
+                column[i] = ""
+    return replace(ladders, **{name: tuple(column) for name, column in texts.items()})
+
+
 def pack(table: DispatchTable) -> PackedTable:
     """Return what a manifest writes of a table.
 
@@ -156,12 +180,13 @@ def pack(table: DispatchTable) -> PackedTable:
         DecodeError: a time is no whole number of nanoseconds, or an edge is below the one before.
     """
     shared = share_grids(section.grid for section in table.sections)
-    sections = []
+    sections, known = list[PackedSection](), Ladders()
     for section, (grid, kernels) in zip(table.sections, shared.users, strict=True):
         rows = [row for ladder in section.ladders for row in ladder.rows]
         named = [index for row in rows for index in (row.kernel, row.general, row.runner_up)]
-        every = tuple(dict.fromkeys((*kernels, *named)))
-        ladders = _packed_ladders(section.ladders, {kernel: place for place, kernel in enumerate(every)})
+        every = tuple(dict.fromkeys((*kernels, *sorted(named))))
+        packed = _packed_ladders(section.ladders, {kernel: place for place, kernel in enumerate(every)})
+        ladders = _once(packed, grid, known)
         sections.append(PackedSection(section.operation, every, grid, ladders, section.fallback, section.scope))
     return PackedTable(tuple(map(_packed_grid, shared.grids)), tuple(sections))
 
@@ -239,15 +264,48 @@ def _unpacked_rows(packed: PackedLadders, i: int, kernels: Sequence[int]) -> tup
     return tuple(map(Row, *columns))
 
 
+def _whole(packed: PackedSection, before: Sequence[PackedSection]) -> PackedLadders:
+    """Fill the ladders of a section in that are those of one before.
+
+    Raises:
+        DecodeError: lists are of different lengths, or there is no such ladder.
+    """
+    ladders = packed.ladders
+    num_ladders = _check_lengths("of ladders", vars(ladders))
+    if all(ladders.gaps):
+        return ladders
+    first: dict[tuple[int, int], tuple[PackedLadders, int]] = {}
+    for other in (x.ladders for x in before if x.grid == packed.grid):
+        for i, size in enumerate(zip(other.n, other.k, strict=True)):
+            if other.gaps[i]:
+                first.setdefault(size, (other, i))
+    texts = {name: list(column) for name, column in vars(ladders).items() if name not in {"n", "k"}}
+
+    def fill(i: int) -> None:
+        if ladders.gaps[i]:
+            return
+        if (found := first.get((ladders.n[i], ladders.k[i]))) is None:
+            raise DecodeError("it has no steps, and no section before has a ladder of its n and k")
+        for name, column in texts.items():
+            column[i] = getattr(found[0], name)[found[1]]
+        num_rows = len(read_numbers(texts["kernels"][i]))
+        own = {"provenances": PROVENANCES.index(Provenance.PREDICTED), "library": 0}
+        for name, number in own.items():
+            texts[name][i] = number_text([number] * num_rows)
+
+    _each("ladders", num_ladders, fill)
+    return replace(ladders, **{name: tuple(column) for name, column in texts.items()})
+
+
 def _unpacked_ladders(packed: PackedLadders, kernels: Sequence[int]) -> tuple[Ladder, ...]:
     def ladder(i: int) -> Ladder:
         edges = decode(tuple[Extent, ...], list(accumulate(read_numbers(packed.gaps[i]))))
         return Ladder(packed.n[i], packed.k[i], edges, _unpacked_rows(packed, i, kernels))
 
-    return tuple(_each("ladders", _check_lengths("of ladders", vars(packed)), ladder))
+    return tuple(_each("ladders", len(packed.n), ladder))
 
 
-def _unpacked_section(packed: PackedSection, grids: Sequence[Grid]) -> Section:
+def _unpacked_section(packed: PackedSection, grids: Sequence[Grid], before: Sequence[PackedSection]) -> Section:
     (grid,) = _at(grids, (packed.grid,), "grids")
 
     def column(i: int) -> Column:
@@ -256,9 +314,8 @@ def _unpacked_section(packed: PackedSection, grids: Sequence[Grid]) -> Section:
 
     columns = tuple(_each("columns", len(grid.columns), column))
     own = Grid(grid.n_edges, grid.k_edges, columns)
-    return Section(
-        packed.operation, _unpacked_ladders(packed.ladders, packed.kernels), own, packed.fallback, packed.scope
-    )
+    ladders = _unpacked_ladders(_whole(packed, before), packed.kernels)
+    return Section(packed.operation, ladders, own, packed.fallback, packed.scope)
 
 
 def unpack(packed: PackedTable) -> DispatchTable:
@@ -268,5 +325,6 @@ def unpack(packed: PackedTable) -> DispatchTable:
         DecodeError: a text is no numbers, a number is of nothing that there is, or lists are of different lengths.
     """
     grids = _each("grids", len(packed.grids), lambda i: _unpacked_grid(packed.grids[i]))
-    sections = _each("sections", len(packed.sections), lambda i: _unpacked_section(packed.sections[i], grids))
+    found = packed.sections
+    sections = _each("sections", len(found), lambda i: _unpacked_section(found[i], grids, found[:i]))
     return DispatchTable(tuple(sections))

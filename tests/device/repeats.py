@@ -43,7 +43,7 @@ def edges(manifest: dict[str, Any], packed: Any, tag: str, n: int, k: int) -> se
                 continue
             found.update(packed.grid_of(table["table"], section)["m_edges"])
             if (n, k) in zip(section["ladders"]["n"], section["ladders"]["k"], strict=True):
-                found.update(packed.ladder_edges(section, packed.find_ladder(section, n, k)))
+                found.update(packed.ladder_edges(packed.find_ladder(table["table"], section, n, k)))
     return found
 
 

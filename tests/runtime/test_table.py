@@ -68,8 +68,8 @@ def beside_torch(package, manifest, monkeypatch):
     def give(*times):
         library = dict(zip(ladder.m_edges, times, strict=False))
 
-        def row_of(section, index, step):
-            row = read(section, index, step)
+        def row_of(found, step):
+            row = read(found, step)
             return row._replace(time_us=10.0, library_us=library.get(ladder.m_edges[step]))
 
         monkeypatch.setattr(package._packed, "row_of", row_of)
@@ -126,7 +126,8 @@ def weights_beside_torch(package, monkeypatch):
 
     def give(gains, missing=()):
         every = list(gains.values())
-        sections = [{"ladders": {"n": [n for n, _ in gains], "k": [k for _, k in gains]}}]
+        lists = {"n": [n for n, _ in gains], "k": [k for _, k in gains], "gaps": ["#"] * len(gains)}
+        sections = [{"ladders": lists, "kernels": []}]
 
         def select(request, *_):
             asked.append(request)
@@ -136,11 +137,12 @@ def weights_beside_torch(package, monkeypatch):
             return types.SimpleNamespace(tier=of_torch.TIERS.index(tier), manifest=manifest, **place)
 
         monkeypatch.setattr(of_torch, "select", select)
-        monkeypatch.setattr(of_torch._packed, "ladder_edges", lambda _, i: list(range(1, len(every[i]) + 1)))
-        monkeypatch.setattr(of_torch._packed, "edges_with_library", lambda _, i: list(range(1, len(every[i]) + 1)))
+        edges = lambda ladder: list(range(1, len(every[ladder.place]) + 1))  # noqa: E731
+        monkeypatch.setattr(of_torch._packed, "ladder_edges", edges)
+        monkeypatch.setattr(of_torch._packed, "edges_with_library", edges)
         row = types.SimpleNamespace
         monkeypatch.setattr(
-            of_torch._packed, "row_of", lambda _, i, step: row(time_us=10.0, library_us=10 * every[i][step])
+            of_torch._packed, "row_of", lambda x, step: row(time_us=10.0, library_us=10 * every[x.place][step])
         )
         return of_torch.mean_gain
 
@@ -279,11 +281,11 @@ def priced(package, manifest, monkeypatch):
     read, rates = package._packed.row_of, package._roofline.rates_of(package._manifest.manifest(), 0, "bf16")
 
     def price(factor):
-        def priced_row(section, ladder, step):
-            edge = package._packed.ladder_edges(section, ladder)[step]
-            shape = edge, section["ladders"]["n"][ladder], section["ladders"]["k"][ladder]
+        def priced_row(ladder, step):
+            edge = package._packed.ladder_edges(ladder)[step]
+            shape = edge, ladder.lists["n"][ladder.place], ladder.lists["k"][ladder.place]
             time_us = factor * rates.roofline_us(shape)
-            return read(section, ladder, step)._replace(time_us=time_us, runner_up_us=1.5 * time_us)
+            return read(ladder, step)._replace(time_us=time_us, runner_up_us=1.5 * time_us)
 
         monkeypatch.setattr(package._packed, "row_of", priced_row)
 

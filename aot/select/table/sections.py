@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 COARSE = 3
-"""In the layouts that are not linear's, every third fine step of m, n and k is looked at, and the last."""
+"""In layouts that are not linear's and of which few problems were timed, every third fine step of m, n and k is looked
+at, and the last."""
 
 NARROW_N = (16, 32)
 """Edges of n besides where n is not aligned: few columns, as of action heads and classes, are of that kind."""
@@ -76,11 +77,15 @@ TOGETHER = 4
 """Weights, or edges of n, whose times are predicted at once: what they have in common is looked for once for all."""
 
 
+def _is_timed(known: SectionKernels, operation: Operation) -> bool:
+    """Say whether a section is of single products, many of which were timed."""
+    is_timed = known.timed.provenance != PROVENANCE_PREDICTED and len(known.timed.filled) >= MANY_PROBLEMS
+    return is_timed and operation.grouping is Grouping.DENSE and not known.is_special
+
+
 def _is_fine(known: SectionKernels, operation: Operation) -> bool:
     """Say whether the steps of a section are those for many times."""
-    is_linear = operation.layout is Layout.KK and operation.grouping is Grouping.DENSE and not known.is_special
-    is_timed = known.timed.provenance != PROVENANCE_PREDICTED and len(known.timed.filled) >= MANY_PROBLEMS
-    return is_linear and is_timed
+    return operation.layout is Layout.KK and _is_timed(known, operation)
 
 
 def _midpoint(edges: Sequence[int], index: int) -> int:
@@ -317,7 +322,8 @@ def _grid(known: SectionKernels, operation: Operation, at: Callable[[str], None]
     """Fill the grid: fixed edges of n and k, and in each column the steps of m that pay."""
     is_fine = _is_fine(known, operation)
     fine: tuple[tuple[int, ...], ...] = (LEARNED_M, LEARNED_N, FINE_K) if is_fine else (FINE_GRID_M, FINE_N, FINE_K)
-    if operation.layout is not Layout.KK or operation.grouping is not Grouping.DENSE or known.is_special:
+    is_linear = operation.layout is Layout.KK and operation.grouping is Grouping.DENSE and not known.is_special
+    if not is_linear and not _is_timed(known, operation):
         m_edges, n_edges, k_edges = map(_thin, fine)
         narrow = (x for x in fine[0] if x <= BROAD_M)
         fine = tuple(sorted({*narrow, *m_edges})), tuple(sorted({*BROAD_N, *n_edges})), k_edges

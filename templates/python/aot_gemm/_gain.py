@@ -50,15 +50,15 @@ def measured_gain(m: int, n: int, k: int, dtype: Any, **options: Unpack[Computed
         return None
     table = selection.manifest["tables"][selection.table]
     section = table["table"]["sections"][selection.section]
-    ladder = _packed.find_ladder(section, n, k)
-    known = _packed.edges_with_library(section, ladder)
+    ladder = _packed.find_ladder(table["table"], section, n, k)
+    known = _packed.edges_with_library(ladder)
     place = bisect_left(known, m)
     near = [x for x in known[max(0, place - 1) : place + 1] if m / NEAR <= x <= m * NEAR]
     bits = selection.manifest["element_bits"][selection.call]
-    edges = _packed.ladder_edges(section, ladder)
+    edges = _packed.ladder_edges(ladder)
     gains = []
     for rows in near:
-        row = _packed.row_of(section, ladder, edges.index(rows))
+        row = _packed.row_of(ladder, edges.index(rows))
         added = ADDED_ELEMENTS * rows * n * bits["d"] / 8 if request.residual else 0
         torch_us = (row.library_us or 0.0) - 1e6 * added / table["bandwidth_bytes_per_s"]
         gains.append(torch_us / row.time_us - _lost(table, bits, (rows, n, k)))
@@ -104,11 +104,11 @@ def _gains_near(n: int, k: int, dtype: Any, rows: int | None, **options: Unpack[
         return []
     table, bits = selection.manifest["tables"][selection.table], selection.manifest["element_bits"][selection.call]
     section = table["table"]["sections"][selection.section]
-    ladders, own, alike, every = section["ladders"], list[float](), list[float](), list[float]()
-    for i, size in enumerate(zip(ladders["n"], ladders["k"], strict=True)):
-        edges = _packed.ladder_edges(section, i)
-        near = [x for x in _packed.edges_with_library(section, i) if rows is None or _are_alike(x, rows)]
-        found = ((x, _packed.row_of(section, i, edges.index(x))) for x in near)
+    own, alike, every = list[float](), list[float](), list[float]()
+    for size, ladder in _packed.own_ladders(section):
+        edges = _packed.ladder_edges(ladder)
+        near = [x for x in _packed.edges_with_library(ladder) if rows is None or _are_alike(x, rows)]
+        found = ((x, _packed.row_of(ladder, edges.index(x))) for x in near)
         gains = [(row.library_us or 0.0) / row.time_us - _lost(table, bits, (x, *size)) for x, row in found]
         every += gains
         own += gains if size == (n, k) else []

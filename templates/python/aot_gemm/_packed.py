@@ -6,13 +6,16 @@ The manifest was compared with its hash, so that nothing is checked here.
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _VALUES = {digit: value for value, digit in enumerate(chr(x) for x in range(0x21, 0x7F) if chr(x) not in '"\\')}
 _NUM_LAST = 64
 """Twins of the toolchain's number_text.py, as `numbers` and `_unsigned` are."""
-MEASURED = "measured"
-_PROVENANCES = (MEASURED, "predicted")
+MEASURED, PREDICTED = "measured", "predicted"
+_PROVENANCES = (MEASURED, PREDICTED)
 
 
 class Row(NamedTuple):
@@ -57,43 +60,72 @@ def column_edges(grid: dict[str, Any], column: int) -> list[int]:
     return [grid["m_edges"][place - 1] for place in accumulate(numbers(grid["gaps"][column]))]
 
 
-def find_ladder(section: dict[str, Any], n: int, k: int) -> int:
-    """Return the number of the ladder of an n and k.
+class Ladder(NamedTuple):
+    """A ladder of a section, or of one before it whose ladder it is, by the section's own kernels."""
+
+    lists: dict[str, list[str]]
+    place: int
+    """In the lists."""
+    kernels: list[int]
+    is_own: bool
+
+    def column(self, name: str) -> list[int]:
+        """Return what a list has for each row."""
+        return numbers(self.lists[name][self.place])
+
+
+def _sizes(section: dict[str, Any]) -> list[tuple[int, int]]:
+    return list(zip(section["ladders"]["n"], section["ladders"]["k"], strict=True))
+
+
+def own_ladders(section: dict[str, Any]) -> Iterator[tuple[tuple[int, int], Ladder]]:
+    """List the ladders of a section that are no other one's, each behind its n and k."""
+    lists = section["ladders"]
+    for i, size in enumerate(_sizes(section)):
+        if lists["gaps"][i]:
+            yield size, Ladder(lists, i, section["kernels"], is_own=True)
+
+
+def find_ladder(table: dict[str, Any], section: dict[str, Any], n: int, k: int) -> Ladder:
+    """Return the ladder of an n and k.
 
     Raises:
         ValueError: there is none.
     """
-    ladders = section["ladders"]
-    return list(zip(ladders["n"], ladders["k"], strict=True)).index((n, k))
+    lists, place = section["ladders"], _sizes(section).index((n, k))
+    if lists["gaps"][place]:
+        return Ladder(lists, place, section["kernels"], is_own=True)
+    for other in (x for x in table["sections"] if x["grid"] == section["grid"]):
+        own = {size: i for i, size in enumerate(_sizes(other))}.get((n, k))
+        if own is not None and other["ladders"]["gaps"][own]:
+            return Ladder(other["ladders"], own, section["kernels"], is_own=False)
+    raise ValueError(f"no section has a ladder of n {n} and k {k}")
 
 
-def ladder_edges(section: dict[str, Any], ladder: int) -> list[int]:
+def ladder_edges(ladder: Ladder) -> list[int]:
     """Return the upper edges of m of a ladder."""
-    return list(accumulate(numbers(section["ladders"]["gaps"][ladder])))
+    return list(accumulate(ladder.column("gaps")))
 
 
-def edges_with_library(section: dict[str, Any], ladder: int) -> list[int]:
+def edges_with_library(ladder: Ladder) -> list[int]:
     """Return the upper edges of m at which both the kernel's time and torch's were measured."""
-    columns = (numbers(section["ladders"][name][ladder]) for name in ("provenances", "library"))
-    rows = zip(ladder_edges(section, ladder), *columns, strict=True)
+    if not ladder.is_own:
+        return []
+    rows = zip(ladder_edges(ladder), ladder.column("provenances"), ladder.column("library"), strict=True)
     return [edge for edge, provenance, library in rows if library and _PROVENANCES[provenance] == MEASURED]
 
 
-def row_of(section: dict[str, Any], ladder: int, step: int) -> Row:
+def row_of(ladder: Ladder, step: int) -> Row:
     """Return a row of a ladder."""
-
-    def column(name: str) -> list[int]:
-        return numbers(section["ladders"][name][ladder])
-
-    kernel, general = column("kernels")[step], column("generals")[step]
-    time_ns = sum(map(_unsigned, column("times")[: step + 1]))
-    library = column("library")[step]
+    kernel, general = ladder.column("kernels")[step], ladder.column("generals")[step]
+    time_ns = sum(map(_unsigned, ladder.column("times")[: step + 1]))
+    library = ladder.column("library")[step] if ladder.is_own else 0
     return Row(
-        kernel=section["kernels"][kernel],
-        general=section["kernels"][general - 1 if general else kernel],
-        provenance=_PROVENANCES[column("provenances")[step]],
+        kernel=ladder.kernels[kernel],
+        general=ladder.kernels[general - 1 if general else kernel],
+        provenance=_PROVENANCES[ladder.column("provenances")[step]] if ladder.is_own else PREDICTED,
         time_us=time_ns / 1000,
-        runner_up=section["kernels"][column("runners_up")[step]],
-        runner_up_us=(time_ns + _unsigned(column("margins")[step])) / 1000,
+        runner_up=ladder.kernels[ladder.column("runners_up")[step]],
+        runner_up_us=(time_ns + _unsigned(ladder.column("margins")[step])) / 1000,
         library_us=(time_ns + _unsigned(library - 1)) / 1000 if library else None,
     )

@@ -166,11 +166,11 @@ def _find_place(selection: Selection) -> _Place | None:
         table = selection.manifest["tables"][selection.table]["table"]
         section = table["sections"][selection.section]
         if TIERS[selection.tier] == "tuned":
-            ladder = _packed.find_ladder(section, selection.n, selection.k)
-            edges = _packed.ladder_edges(section, ladder)
+            ladder = _packed.find_ladder(table, section, selection.n, selection.k)
+            edges = _packed.ladder_edges(ladder)
             step = min(bisect_left(edges, selection.m), len(edges) - 1)
             bucket = edges[step], selection.n, selection.k
-            return _Place(_packed.row_of(section, ladder, step), bucket, _num_groups(section))
+            return _Place(_packed.row_of(ladder, step), bucket, _num_groups(section))
         if TIERS[selection.tier] == "grid":
             grid = _packed.grid_of(table, section)
             n, k = divmod(selection.index, len(grid["k_edges"]))

@@ -205,16 +205,17 @@ def test_an_edge_of_a_column_is_no_more_than_can_be_packed():
     ("us", "expected"),
     [(0.0, 0.0), (0.001, 0.001), (0.999, 0.999), (1.0, 1.0), (1.001, 1.01), (2.0051, 2.01), (12345.678, 12400.0)],
 )
-def test_predicted_times_are_rounded_up_to_three_digits(us, expected):
+def test_times_are_rounded_up_to_three_digits(us, expected):
     assert rounded_up(us) == expected
     assert rounded_up(expected) == expected
 
 
-def test_a_table_with_shorter_times_picks_the_same_and_keeps_what_was_measured():
+def test_a_table_with_shorter_times_picks_the_same():
     measured = Row(0, 0, 12.345, Provenance.MEASURED, 1, 23.456, library_us=13.579)
     predicted = Row(1, 0, 12.345, Provenance.PREDICTED, 0, 23.456)
     grid = Grid((64,), (64,), (Column((64,), (0,)),))
     table = DispatchTable((Section(Operation.BF16_KK, (Ladder(64, 64, (16, 64), (measured, predicted)),), grid, 0),))
     (ladder,) = table.shortened.sections[0].ladders
-    assert ladder.rows == (measured, Row(1, 0, 12.4, Provenance.PREDICTED, 0, 23.5))
+    of_first = Row(0, 0, 12.4, Provenance.MEASURED, 1, 23.5, library_us=13.6)
+    assert ladder.rows == (of_first, Row(1, 0, 12.4, Provenance.PREDICTED, 0, 23.5))
     assert replace(ladder, rows=()) == replace(table.sections[0].ladders[0], rows=())

@@ -34,8 +34,8 @@ def test_names_that_follow_from_others():
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (("manifest_version",), 0, "m.json: manifest_version: expected 10, got 0"),
-        (("manifest_version",), None, "m.json: manifest_version: expected 10, got None"),
+        (("manifest_version",), 0, "m.json: manifest_version: expected 11, got 0"),
+        (("manifest_version",), None, "m.json: manifest_version: expected 11, got None"),
         (("arch",), 90, "m.json: arch: expected an architecture, such as sm_90a, got 90"),
         (
             ("tables", 0, "conditions", 0, "num_sms"),
@@ -93,7 +93,7 @@ def test_names_that_follow_from_others():
             {"x": ["why"]},
             "m.json: the table of h200: bigger_tiles names x, no kernel of the manifest",
         ),
-        (("manifest_version",), True, "m.json: manifest_version: expected 10, got True"),
+        (("manifest_version",), True, "m.json: manifest_version: expected 11, got True"),
         (("package",), "../x", "m.json: package: expected a distribution's name, such as aot-gemm, got '../x'"),
         (("package",), "x" * 300, "m.json: package: expected a distribution's name, such as aot-gemm, got 'xxxx"),
         (("package",), "class", "m.json: the package class would be imported as class, a word of Python's"),
@@ -326,7 +326,7 @@ def test_what_is_not_json_is_refused(text):
 
 @pytest.mark.parametrize("text", ["[]", "1", "null"])
 def test_other_json_is_refused(text):
-    with pytest.raises(ManifestError, match=r"m\.json: manifest_version: expected 10, got None"):
+    with pytest.raises(ManifestError, match=r"m\.json: manifest_version: expected 11, got None"):
         from_json(text, "m.json")
 
 

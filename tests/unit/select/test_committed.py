@@ -55,7 +55,7 @@ FACTOR = 1.25
 """Predicted time over that of the best of the table's kernels from which on a choice is counted."""
 
 ABOVE = {
-    "h200.json.gz": (0.045, 6.5),
+    "h200.json.gz": (0.052, 3.0),
     "h200.groups.json.gz": (0.07, 7.0),
     "h200.many.json.gz": (0.045, 2.5),
     "h200.operands.json.gz": (0.055, 12.0),
@@ -64,8 +64,9 @@ ABOVE = {
 """By file: the largest share of choices above FACTOR by the cost model, and how far one may be.
 
 What was measured is no prediction, and does not count. These hold of tables that were made before a cell of a coarse
-grid had to serve both ends of its n; with each table that is made anew they are to become less. The records' times tell
-more than the cost model: by what was learned from them, 2 to 18% of the choices of coarse grids were above FACTOR, and
+grid had to serve both ends of its n; with each table that is made anew they are to become less. (Those of an H200's
+layouts, of more kernels since, are 5.1% in place of 4.5% above, and 2.9 for 6.5 at worst.) The records' times tell more
+than the cost model: by what was learned from them, 2 to 18% of the choices of coarse grids were above FACTOR, and
 0.2 to 1.8% are in grids that are made now (research/log/2026-11-28-choices.md)."""
 
 PATHS = sorted(COMMITTED.glob("*.json.gz"))
@@ -126,9 +127,11 @@ def test_no_time_of_a_committed_table_is_below_what_the_target_can_do(path):
         for m, row in zip(ladder.m_edges, ladder.rows, strict=True)
     ]
     assert rows
+    measured = {(problem, row.time_us) for problem, row in rows if row.provenance == PROVENANCE_MEASURED}
     below = []
     for problem, row in rows:
-        share = MEASURED_LEAST if row.provenance == PROVENANCE_MEASURED else 1.0
+        of_twins = ((replace(problem, operation=x), row.time_us) for x in (problem.operation, *problem.operation.twins))
+        share = 1.0 if measured.isdisjoint(of_twins) else MEASURED_LEAST
         bound_us = roofline(problem, target).time_us
         least = share * bound_us - ROUNDING_US
         second = MEASURED_LEAST * bound_us - ROUNDING_US  # beside a prediction it may be measured

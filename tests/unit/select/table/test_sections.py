@@ -387,7 +387,7 @@ def test_from_many_problems_on_the_steps_are_the_fine_ones(monkeypatch, many):
 
 
 @pytest.mark.usefixtures("coarse")
-def test_other_layouts_and_predicted_tables_keep_their_steps_however_many_problems_there_are(monkeypatch):
+def test_other_layouts_and_predicted_tables_have_no_learned_steps(monkeypatch):
     monkeypatch.setattr(table, "LEARNED_N", (96,))
     monkeypatch.setattr(table, "BROAD_N", (128, 512))
     monkeypatch.setattr(table, "MANY_PROBLEMS", 1)
@@ -402,8 +402,10 @@ def test_other_layouts_and_predicted_tables_keep_their_steps_however_many_proble
         timed = Timed(times, times, provenance, Shades(lambda *_: 10.0))
         section = build_section(BF16, portfolio, timed, indices, 0, is_invariant=is_invariant)
         assert section.grid.n_edges == n_edges
-    _, section = section_of(MANY, Shades(lambda *_: 10.0), operation=Operation.of(BF16.element, Layout.MN))
-    assert section.grid.n_edges == (128, 512, 4096)
+    for many, n_edges in ((1, (512, 4096)), (1000, (128, 512, 4096))):  # from many problems on, no step is left out
+        monkeypatch.setattr(table, "MANY_PROBLEMS", many)
+        _, section = section_of(MANY, Shades(lambda *_: 10.0), operation=Operation.of(BF16.element, Layout.MN))
+        assert section.grid.n_edges == n_edges
 
 
 @pytest.mark.parametrize(("max_cost", "edges"), [(0.018, (32, 40, 256)), (0.02, (256,))])
