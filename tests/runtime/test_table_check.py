@@ -38,7 +38,9 @@ NO_STEP = "of 6 cannot stand in its grid"
 UNSCALED = (
     "\n     Scale::kNone,\n     {Element::kFloat32, 0},\n     {WeightFormat::kNone},\n     Epilogue::kNone,\n     "
 )
-BEHIND_BIAS = "false,\n     false,\n     16,\n     16,\n     1,\n     true,\n     1,\n     Grouping::kDense,\n     -1,\n     "
+BEHIND_BIAS = (
+    "false,\n     false,\n     16,\n     16,\n     1,\n     true,\n     1,\n     Grouping::kDense,\n     -1,\n     "
+)
 HALF_REST = f"{UNSCALED}Presence::kNone,\n     {BEHIND_BIAS}"
 PLAIN = signature_of(HALF, has_workspace=False, prefetches_b=False)
 
