@@ -77,7 +77,7 @@ def _made_by(key: AnyKey) -> dict[str, str]:
     return versions_of(compilers) | {"launcher": launcher_sha256()} if compilers else toolchain_versions()
 
 
-_NOT_COMPILED = ("sources", "device_names", "nominal_bandwidth_bytes_per_s", "clock_hz")
+_NOT_COMPILED = ("sources", "device_names", "nominal_bandwidth_bytes_per_s", "clock_hz", "default_operations")
 """Entries of a target that no object depends on."""
 
 

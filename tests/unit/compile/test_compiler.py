@@ -396,7 +396,11 @@ def test_another_target_has_another_place(tmp_path, change):
 def test_what_a_device_is_known_by_is_no_part_of_an_object(tmp_path):
     store = ArtifactStore(tmp_path)
     other = replace(
-        H200, device_names=("another",), nominal_bandwidth_bytes_per_s=1.0, sources=dict.fromkeys(H200.sources, "")
+        H200,
+        device_names=("another",),
+        nominal_bandwidth_bytes_per_s=1.0,
+        default_operations=(),
+        sources=dict.fromkeys(H200.sources, ""),
     )
     assert store.directory(SMALL, other) == store.directory(SMALL, H200)
 
