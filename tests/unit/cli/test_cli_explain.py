@@ -71,7 +71,7 @@ def test_the_command_takes_rows_and_columns(selection, tmp_path, monkeypatch):
         ("thor", "fp16_kk", [], True),
         ("thor", "nvfp4_bf16_kk", ["nvfp4_bf16_kk", "nvfp4_bf16_kk_bias"], False),
         ("thor", "mxfp8mxfp4_bf16_kk", ["mxfp8mxfp4_bf16_kk"], False),
-        ("h100", "mxfp8mxfp4_bf16_kk", ["mxfp8mxfp4_bf16_kk"], False),
+        pytest.param("h100", "mxfp8mxfp4_bf16_kk", ["mxfp8mxfp4_bf16_kk"], False, marks=pytest.mark.slow),
     ],
 )
 def test_what_answers_is_selected_alone(monkeypatch, tmp_path, target, operation, asked, is_alone):

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from aot.select.portfolio.exact import GAP, fewest_for_worst, lagrangian_bound, least_regret, mean_bound
 
+pytestmark = pytest.mark.slow
+
 CAP = 10.0
 """Above every ratio of the instances, so that no pair is left out."""
 
@@ -42,7 +44,6 @@ def instances(draw):
     return ratios, general, rng
 
 
-@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(instances(), st.integers(1, 4), st.sampled_from([0.0, 0.05, 1.0]), st.sampled_from([0.0, 0.003, 0.1]))
 def test_the_least_regret_is_that_of_the_best_of_all_portfolios(instance, limit, worst_weight, most_credit):
