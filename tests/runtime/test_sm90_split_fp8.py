@@ -33,14 +33,14 @@ LAUNCHED = [
     key(Op.E4M3_BF16_KK, 64, 160, swap_ab=True),
     key(Op.E4M3_FP32_KK, 192, 80, swap_ab=True),
     key(Op.E4M3_E4M3_KK, 192, 112, 4),
-    key(Op.E5M2E4M3_BF16_KK, 256, 80, 2, swap_ab=True),
     key(Op.E4M3E5M2_BF16_KK, 128, 64, 2, cluster_m=2),
-    key(Op.E4M3_BF16_KK_SWIGLU, 128, 128, swap_ab=True),
     key(Op.E4M3_BF16_KK_SWIGLU, 128, 160, 4),
     key(Op.E4M3_BF16_KK_RESIDUAL, 128, 128, 2, swap_ab=True),
 ]
 """Kernels of each kind of operands, with as many sums as fit."""
 MORE = [
+    key(Op.E5M2E4M3_BF16_KK, 256, 80, 2, swap_ab=True),
+    key(Op.E4M3_BF16_KK_SWIGLU, 128, 128, swap_ab=True),
     key(Op.E4M3_BF16_KK, 64, 192, 2),
     key(Op.E4M3_BF16_KK, 128, 128),
     key(Op.E4M3_FP16_KK, 128, 96, cluster_n=2),
