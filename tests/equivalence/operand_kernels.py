@@ -24,11 +24,11 @@ from aot.kinds.rows.dispatch import RowColumn, RowSection, RowStep, RowTable
 from aot.kinds.rows.kernel import RowKernel
 from aot.package.manifest import device_table, from_json, to_json
 from tests.compiling import EVERY, compile_kernels
+from tests.equivalence import fp8_splits
 from tests.equivalence.kernels import Compiled
 from tests.golden.manifest import as_compiled, golden_manifest, with_table
 from tests.runtime import test_grouped_kernels as groups
 from tests.runtime import test_operand_kernels as operands
-from tests.runtime import test_sm90_split_fp8 as fp8_splits
 
 SKINNY = gemm_candidate("cluster_split_k", 24, 8, 2, schedule="warps4", num_stages=3, swap_ab=True, use_tma_store=False)
 SHARED_K = {"use_tma_store": False, "split_k_mode": "cluster"}
@@ -84,7 +84,7 @@ KERNELS = {
         (Op.BF16_KK_BATCHED, gemm_candidate("sm90_one_tile", 64, 64, schedule="elements", use_tma_store=False)),
         (Op.BF16_MN_BATCHED, gemm_candidate("sm90_one_tile", 64, 64, 1, 2, swap_ab=True, use_tma_store=False)),
         (Op.BF16_KK_RESIDUAL, gemm_candidate("sm90_one_tile", 128, 56, 4, swap_ab=True, use_tma_store=False)),
-        *((x.operation, x.candidate) for x in fp8_splits.LAUNCHED),
+        *fp8_splits.LAUNCHED,
         (Op.BF16_KK_GROUPED, groups.sm90(128, 256, "cooperative", cluster_m=2)),
         (Op.E4M3_BF16_KK_GATHERED_SWIGLU, groups.sm90(128, 128, "cooperative")),
         (Op.BF16_MN_KGROUPED, groups.sm90(128, 128)),
@@ -133,6 +133,7 @@ MORE = {
         (Op.MXFP8_BF16_KK_GROUPED_SWIGLU, grouped_in_atoms(128, 64, "static")),
     ],
     "h200": [
+        *fp8_splits.MORE,
         (Op.BF16_KK_RESIDUAL, gemm_candidate("sm90_cluster_split_k", 64, 96, split_k=2, **SHARED_K)),
         (Op.BF16_KK_RESIDUAL, gemm_candidate("sm90_cluster_split_k", 128, 64, 1, 2, swap_ab=True, use_tma_store=False)),
         (Op.BF16_KK_SWIGLU, SKINNY),
