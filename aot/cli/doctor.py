@@ -9,10 +9,10 @@ import click
 
 from aot.cli import tables
 from aot.cli.machine import Ability, Machine, abilities, next_command, read_machine
-from aot.cli.model_doctor import report_of
+from aot.cli.model_doctor import asked_of, report_of
 from aot.cli.options import TARGET, Axis, Command, is_given
 from aot.cli.output import JSON, show
-from aot.cli.selection import MODES, selection_of, told_mode, told_options
+from aot.cli.selection import MODES, selection_of_layers, told_mode, told_options
 from aot.cli.shapes import CONFIG_AXIS, CONFIG_OPTIONS, configured_model
 from aot.core.progress import waiting
 from aot.core.target import load_target, target_names
@@ -67,7 +67,7 @@ def doctor(context: click.Context, /, **values: Any) -> None:
         _check_machine(context)
         return
     model = configured_model(path, values | ({} if values["fused"] else {"unfused": True}))
-    chosen = selection_of(context, told_mode(values))
+    chosen = selection_of_layers(context, asked_of(model))
     with waiting("look up the model's products"):
         found = report_of(model, chosen, load_target(chosen.target), path)
     for note in model.notes:

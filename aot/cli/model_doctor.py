@@ -154,6 +154,12 @@ def report_of(model: ConfiguredModel, selection: Selection, target: Target, path
     )
 
 
+def asked_of(model: ConfiguredModel) -> list[Operation]:
+    """List the operations that a model's Linears ask for."""
+    found = (_layer(model, x).operation for x in model.linears)
+    return [x for x in dict.fromkeys(found) if x is not None]
+
+
 def _layer(model: ConfiguredModel, x: Linear) -> Layer:
     """Say what is asked of a table for Linears of one size."""
     m = model.ladder.of(x.rows)

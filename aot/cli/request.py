@@ -18,7 +18,7 @@ from aot.select.portfolio.objective import NAMED_WEIGHT, Objective, SelectionLim
 from aot.select.reuse.twin_ladders import with_twins_ladders
 from aot.select.selection import BY_COST_MODEL, Selection, read_selection
 from aot.space.calibration import constants_of
-from aot.space.enumeration import Patterns, has_tuned_kernels
+from aot.space.enumeration import Patterns, check_total, has_tuned_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,8 +56,6 @@ class Request:
     """Those that kernels are chosen for by imputed times."""
     operations: tuple[Operation, ...] = ()
     """The only products that it is to have; where there are none, those of the record or of the shape set."""
-    is_alone: bool = False
-    """Whether what the target's wheels have by default beside the shape set's operations is left out."""
     others: tuple[AnyOperation, ...] = ()
     """Those of other kinds that it is to have; where `operations` is empty, it has no products then."""
     other_records: tuple[Path, ...] = ()
@@ -101,12 +99,13 @@ def select(request: Request) -> Selection:
     Raises:
         AotError: see aot.select.pipeline.
     """
+    check_total((*request.operations, *request.others), request.target)
     shapes, like = load_shape_set(request.shapes), _like(request)
     if like and not (request.operations or request.others):
         request = _of_all(request, like)
     objective = Objective(
         request.limits,
-        read_selection(request.incumbent) if request.incumbent else None,
+        _incumbent(request.incumbent) if request.incumbent else None,
         shapes,
         request.named_weight,
         request.epilogues,
@@ -137,7 +136,13 @@ def select(request: Request) -> Selection:
         chosen = joined(chosen, restricted(kept, rest)) if rest else chosen
         asked = tuple(x for x in shapes.operations if x in chosen.products) if request.is_default_shapes else ()
         objective = replace(objective, operations=asked)
-    return objective.covered(chosen if like else with_twins_ladders(chosen))
+    with waiting("look up the problems"):
+        return objective.covered(chosen if like else with_twins_ladders(chosen))
+
+
+def _incumbent(path: Path) -> Selection:
+    with waiting(f"read {path.name}"):
+        return read_selection(path)
 
 
 def _like(request: Request) -> Selection | None:
@@ -209,7 +214,7 @@ def _added(request: Request) -> NamedOperations:
 
     That is so of a wheel by the cost model, where nobody names operations or a shape set.
     """
-    is_whole = request.is_default_shapes and not (request.operations or request.others or request.is_alone)
+    is_whole = request.is_default_shapes and not (request.operations or request.others)
     if request.records or not is_whole:
         return NamedOperations(())
     patterns = Patterns.parse(request.kernels)

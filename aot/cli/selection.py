@@ -22,9 +22,10 @@ from aot.select.join import joined, restricted
 from aot.select.reuse.narrow import narrowed
 from aot.select.reuse.siblings import as_sibling, sibling_in
 from aot.select.selection import Selection, read_selection
+from aot.space.enumeration import check_total
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from aot.core.work import AnyOperation
 
@@ -73,14 +74,11 @@ def _select_anew(
     device: Target,
     record: Path | None,
     operations: tuple[Operation, ...] = (),
-    *,
-    is_alone: bool = False,
 ) -> Selection:
     shapes, is_default = context.params["shapes"], not is_given(context, "shapes")
     incumbent = pipeline.committed_selection(device)
     records = (record,) if record else ()
-    request = Request(device, shapes, is_default, records, incumbent=incumbent, operations=operations)
-    return select(replace(request, is_alone=is_alone))
+    return select(Request(device, shapes, is_default, records, incumbent=incumbent, operations=operations))
 
 
 def selection_with(
@@ -101,14 +99,17 @@ def selection_with(
     Raises:
         AotError: see aot.select.pipeline.
     """
+    check_total(operations.operations, device)
     products, source = operations.products, "the request"
     if is_predicted:
         parts = [_select_anew(context, device, None, products)] if products else []
         parts += [select_others(operations.others, device, ())] if operations.others else []
         return _whole(parts, source)
-    parts, left = _shipped(operations.operations, device, takes_siblings=not is_given(context, "shapes"))
-    named = NamedOperations(tuple(left))
-    for record, asked in pipeline.records_for(named.products, device, RECORDS).items():
+    with waiting("read what is committed"):
+        parts, left = _shipped(operations.operations, device, takes_siblings=not is_given(context, "shapes"))
+        named = NamedOperations(tuple(left))
+        records = pipeline.records_for(named.products, device, RECORDS)
+    for record, asked in records.items():
         click.echo(f"{', '.join(asked)}: by {record or 'the cost model'}", err=True)
         parts.append(_select_anew(context, device, record, tuple(asked)))
     if named.others:
@@ -264,21 +265,52 @@ def selection_answering(context: click.Context, operation: Operation) -> Selecti
         AotError: as `selection_of`.
     """
     mode, device = told_mode(context.params), load_target(target_name(context))
+    check_total([operation], device)
     if mode != PREDICTED or is_given(context, "shapes"):
         found = selection_of(context, mode)
         if mode != COMMITTED or operation.call in {x.call for x in found.products}:
             return found
-        asked: tuple[Operation, ...] = (operation,)
-    elif operation.call in {x.call for x in load_shape_set(context.params["shapes"]).operations}:
-        return _select_anew(context, device, None, is_alone=True)
     else:
-        alike = (operation.plain, *operation.plain.twins)
-        shipped = tuple(x for x in default_operations(device).products if x.plain in alike)
-        asked = shipped if operation in shipped else (operation,)
-    if asked == (operation,):
-        tag = operation.tag
-        click.echo(f"{tag}: as in a wheel of aot build --target {device.name} --operations {tag}", err=True)
-    return selection_with(context, device, NamedOperations(asked), is_predicted=mode == PREDICTED)
+        whole = _of_whole(context, device, [operation])
+        if whole is not None and operation.call in {x.call for x in whole.products}:
+            return whole
+    tag = operation.tag
+    click.echo(f"{tag}: as in a wheel of aot build --target {device.name} --operations {tag}", err=True)
+    return selection_with(context, device, NamedOperations((operation,)), is_predicted=mode == PREDICTED)
+
+
+def selection_of_layers(context: click.Context, operations: Collection[Operation]) -> Selection:
+    """Return the selection that a model's Linears are looked up in, and say on standard error which one it is.
+
+    Of what the cost model selects for a whole wheel these are the tables of `_of_whole`. Operations that such a wheel
+    does not have are left out.
+
+    Raises:
+        AotError: as `selection_of`.
+    """
+    mode, device = told_mode(context.params), load_target(target_name(context))
+    is_whole = mode == PREDICTED and not is_given(context, "shapes")
+    found = _of_whole(context, device, operations) if is_whole else None
+    return found or selection_of(context, mode)
+
+
+def _of_whole(context: click.Context, device: Target, operations: Iterable[Operation]) -> Selection | None:
+    """Select what a whole wheel by the cost model has of some operations, and of those that share kernels with them.
+
+    A whole one takes minutes; these tables are the same in it. None where it has none of the operations.
+    """
+    alike = {y for x in operations for y in (x.plain, *x.plain.twins)}
+    of_shapes = [y for x in load_shape_set(context.params["shapes"]).operations for y in x.layouts]
+    parts = (of_shapes, default_operations(device).products)
+    asked = [tuple(x for x in dict.fromkeys(part) if x.plain in alike) for part in parts]
+    if any(asked) and not context.params["predicted"]:
+        _say_no_selection(device)
+    found = [_select_anew(context, device, None, x) for x in asked if x]
+    return reduce(joined, found) if found else None
+
+
+def _say_no_selection(device: Target) -> None:
+    click.echo(f"{device.name} has no committed selection: selecting by the cost model", err=True)
 
 
 def selection_for(context: click.Context, mode: str, device: Target, named: Path | None) -> Selection:
@@ -299,13 +331,14 @@ def selection_for(context: click.Context, mode: str, device: Target, named: Path
             record = pipeline.default_record(device, RECORDS)
             click.echo(f"{device.name} has no selection yet: selecting from its record, {record}", err=True)
         elif mode == PREDICTED and not context.params["predicted"]:
-            click.echo(f"{device.name} has no committed selection: selecting by the cost model", err=True)
+            _say_no_selection(device)
         return _select_anew(context, device, record)
     committed = pipeline.committed_selection(device)
     path = {NAMED: named, LAST: last_selection(device.name), COMMITTED: committed}[mode]
     if path is None:
         raise SelectionError(f"the selection {mode}, has been removed meanwhile; run again")
-    found = read_selection(path)
+    with waiting(f"read {path.name}"):
+        found = read_selection(path)
     check_target(found, device, context)
     if mode == LAST:
         _say_last(path, device, committed)

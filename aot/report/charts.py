@@ -10,6 +10,7 @@ import numpy as np
 
 from aot.core.dispatch import Tier
 from aot.kinds.gemm.kind import GEMM
+from aot.report import few
 from aot.report.parts import Figure, Mark, Table, kernel_name, microseconds, share, sizes
 from aot.report.svg import WIDTH, Axis, Plot, element, figure, log_axis, number, percent, root_axis, short, steps
 from aot.select.portfolio.exchange import MISSING_RATIO
@@ -36,6 +37,16 @@ def _weight(cell: Cell) -> int:
     return next(i for i, (limit, _) in enumerate(WEIGHTS) if size < limit)
 
 
+def _rate(cell: Cell) -> float:
+    """Return a row's TFLOP/s."""
+    return cell.problem.flops / cell.time_us / 1e6
+
+
+def _intensity(cell: Cell) -> float:
+    """Return a row's operations a byte."""
+    return cell.problem.flops / cell.problem.num_bytes
+
+
 def _point(plot: Plot, cell: Cell, name: str, rate: float, intensity: float) -> str:
     kind = "" if cell.is_measured else " hollow"
     said = "measured" if cell.is_measured else "predicted"
@@ -49,35 +60,36 @@ def _point(plot: Plot, cell: Cell, name: str, rate: float, intensity: float) -> 
 
 def roofline(facts: OperationFacts, target: Target) -> Figure | None:
     """Draw the rate of each measured row, or in a predicted selection of each row, under the target's roofs."""
-    cells = facts.measured or list(facts.cells)
-    if not cells:
+    found = facts.measured or list(facts.cells)
+    if not found:
         return None
-    rates = [cell.problem.flops / cell.time_us / 1e6 for cell in cells]
-    intensities = [cell.problem.flops / cell.problem.num_bytes for cell in cells]
+    every = [(_rate(cell), _intensity(cell)) for cell in found]
+    rates, intensities = [rate for rate, _ in every], [intensity for _, intensity in every]
     compute, bandwidth = target.peak_flops_per_s(facts.operation) / 1e12, target.bandwidth_bytes_per_s / 1e12
     x = log_axis("arithmetic intensity, FLOP a byte of all operands (logarithmic)", [*intensities, compute / bandwidth])
     low, high = min(rates), max(*rates, compute)
     y = log_axis("TFLOP/s (logarithmic)", [low, high * 1.25], most=9)
     plot = Plot(x, y, height=330, left=62)
     ridge = compute / bandwidth
+    cells = few.points(found, lambda cell: (plot.px(_intensity(cell)), plot.py(_rate(cell))))
     start = max(x.low, y.low / bandwidth)
     roof = [(start, start * bandwidth), (ridge, compute), (x.high, compute)]
     said = "measured" if facts.measured else "predicted"
-    marks = [
-        _point(plot, cell, kernel_name(facts, cell.kernel), rate, intensity)
-        for cell, rate, intensity in zip(cells, rates, intensities, strict=True)
-    ]
+    marks = [_point(plot, cell, kernel_name(facts, cell.kernel), _rate(cell), _intensity(cell)) for cell in cells]
     roofs = [
         element("path", d=plot.points(roof), class_="roof"),
         element("text", f"{compute:.0f} TFLOP/s", x=WIDTH - 16, y=plot.py(compute) - 8, class_="note end"),
         _along_slope(plot, start, ridge, bandwidth),
     ]
-    others = len(facts.cells) - len(cells)
+    others = len(facts.cells) - len(found)
     left_out = f" {others} more rows have predicted times and are left out." if others else ""
     caption = (
         f"Each point is a row of tier 1 at its upper edge: its {said} rate against the operations for each byte that "
         f"must move at least. Lines: the target's rates of tensor cores and device memory (measured or published, "
         f"as the target's file says). Operands start in device memory, not in L2 (cold L2).{left_out}"
+    )
+    caption += few.said(
+        len(cells), len(found), "points", "of those that lie together the one furthest from the roofline"
     )
     used = sorted({_weight(cell) for cell in cells})
     hollow = "" if facts.measured else " hollow"
@@ -85,10 +97,10 @@ def roofline(facts: OperationFacts, target: Target) -> Figure | None:
     rows = [
         (
             *(cell.problem.m, cell.problem.n, cell.problem.k),
-            *(f"{intensity:.1f}", f"{rate:.1f}", microseconds(cell.time_us), share(cell.fraction, 0)),
+            *(f"{_intensity(cell):.1f}", f"{_rate(cell):.1f}", microseconds(cell.time_us), share(cell.fraction, 0)),
             kernel_name(facts, cell.kernel),
         )
-        for cell, rate, intensity in zip(cells, rates, intensities, strict=True)
+        for cell in cells
     ]
     header = ("m", "n", "k", "FLOP/B", "TFLOP/s", f"us, {said}", f"of the roofline, {said}", "kernel")
     svg = figure(plot.axes() + "".join([*roofs[:1], *marks, *roofs[1:]]), plot.total, f"Roofline: {len(cells)} rows")

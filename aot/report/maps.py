@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from aot.core.measurement import PROVENANCE_MEASURED
+from aot.report import few
 from aot.report.parts import NUM_COLOURS, TIMES, Figure, Mark, Table, kernel_name, share
 from aot.report.svg import M_LOW, WIDTH, Axis, Kind, Plot, element, figure, m_axis, rectangles, short
 
@@ -121,11 +122,15 @@ def _past(plot: Plot, rows: Sequence[Sequence[Cell]]) -> str:
     return element("path", d=rectangles(boxes), class_="hatching") if boxes else ""
 
 
+_OF_NEIGHBOURS = "of neighbours the one with the bucket furthest from its roofline; tables of extremes are of all"
+
+
 def chosen(facts: OperationFacts) -> Figure | None:
     """Draw the kernel of each bucket of tier 1 over m, a row a tuned (n, k)."""
     if not facts.cells:
         return None
-    rows, classes = _rows(facts.cells), colours(facts)
+    every, classes = _rows(facts.cells), colours(facts)
+    rows = few.ladders(every)
     plot = _ladder_plot(rows)
     boxes = _boxes(plot, rows, lambda x: x.kernel)
     marks = [_fill(facts, kernel, boxes[kernel], classes.get(kernel, OTHER)) for kernel in sorted(boxes)]
@@ -133,12 +138,14 @@ def chosen(facts: OperationFacts) -> Figure | None:
     measured = len(facts.measured)
     why = "of the cost model" if facts.provenance != PROVENANCE_MEASURED else "learned from the measured ones"
     caption = (
-        f"Tier 1: {len(facts.cells)} buckets of m of {len(rows)} tuned weights, by the kernel they get. {measured} "
+        f"Tier 1: {len(facts.cells)} buckets of m of {len(every)} tuned weights, by the kernel they get. {measured} "
         f"were measured at their upper edge; hatched ones rest on times {why}, or lie past a ladder's last edge."
+        f"{few.said(len(rows), len(every), 'weights', _OF_NEIGHBOURS)}"
     )
     svg = figure(_labels(plot, rows) + "".join(marks) + plot.axes(is_map=True), plot.total, "Kernel chosen, tier 1")
-    legend = (*_legend(facts, classes, {cell.kernel for cell in facts.cells}), PREDICTED)
-    return Figure("Kernel chosen, tuned weights", caption, svg, legend, _chosen_table(facts, rows), has_names=True)
+    legend = (*_legend(facts, classes, {cell.kernel for row in rows for cell in row}), PREDICTED)
+    table = _chosen_table(facts, rows) if len(rows) == len(every) else _kernels_table(facts)
+    return Figure("Kernel chosen, tuned weights", caption, svg, legend, table, has_names=True)
 
 
 def _chosen_table(facts: OperationFacts, rows: Sequence[Sequence[Cell]]) -> Table:
@@ -152,11 +159,28 @@ def _chosen_table(facts: OperationFacts, rows: Sequence[Sequence[Cell]]) -> Tabl
     return Table(("n", "k", "m from", "to", "kernel", "buckets measured"), tuple(lines))
 
 
+def _kernels_table(facts: OperationFacts) -> Table:
+    """Count the buckets of each kernel, of all weights: where not all are drawn, a line for each would be too many."""
+    found: dict[int, list[Cell]] = {}
+    for cell in facts.cells:
+        found.setdefault(cell.kernel, []).append(cell)
+    lines = [
+        (
+            *(kernel_name(facts, kernel), len(cells), share(len(cells) / len(facts.cells))),
+            *(sum(x.is_measured for x in cells), min(x.after + 1 for x in cells), max(x.problem.m for x in cells)),
+        )
+        for kernel, cells in sorted(found.items(), key=lambda x: (-len(x[1]), x[0]))
+    ]
+    note = "aot explain M N K says which kernel a product gets."
+    return Table(("kernel", "buckets", "of all", "measured", "least m", "largest"), tuple(lines), note)
+
+
 def reached(facts: OperationFacts) -> Figure | None:
     """Draw the share of the roofline that each bucket's time reaches, in one hue."""
     if not facts.cells:
         return None
-    rows = _rows(facts.cells)
+    every = _rows(facts.cells)
+    rows = few.ladders(every)
     plot = _ladder_plot(rows)
     is_predicted = facts.provenance != PROVENANCE_MEASURED
 
@@ -178,7 +202,7 @@ def reached(facts: OperationFacts) -> Figure | None:
     caption = (
         f"The roofline's time over the {said} time at the upper edge of each bucket. The roofline is the slower of "
         "moving A, B and D once and multiplying at the full rate; it knows no launch, so "
-        "that small problems stay far from it."
+        f"that small problems stay far from it.{few.said(len(rows), len(every), 'weights', _OF_NEIGHBOURS)}"
     )
     legend = (*(Mark(f"s{i + 1}", text) for i, (_, text) in enumerate(FRACTIONS)), PREDICTED)
     counts = Counter(shade(cell) for cell in shown)
@@ -218,8 +242,10 @@ def _runs(column: Column) -> list[tuple[int, int, int]]:
 def _panel(facts: OperationFacts, depth: int, plot: Plot, classes: dict[int, str]) -> str:
     """Draw the columns of one upper edge of k; all of them are predicted."""
     grid = facts.section.grid
-    columns = grid.columns[depth :: len(grid.k_edges)]
-    tops = [plot.bottom, *(plot.py(float(n)) for n in grid.n_edges[:-1]), plot.top]
+    shown = few.bands(len(grid.n_edges))
+    every = grid.columns[depth :: len(grid.k_edges)]
+    columns = [every[i] for i in shown]
+    tops = [plot.bottom, *(plot.py(float(grid.n_edges[i])) for i in shown[:-1]), plot.top]
     boxes: dict[int, list[Box]] = {}
     start = 0
     for runs, group in groupby(map(_runs, columns)):
@@ -263,6 +289,8 @@ def grid_map(facts: OperationFacts) -> Figure:
     parts.append(element("text", y.label, x=2, y=16, class_="label"))
     counts = Counter(kernel for column in grid.columns for kernel in column.kernels)
     shown = "" if len(depths) == len(grid.k_edges) else f" {len(depths)} of {len(grid.k_edges)} ranges of k are drawn."
+    bands = len(few.bands(len(grid.n_edges)))
+    shown += few.said(bands, len(grid.n_edges), "ranges of n", "each stands for those below it; the table counts all")
     caption = (
         f"Tier 2: all other n and k fall into {len(grid.columns)} columns of {grid.num_steps} cells, by the kernel "
         "they get: the fastest by the mean of times over shapes inside the cell; all predicted, so hatched: nothing "

@@ -224,19 +224,21 @@ def select_measured(
         StoreError: the record cannot be read, or is another target's.
         SelectionError: nothing can be selected, or nothing taken from that target.
     """
+    objective.progress(f"reading {', '.join(x.name for x in paths)}")
     record = read_products_together(paths, target)
+    objective.progress("judging the kernels that were measured")
     patterns = Patterns.parse(kernels)
     kept = _legal_part(record, patterns, target)
     unseen = frozenset(heldout.sizes if heldout else ())
     inside, outside = split(measured_times(kept), unseen)
-    objective, unknown = _parted(objective, inside, target)
+    (objective, unknown), at = _parted(objective, inside, target), objective.progress
     if objective.like is not None:
         check_alike(target, load_target(objective.like.target))
         unknown = []
     measured = KnownTimes(
         inside,
-        predicted_times(objective.shapes, target, patterns, operations=unknown) if objective.shapes else {},
-        unaligned.predicted(inside if objective.unaligned else (), target, patterns),
+        predicted_times(objective.shapes, target, patterns, operations=unknown, at=at) if objective.shapes else {},
+        unaligned.predicted(inside if objective.unaligned else (), target, patterns, at),
         spreads(record),
         outside,
         reference_times(record),
@@ -278,9 +280,9 @@ def select_predicted(
         SelectionError: there is nothing to select for, or no portfolio is within the limits.
     """
     asked_for = objective.operations or shapes.operations
-    parted, tuned = _parted(replace(objective, operations=asked_for), {}, target)
-    objective = replace(objective, by_fallback=parted.by_fallback)
-    times = predicted_times(shapes, target, Patterns.parse(kernels), constants, any_layout=any_layout, operations=tuned)
+    (parted, tuned), at = _parted(replace(objective, operations=asked_for), {}, target), objective.progress
+    objective, patterns = replace(objective, by_fallback=parted.by_fallback), Patterns.parse(kernels)
+    times = predicted_times(shapes, target, patterns, constants, any_layout=any_layout, operations=tuned, at=at)
     if not times and not objective.by_fallback:
         asked = [x for operation in asked_for for x in shapes.problems(operation)]
         reasons = "; ".join(list(dict.fromkeys(map(misalignment, asked)))[:NUM_REASONS])
@@ -289,7 +291,7 @@ def select_predicted(
             "them with its general kernel, so that there is nothing to select; pad the extents, or add problems"
         )
     name = cost.NAME if constants == DEFAULTS else f"{cost.NAME}, calibrated"
-    more = unaligned.predicted(times if objective.unaligned else (), target, Patterns.parse(kernels))
+    more = unaligned.predicted(times if objective.unaligned else (), target, patterns, at)
     return select_kernels(KnownTimes(times, unaligned=more, constants=constants), target, objective, name)
 
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 from aot.core.candidate import Accepted, Candidate, Reason, Rejected, Verdict
 from aot.core.dispatch import LOADS
 from aot.core.errors import CandidateError
+from aot.core.operation import Operation
 from aot.core.target import load_target, target_names
 from aot.families import all_families_for, families_of, family_of
 from aot.space.kinds import space_of
 from aot.space.legality import check, unbuilt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from aot.core.operation import Operation
     from aot.core.target import Target
     from aot.core.work import AnyOperation
 
@@ -136,6 +136,16 @@ def fallback(operation: AnyOperation, target: Target) -> Candidate:
     able = [x for x in target_names() if target.lacks(operation.needs) and not load_target(x).lacks(operation.needs)]
     others = f"; targets that have it: {', '.join(able)}" if able else ""
     raise CandidateError(f"no kernel computes every {operation.tag}, so that no table can have it: {refused}{others}")
+
+
+def check_total(operations: Iterable[AnyOperation], target: Target) -> None:
+    """Refuse operations of which no kernel computes all problems: before files are read and kernels are chosen.
+
+    Raises:
+        CandidateError: the first of them, with the targets that compute it.
+    """
+    for operation in operations:
+        fallback(operation.layouts[0] if isinstance(operation, Operation) else operation, target)
 
 
 @cache

@@ -145,7 +145,8 @@ class Call : private Reader {
         const DLDataType type = dlpack_type(written.element);
         const DLDevice device = given_[kLeft]->device;
         HeldTensor& tensor = add(field, nullptr)->tensor;
-        if (tensor.allocate(*left_.type.api, device, type, written.extents, written.num_dims) != 0) return -1;
+        const DLPackExchangeAPI& api = *left_.type.api;
+        if (tensor.allocate(api, device, type, written.extents, written.num_dims, exhausted()) != 0) return -1;
         given_.tensors[field] = tensor.view();
       }
     }

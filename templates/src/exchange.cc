@@ -43,10 +43,14 @@ void note_error(void* context, const char* kind, const char* message) {
 }
 
 // Frameworks give names of exceptions, or of their own functions; only what callers are known to catch keeps its class.
-int raise_noted(const AllocationError& error) {
+// torch calls each of its errors a MemoryError, and raises none where it is asked in Python: `exhausted` is what it raises
+// then where memory is out.
+int raise_noted(const AllocationError& error, PyObject* exhausted) {
   if (error.kind[0] == '\0' && error.message[0] == '\0') return framework_failed("a framework gave no memory");
   char text[sizeof(error.kind) + sizeof(error.message) + 2];
-  if (std::strcmp(error.kind, "MemoryError") == 0 || std::strcmp(error.kind, "RuntimeError") == 0) {
+  if (exhausted != nullptr) {
+    PyErr_SetString(std::strstr(error.message, "out of memory") ? exhausted : PyExc_RuntimeError, error.message);
+  } else if (std::strcmp(error.kind, "MemoryError") == 0 || std::strcmp(error.kind, "RuntimeError") == 0) {
     PyErr_SetString(error.kind[0] == 'M' ? PyExc_MemoryError : PyExc_RuntimeError, error.message);
   } else {
     std::snprintf(text, sizeof(text), "%s: %s", error.kind, error.message);
@@ -174,7 +178,7 @@ int HeldTensor::read_capsule(PyObject* capsule) {
 }
 
 int HeldTensor::allocate(const DLPackExchangeAPI& api, DLDevice device, DLDataType dtype, const int64_t* extents,
-                     int32_t num_dims) {
+                         int32_t num_dims, PyObject* exhausted) {
   // DLPack forbids an API without these, and there are some: with `out` given they are not missed.
   if (api.managed_tensor_allocator == nullptr || api.managed_tensor_to_py_object_no_sync == nullptr) {
     return framework_failed("the framework has no allocator for DLPack; pass out=");
@@ -187,7 +191,7 @@ int HeldTensor::allocate(const DLPackExchangeAPI& api, DLDevice device, DLDataTy
   AllocationError error{};
   if (api.managed_tensor_allocator(&prototype, &managed_, &error, &note_error) != 0 || managed_ == nullptr) {
     managed_ = nullptr;
-    return PyErr_Occurred() != nullptr ? -1 : raise_noted(error);
+    return PyErr_Occurred() != nullptr ? -1 : raise_noted(error, exhausted);
   }
   view_ = &managed_->dl_tensor;
   return 0;

@@ -65,8 +65,9 @@ class HeldTensor {
   // Reads a capsule, which is not consumed, and takes the reference to it.
   int read_capsule(PyObject* capsule);
 
+  // `exhausted` is the class of the framework's error where memory is out; null for Python's MemoryError.
   int allocate(const DLPackExchangeAPI& api, DLDevice device, DLDataType dtype, const int64_t* extents,
-               int32_t num_dims);
+               int32_t num_dims, PyObject* exhausted);
 
   // Gives an allocated tensor as an object of its framework; null with a Python error set.
   PyObject* hand_on(const DLPackExchangeAPI& api);

@@ -154,7 +154,7 @@ void* Reader::allocate(size_t num_bytes) {
     workspace_.release();  // of the launch before, if there are several: it is done by the time that this one begins
     const auto extent = static_cast<int64_t>(num_bytes);
     const DLDataType bytes = {kDLUInt, 8, 1};
-    has_failed_ = workspace_.allocate(*left_.type.api, left_.view()->device, bytes, &extent, 1) != 0;
+    has_failed_ = workspace_.allocate(*left_.type.api, left_.view()->device, bytes, &extent, 1, exhausted()) != 0;
     return has_failed_ ? nullptr : workspace_.data();
   });
 }

@@ -72,6 +72,9 @@ class Reader {
   // operand.
   int release(const Operand& operand);
 
+  // The class of the framework's error where memory is out; null for Python's own.
+  PyObject* exhausted() const { return left_.type.is_of_torch ? state_.torch.exhausted() : nullptr; }
+
   State& state_;
   Product product_;
   Operand left_;

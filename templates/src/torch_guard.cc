@@ -25,7 +25,7 @@ int TorchGuard::load(PyObject* routes) {
   Py_DecRef(make);
   if (hooks == nullptr) return -1;
   PyObject** places[] = {&is_grad_enabled_, &forward_ad_, &is_neg_, &increment_version_, &storage_offset_,
-                         &tracing_state_,   &requires_grad_, &level_,  &are_deterministic_};
+                         &tracing_state_,   &requires_grad_, &level_,  &are_deterministic_, &exhausted_};
   Py_ssize_t index = 0;
   for (PyObject** place : places) {
     *place = PyTuple_GetItem(hooks, index++);

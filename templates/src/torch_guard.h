@@ -46,6 +46,9 @@ class TorchGuard {
   // Says whether a tensor requires a gradient.
   int requires_gradient(PyObject* tensor, bool* answer) const;
 
+  // The class of torch's error where memory is out.
+  PyObject* exhausted() const { return exhausted_; }
+
   // Tells torch that a tensor was written, so that a backward pass that needs the old values fails.
   int note_write(PyObject* tensor) const;
 
@@ -60,6 +63,7 @@ class TorchGuard {
   PyObject* requires_grad_ = nullptr;  // names
   PyObject* level_ = nullptr;
   PyObject* are_deterministic_ = nullptr;
+  PyObject* exhausted_ = nullptr;
 };
 
 }  // namespace aot

@@ -38,20 +38,21 @@ del result
 """,
     "sys.exit with work under way": "kept = work()\nsys.exit(0)",
     "a daemon thread that launches while the interpreter ends": """
-x, weight = operands()
-aot_gemm.linear(x, weight)
+x, weight = operands(k=1024)
+out = aot_gemm.linear(x, weight)
 def forever():
     while True:
-        aot_gemm.linear(x, weight)
+        aot_gemm.linear(x, weight, out=out)
 threading.Thread(target=forever, daemon=True).start()
 time.sleep(0.2)
 """,
     "threads that are daemons, each with a stream": """
-def forever():
+def forever():  # with an `out`: torch aborts where such a thread allocates, or frees, while the interpreter ends
     with torch.cuda.stream(torch.cuda.Stream()):
-        x, weight = operands()
+        x, weight = operands(k=1024)
+        out = aot_gemm.linear(x, weight)
         while True:
-            aot_gemm.linear(x, weight)
+            aot_gemm.linear(x, weight, out=out)
 for _ in range(4):
     threading.Thread(target=forever, daemon=True).start()
 time.sleep(1)
@@ -96,7 +97,7 @@ check(aot_gemm.linear(x, weight), x, weight)
     "the library is opened, used and closed by another user while products run": """
 import ctypes, _ctypes
 from pathlib import Path
-path = next(Path(aot_gemm.__file__).parent.rglob("libaot_gemm.so*"))
+path = next(Path(aot_gemm.__file__).parent.rglob("libaot_gemm.so.*"))
 x, weight = operands()
 torch.cuda._sleep(200_000_000)
 kept = [aot_gemm.linear(x, weight) for _ in range(50)]

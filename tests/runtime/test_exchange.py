@@ -249,6 +249,39 @@ def test_an_allocators_error_is_raised(package, library, framework, error, kind,
     assert library.fake_launches() == []
 
 
+class Torch(Framework):
+    """torch, whose tensors claim to be in GPU memory."""
+
+    def __init__(self):
+        super().__init__()
+        capsule = self.Tensor.__dlpack_c_exchange_api__
+        self.kind = type("Parameter", (torch.Tensor,), {"__dlpack_c_exchange_api__": capsule})
+
+    def tensor(self, shape):
+        tensor = torch.empty(shape, dtype=torch.bfloat16).as_subclass(self.kind)
+        tensor.claimed = FakeTensor(shape)
+        return tensor
+
+    def _view(self, tensor, out):
+        return super()._view(tensor.claimed, out)
+
+
+@pytest.mark.parametrize("what", ["out", "workspace"])
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [("CUDA out of memory. Tried to allocate 2 GiB.", torch.OutOfMemoryError), ("CUDA error: no", RuntimeError)],
+)
+def test_torchs_lack_of_memory_has_torchs_class(package, library, manifest, what, message, kind):
+    """Programs that halve their batch catch it by that; torch's allocator calls it a MemoryError, as DLPack has it."""
+    framework = Torch()
+    framework.error = (b"MemoryError", message.encode())
+    tensors = operands(framework.tensor, split_shape(package, manifest), out=what == "workspace")
+    with torch.no_grad(), pytest.raises(RuntimeError, match=f"^{re.escape(message)}$") as caught:
+        linear(package, tensors)
+    assert type(caught.value) is kind
+    assert library.fake_launches() == []
+
+
 def test_a_framework_that_fails_without_a_word_gives_an_error(package, framework):
     framework.error = "view"
     with pytest.raises(package.OperandError, match=r"no plain strided memory \(a tensor gave no DLTensor\)"):

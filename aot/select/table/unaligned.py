@@ -20,6 +20,7 @@ from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
 from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
+from aot.core.progress import quietly
 from aot.select.join import only_named
 from aot.select.portfolio.candidates import legal
 from aot.select.portfolio.choose import MODELLED_TIE, TIE, Incumbent, choose
@@ -33,7 +34,7 @@ from aot.space.enumeration import Patterns, takes_loads, unaligned
 from aot.space.shortlist import shortlist
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from aot.core.dispatch import Section
     from aot.core.measurement import OperationTimes, Times
@@ -78,10 +79,16 @@ def _predicted_problems(operation: Operation) -> list[Problem]:
     return [Problem(operation, *sizes) for sizes in product(*PREDICTED_SIZES)]
 
 
-def predicted(operations: Iterable[Operation], target: Target, patterns: Patterns) -> Mapping[int, OperationTimes]:
-    """Predict the times of the candidates of each section by the cost model, of 16-bit products and batches of them."""
+def predicted(
+    operations: Iterable[Operation], target: Target, patterns: Patterns, at: Callable[[str], None] = quietly
+) -> Mapping[int, OperationTimes]:
+    """Predict the times of the candidates of each section by the cost model, of 16-bit products and batches of them.
+
+    `at` is told of each.
+    """
     found: dict[int, dict[Operation, Times]] = {}
     for operation, loads in ((x, y) for x in asked_of(operations) for y in predicted_loads(x)):
+        at(f"{operation.tag}, not aligned: predicting times")
         candidates = [x for x in unaligned(operation, target, loads, patterns) if is_general(x)]
         if candidates:
             problems = _predicted_problems(operation)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
@@ -17,6 +17,7 @@ from aot.core.errors import CandidateError
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.problem import Problem
+from aot.core.progress import quietly
 from aot.core.tile_order import HEURISTIC
 from aot.select.times.inputs import is_general
 from aot.space import cost
@@ -158,6 +159,7 @@ def predicted_times(
     *,
     any_layout: bool = False,
     operations: Sequence[Operation] | None = None,
+    at: Callable[[str], None] = quietly,
 ) -> OperationTimes:
     """Predict the times of the model's best candidates on a shape set.
 
@@ -168,6 +170,7 @@ def predicted_times(
         constants: the cost model's.
         any_layout: predict also for the layouts that are not asked for, where there are candidates.
         operations: what is asked for; by default the shape set's operations.
+        at: told of each operation.
 
     Raises:
         CandidateError: no candidate is left for an operation that is asked for.
@@ -176,6 +179,7 @@ def predicted_times(
     more = [x for operation in asked for x in operation.layouts] if any_layout else []
     times: _Growing = {}
     for operation, problems in launched_problems(list(dict.fromkeys([*asked, *more])), shapes).items():
+        at(f"{operation.tag}: predicting times")
         try:
             candidates = _predicted_candidates(operation, target, patterns, constants)
         except CandidateError:

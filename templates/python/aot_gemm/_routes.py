@@ -276,6 +276,7 @@ def torch_hooks() -> tuple[Any, ...]:
         sys.intern("requires_grad"),
         sys.intern("_current_level"),
         torch.are_deterministic_algorithms_enabled,
+        getattr(torch.cuda, "OutOfMemoryError", RuntimeError),
     )
 
 

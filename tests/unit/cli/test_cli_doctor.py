@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from aot.cli import doctor, model_doctor
+from aot.cli import doctor, model_doctor, selection
 from aot.core.operation import Operation
 from aot.models import empty
 from aot.select.score.diagnosis import Layer, diagnose
@@ -19,7 +19,7 @@ SIZES = {"model_type": "qwen3", "hidden_size": 4096, "num_attention_heads": 32, 
 def workplace(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(empty, "is_installed", lambda *_: False)
-    monkeypatch.setattr(doctor, "selection_of", lambda *_: SELECTION)
+    monkeypatch.setattr(doctor, "selection_of_layers", lambda *_: SELECTION)
     return tmp_path
 
 
@@ -120,3 +120,26 @@ def test_the_table_that_ships_serves_a_model(workplace, monkeypatch):
     assert lines
     assert all(" native " in x for x in lines)
     assert "measures what is predicted" in done.output
+
+
+@pytest.mark.parametrize(
+    ("values", "asked"),
+    [
+        ({}, [["bf16_kk", "fp16_kk"]]),
+        ({"quantization_config": {"quant_method": "fp8"}}, [["bf16_kk", "fp16_kk"], ["e4m3_bf16_kk"]]),
+    ],
+)
+def test_of_a_whole_wheel_by_the_model_only_what_linears_ask_for_is_selected(workplace, monkeypatch, values, asked):
+    """All default operations of a Thor took a minute and a half of CPU for a model of bf16."""
+    requests = []
+
+    def select(request):
+        requests.append([x.tag for x in request.operations])
+        return SELECTION
+
+    monkeypatch.setattr(selection, "select", select)
+    monkeypatch.setattr(selection, "joined", lambda first, _: first)
+    monkeypatch.setattr(doctor, "selection_of_layers", selection.selection_of_layers)
+    done = aot("doctor", write(workplace, **values), "--target", "thor")
+    assert requests == asked
+    assert "thor has no committed selection: selecting by the cost model" in done.stderr

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from aot.cli import options as cli_options
+from aot.cli import request as cli_request
+from aot.cli import selection as cli_selection
 from aot.cli.build import said
 from aot.cli.request import Request, select
 from aot.core.epilogue import Epilogue
@@ -601,3 +603,19 @@ def test_operations_on_rows_are_selected_scored_and_kept_beside_products(workpla
     assert "mean regret in sample, bf16_silu_mul: " in page
     result = aot("select", "--target", "h200", "--operations", "bf16_silu_mul", "--like", selection)
     assert (result.exit_code, "has no table of bf16_silu_mul; give" in result.stderr) == (9, True)
+
+
+@pytest.mark.parametrize("command", [["select"], ["build"], ["build", "--predicted"], ["explain", "1", "64", "64"]])
+def test_what_no_kernel_computes_is_refused_before_anything_is_read(command, monkeypatch):
+    """It took a quarter of a minute of CPU: the record and the committed selection were read first."""
+
+    def read(path, *_):
+        pytest.fail(f"{path} was read")
+
+    for module in (pipeline, cli_request, cli_selection):
+        monkeypatch.setattr(module, "read_selection", read)
+    monkeypatch.setattr(pipeline, "read_products", read)
+    result = aot(*command, "--target", "h100", "--operations", "nvfp4_bf16_kk")
+    assert result.exit_code != 0
+    assert "no kernel computes every nvfp4_bf16_kk" in result.stderr
+    assert "targets that have it: b200, " in result.stderr
