@@ -26,7 +26,6 @@ from aot.core.strict_json import DecodeError, decode_version, parse_json, read_c
 from aot.core.target import load_target
 from aot.kinds.kind import Use
 from aot.kinds.registry import kind_of
-from aot.package.wheel_check import on_device
 from aot.select.times.record import from_store, parse_record, record_text
 
 if TYPE_CHECKING:
@@ -154,6 +153,7 @@ def make_report(wheel: Path, tell: Callable[[str], None]) -> DeviceReport:
     from aot.measure.device import CudaGpu
     from aot.measure.kernel_library import KernelLibrary
     from aot.measure.protocol import plan_for
+    from aot.package.wheel_check import on_device  # which reads ELF files
 
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     with on_device(wheel) as (manifest, properties, library):
