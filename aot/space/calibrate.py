@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
-from scipy.stats import spearmanr
 
 from aot.core.errors import SelectionError
 from aot.space.cost import DEFAULTS, Constants, estimate
@@ -213,6 +211,8 @@ def fit(
         # The loss is soft for what is far off; the prior's own terms stay within where it is a square.
         return np.concatenate([errors, offsets])
 
+    from scipy.optimize import least_squares
+
     found = least_squares(misfit, np.zeros(len(NAMES)), bounds=(-BOUND, BOUND), loss="soft_l1", diff_step=0.02)
     rounded = {
         name: float(f"{value:.4g}") for name, value in zip(NAMES, np.exp(origin + widths * found.x), strict=True)
@@ -234,6 +234,8 @@ def score(times: Times, target: Target, constants: Constants = DEFAULTS) -> Scor
     Raises:
         SelectionError: there are no others.
     """
+    from scipy.stats import spearmanr
+
     correlations, regrets = [], []
     for problem in sorted(times):
         row = times[problem]

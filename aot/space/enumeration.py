@@ -65,11 +65,12 @@ def judge(
         only_able: whether to leave out families that build no kernel of the operation, all of whose candidates are
             rejected.
     """
+    keeps_all = patterns == Patterns()  # names of thousands of candidates are not made then
     for family in space_of(operation).families(operation, target):
         if family.is_fallback or (only_able and unbuilt(family, operation)):
             continue
         for candidate in family.candidates(operation, target):
-            if patterns.keep(candidate.name):
+            if keeps_all or patterns.keep(candidate.name):
                 yield candidate, check(candidate, operation, target)
             else:
                 yield candidate, Rejected(Reason.PATTERN, f"{candidate.name} is excluded by --kernels")

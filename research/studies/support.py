@@ -103,12 +103,13 @@ def executed_operations(target: str) -> frozenset[AnyOperation]:
     right: dict[str, bool] = {x.kernel: x.is_right for x in read_executions(path, target)} if path.exists() else {}
     known = (x for kind in KINDS for x in all_families_for(load_target(target), kind))
     names = [x.name for x in known if not x.is_fallback]
-
-    def verdicts(operation: AnyOperation) -> list[bool]:
-        starts = tuple(f"{operation.tag}_{name}_" for name in names)
-        return [is_right for kernel, is_right in right.items() if kernel.startswith(starts)]
-
-    return frozenset(x for x in all_operations().values() if verdicts(x) and all(verdicts(x)))
+    verdicts: dict[str, list[bool]] = {}
+    for kernel, is_right in right.items():
+        for name in names:
+            tag, found, _ = kernel.partition(f"_{name}_")
+            if found:
+                verdicts.setdefault(tag, []).append(is_right)
+    return frozenset(x for tag, x in all_operations().items() if all(verdicts.get(tag, [False])))
 
 
 @cache

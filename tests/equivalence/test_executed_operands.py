@@ -22,7 +22,7 @@ INSTRUCTIONS = 60_000 if EVERY else 4_000
 
 @pytest.fixture(scope="module", params=TARGETS)
 def executor(request, tmp_path_factory):
-    keys = [*operand_kernels.keys(request.param), *operand_kernels.row_keys()]
+    keys = [*operand_kernels.keys(request.param), *operand_kernels.row_keys(request.param)]
     options = ExecutionOptions(tuple(Schedule(mode, 1) for mode in MODES), max_instructions=INSTRUCTIONS)
     kernels = emulated_set(keys, request.param, tmp_path_factory.mktemp("operands"))
     return kernels.names, Executor(kernels, options)

@@ -37,7 +37,7 @@ def key_of(family, text=""):
 KEYS = (
     key_of("weight_only", "columns8_stages2_tiles2_warps4"),
     key_of("weight_only_simt"),
-    KernelKey(NARROW, named("sm100_block_scale_128x64_c1x1_static", "thor")),
+    KernelKey(NARROW, named("sm100_block_scale_128x64_c1x1_static")),
 )
 
 

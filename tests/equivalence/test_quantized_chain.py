@@ -55,7 +55,7 @@ def keys_of(name):
     family = next(x for x in rows_families_of(quantises, target_of("thor")) if x.name == "row_registers")
     candidates = family.candidates(quantises, target_of("thor"))
     candidate = next(x for x in candidates if family.limits(x, quantises).takes(LEAST_K))
-    product = KernelKey(Operation(tag), named(PRODUCT, "thor"))
+    product = KernelKey(Operation(tag), named(PRODUCT))
     return RowKernelKey(quantises, candidate), product
 
 

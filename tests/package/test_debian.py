@@ -13,13 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from aot.core.target import load_target
 from aot.package.deb_file import to_bytes
 from aot.package.debian import packages_of
-from tests import native
 from tests.objects import small_wheel
 from tests.package.test_header import build_driver, check_example
-from tests.package.userland import aarch64_emulator
 
 pytestmark = [
     pytest.mark.package,
@@ -155,16 +152,3 @@ def test_the_examples_are_built_by_pkg_config(systems, tmp_path):
         command = [*compiler, "-Werror", source, *flags, "-isystem", cuda, f"-L{tmp_path}", "-lcuda", "-o", "multiply"]
         subprocess.run(command, cwd=tmp_path, check=True)
         check_example(run(tmp_path / "multiply", tmp_path, root / "usr/lib/x86_64-linux-gnu"), "h200")
-
-
-def test_the_example_of_arm64_is_built_and_runs_under_emulation(systems, tmp_path):
-    root, emulator = systems["thor"], aarch64_emulator()
-    compiler = native.zig(load_target("thor"), "cc")
-    cuda = build_driver("thor", compiler, tmp_path)
-    source = root / "usr/share/doc/libaot-gemm-dev/examples/multiply.c"
-    folder = root / "usr/lib/aarch64-linux-gnu"
-    flags = [*flags_of(root, TRIPLETS["thor"]), f"-isystem{cuda}", f"-L{tmp_path}", "-lcuda", "-Wl,-s"]
-    paths = [f"-Wl,-rpath,{folder}", f"-Wl,-rpath,{tmp_path}"]
-    native.run([*compiler, "-std=c99", source, *flags, *paths, "-o", "multiply"], cwd=tmp_path)
-    done = subprocess.run([*emulator, tmp_path / "multiply"], capture_output=True, text=True, check=False)
-    check_example(done, "thor")

@@ -41,14 +41,14 @@ SOME = [
     KernelKey(Operation.E4M3_FP32_KK, FOUR_CTAS),
     KernelKey(Operation.E4M3_BF16_KK_SWIGLU, TWO_CTAS),
     KernelKey(Operation.E4M3_BF16_KK_RESIDUAL, WHOLE),
-    KernelKey(Operation.E4M3_BF16_KK_GEGLU, FOUR_CTAS),
     KernelKey(Operation.BF16_KK_RELU, FOUR_CTAS),
     KernelKey(Operation.FP16_KK_RESIDUAL, TWO_CTAS),
     KernelKey(Operation.BF16_KK_SWIGLU, ONE_ROW),
-    KernelKey(Operation.FP16_KK_GEGLU, FOUR_CTAS),
 ]
 """Kernels with factors, with epilogues and with gates, of each number of CTAs."""
 MORE = [
+    KernelKey(Operation.E4M3_BF16_KK_GEGLU, FOUR_CTAS),
+    KernelKey(Operation.FP16_KK_GEGLU, FOUR_CTAS),
     KernelKey(Operation.BF16_KK_GELU_TANH, WHOLE),
     KernelKey(Operation.E4M3_BF16_KK_RELU, ONE_ROW),
     KernelKey(Operation.E4M3_BF16_KK_GELU, FOUR_CTAS),

@@ -14,7 +14,6 @@ from aot.core.operation import Operation
 from aot.core.signature import Argument
 from tests.compiling import EVERY
 from tests.runtime.test_operand_kernels import (
-    CLUSTER,
     PROGRAMMATIC,
     STREAM,
     compile_all,
@@ -137,71 +136,6 @@ def test_nothing_is_spilled_and_shared_memory_is_what_was_counted(each, library)
     record, _ = launch(library, each, arguments(each.kernel.operation))
     assert each.kernel.spill_bytes == 0
     assert record.smem_bytes == each.kernel.smem_bytes <= 232448
-
-
-def num_clusters(each):
-    """Count the clusters of a launch: for tiles of groups of any sizes, or a wave where they take one after another."""
-    candidate, operation = each.kernel.candidate, each.kernel.operation
-    cluster = candidate.gemm.cluster_m * candidate.gemm.cluster_n
-    rows = candidate.gemm.tile_m // (2 if candidate.gemm.use_2cta else 1) * candidate.gemm.cluster_m
-    columns = -(-operation.num_rows_of_b(N) // (candidate.gemm.tile_n * candidate.gemm.cluster_n))
-    most = (ROWS + GROUPS * (rows - 1)) // rows if operation.grouping.groups_rows else -(-ROWS // rows) * GROUPS
-    return (
-        most * columns if candidate.gemm.schedule == "clc" else min(most * columns, each.target.num_clusters(cluster))
-    )
-
-
-def test_the_launch_is_of_as_many_tiles_as_groups_of_any_sizes_may_have(each, library):
-    candidate = each.kernel.candidate
-    record, _ = launch(library, each, arguments(each.kernel.operation))
-    cluster = candidate.gemm.cluster_m * candidate.gemm.cluster_n
-    assert tuple(record.block) == (each.kernel.num_threads, 1, 1)
-    assert record.grid[0] * record.grid[1] * record.grid[2] == cluster * num_clusters(each)
-    stated = {record.attribute_ids[i]: tuple(record.attribute_values[i]) for i in range(record.num_attributes)}
-    assert stated.get(CLUSTER, (1, 1, 1)) == (candidate.gemm.cluster_m, candidate.gemm.cluster_n, 1)
-    assert stated[PROGRAMMATIC][0] == 1
-    assert record.stream == STREAM
-
-
-def test_descriptors_are_of_the_stacks(each, library):
-    operation = each.kernel.operation
-    found = maps(launch(library, each, arguments(operation))[1])
-    size_of = operation.a.element.size_of
-    element = size_of(2) / 2
-    if operation.grouping is Grouping.K_GROUPED:
-        assert found[D] == ((N, ROWS, GROUPS), (N * 2, ROWS * N * 2))
-        assert {A, B} <= found.keys()
-        return
-    if operation.types.factors is FactorLayout.ATOMS:
-        along, rows = K // (4 * operation.a.scale.block_k), operation.num_rows_of_b(N)
-        (of_a, steps_of_a), (of_b, steps_of_b) = found.pop(SCALE_A), found.pop(SCALE_B)
-        assert sorted(zip(of_a[1:], steps_of_a, strict=True))[-1:] == [(3 + GROUPS - 1, along * 512)]
-        assert of_b == (256, along, rows // 128, GROUPS)
-        assert steps_of_b == (512, along * 512, rows // 128 * along * 512)
-    if operation.is_interleaved:
-        assert found[B] == ((K, 2 * N, GROUPS), (size_of(K), size_of(2 * N * K)))
-    elif operation.gate is not None:
-        assert found[B] == ((K, 2, N, GROUPS), (N * K * element, K * element, 2 * N * K * element))
-    elif operation.layout.b_k_major:
-        assert found[B] == ((K, N, GROUPS), (K * element, N * K * element))
-    else:
-        assert found[B] == ((N, K, GROUPS), (N * element, N * K * element))
-    if operation.grouping is Grouping.GROUPED:
-        assert found[A] == ((K, ROWS), (K * element,))
-    # A group's rows are stored as if they were the last ones: the address lies so many rows in front.
-    (base,) = found.keys() - {A, B}
-    assert (base + FAR * N * 2) % 2**64 == D
-    assert found[base][0][:2] == (N, FAR)
-    assert found[base][1] == (N * 2, N * 2)
-
-
-def test_what_is_on_the_device_is_passed_by_address(each, library):
-    operation = each.kernel.operation
-    _, parameters = launch(library, each, arguments(operation))
-    starts = [struct.unpack_from("<Q", x)[0] for x in parameters if len(x) >= 8]
-    assert OFFSETS in starts
-    assert (INDEX in starts) == (operation.grouping is Grouping.GATHERED)
-    assert (SCALE_A in starts) == (SCALE_B in starts) == operation.types.is_scaled
 
 
 def test_places_are_written_in_front_and_one_tensor_map_is_of_all(each, library):

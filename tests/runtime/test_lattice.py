@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import subprocess
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -123,11 +124,16 @@ def test_a_bias_that_a_product_of_a_batch_writes_is_refused(library, number, gap
         assert is_free or "overlaps the bias" in library.error()
 
 
-@pytest.mark.parametrize("stride", [0, 1, 2**30, 2**31, 2**46, 2**60, 2**61, 2**62, 2**63 - 1])
-@pytest.mark.parametrize("extent", [2, 3, 2**31 - 1])
-@pytest.mark.parametrize("address", [0x1000, 2**63, 2**64 - 2**20])
+STRIDES = (0, 1, 2**30, 2**31, 2**46, 2**60, 2**61, 2**62, 2**63 - 1)
+
+
 @pytest.mark.parametrize("name", ["A", "B", "D"])
-def test_what_reaches_past_the_address_space_is_refused(library, name, address, extent, stride):
+def test_what_reaches_past_the_address_space_is_refused(library, name):
+    for place in product((0x1000, 2**63, 2**64 - 2**20), (2, 3, 2**31 - 1), STRIDES):
+        check_reach(library, name, *place)
+
+
+def check_reach(library, name, address, extent, stride):
     which = "ABD".index(name)
     m, n = (2, extent) if name == "B" else (extent, 2)
     rows, columns = (m, n, m)[which], (1, 1, n)[which]
@@ -157,8 +163,8 @@ def test_outs_in_an_operand_are_refused_through_python(package, library):
     for out, operand in ((x, "A"), (x, "B")):
         other = framework.Tensor((64, 64))
         operands = (x, other) if operand == "A" else (other, x)
-        for product in (package.linear, package.matmul):
+        for function in (package.linear, package.matmul):
             with pytest.raises(package.StrideError) as caught:
-                product(*operands, out=out)
+                function(*operands, out=out)
             assert str(caught.value) == overlap_text(operand, x.address, x.address)
     assert library.fake_launches() == []

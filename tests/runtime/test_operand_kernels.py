@@ -59,7 +59,6 @@ SOME = [
     (Operation.E4M3_E4M3_KK, sm90(64, 192, "cooperative")),
     (Operation.FP16_KK_RELU, sm90(64, 32, swap_ab=True, **PARALLEL)),
     (Operation.BF16_KK_RESIDUAL, sm90(128, 128, cluster_n=2)),
-    (Operation.FP16_KK_RESIDUAL, sm90(64, 16, swap_ab=True)),
     (Operation.FP16_KK_BIAS, sm90(64, 16, swap_ab=True)),
     (Operation.BF16_KK_SWIGLU, sm90(128, 256, "cooperative")),
     (Operation.E4M3_BF16_KK_SWIGLU, sm90(64, 64)),
@@ -67,13 +66,14 @@ SOME = [
     (Operation.E4M3_BF16_KK, early(64, 8, swap_ab=True)),
     (Operation.BF16_KK_SILU, early(64, 64, **SERIAL)),
     (Operation.INT8_INT32_KK, sm90(64, 16, swap_ab=True)),
-    (Operation.INT8_BF16_KK, sm90(64, 16, swap_ab=True)),
     (Operation.TF32_KK, sm90(192, 192, "cooperative", cluster_m=2)),
     (Operation.E4M3_BF16_BLOCK_KK, sm90_block(128, 128, "cooperative")),
-    (Operation.E4M3_BF16_BLOCK_KK, sm90_block(64, 8, cluster_m=2)),
 ]
 """Of each family and kind of operands one; where there is one, the kernel that tests/equivalence compiles too."""
 MORE = [
+    (Operation.FP16_KK_RESIDUAL, sm90(64, 16, swap_ab=True)),
+    (Operation.INT8_BF16_KK, sm90(64, 16, swap_ab=True)),
+    (Operation.E4M3_BF16_BLOCK_KK, sm90_block(64, 8, cluster_m=2)),
     (Operation.BF16_KK_GELU, sm90(256, 208, "cooperative")),
     (Operation.FP16_KK_RESIDUAL, sm90(192, 112, swap_ab=True)),
     (Operation.FP16_KK_BIAS, sm90(128, 208, swap_ab=True)),

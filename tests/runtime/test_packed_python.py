@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from functools import partial
 from importlib import import_module
+from itertools import product
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import torch
 from aot.core.element import ElementType
 from aot.core.factor_atoms import pack_factors
 from aot.core.operation import Operation
+from tests.compiling import EVERY
 from tests.runtime.stating import IN_ATOMS, state
 from tests.runtime.tensors import (
     BFLOAT16,
@@ -30,6 +32,7 @@ from tests.runtime.tensors import (
 )
 from tests.runtime.test_python_operations import DTYPES, GATES, call_of
 from tests.runtime.test_torch_operands import gpu_tensor
+from tests.runtime.ways import IN_EXCHANGE
 
 NVFP4, MXFP4, MXFP8 = Operation.NVFP4_BF16_KK, Operation.MXFP4_BF16_KK, Operation.MXFP8_BF16_KK
 MIXED = Operation.MXFP8_MXFP4_BF16_KK
@@ -96,9 +99,12 @@ def tensor(request, framework, monkeypatch):
     return cupy.ndarray
 
 
-@pytest.mark.parametrize("kind", [UINT8, E2M1_PAIR], ids=["bytes", "pairs"])
-@pytest.mark.parametrize("codes", [False, True], ids=["factors", "codes"])
-@pytest.mark.parametrize("operation", IN_ATOMS, ids=lambda x: x.tag)
+WAYS = list(product(("exchange", "capsules"), (UINT8, E2M1_PAIR), (False, True)))
+"""How a framework hands tensors over, the type of two elements of 4 bits, and whether factors are given as bytes."""
+TRIED = [(x, *way) for x in IN_ATOMS for way in (WAYS if EVERY or x in PLAIN else WAYS[:1])]
+
+
+@pytest.mark.parametrize(("operation", "tensor", "kind", "codes"), TRIED, indirect=["tensor"])
 def test_packed_operands_arrive_in_elements(atoms_package, packed, atoms_manifest, tensor, operation, kind, codes):
     num_rows = M, operation.num_rows_of_b(N)
     x, weight = (elements(operation, tensor, rows, kind, of=of) for of, rows in zip("ab", num_rows, strict=True))
@@ -202,6 +208,7 @@ def launch_of(library, call, *, is_gate=False):
     return launch.kernel, counts, matrices, vectors, launch.scale_d.data, added
 
 
+@IN_EXCHANGE
 @pytest.mark.parametrize("operation", IN_ATOMS, ids=lambda x: x.tag)
 def test_python_launches_what_the_c_api_launches(atoms_package, packed, tensor, operation):
     rng, kernels = random.Random(7), set()
@@ -410,6 +417,7 @@ def test_another_function_takes_no_bytes(atoms_package, packed, tensor):
         atoms_package.gated_linear(x, weight)
 
 
+@IN_EXCHANGE
 @pytest.mark.parametrize("is_pair", [False, True], ids=["halves", "two weights"])
 @pytest.mark.parametrize("operation", [x for x in IN_ATOMS if x.gate is not None], ids=lambda x: x.tag)
 def test_a_gate_whose_rows_are_not_in_turns_is_refused(atoms_package, packed, tensor, operation, is_pair):

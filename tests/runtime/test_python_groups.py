@@ -21,6 +21,7 @@ from tests.runtime.exchange import Framework
 from tests.runtime.tensors import BFLOAT16, E4M3, E8M0, FLOAT32, INT32, UINT8, install_old_torch
 from tests.runtime.test_groups import GROUPED
 from tests.runtime.test_python_operations import DTYPES, address, call_of
+from tests.runtime.ways import IN_EXCHANGE
 
 NVFP4 = Operation.NVFP4_BF16_KK_GROUPED
 FACTOR_TYPES = {ElementType.E4M3: E4M3, ElementType.E8M0: E8M0}
@@ -96,6 +97,7 @@ def narrow_factors(operation, tensor):
     return made | ({"interleaved": True} if operation.gate is not None else {})
 
 
+@IN_EXCHANGE
 @pytest.mark.parametrize("operation", CALLS, ids=lambda x: x.call)
 def test_every_operation_of_groups_is_launched_with_what_it_was_given(package, library, manifest, tensor, operation):
     operands, named = arguments(operation, tensor)
@@ -181,6 +183,7 @@ NARROW_REFUSED = [
 ]
 
 
+@IN_EXCHANGE
 @pytest.mark.parametrize(("changes", "error", "text"), NARROW_REFUSED)
 def test_what_narrow_groups_do_not_take_is_refused(package, library, tensor, changes, error, text):
     operands, named = taken(NVFP4, tensor, **{"out": None, **changes})
@@ -315,6 +318,7 @@ REFUSED = [
 ]
 
 
+@IN_EXCHANGE
 @pytest.mark.parametrize(("changes", "error", "text"), REFUSED)
 def test_what_makes_no_groups_is_refused(package, library, tensor, changes, error, text):
     given = {
@@ -361,6 +365,7 @@ def listed(operation, tensor):
     return [operands[0], weights, *operands[2:]], named
 
 
+@IN_EXCHANGE
 @pytest.mark.parametrize("operation", CALLS, ids=lambda x: x.call)
 def test_separate_weights_are_launched_in_one_product(package, library, manifest, tensor, operation):
     operands, named = listed(operation, tensor)

@@ -29,6 +29,7 @@ from tests.runtime.tensors import (
     install_jax,
 )
 from tests.runtime.test_torch_operands import gpu_tensor
+from tests.runtime.ways import IN_EXCHANGE
 
 M, N, K = 48, 64, 256
 DTYPES = {
@@ -91,6 +92,7 @@ def address(tensor):
     return None if tensor is None else tensor.address
 
 
+@IN_EXCHANGE
 @pytest.mark.parametrize("operation", by_call(), ids=lambda x: x.call)
 def test_every_operation_is_launched_with_what_it_was_given(
     every_package,
@@ -143,6 +145,7 @@ def test_the_plan_names_the_operation_and_the_kernel_of_the_call(
     assert (plan.operation, plan.kernel) == (operation.call, every_manifest.kernels[launch.kernel].name)
 
 
+@IN_EXCHANGE
 @pytest.mark.parametrize("operation", [x for x in by_call() if x.has_bias and x.epilogue.value != "bias"])
 def test_a_bias_may_be_left_away_beside_other_steps(
     every_package,

@@ -7,6 +7,7 @@ import torch
 
 from tests.runtime.tensors import BFLOAT16, CUDA, E4M3, E5M2, FLOAT16, FLOAT32, INT8, install_cupy
 from tests.runtime.test_torch_operands import KINDS, gpu_tensor
+from tests.runtime.ways import IN_EXCHANGE
 
 M, N, K = 48, 64, 256
 
@@ -234,6 +235,7 @@ REFUSED = [
 ]
 
 
+@IN_EXCHANGE
 @pytest.mark.parametrize(("operands", "named", "kind", "message"), REFUSED)
 def test_errors_are_typed_and_exact(every_package, every, tensor, operands, named, kind, message):
 

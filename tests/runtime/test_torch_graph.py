@@ -8,9 +8,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
-from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.aot_autograd import make_boxed_func
-from torch._inductor.decomposition import select_decomp_table
 from torch.nn import functional
 
 from tests.runtime.torch_reference import random_tensor
@@ -184,6 +181,10 @@ def test_a_graph_of_the_backend_is_joined(backend, calls, caplog, name):
 
 def as_inductor(module):
     """Return a backend that runs what Inductor's pass is given, and not what Inductor would make of the rest."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.aot_autograd import make_boxed_func
+    from torch._inductor.decomposition import select_decomp_table
+
     rewrite = import_module(f"{module.__package__}._graph_pass").rewrite
 
     def compiler(graph_module, _):

@@ -7,7 +7,6 @@ import shutil
 import pytest
 import torch
 from torch import nn
-from torch._inductor import config
 
 from tests.runtime.torch_reference import random_tensor
 
@@ -24,6 +23,8 @@ def plain_gradients():
 
 @pytest.fixture(autouse=True)
 def inductor(monkeypatch):
+    from torch._inductor import config
+
     # It imports setuptools, which refuses a distutils that another test has imported before it, unless told so.
     monkeypatch.setenv("SETUPTOOLS_USE_DISTUTILS", "stdlib")
     # A header that is compiled in advance takes longer than the few programs here take without, and the search for the

@@ -8,9 +8,6 @@ from importlib import import_module
 import pytest
 import torch
 from torch import nn
-from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.aot_autograd import make_boxed_func
-from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.library import opcheck
 from torch.utils.flop_counter import FlopCounterMode
@@ -143,6 +140,10 @@ def test_what_does_not_fit_is_refused(module, calls, change, kind, text):
 @pytest.fixture(params=["as it is", "as Inductor takes it apart"])
 def rewritten(request, module):
     """Return what compiles a model, by a graph of linear or of mm; gives what was replaced, and the model's results."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.aot_autograd import make_boxed_func
+    from torch._inductor.decomposition import select_decomp_table
+
     rewrite = import_module(f"{module.__package__}._graph_pass").rewrite
     table = {"decompositions": select_decomp_table()} if request.param != "as it is" else {}
 

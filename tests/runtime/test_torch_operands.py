@@ -13,7 +13,6 @@ import torch.fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.autograd import forward_ad
-from torch.distributed.tensor import DTensor, Replicate, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tests.runtime.exchange import Framework
@@ -71,6 +70,8 @@ class Failing(torch.Tensor):
 
 @pytest.fixture(scope="session")
 def mesh():
+    from torch.distributed.tensor import init_device_mesh
+
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     yield init_device_mesh("cpu", (2,))
     dist.destroy_process_group()
@@ -127,6 +128,8 @@ def test_what_is_no_plain_memory_is_refused(package, library, kind):
 
 
 def test_a_distributed_tensor_is_refused(package, library, mesh):
+    from torch.distributed.tensor import DTensor, Replicate
+
     framework = Framework()
     wrapped = DTensor.from_local(WEIGHT, mesh, [Replicate()])
     for x, weight in ((wrapped, WEIGHT), (framework.Tensor((M, K)), wrapped)):

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-jax = pytest.importorskip("jax", reason="NOT TESTED: jax is not installed")
+ml_dtypes = pytest.importorskip("ml_dtypes", reason="NOT TESTED: jax is not installed, nor what it brings")
 
-import jaxlib  # noqa: E402
 import numpy as np  # noqa: E402
-from jax import numpy as jnp  # noqa: E402
 
+from tests.later import Later  # noqa: E402
 from tests.runtime.host import LAUNCH, Library  # noqa: E402
 from tests.runtime.xla import DTYPES, STREAM, CpuXla, Frame  # noqa: E402
 
 SOURCES = Path(__file__).parents[2] / "templates" / "src"
-BF16 = jnp.bfloat16
+jax, jaxlib, jnp = Later("jax"), Later("jaxlib"), Later("jax.numpy")
+BF16 = ml_dtypes.bfloat16
 M, N, K = 5, 48, 64
 
 

@@ -7,9 +7,12 @@ import math
 import threading
 import traceback
 
-import jax
 import ml_dtypes
 import numpy as np
+
+from tests.later import Later
+
+jax = Later("jax")
 
 STREAM = 0x5550
 DTYPES = {

@@ -88,7 +88,7 @@ def driver(machine, tmp_path_factory):
 def tuning(machine, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tuning")
     shapes = write_shapes(folder / "small.toml", [8, 96, 200])
-    keys = [KernelKey(BF16, named(name, machine.target.name)) for name in machine.candidates]
+    keys = [KernelKey(BF16, named(name)) for name in machine.candidates]
     compile_kernels(keys, machine.target)
     done = tune(machine, "--shapes", shapes, "--bundle", folder / "bundle")
     assert done.exit_code == 0, done.output

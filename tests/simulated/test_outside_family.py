@@ -91,7 +91,7 @@ def example(request):
 def own_tuning(example, tmp_path_factory):
     folder, machine = tmp_path_factory.mktemp("tuning"), example.machine
     shapes = write_shapes(folder / "small.toml", [1, 8])
-    compile_kernels([KernelKey(BF16, named(name, "h200")) for name in machine.candidates], machine.target)
+    compile_kernels([KernelKey(BF16, named(name)) for name in machine.candidates], machine.target)
     done = tune(machine, "--shapes", shapes, "--bundle", folder / "bundle")
     assert done.exit_code == 0, done.output
     return Tuning(folder / "bundle", shapes, read_tuning_set(folder / "bundle"))
@@ -174,7 +174,7 @@ def test_the_interpreter_finds_it_right(example, tmp_path, monkeypatch):
 
 
 def test_where_it_is_not_installed_what_has_its_kernels_says_so(example, record):
-    candidate = named(example.kernel, "h200")
+    candidate = named(example.kernel)
     check_knobs(candidate)
     assert (
         family_of(candidate).tiling(candidate).tile_n

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import aot
 from aot.core.candidate import KernelKey
@@ -11,6 +12,10 @@ from tests.readings import readings
 from tests.unit.twins import BF16, CONDITIONS
 
 __all__ = ["readings"]
+
+# A machine that does other work meanwhile draws and computes slowly, and nothing is wrong.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from aot.select.selection import SELECTION_VERSION, Selection
 from tests.unit.accepted import named
 from tests.unit.twins import BF16, CONDITIONS
 
-PLAIN = named("sm90_quack_128x128_c1x1_pingpong", "h200")
+PLAIN = named("sm90_quack_128x128_c1x1_pingpong")
 SELECTION = Selection(
     SELECTION_VERSION,
     "h200",

@@ -146,6 +146,7 @@ def test_what_the_manifests_reader_takes_is_rendered_as_the_very_text():
     assert ("WheelTable", "provenance") not in owners
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "field",
     ["package", "version", "target", "arch", "platform_tag", "provenance", "record", "bigger_tiles", "toolchain"],

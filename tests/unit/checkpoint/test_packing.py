@@ -116,6 +116,7 @@ def test_the_folder_is_whole(tmp_path):
     assert sorted(x.name for x in tmp_path.iterdir()) == ["c", "o"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_how_many_processes_there_are_changes_no_byte(tmp_path, monkeypatch, jobs):
     monkeypatch.setattr(shards, "MAX_BYTES", 30_000)

@@ -146,6 +146,7 @@ def test_a_miss_log_that_is_none_is_refused_and_nothing_is_written(workplace, ar
     assert not (workplace / "x").exists()
 
 
+@pytest.mark.slow
 def test_space():
     lines = succeed("space", "--target", "thor", "--kernels", "sm100_tgv_*").splitlines()
     assert lines[-1].split(maxsplit=3) == ["sm100_tgv", "12", "3", "3 shared memory exceeded"]
@@ -155,6 +156,7 @@ def test_space():
     assert ["sm100_tgv_64x8_c1x1_st8_direct_swap", "in", "148,480", "B,", "8", "stages"] in rows
 
 
+@pytest.mark.slow
 def test_space_is_of_operations_of_any_kind():
     text = succeed("space", "--target", "b200", "--operations", "bf16_kk,bf16_rms_norm", "--explain")
     assert [line for line in text.splitlines() if line.endswith(("_kk:", "_norm:"))] == [
@@ -585,6 +587,7 @@ def test_a_missing_package_is_an_error_that_names_it():
     assert done.stderr.endswith(f"; {errors.REPAIR}\n")
 
 
+@pytest.mark.slow
 def test_a_reader_that_ends_ends_the_command_quietly():
     command = f"{sys.executable} -m aot space --list | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
@@ -624,6 +627,7 @@ def test_a_path_that_is_no_text_is_printed_all_the_same(workplace):
     assert (workplace / name).exists()
 
 
+@pytest.mark.slow
 def test_an_output_that_is_closed_is_no_error():
     done = subprocess.run(
         ["bash", "-c", f"{sys.executable} -m aot targets >&-"], capture_output=True, text=True, check=False
@@ -665,6 +669,7 @@ def raise_enough(*_):
     raise errors.CompileError("enough")
 
 
+@pytest.mark.slow
 def test_a_selection_of_another_target_is_not_tuned(tmp_path):
     path = pipeline.committed_selection(load_target("h200"))
     result = aot("tune", "--target", "thor", "--selection", path, "--bundle", "b")

@@ -71,7 +71,7 @@ def test_the_command_takes_rows_and_columns(selection, tmp_path, monkeypatch):
         ("thor", "fp16_kk", ["bf16_kk", "fp16_kk"]),
         ("thor", "nvfp4_bf16_kk", ["nvfp4_bf16_kk", "nvfp4_bf16_kk_bias"]),
         ("thor", "mxfp8mxfp4_bf16_kk", ["mxfp8mxfp4_bf16_kk"]),
-        ("h100", "fp32_kk", ["fp32_kk"]),
+        pytest.param("h100", "fp32_kk", ["fp32_kk"], marks=pytest.mark.slow),
     ],
 )
 def test_what_answers_is_selected_alone(monkeypatch, tmp_path, target, operation, asked):

@@ -28,6 +28,7 @@ def run(*arguments):
     return CliRunner().invoke(cli.main, ["report", *arguments])
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_page(workplace):
     point = CurvePoint("model", 0.1, 0.1, 9.0, 30.0, 0.002, 0.01, 0.05, 0.9, 2, 1)
     write_curves(cli_report.SEARCHES / "thor.json", "thor", "thor", [point])

@@ -47,7 +47,7 @@ NAMES = {
         "sm100_tgv_64x8_c1x1_st4_direct_swap",
     ],
 }
-KEYS = {target: [KernelKey(BF16, named(name, target)) for name in names] for target, names in NAMES.items()}
+KEYS = {target: [KernelKey(BF16, named(name)) for name in names] for target, names in NAMES.items()}
 H200 = load_target("h200")
 FALLBACK, SMALL = NEW = KEYS["h200"][:2]
 """What is compiled into a new store; the others come from the one that tests share."""

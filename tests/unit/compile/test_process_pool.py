@@ -12,6 +12,8 @@ import pytest
 
 from aot.compile.process_pool import Died, Pool
 
+pytestmark = pytest.mark.slow
+
 SLOW = 60.0
 
 
@@ -43,7 +45,6 @@ def test_every_task_has_its_result(tmp_path):
     assert list(pool.run([])) == []
 
 
-@pytest.mark.slow
 def test_a_death_is_its_tasks_result_and_the_others_are_done():
     pool = Pool(2, nothing, (), do)
     found = dict(pool.run(["a", "ends", "b", "crashes", "c"]))

@@ -1,4 +1,5 @@
 import json
+import pickle
 
 import pytest
 
@@ -22,6 +23,14 @@ from tests.unit.twins import BF16
 def test_names_say_what_differs_from_the_default(candidate, name):
     assert candidate.name == name
     assert KernelKey(BF16, candidate).name == f"bf16_kk_{name}"
+
+
+def test_a_hash_is_of_the_process_that_asks():
+    """Texts are hashed with a number of the process's own, so that a hash must not travel to another."""
+    made, other = (gemm_candidate("f", 64, 16, split_k=4, split_k_mode=SplitK.SERIAL) for _ in range(2))
+    assert hash(made) == hash(made) == hash(other) != hash(gemm_candidate("f", 64, 32))
+    assert pickle.dumps(made) == pickle.dumps(gemm_candidate("f", 64, 16, split_k=4, split_k_mode=SplitK.SERIAL))
+    assert {pickle.loads(pickle.dumps(made)): 1}[other] == 1
 
 
 def test_json_round_trip():

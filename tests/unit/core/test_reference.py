@@ -214,10 +214,13 @@ def values_of(problem, arrangement, rng):
     return bits, {x: reference_values(problem, x, y[np.ix_(*indices[x])], columns) for x, y in bits.items()}
 
 
+COMPUTED = [x for x in Operation if x.layout.value == "kk" and not x.grouping.has_offsets]
+PAIRS_IN_TURN = [x for x in COMPUTED if x.gate is not None]
+
+
 @pytest.mark.parametrize(
-    "operation", [x for x in Operation if x.layout.value == "kk" and not x.grouping.has_offsets], ids=lambda x: x.tag
+    ("operation", "is_interleaved"), [*((x, False) for x in COMPUTED), *((x, True) for x in PAIRS_IN_TURN)]
 )
-@pytest.mark.parametrize("is_interleaved", [False, True])
 def test_torch_agrees_on_every_operation(operation, is_interleaved):
     problem = Problem(operation, 17, 144, 272 if operation.b.weight is None else 256)
     arrangement = Arrangement(is_interleaved=is_interleaved)

@@ -41,7 +41,7 @@ def general(tmp_path_factory):
 @pytest.fixture(scope="module")
 def tensor(tmp_path_factory):
     """Make a set of a kernel of tensor memory."""
-    key = KernelKey(BF16, named("sm100_persistent_64x32_c1x1_clc_swap", "thor"))
+    key = KernelKey(BF16, named("sm100_persistent_64x32_c1x1_clc_swap"))
     return emulated_set([key], "thor", tmp_path_factory.mktemp("tensor"))
 
 
@@ -161,7 +161,7 @@ def test_a_failure_of_the_interpreter_is_not_the_kernels(general, monkeypatch):
 @pytest.fixture(scope="module")
 def early(tmp_path_factory):
     """Make a set of a kernel that reads B early where it may."""
-    candidate = named("cluster_split_k_32x64_c1x1_warps4_st4_direct_swap", "thor")
+    candidate = named("cluster_split_k_32x64_c1x1_warps4_st4_direct_swap")
     return emulated_set([KernelKey(BF16, candidate)], "thor", tmp_path_factory.mktemp("early"))
 
 

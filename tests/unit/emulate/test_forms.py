@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import re
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import triton
 
 from aot.emulate.forms import FORMS, expand, form, load_units
 from aot.emulate.program import Program
@@ -13,7 +13,7 @@ from aot.emulate.ptx import parse_module
 from tests.unit.emulate.samples import UNITS, sample
 from tests.unit.emulate.snippets import REGISTERS
 
-ASSEMBLER = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas-blackwell"
+ASSEMBLER = Path(find_spec("triton").origin).parent / "backends" / "nvidia" / "bin" / "ptxas-blackwell"
 ENTRY = ".address_size 64\n.visible .entry k(.param .u64 param0)\n{" + REGISTERS.replace("\n", " ") + "\nLABEL:\n"
 HEADER = f".version 9.0\n.target sm_110a\n{ENTRY}"
 NOT_AN_INSTRUCTION = "the_end.u32 %r0;"
@@ -37,6 +37,7 @@ def test_a_form_has_one_meaning():
         form("add.{s32,u64}")(lambda *_: None)
 
 
+@pytest.mark.slow
 def test_the_assembler_knows_every_form_of_the_table(tmp_path):
     """What ptxas of CUDA 13.1 takes for sm_110a is an instruction; nothing else is in the table."""
     forms = core_forms()
@@ -51,6 +52,7 @@ def test_the_assembler_knows_every_form_of_the_table(tmp_path):
     assert {forms[i]: text for i, text in lines.items() if i < len(forms)} == {}
 
 
+@pytest.mark.slow
 def test_every_form_takes_the_operands_that_the_assembler_takes():
     forms = [x for x in core_forms() if ".L1::" not in x and ".L2::" not in x]
     text = HEADER + "\n".join(map(sample, forms)) + "\nret;\n}\n"

@@ -16,7 +16,7 @@ from tests.unit.twins import BF16
 H200 = load_target("h200")
 FP8 = Operation.E4M3_BF16_KK
 NAME = "cluster_split_k_24x8_c2x1_warps8_st4_direct_swap"
-TILE = named(NAME, "h200")
+TILE = named(NAME)
 
 
 def test_a_cluster_multiplies_the_rows_that_its_ctas_store():

@@ -14,6 +14,8 @@ from aot.families._quack_internals import REPLACED_SM100
 from aot.families._quack_sm100_kernel import GemmSplitSm100
 from tests.unit.families.test_quack_internals import OF_THE_EPILOGUE, OF_THE_SCHEDULER
 
+pytestmark = pytest.mark.slow
+
 OVERRIDDEN = {
     "epi_to_underlying_arguments": ["self", "args", "loc", "ip"],
     "epi_begin": ["self", *OF_THE_EPILOGUE["epi_begin"]],

@@ -9,6 +9,8 @@ from scipy.special import erf, erfc
 from aot.core.epilogue import ACTIVATIONS, GATES, Step
 from aot.families import _epilogue_steps as steps
 
+pytestmark = pytest.mark.slow
+
 X = np.linspace(-12, 12, 4801, dtype=np.float32)
 
 EXACT = {

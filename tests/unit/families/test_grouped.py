@@ -1,20 +1,14 @@
-"""The spaces and limits of the families over groups, and what of quack they stand on."""
+"""The spaces and limits of the families over groups."""
 
-import inspect
-import re
 from itertools import islice
 
 import pytest
-from quack.gemm_sm90 import GemmSm90
-from quack.gemm_sm100 import GemmSm100
-from quack.tile_scheduler import TileScheduler, VarlenMTileScheduler
-from quack.varlen_utils import VarlenManager
 
 from aot.core.candidate import Accepted, Reason, Rejected, Workspace, changed
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.target import load_target
-from aot.families import _group_rows, _grouped_block_kernel, _grouped_kernel, families_for, family_of
+from aot.families import families_for, family_of
 from aot.space.legality import check, unbuilt
 from tests.unit.accepted import named, reason, resources
 
@@ -22,13 +16,13 @@ H200, THOR = load_target("h200"), load_target("thor")
 GROUPED, GATHERED = Operation.BF16_KK_GROUPED, Operation.BF16_KK_GATHERED
 SWIGLU, BLOCK = Operation.BF16_KK_GROUPED_SWIGLU, Operation.E4M3_BF16_BLOCK_KK_GROUPED
 BLOCK_SWIGLU = Operation.E4M3_BF16_BLOCK_KK_GROUPED_SWIGLU
-SM90 = named("sm90_grouped_128x128_c1x1_pingpong", "h200")
-SM100 = named("sm100_grouped_128x128_c1x1_clc", "thor")
-SCALED = named("sm90_grouped_block_scale_128x128_c1x1_cooperative", "h200")
+SM90 = named("sm90_grouped_128x128_c1x1_pingpong")
+SM100 = named("sm100_grouped_128x128_c1x1_clc")
+SCALED = named("sm90_grouped_block_scale_128x128_c1x1_cooperative")
 NVFP4, NVFP4_SWIGLU = Operation.NVFP4_BF16_KK_GROUPED, Operation.NVFP4_BF16_KK_GROUPED_SWIGLU
 MXFP8 = Operation.MXFP8_BF16_KK_GROUPED
 MIXED = Operation.MXFP8_MXFP4_BF16_KK_GROUPED
-IN_ATOMS = named("sm100_grouped_block_scale_128x128_c1x1_clc", "thor")
+IN_ATOMS = named("sm100_grouped_block_scale_128x128_c1x1_clc")
 WITH_OFFSETS = [x for x in Operation if x.grouping.has_offsets]
 
 
@@ -222,46 +216,3 @@ def test_groups_need_no_workspace_and_kernels_of_them_take_all_shapes():
     for candidate in (SM90, SM100, SCALED, IN_ATOMS):
         assert family_of(candidate).workspace(candidate) == Workspace()
         assert family_of(candidate).multiples(candidate) == (1, 1)
-
-
-def parameters(function):
-    return [x for x in inspect.signature(inspect.unwrap(function)).parameters if x != "cls"]
-
-
-@pytest.mark.parametrize(
-    ("owner", "module", "name"),
-    [
-        (VarlenMTileScheduler, _group_rows, "create"),
-        (VarlenMTileScheduler, _group_rows, "_get_num_m_blocks"),
-        (TileScheduler, _group_rows, "get_split_k_tile_range"),
-        (GemmSm90, _grouped_kernel, "_make_gather_A_copy"),
-        (GemmSm90, _grouped_block_kernel, "mma"),
-    ],
-)
-def test_what_is_replaced_of_quack_is_as_it_was(owner, module, name):
-    assert parameters(getattr(owner, name)) == module.REPLACED[name]
-
-
-@pytest.mark.parametrize(("gemm", "count"), [(GemmSm90, 5), (GemmSm100, 9)])
-def test_quacks_kernels_take_b_and_its_factors_where_places_are_put_in_front_of_them(gemm, count):
-    begin = ["self", *_grouped_kernel.PARAMETERS[:count]]
-    assert parameters(gemm.kernel)[: len(begin)] == begin
-    assert len(_grouped_kernel.PARAMETERS) == 9
-
-
-def test_quack_finds_the_b_of_a_group_and_its_factors_by_an_index_alone():
-    """What `Placed` stands for: were they read in another way too, their place would be left out."""
-    source = inspect.getsource(VarlenManager.offset_batch_B)
-    assert "mB_nk = mB_nkl[None, None, batch_idx]" in source
-    assert "return mSFB_chunks[None, None, None, batch_idx]" in inspect.getsource(VarlenManager.offset_batch_SFB)
-    assert len(re.findall(r"\bmSFB_chunks\b(?!:)", inspect.getsource(GemmSm100.kernel))) == 1
-    for gemm in (GemmSm90, GemmSm100):
-        uses = re.findall(r"mB_nkl\b(?!:)", inspect.getsource(gemm.kernel))
-        in_extents = re.findall(r"cute\.size\(mB_nkl, mode=", inspect.getsource(gemm.kernel))
-        assert len(uses) == len(in_extents) + 1
-
-
-def test_quack_finds_the_factors_of_a_groups_rows_where_the_toolchain_puts_them():
-    source = inspect.getsource(VarlenManager.offset_batch_SFA)
-    assert "offset_tile = params.cu_seqlens_m[batch_idx] // tile + batch_idx" in source
-    assert "tile = 128" in source

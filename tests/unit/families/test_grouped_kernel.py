@@ -1,12 +1,18 @@
-"""What the device code of kernels over groups says about gathered rows: which bytes it reads, and what it fences."""
+"""What kernels over groups stand on of quack, and what their device code says about gathered rows."""
 
+import inspect
 import re
 
 import pytest
+from quack.gemm_sm90 import GemmSm90
+from quack.gemm_sm100 import GemmSm100
+from quack.tile_scheduler import TileScheduler, VarlenMTileScheduler
+from quack.varlen_utils import VarlenManager
 
 from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.operation import Operation
 from aot.core.target import load_target
+from aot.families import _group_rows, _grouped_block_kernel, _grouped_kernel
 from tests.compiling import compile_kernels
 
 pytestmark = pytest.mark.slow
@@ -77,3 +83,46 @@ def test_products_of_rows_that_tma_loads_need_no_fence(ptx):
     found = before_products(ptx[ADJACENT])
     assert found
     assert [x[1] for x in found] == [WAIT] * len(found)
+
+
+def parameters(function):
+    return [x for x in inspect.signature(inspect.unwrap(function)).parameters if x != "cls"]
+
+
+@pytest.mark.parametrize(
+    ("owner", "module", "name"),
+    [
+        (VarlenMTileScheduler, _group_rows, "create"),
+        (VarlenMTileScheduler, _group_rows, "_get_num_m_blocks"),
+        (TileScheduler, _group_rows, "get_split_k_tile_range"),
+        (GemmSm90, _grouped_kernel, "_make_gather_A_copy"),
+        (GemmSm90, _grouped_block_kernel, "mma"),
+    ],
+)
+def test_what_is_replaced_of_quack_is_as_it_was(owner, module, name):
+    assert parameters(getattr(owner, name)) == module.REPLACED[name]
+
+
+@pytest.mark.parametrize(("gemm", "count"), [(GemmSm90, 5), (GemmSm100, 9)])
+def test_quacks_kernels_take_b_and_its_factors_where_places_are_put_in_front_of_them(gemm, count):
+    begin = ["self", *_grouped_kernel.PARAMETERS[:count]]
+    assert parameters(gemm.kernel)[: len(begin)] == begin
+    assert len(_grouped_kernel.PARAMETERS) == 9
+
+
+def test_quack_finds_the_b_of_a_group_and_its_factors_by_an_index_alone():
+    """What `Placed` stands for: were they read in another way too, their place would be left out."""
+    source = inspect.getsource(VarlenManager.offset_batch_B)
+    assert "mB_nk = mB_nkl[None, None, batch_idx]" in source
+    assert "return mSFB_chunks[None, None, None, batch_idx]" in inspect.getsource(VarlenManager.offset_batch_SFB)
+    assert len(re.findall(r"\bmSFB_chunks\b(?!:)", inspect.getsource(GemmSm100.kernel))) == 1
+    for gemm in (GemmSm90, GemmSm100):
+        uses = re.findall(r"mB_nkl\b(?!:)", inspect.getsource(gemm.kernel))
+        in_extents = re.findall(r"cute\.size\(mB_nkl, mode=", inspect.getsource(gemm.kernel))
+        assert len(uses) == len(in_extents) + 1
+
+
+def test_quack_finds_the_factors_of_a_groups_rows_where_the_toolchain_puts_them():
+    source = inspect.getsource(VarlenManager.offset_batch_SFA)
+    assert "offset_tile = params.cu_seqlens_m[batch_idx] // tile + batch_idx" in source
+    assert "tile = 128" in source

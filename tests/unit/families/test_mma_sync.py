@@ -8,7 +8,6 @@ from aot.core.grouping import Grouping
 from aot.core.knobs import SplitK
 from aot.core.operation import Layout, Operation
 from aot.core.target import load_target
-from aot.families._mma_sync_loads import SEGMENT, Side
 from aot.families._mma_sync_tile import MMA_K, MMA_M, MMA_N, PAD, SUM_PAD, WARPS, Tile
 from aot.families.mma_sync import FAMILY, MAX_SPLIT_TILE, tile_of
 from aot.space.enumeration import legal, takes_loads, unaligned
@@ -108,18 +107,6 @@ def test_clusters_that_a_target_is_not_known_to_hold_are_refused():
     assert found == Rejected(
         Reason.CLUSTER, "4 CTAs share k; thor has no clusters of as many that are known to fill it"
     )
-
-
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda x: x.tag)
-def test_threads_share_the_rows_of_every_part_evenly(operation):
-    """Each thread's pieces then lie in one column, and at most one of a thread can lie in front of an operand."""
-    for candidate in FAMILY.candidates(operation, H200):
-        tile = tile_of(candidate, operation)
-        for extent, is_k_major in ((tile.rows, tile.a_is_k_major), (tile.columns, tile.b_is_k_major)):
-            side = Side(extent, tile.block_k, is_k_major, tile.loads, tile.num_threads)
-            assert side.per_row * side.piece == side.row_length
-            assert side.step_rows * side.per_row == tile.num_threads
-            assert side.step_rows >= SEGMENT or not side.is_shifted
 
 
 @pytest.mark.parametrize("block", [32, 64, 128, 256])

@@ -25,6 +25,8 @@ from aot.families._partial_tile_kernel import GemmPartialTileSm90
 from aot.families._prefetch_b_kernel import GemmPrefetchBSm90
 from aot.families._quack_internals import CALLED, REPLACED, REPLACED_INSTRUCTION, InstructionSm90, choose_layouts
 
+pytestmark = pytest.mark.slow
+
 MODULES = (
     _quack_sm90_kernel,
     _ragged_epilogue,

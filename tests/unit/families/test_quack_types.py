@@ -14,6 +14,8 @@ from aot.families._quack_sm90_kernel import GemmSplitSm90
 from aot.families._quack_sm100_kernel import GemmSplitSm100
 from aot.families._quack_tf32_kernel import GemmTf32Sm90
 
+pytestmark = pytest.mark.slow
+
 CLASSES = {
     Operation.BF16_KK: (GemmSplitSm90, GemmSplitSm100),
     Operation.BF16_KK_GELU: (GemmEpilogueSm90, GemmEpilogueSm100),

@@ -14,7 +14,7 @@ from aot.space.legality import check
 from tests.unit.accepted import named, reason, resources
 from tests.unit.twins import BF16
 
-TILE = named("sm90_prefetch_b_128x168_c1x1_pingpong", "h200")
+TILE = named("sm90_prefetch_b_128x168_c1x1_pingpong")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ THOR = load_target("thor")
 @pytest.mark.parametrize("operation", [NVFP4, MXFP4, MXFP8, MIXED])
 @pytest.mark.parametrize("target", ["thor", "b200"])
 def test_tiles_of_256_columns_are_refused_with_their_reason(operation, target):
-    candidate = changed(named("sm100_block_scale_128x128_c1x1_static", "thor"), tile_n=256)
+    candidate = changed(named("sm100_block_scale_128x128_c1x1_static"), tile_n=256)
     verdict = check(candidate, operation, load_target(target))
     assert verdict == Rejected(
         Reason.TILE,
@@ -36,14 +36,14 @@ def test_tiles_of_256_columns_are_refused_with_their_reason(operation, target):
     ],
 )
 def test_what_no_block_scaled_kernel_has_is_refused(changes, why, message):
-    candidate = changed(named("sm100_block_scale_128x128_c1x1_static", "thor"), **changes)
+    candidate = changed(named("sm100_block_scale_128x128_c1x1_static"), **changes)
     found, text = reason(candidate, "thor", NVFP4)
     assert found is why
     assert text.endswith(message)
 
 
 def test_a_chip_without_block_scales_is_refused_by_name():
-    message = check(named("sm100_block_scale_128x128_c1x1_static", "thor"), NVFP4, load_target("h200")).message
+    message = check(named("sm100_block_scale_128x128_c1x1_static"), NVFP4, load_target("h200")).message
     assert message.endswith("sm100_block_scale needs tcgen05, block_scale, which h200 (sm_90a) has not")
 
 
@@ -78,14 +78,14 @@ def test_half_of_the_candidates_are_legal_and_fit_a_block(operation, num_split):
     ],
 )
 def test_a_gate_takes_neither_swap_nor_split(changes, message):
-    candidate = changed(named("sm100_block_scale_128x128_c1x1_static", "thor"), **changes)
+    candidate = changed(named("sm100_block_scale_128x128_c1x1_static"), **changes)
     found, text = reason(candidate, "thor", Operation.NVFP4_BF16_KK_SWIGLU)
     assert found is Reason.COMBINATION
     assert text.endswith(message)
 
 
 def test_more_stages_than_fit_are_explained_in_bytes():
-    candidate = changed(named("sm100_block_scale_128x192_c1x1_clc", "thor"), num_stages=6)
+    candidate = changed(named("sm100_block_scale_128x192_c1x1_clc"), num_stages=6)
     verdict = check(candidate, NVFP4, THOR)
     assert isinstance(verdict, Rejected)
     assert verdict.reason is Reason.SMEM
@@ -127,7 +127,7 @@ def test_elements_that_are_padded_take_as_many_bytes_of_a_stage_as_wider_ones():
 
 
 def test_mxfp8_takes_no_split():
-    split = named("sm100_block_scale_128x64_c1x1_static_serial2", "thor")
+    split = named("sm100_block_scale_128x64_c1x1_static_serial2")
     found = reason(split, "thor", MXFP8)
     assert found[0] is Reason.COMBINATION
     assert found[1].endswith("and a product of mxfp8_bf16 is wrong; take no split")

@@ -4,7 +4,7 @@ from aot.core.candidate import Reason, changed
 from aot.families.sm100_persistent import FAMILY
 from tests.unit.accepted import named, reason, resources
 
-TILE = named("sm100_persistent_128x128_c1x1_clc", "thor")
+TILE = named("sm100_persistent_128x128_c1x1_clc")
 
 
 @pytest.mark.parametrize(
@@ -50,4 +50,4 @@ def test_what_the_kernel_does_not_have_is_refused(change, why, message):
     ],
 )
 def test_the_direct_store_needs_whole_clusters_of_tiles(name, multiples):
-    assert FAMILY.multiples(named(f"sm100_persistent_{name}", "thor")) == multiples
+    assert FAMILY.multiples(named(f"sm100_persistent_{name}")) == multiples

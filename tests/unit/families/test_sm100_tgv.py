@@ -4,7 +4,7 @@ from aot.core.candidate import Reason, Workspace, changed
 from aot.families.sm100_tgv import FAMILY
 from tests.unit.accepted import named, reason, resources
 
-TILE = named("sm100_tgv_64x8_c1x1_st8_direct_swap", "thor")
+TILE = named("sm100_tgv_64x8_c1x1_st8_direct_swap")
 
 
 @pytest.mark.parametrize(("tile_n", "stages"), [(8, 4), (8, 12), (16, 10), (32, 8)])

@@ -11,7 +11,7 @@ from tests.unit.accepted import named, reason, resources
 
 BLOCK = Operation.E4M3_BF16_BLOCK_KK
 SQUARE = "partial tiles are not shared in a cluster, whose stages then count as free too early"
-TILE = named("sm90_block_scale_128x128_c1x1_cooperative", "h200")
+TILE = named("sm90_block_scale_128x128_c1x1_cooperative")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tests.unit.twins import BF16
 
 H200 = load_target("h200")
 NAME = "sm90_cluster_split_k_128x128_c1x1_direct_cluster2"
-TILE = named(NAME, "h200")
+TILE = named(NAME)
 COMBINATION = "sm90_cluster_split_k splits k over the CTAs of a cluster and stores without TMA"
 CLUSTERS = (
     "expected 1x1 in 1, 1x1 in 2, 1x1 in 4, 1x1 in 8, 2x1 in 1, 2x1 in 2, 2x1 in 4, 1x2 in 1, 1x2 in 2, 1x2 in 4, "
@@ -178,6 +178,7 @@ def test_takes_all_sizes_without_a_workspace(epilogue):
     assert (FAMILY.multiples(TILE), FAMILY.workspace(TILE)) == ((1, 1), Workspace())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epilogue", [x for x in OF_ONE_WEIGHT if x not in (Epilogue.NONE, Epilogue.BIAS)])
 def test_an_epilogue_takes_registers_of_the_sums(epilogue):
     """Beside a thread's sums lie a residual, a bias and addresses; beside the plain product's, addresses alone."""

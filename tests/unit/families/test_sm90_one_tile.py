@@ -16,7 +16,7 @@ from tests.unit.accepted import named, reason, resources
 from tests.unit.twins import BF16
 
 H200 = load_target("h200")
-TILE = named("sm90_one_tile_128x112_c2x1_direct_swap", "h200")
+TILE = named("sm90_one_tile_128x112_c2x1_direct_swap")
 COMBINATION = "sm90_one_tile computes a tile in a CTA, of all of k, and stores without TMA"
 
 

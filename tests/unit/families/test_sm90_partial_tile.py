@@ -10,7 +10,7 @@ from aot.families.sm90_quack import FAMILY as QUACK
 from tests.unit.accepted import named, reason, resources
 from tests.unit.twins import BF16
 
-TILE = named("sm90_partial_tile_128x128_c1x1_pingpong", "h200")
+TILE = named("sm90_partial_tile_128x128_c1x1_pingpong")
 
 
 def test_clusters_of_several_rows_and_columns_are_refused():
@@ -25,7 +25,7 @@ def test_clusters_of_several_rows_and_columns_are_refused():
 
 def test_no_hopper_target_has_clusters_of_several_rows_and_columns():
     """One hung, which is not explained, and none was soaked (docs/safety.md): so quack has none."""
-    quack = named("sm90_quack_128x128_c1x1_pingpong", "h200")
+    quack = named("sm90_quack_128x128_c1x1_pingpong")
     for target, shape in product(("h200", "h100"), ((2, 2), (4, 2), (2, 4))):
         square = changed(quack, cluster_m=shape[0], cluster_n=shape[1])
         assert reason(square, target)[0] is Reason.CLUSTER
@@ -55,9 +55,7 @@ def test_boxes_are_whole_swizzle_atoms_that_tma_takes():
 
 
 def _every_tile():
-    return [
-        named(f"sm90_partial_tile_{m}x{n}_c1x1_cooperative", "h200") for m in (64, 128, 192) for n in range(32, 257, 32)
-    ]
+    return [named(f"sm90_partial_tile_{m}x{n}_c1x1_cooperative") for m in (64, 128, 192) for n in range(32, 257, 32)]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tests.unit.accepted import named, resources
 from tests.unit.twins import BF16
 
 H200 = load_target("h200")
-TILE = named("sm90_prefetch_b_128x128_c1x1_pingpong", "h200")
+TILE = named("sm90_prefetch_b_128x128_c1x1_pingpong")
 
 
 def bounded(candidate):
@@ -37,7 +37,7 @@ def test_limits_and_resources_are_those_of_the_bounded_family(layout):
 
 
 def test_matrices_of_8_columns_are_stored_as_16_bits():
-    tile = named("sm90_prefetch_b_64x8_c1x1_pingpong_swap", "h200")
+    tile = named("sm90_prefetch_b_64x8_c1x1_pingpong_swap")
     assert isinstance(check(tile, Operation.E4M3_BF16_KK, H200), Accepted)
     assert check(tile, Operation.E4M3_FP32_KK, H200) == Rejected(
         Reason.TILE,

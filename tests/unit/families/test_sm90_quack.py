@@ -10,7 +10,7 @@ from aot.families.sm90_quack import FAMILY, Sm90Quack
 from aot.space.legality import check
 from tests.unit.accepted import named, reason, resources
 
-TILE = named("sm90_quack_128x128_c1x1_pingpong", "h200")
+TILE = named("sm90_quack_128x128_c1x1_pingpong")
 
 
 @pytest.mark.parametrize(
@@ -144,12 +144,12 @@ def test_what_does_not_go_with_an_epilogue_is_refused(operation, change, why, me
 
 @pytest.mark.parametrize("operation", [Operation.BF16_KK_BIAS, Operation.BF16_KK])
 def test_the_separate_reduction_adds_a_bias(operation):
-    separate = named("sm90_quack_128x128_c1x1_pingpong_separate4", "h200")
+    separate = named("sm90_quack_128x128_c1x1_pingpong_separate4")
     assert isinstance(check(separate, operation, load_target("h200")), Accepted)
 
 
 def test_fast_sums_have_the_registers_of_16_bits():
-    widest = named("sm90_quack_128x208_c1x1_pingpong", "h200")
+    widest = named("sm90_quack_128x208_c1x1_pingpong")
     verdicts = [
         isinstance(check(widest, x, load_target("h200")), Accepted)
         for x in (Operation.E4M3_BF16_FAST_KK, Operation.E4M3_BF16_KK, Operation.BF16_KK_SILU)

@@ -11,6 +11,8 @@ from aot.core.operation import Operation
 from aot.families._sm90_split_epilogue import EpilogueSplitGemmSm90
 from aot.families._sm90_split_tile import Tile
 
+pytestmark = pytest.mark.slow
+
 TILES = (Tile(128, 96, 2, 2, 4), Tile(256, 80, 4, 2, 4), Tile(64, 64, 1, 1, 4))
 CORNER = (256, 320)
 

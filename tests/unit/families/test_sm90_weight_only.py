@@ -1,4 +1,4 @@
-"""Kernels of packed weights by many rows of x: what is legal, what it takes, when it is chosen, and how codes turn."""
+"""Kernels of packed weights by many rows of x: what is legal, what it takes, when it is chosen."""
 
 import pytest
 
@@ -6,10 +6,8 @@ from aot.core.candidate import Accepted, Reason, changed
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.target import load_target
-from aot.core.weight_format import FORMATS, MXFP4, NVFP4, Code
-from aot.core.weight_packing import place
+from aot.core.weight_format import FORMATS, MXFP4, NVFP4
 from aot.families import families_of, family_named
-from aot.families._sm90_packed_decode import _TURNS_BF16, _TURNS_F16
 from aot.families._sm90_packed_tile import promotes
 from aot.families.sm90_weight_only import CLUSTERS, FAMILY
 from aot.space.cost import estimate
@@ -98,6 +96,7 @@ def fastest(operation, m, n, k):
     return legal[int(estimate(legal, [Problem(operation, m, n, k)], H200).total_us.argmin())].family
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", [INT4, OF_NVFP4, Operation.BF16_MXFP4_KK], ids=lambda x: x.tag)
 def test_few_rows_are_left_to_weight_only(operation):
     assert [fastest(operation, m, 4096, 4096) for m in (1, 16)] == ["weight_only"] * 2
@@ -114,31 +113,3 @@ def test_a_weight_in_rows_is_left_to_weight_only(target):
 def test_a_chip_without_wgmma_has_weight_only():
     thor = load_target("thor")
     assert [x.name for x in families_of(INT4, thor) if INT4.types in x.types] == ["weight_only", "weight_only_simt"]
-
-
-def turned(code_bits, lane_is_odd, row, turns, masks):
-    """Return where the parts of a register have the four bits of its first element, by which bits of it they are."""
-    found = {}
-    register = 2 * lane_is_odd + row
-    for count, mask in zip(turns, masks, strict=True):
-        for bit in range(4):
-            at = (place(code_bits, register, 0, bit) - count[lane_is_odd]) % 32
-            if at < 16 and mask >> at & 1:
-                found[bit] = at
-    return found
-
-
-@pytest.mark.parametrize(
-    ("turns", "masks", "places"),
-    [
-        (_TURNS_BF16, ((0x81C0,), (0x00C0, 0x0100, 0x8000)), {0: 6, 1: 7, 2: 8, 3: 15}),
-        (_TURNS_F16, ((0x0E00, 0x8000), (0x0600, 0x0800, 0x8000)), {0: 9, 1: 10, 2: 11, 3: 15}),
-    ],
-    ids=["bfloat16", "float16"],
-)
-@pytest.mark.parametrize("lane_is_odd", [0, 1])
-def test_both_halves_of_a_word_turn_to_the_places_of_a_float(turns, masks, places, lane_is_odd):
-    """The lowest bit of e2m1 is the first of a float's fraction, the next two the lowest of its exponent."""
-    first = len(masks[0])
-    for row, parts in enumerate((turns[:first], turns[first:])):
-        assert turned(Code.E2M1, lane_is_odd, row, parts, masks[row]) == places

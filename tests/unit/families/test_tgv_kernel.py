@@ -14,6 +14,8 @@ from aot.families.sm100_tgv import TMEM_COLUMNS
 from tests.compiling import compile_kernels
 from tests.unit.accepted import named
 
+pytestmark = pytest.mark.slow
+
 THOR = load_target("thor")
 
 
@@ -25,10 +27,9 @@ def test_what_is_replaced_of_nvidias_kernel_is_as_it_was():
     assert len(re.findall(r"\btmem_alloc_result_bar\b", inspect.getsource(method))) == len(BARRIER_USES) + 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["64x8_c1x1_st4", "64x32_c1x1_st8"])
 def test_the_mma_warp_awaits_the_allocation_before_it_arrives_for_the_release(name):
-    key = KernelKey(Operation.BF16_KK, named(f"sm100_tgv_{name}_direct_swap", "thor"))
+    key = KernelKey(Operation.BF16_KK, named(f"sm100_tgv_{name}_direct_swap"))
     (artifact,) = compile_kernels([key], THOR)
     text = artifact.ptx_path.read_text()
     of_warp = text[text.index("tcgen05.alloc.") : text.index("tcgen05.dealloc.")]

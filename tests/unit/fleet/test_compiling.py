@@ -20,7 +20,7 @@ from tests.simulated.machines import H200
 from tests.unit.accepted import named
 
 TARGET = H200.target
-KEY = KernelKey(BF16, named(H200.sound[0], TARGET.name))
+KEY = KernelKey(BF16, named(H200.sound[0]))
 WORKER = FleetWorker("tcp://w", "w", 1, of_compiler())
 
 pytestmark = pytest.mark.slow
@@ -70,7 +70,7 @@ def test_another_artifact_is_refused_and_its_worker_barred(job, files, name, cha
 
 
 def test_an_artifact_of_another_kernel_is_none(job, files, tmp_path):
-    other = KernelKey(BF16, named(H200.sound[1], TARGET.name))
+    other = KernelKey(BF16, named(H200.sound[1]))
     assert unpack(files, other, TARGET, job.root, tmp_path).startswith("its files are not those")
 
 

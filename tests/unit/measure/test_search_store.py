@@ -12,6 +12,8 @@ from aot.search.model import LEAST
 from aot.search.strategy import EXHAUSTIVE, MODEL
 from tests.unit.twins import CONDITIONS, TwinGpu, TwinKernels, kernel_of, problem_of
 
+pytestmark = pytest.mark.slow
+
 KERNELS = tuple(kernel_of(16 * (i + 1), 16 * (j + 1)) for i in range(6) for j in range(8))
 NAMES = [kernel.name for kernel in KERNELS]
 PROBLEMS = (problem_of(1000, 16, 16), problem_of(1200, 16, 24))
@@ -91,7 +93,6 @@ def test_new_kernels_are_searched_again(tmp_path):
     assert [len(second.ends(problem)) for problem in PROBLEMS] == [2, 2]
 
 
-@pytest.mark.slow
 def test_a_stopped_search_carries_on_as_if_it_had_not_been(tmp_path):
     whole = Rig(tmp_path / "whole")
     whole.run()

@@ -12,6 +12,8 @@ from aot.measure.store import open_store
 from tests.unit.measure.test_worker import KERNELS, NAMES, Rig, few_shapes
 from tests.unit.twins import problem_of
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["few_shapes"]
 
 PROBLEM = problem_of(1000, 1200, 16)
@@ -69,7 +71,6 @@ def test_a_wrong_result_in_an_order_quarantines_that_order_alone(tmp_path):
     assert rows[NAMES[0], HEURISTIC].num_rounds == 7
 
 
-@pytest.mark.slow
 def test_a_run_that_was_stopped_carries_on_with_the_orders_that_are_left(tmp_path):
     first = rig_of(tmp_path / "r")
     first.stop = lambda: first.kernels.launches[-1][0] == f"{NAMES[0]} n1"

@@ -17,6 +17,8 @@ from aot.select.times.record import from_store, parse_record, record_text
 from tests.unit.row_twins import NORM, QUANTIZE, ROTARY, row_kernel_of
 from tests.unit.twins import CONDITIONS, TwinGpu, TwinKernels, kernel_of, problem_of
 
+pytestmark = pytest.mark.slow
+
 PRODUCT = kernel_of(16, family="sm90_partial_tile")
 ROWS = (*(row_kernel_of(NORM, x) for x in (1, 2)), row_kernel_of(QUANTIZE), row_kernel_of(ROTARY))
 KERNELS = (PRODUCT, *ROWS)
@@ -69,7 +71,6 @@ def test_all_kinds_are_verified_and_timed_in_one_session(tmp_path):
     assert again.replayed == []  # not even the reference kernel, for want of a problem
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("plan", [PLAN, TimingPlan(l2_multiple=0, flush_bytes=1 << 12, reference_rounds=0)])
 def test_rows_are_timed_by_the_protocol_of_products(tmp_path, plan):
     gpu, _ = measure(tmp_path / "r", plan=plan)

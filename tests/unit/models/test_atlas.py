@@ -161,6 +161,7 @@ def test_the_shipped_shape_sets_are_made_from_the_shipped_architectures(tmp_path
         assert (tmp_path / f"{name}.toml").read_text() == shipped.joinpath(f"{name}.toml").read_text()
 
 
+@pytest.mark.slow
 def test_known_weights_are_in_the_shipped_sets():
     def weights(name, model):
         return {(weight.n, weight.k) for x in load_shape_set(name).models if x.name == model for weight in x.weights}

@@ -28,6 +28,7 @@ def test_a_file_that_is_no_configuration_is_refused(tmp_path, content, message):
     assert str(caught.value).startswith(f"{path}: {message}")
 
 
+@pytest.mark.slow
 def test_a_file_of_a_gigabyte_is_refused_without_being_read_whole(tmp_path):
     path = tmp_path / "config.json"
     with path.open("wb") as file:

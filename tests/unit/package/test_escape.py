@@ -24,6 +24,7 @@ def test_literals_are_the_very_text(text):
     assert tomllib.loads(f"x = {escape.toml(text)}") == {"x": text}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
 def test_a_compiler_reads_every_literal_as_the_very_text(tmp_path):
     texts = [text.encode() for text in ENCODABLE.values()]

@@ -24,9 +24,9 @@ from tests.unit.selections import PLAIN, SELECTION
 from tests.unit.twins import BF16
 
 H100, H200, THOR = (load_target(name) for name in ("h100", "h200", "thor"))
-SMALL = KernelKey(BF16, named("sm90_quack_64x16_c1x1_pingpong_swap", "h200"))
-SERIAL = KernelKey(BF16, named("sm90_quack_64x64_c1x1_pingpong_serial4", "h200"))
-SEPARATE = KernelKey(BF16, named("sm90_quack_64x64_c1x1_pingpong_separate4", "h200"))
+SMALL = KernelKey(BF16, named("sm90_quack_64x16_c1x1_pingpong_swap"))
+SERIAL = KernelKey(BF16, named("sm90_quack_64x64_c1x1_pingpong_serial4"))
+SEPARATE = KernelKey(BF16, named("sm90_quack_64x64_c1x1_pingpong_separate4"))
 FEW = replace(H100, name="h100_pcie", num_sms=114, device_names=("NVIDIA H100 PCIe",))
 
 

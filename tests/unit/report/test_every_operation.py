@@ -28,8 +28,8 @@ from tests.unit.accepted import named
 from tests.unit.selections import SELECTION
 
 H200 = load_target("h200")
-PLAIN = named("sm90_quack_128x128_c1x1_pingpong", "h200")
-OTHER = named("sm90_quack_64x64_c1x1_pingpong", "h200")
+PLAIN = named("sm90_quack_128x128_c1x1_pingpong")
+OTHER = named("sm90_quack_64x64_c1x1_pingpong")
 FALLBACK = gemm_candidate("simt", 64, 64, use_tma_store=False)
 SIZES = (16, 4096, 4096)
 
@@ -76,6 +76,7 @@ def test_an_operation_is_explained_with_its_roofline_and_bigger_tiles(operation)
     assert tile_notes(found, H200, {}).keys() == {key.name for key in found.kernels if key.candidate != FALLBACK}
 
 
+@pytest.mark.slow
 def test_every_operation_is_told_of_everywhere():
     found, other = selection_of(list(Operation)), selection_of(list(Operation), OTHER, PLAIN)
     problems = [Problem(operation, *SIZES) for operation in Operation]

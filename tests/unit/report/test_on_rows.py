@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from aot.core.measurement import Record
 from aot.core.target import load_target
 from aot.kinds.rows.catalogue import row_operation
@@ -13,6 +15,8 @@ from aot.select.join import joined
 from aot.select.table.stepped import SteppedTimes, select_stepped
 from aot.space.enumeration import legal
 from tests.unit.reported import SELECTION, THOR, measured_facts
+
+pytestmark = pytest.mark.slow
 
 H200, GATE, OTHER = load_target("h200"), row_operation("bf16_silu_mul"), row_operation("fp16_silu_mul")
 FAST, SLOW = (x for x in legal(GATE, H200) if x.name in ("row_registers_128x1_v8x2", "row_registers_256x1_v8x1"))

@@ -16,6 +16,8 @@ from aot.space.enumeration import Patterns
 from research.studies.census import OPERATIONS, Span, count, markdown, merge, read_census, text, totals
 from tests.golden.manifest import BIG, kernel
 
+pytestmark = pytest.mark.slow
+
 THOR = load_target("thor")
 BF16 = Operation.of(ElementType.BFLOAT16)
 ROOT = Path(__file__).parents[3]
@@ -137,7 +139,6 @@ def committed():
     return read_census(DATA)
 
 
-@pytest.mark.slow
 def test_the_committed_census_is_of_the_space_as_it_is(committed):
     today = count(OPERATIONS, THOR, {}, nothing)
     assert [(x.operation, x.family, x.num_candidates, x.num_accepted, x.rejected) for x in committed.all_rows] == [

@@ -62,12 +62,12 @@ def test_the_tiles_are_named_as_candidates_are():
     ],
 )
 def test_what_stands_for_the_rules_tile(name, tile):
-    candidate = named(name, "thor")
+    candidate = named(name)
     assert [x for x in (SMALL, MIDDLE, WIDE) if matches(candidate, x)] == ([tile] if tile else [])
 
 
 def test_two_ctas_are_part_of_the_match():
-    pair = named("sm100_persistent_128x128_c2x1_static_2cta", "thor")
+    pair = named("sm100_persistent_128x128_c2x1_static_2cta")
     tile = Tile(128, 128, 2, 1, use_2cta=True)
     assert matches(pair, tile)
     assert not matches(pair, replace(tile, use_2cta=False))
@@ -92,7 +92,7 @@ def test_a_comparison_is_of_the_models_own_times():
 
 
 def test_a_tile_that_is_not_in_the_space_has_no_time():
-    others = [named("sm100_persistent_64x128_c1x1_static", "thor")]
+    others = [named("sm100_persistent_64x128_c1x1_static")]
     problem = problem_of(16, 4096, 4096, FP16)
     (found,) = compare(others, [problem], THOR)
     assert (found.rule_us, found.rank, found.loss, found.agrees) == (None, None, None, False)
@@ -100,13 +100,14 @@ def test_a_tile_that_is_not_in_the_space_has_no_time():
 
 
 def test_only_a_candidate_that_takes_the_problem_stands_for_the_rule():
-    direct, other = (named(f"sm100_persistent_{x}", "thor") for x in ("64x128_c1x2_static_direct", "128x64_c1x1_clc"))
+    direct, other = (named(f"sm100_persistent_{x}") for x in ("64x128_c1x2_static_direct", "128x64_c1x1_clc"))
     (whole, part) = compare([direct, other], [problem_of(m, 4096, 4096, FP16) for m in (64, 63)], THOR)
     assert whole.rule_us is not None
     assert part.rule_us is None
     assert (whole.num_candidates, part.num_candidates) == (2, 1)
 
 
+@pytest.mark.slow
 def test_weights_are_compared_row_by_row():
     found = compare_weights([(1024, 1024), (2048, 1024)], THOR)
     assert [(x.problem.m, x.problem.n) for x in found] == [(m, n) for m in ROWS for n in (1024, 2048)]

@@ -52,7 +52,7 @@ def test_a_file_is_renamed_in_place_and_one_of_today_keeps_its_bytes(tmp_path):
 
 def test_the_cells_of_a_grid_become_columns_of_joined_steps(tmp_path):
     # Kernel 1 takes all, 2 needs whole tiles, so that 1 is its general one, and 3 an n that alignment gives.
-    separate = named("sm90_quack_64x64_c1x1_pingpong_separate2", "h200")
+    separate = named("sm90_quack_64x64_c1x1_pingpong_separate2")
     selection = replace(SELECTION, kernels=(*SELECTION.kernels, KernelKey(BF16, separate)))
     path = tmp_path / "s.json.gz"
     write_selection(path, selection)

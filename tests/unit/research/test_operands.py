@@ -74,6 +74,7 @@ OF_ALL_SORTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", OF_ALL_SORTS)
 def test_a_right_wheel_has_no_faults_and_what_it_refuses_is_counted(operation):
     gpu, library = wheel(operation)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from research.bench import plot
+from tests.later import Later
 
+plot = Later("research.bench.plot")
 ROOT = Path(__file__).parents[3]
 RESULT = ROOT / "research" / "bench" / "results" / "h200_20261126_bench.json"
 ROW = {"m": 1024, "n": 1024, "k": 1024, "dtype": "bfloat16", "wheel_us": 10.0, "torch_us": 20.0}

@@ -31,8 +31,8 @@ from tests.unit.twins import problem_of
 H200, THOR = load_target("h200"), load_target("thor")
 FOUND = load_published("thor")
 BY_NAME = {source.name: source for source in FOUND.source}
-LARGE = named("sm100_persistent_256x256_c2x1_static_2cta", "thor")
-DIRECT = named("sm100_persistent_256x256_c2x1_static_2cta_direct", "thor")
+LARGE = named("sm100_persistent_256x256_c2x1_static_2cta")
+DIRECT = named("sm100_persistent_256x256_c2x1_static_2cta_direct")
 
 TEXT = """target = "thor"
 rate = []

@@ -54,6 +54,7 @@ def test_every_operation_has_a_status_on_every_target():
     assert [cell for cells in found.values() for cell in cells if not known.fullmatch(cell)] == []
 
 
+@pytest.mark.slow
 def test_only_what_a_record_has_is_measured():
     assert measured_operations("thor") == frozenset()
     assert Operation.BF16_KK in measured_operations("h200")

@@ -20,7 +20,7 @@ from tests.unit.accepted import named
 from tests.unit.twins import BF16, problem_of
 
 H200 = load_target("h200")
-PLAIN = named("sm90_quack_128x128_c1x1_pingpong", "h200")
+PLAIN = named("sm90_quack_128x128_c1x1_pingpong")
 KERNELS = (fallback_key(Operation.BF16_KK, H200), KernelKey(BF16, PLAIN))
 MULTIPLES = multiples_of(KERNELS)
 MEASURED, PREDICTED = (Row(1, 1, 2.0, provenance, 1, 2.0) for provenance in ("measured", "predicted"))
@@ -29,13 +29,18 @@ LADDER = Ladder(4096, 4096, (16, 32, 64), (MEASURED, PREDICTED, MEASURED))
 TABLE = DispatchTable((Section(BF16, (LADDER,), GRID, 0),))
 SELECTION = Selection(SELECTION_VERSION, "h200", "measured", "r", (), (), (), (), KERNELS, TABLE)
 GATE = row_operation("bf16_silu_mul")
-WIDE = next(x for x in legal(GATE, H200) if x.name == "row_registers_256x1_v8x2")
-ROWS = select_stepped((GATE,), H200, SteppedTimes({GATE: {RowProblem(GATE, 16, 4096): {WIDE: 3.0}}}))
 FP16, MK, KN = (
     Operation.of(ElementType.FLOAT16),
     Operation.of(ElementType.BFLOAT16, Layout.MK),
     Operation.BF16_KN,
 )
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Choose kernels of an operation on rows, by one time that was measured."""
+    wide = next(x for x in legal(GATE, H200) if x.name == "row_registers_256x1_v8x2")
+    return select_stepped((GATE,), H200, SteppedTimes({GATE: {RowProblem(GATE, 16, 4096): {wide: 3.0}}}))
 
 
 def answer(table, multiples, problem):
@@ -102,20 +107,20 @@ def test_counts_and_their_line():
     assert (whole.text, whole.is_measured) == ("1 problem: 1 measured", True)
 
 
-def test_operations_on_rows_are_answered_by_measured_steps_by_others_or_by_their_fallback():
+def test_operations_on_rows_are_answered_by_measured_steps_by_others_or_by_their_fallback(rows):
     asked = [RowProblem(GATE, *size) for size in ((16, 4096), (15, 4096), (16, 4088), (16, 4097))]
-    assert [ROWS.answer(x).kind for x in asked] == ["measured", "predicted", "predicted", "general"]
-    assert ROWS.answer(asked[3]).reason == "no tuned kernel of bf16_silu_mul takes 4097 columns"
-    other = ROWS.answer(RowProblem(row_operation("bf16_rms_norm"), 16, 4096))
+    assert [rows.answer(x).kind for x in asked] == ["measured", "predicted", "predicted", "general"]
+    assert rows.answer(asked[3]).reason == "no tuned kernel of bf16_silu_mul takes 4097 columns"
+    other = rows.answer(RowProblem(row_operation("bf16_rms_norm"), 16, 4096))
     assert (other.kind, other.reason, other.kernel) == ("refused", "no kernels of bf16_rms_norm", None)
 
 
-def test_a_shape_set_asks_for_its_products_and_for_the_usual_sizes_of_operations_on_rows():
+def test_a_shape_set_asks_for_its_products_and_for_the_usual_sizes_of_operations_on_rows(rows):
     shapes = load_shape_set("representative")
-    rows = coverage_of(ROWS, shapes)
-    assert (rows.num_problems, rows.num_measured) == (len(usual_problems(GATE)), 1)
-    both = coverage_of(joined(SELECTION, ROWS), shapes, (BF16,))
-    assert both.num_problems == len(shapes.problems(BF16)) + rows.num_problems
+    of_rows = coverage_of(rows, shapes)
+    assert (of_rows.num_problems, of_rows.num_measured) == (len(usual_problems(GATE)), 1)
+    both = coverage_of(joined(SELECTION, rows), shapes, (BF16,))
+    assert both.num_problems == len(shapes.problems(BF16)) + of_rows.num_problems
     assert (both.num_refused, coverage_of(SELECTION, shapes, (FP16,)).num_measured) == (0, 0)
 
 

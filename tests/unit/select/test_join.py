@@ -21,7 +21,7 @@ from tests.unit.twins import BF16, CONDITIONS
 
 FP16, BIAS = Operation.FP16_KK, Operation.BF16_KK_BIAS
 SILU, GELU = row_operation("bf16_silu_mul"), row_operation("fp16_gelu_tanh_mul")
-SMALL = named("sm90_quack_64x64_c1x1_pingpong", "h200")
+SMALL = named("sm90_quack_64x64_c1x1_pingpong")
 H200 = load_target("h200")
 
 
@@ -114,6 +114,7 @@ def rows_dispatched(selection):
     }
 
 
+@pytest.mark.slow
 def test_operations_on_rows_are_joined_to_products_and_taken_from_them():
     rows = select_stepped((SILU, GELU), H200, with_heldout=False)
     found = joined(rows, whole())
@@ -130,6 +131,7 @@ def test_operations_on_rows_are_joined_to_products_and_taken_from_them():
     assert joined(one, restricted(rows, (SILU,))).others.table.sections[0].operation is SILU
 
 
+@pytest.mark.slow
 def test_measured_rows_beside_predicted_products_stay_measured():
     times = {SILU: {RowProblem(SILU, 64, 4096): {x: 5.0 + i for i, x in enumerate(legal(SILU, H200))}}}
     known = SteppedTimes(times, name="own")

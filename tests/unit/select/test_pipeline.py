@@ -42,8 +42,8 @@ from tests.unit.accepted import named
 from tests.unit.twins import BF16, CONDITIONS, problem_of
 
 H200, THOR = load_target("h200"), load_target("thor")
-PLAIN = named("sm90_quack_128x128_c1x1_pingpong", "h200")
-SMALL = named("sm90_quack_64x16_c1x1_pingpong_swap", "h200")
+PLAIN = named("sm90_quack_128x128_c1x1_pingpong")
+SMALL = named("sm90_quack_64x16_c1x1_pingpong_swap")
 SHAPES = parse_shape_set(
     'version = 1\ndtypes = ["bfloat16"]\nlayouts = ["kk"]\nm = [1, 4096]\n'
     '[[model]]\nname = "x"\nweights = [{ name = "w", n = 4096, k = 4096 }]\n',
@@ -177,6 +177,7 @@ def of(text):
     return parse_shape_set(f'{head}[[model]]\nname = "x"\n{text}\n', "x")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("layouts", "tags"), [(["kk"], ["bf16_kk"]), (["kn", "mn"], ["bf16_kn", "bf16_mn"])])
 def test_only_the_layouts_that_are_asked_for_are_predicted(layouts, tags):
     shapes = of(f"layouts = {layouts}\nweights = [{{ name = 'w', n = 4096, k = 4096 }}]")
@@ -330,6 +331,7 @@ def built(monkeypatch):
     has_tuned_kernels.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("built")
 def test_operations_are_imputed_where_an_equivalent_was_measured_and_else_predicted(record_path):
     asked = (BF16, Operation.BF16_KK_SILU, Operation.E4M3_BF16_KK)
@@ -373,7 +375,7 @@ def test_an_operation_is_chosen_by_the_record_that_has_enough_of_its_own_times(t
 def test_an_operation_is_chosen_by_the_first_record_with_kernels_that_can_be_built_for_it(tmp_path, monkeypatch):
     own, other = tmp_path / "h200.jsonl.gz", tmp_path / "h200_quack.jsonl.gz"
     write_record(other, RECORD)
-    lean = tuple(measured(named("sm90_prefetch_b_128x128_c1x1_pingpong", "h200"), m, 9.0) for m in (1, 64))
+    lean = tuple(measured(named("sm90_prefetch_b_128x128_c1x1_pingpong"), m, 9.0) for m in (1, 64))
     write_record(own, replace(RECORD, measurements=lean))
     monkeypatch.setattr(families()["sm90_prefetch_b"], "epilogues", (Epilogue.NONE,))
     asked = [BF16, Operation.BF16_KK_SILU, Operation.E4M3_BF16_KK]

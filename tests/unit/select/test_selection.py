@@ -252,6 +252,7 @@ def with_rows():
     return joined(SELECTION, select_stepped((row_operation("bf16_silu_mul"),), load_target("h200"), with_heldout=False))
 
 
+@pytest.mark.slow
 def test_operations_on_rows_are_kept_and_a_selection_without_says_nothing_of_them(tmp_path):
     path = tmp_path / "s.json"
     write_selection(path, SELECTION)
@@ -262,6 +263,7 @@ def test_operations_on_rows_are_kept_and_a_selection_without_says_nothing_of_the
     assert [x.name for x in whole.all_kernels[len(SELECTION.kernels) :]] == [x.name for x in whole.others.kernels]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [

@@ -34,10 +34,10 @@ from tests.unit.twins import BF16, CONDITIONS, problem_of
 
 H200 = load_target("h200")
 FP16 = Operation.of(ElementType.FLOAT16)
-A = named("sm90_quack_128x128_c1x1_pingpong", "h200")
-B = named("sm90_quack_128x64_c1x1_pingpong", "h200")
-C = named("sm90_quack_128x256_c1x1_cooperative", "h200")
-SPLIT = named("sm90_quack_64x64_c1x1_pingpong_serial4", "h200")
+A = named("sm90_quack_128x128_c1x1_pingpong")
+B = named("sm90_quack_128x64_c1x1_pingpong")
+C = named("sm90_quack_128x256_c1x1_cooperative")
+SPLIT = named("sm90_quack_64x64_c1x1_pingpong_serial4")
 NAMES = {A: "A", B: "B", C: "C"}
 RECORD = Record("h200", (CONDITIONS,), ())
 LAST_M = 8192
@@ -485,7 +485,7 @@ def test_without_the_plain_operation_an_epilogue_gets_some_of_the_incumbents_ker
 def test_the_plain_operations_kernels_do_not_bound_an_epilogue_that_few_of_them_have(monkeypatch):
     plain = selected(FIRST, Objective(SelectionLimits(3)))
     assert sorted(shipped(plain, BF16)) == ["A", "B", "C"]
-    more = named("sm90_quack_64x64_c1x1_pingpong", "h200")
+    more = named("sm90_quack_64x64_c1x1_pingpong")
     times = rows_of((10, 12, 14, 9), (12, 10, 14, 9), (14, 14.5, 13.9, 15), kernels=(A, B, C, more))
 
     def silu_of(lacking):

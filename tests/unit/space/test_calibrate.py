@@ -22,7 +22,7 @@ from tests.unit.twins import BF16, problem_of
 
 H200 = load_target("h200")
 CANDIDATES = [
-    named(f"sm90_quack_{name}", "h200")
+    named(f"sm90_quack_{name}")
     for name in (
         *("64x16_c1x1_pingpong_swap", "64x64_c1x1_pingpong", "128x128_c1x1_pingpong", "128x256_c2x1_cooperative"),
         *("256x128_c2x1_cooperative", "64x64_c1x1_pingpong_serial4", "128x64_c1x1_pingpong_separate2"),

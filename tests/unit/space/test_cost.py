@@ -3,7 +3,6 @@ from dataclasses import fields, replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import spearmanr
 
 from aot.core.candidate import changed, tail_splits
 from aot.core.operation import Operation
@@ -15,16 +14,16 @@ from tests.unit.accepted import named
 from tests.unit.twins import BF16, problem_of
 
 H200, THOR = load_target("h200"), load_target("thor")
-SQUARE = named("sm90_quack_128x128_c1x1_pingpong", "h200")
+SQUARE = named("sm90_quack_128x128_c1x1_pingpong")
 SIZES = st.integers(1, 2**15)
 COUNTS = st.integers(1, 64)
 CANDIDATES = st.sampled_from(
     [
         SQUARE,
-        named("sm90_quack_64x16_c1x1_pingpong_swap", "h200"),
-        named("sm90_quack_256x128_c2x1_cooperative", "h200"),
-        named("sm90_quack_64x64_c1x1_pingpong_serial4", "h200"),
-        named("sm90_quack_64x64_c1x1_pingpong_separate4", "h200"),
+        named("sm90_quack_64x16_c1x1_pingpong_swap"),
+        named("sm90_quack_256x128_c2x1_cooperative"),
+        named("sm90_quack_64x64_c1x1_pingpong_serial4"),
+        named("sm90_quack_64x64_c1x1_pingpong_separate4"),
     ]
 )
 
@@ -48,7 +47,7 @@ def test_waves_of_tiles_over_132_sms(m, n, num_waves):
 
 
 def test_swap_exchanges_m_and_n():
-    tall = named("sm90_quack_64x16_c1x1_pingpong_swap", "h200")
+    tall = named("sm90_quack_64x16_c1x1_pingpong_swap")
     assert waves(tall, 16, 64 * 132) == 1
     assert waves(tall, 17, 64 * 132) == 2
 
@@ -62,7 +61,7 @@ def test_clusters_round_tiles_up_and_leave_odd_sms_idle():
 
 
 def test_two_ctas_share_a_tile():
-    pair = named("sm100_quack_256x256_c2x1_static_2cta", "thor")
+    pair = named("sm100_quack_256x256_c2x1_static_2cta")
     assert waves(pair, 256, 256 * 10, THOR) == 1
     assert waves(pair, 256, 256 * 11, THOR) == 2
 
@@ -109,7 +108,7 @@ def test_a_tail_that_is_not_split_costs_what_no_split_costs():
 
 
 def test_a_cluster_that_shares_k_is_placed_whole_and_launched_once():
-    split = named("sm90_cluster_split_k_128x128_c1x1_direct_cluster4", "h200")
+    split = named("sm90_cluster_split_k_128x128_c1x1_direct_cluster4")
     assert waves(split, 128, 128 * 30) == 1
     assert waves(split, 128, 128 * 31) == 2, "an H200 holds 30 clusters of 4, not 33"
     assert waves(split, 128, 128 * 33, replace(H200, active_clusters=())) == 1
@@ -121,12 +120,12 @@ def test_a_cluster_that_shares_k_is_placed_whole_and_launched_once():
 def test_a_cluster_that_shares_k_pays_for_what_it_exchanges():
     problem = problem_of(128, 128, 4096)
     two, four = (
-        predict(named(f"sm90_cluster_split_k_128x128_c1x1_direct_cluster{x}", "h200"), problem_of(128, 128, 64 * x))
+        predict(named(f"sm90_cluster_split_k_128x128_c1x1_direct_cluster{x}"), problem_of(128, 128, 64 * x))
         for x in (2, 4)
     )
     # A block of k a CTA in both; a CTA sends a half and three quarters of 64 KiB, at 64 bytes a clock of 1.6 GHz.
     assert four.compute_us - two.compute_us == pytest.approx(65536 / 4 / (64 * 1.6e3))
-    four = named("sm90_cluster_split_k_128x128_c1x1_direct_cluster4", "h200")
+    four = named("sm90_cluster_split_k_128x128_c1x1_direct_cluster4")
     assert predict(four, problem).compute_us < 0.5 * predict(SQUARE, problem).compute_us
 
 
@@ -179,6 +178,8 @@ def test_no_time_beats_the_device(candidate, m, n, k):
 def test_the_order_agrees_with_the_committed_record(h200_times):
     # Spearman's correlation of predicted with measured times, a problem at a time, 696 kernels of bf16_kk: a mean of
     # 0.59 over 386 problems when this bound was set, 2026-11-20; only what the model put near its best was timed.
+    from scipy.stats import spearmanr
+
     correlations = []
     for problem, row in h200_times[BF16].items():
         predicted = estimate(list(row), [problem], H200).total_us[0]
@@ -188,7 +189,7 @@ def test_the_order_agrees_with_the_committed_record(h200_times):
 
 
 def test_each_pair_is_predicted_as_if_alone():
-    candidates = [SQUARE, named("sm90_quack_64x64_c1x1_pingpong_serial4", "h200")]
+    candidates = [SQUARE, named("sm90_quack_64x64_c1x1_pingpong_serial4")]
     problems = [problem_of(16, 4096, 4096), problem_of(4096, 512, 1024), problem_of(1, 1, 1)]
     found = estimate(candidates, problems, H200).total_us
     assert found.tolist() == [[predict(x, problem).total_us for x in candidates] for problem in problems]
@@ -207,7 +208,7 @@ def test_the_multiplications_of_each_type_run_at_its_rate():
 
 
 def test_fp8_that_is_widened_is_multiplied_at_the_rate_of_16_bits_and_not_promoted():
-    tile = named("cluster_split_k_64x64_c1x1_warps4_st3_direct_swap", "h200")
+    tile = named("cluster_split_k_64x64_c1x1_warps4_st3_direct_swap")
     exact, fast = (predict(tile, of(x, 64, 64, 2**22)).compute_us for x in ("e4m3_bf16_kk", "e4m3_bf16_fast_kk"))
     # An SM's 2 m n k at the rate of fp16, and what edges of 64 lose against those of 256.
     lost = (64 * 278 / (86 * 256)) ** 2
@@ -218,7 +219,7 @@ def test_promoted_sums_cost_hopper_a_fifth_of_their_additions():
     # 128 x 128 additions for each of 2**13 steps of k, at 67e12 / 2 / 132 a second and SM; a fifth is not hidden.
     promoted, fast = (predict(SQUARE, of(f"e4m3_bf16_{x}kk", 128, 128, 2**20)).compute_us for x in ("", "fast_"))
     assert promoted - fast == pytest.approx(0.2 * 128 * 128 * 2**13 / (67e6 / 2 / 132), rel=1e-6)
-    tile = named("sm100_quack_256x256_c2x1_static_2cta", "thor")
+    tile = named("sm100_quack_256x256_c2x1_static_2cta")
     promoted, fast = (predict(tile, of(f"e4m3_bf16_{x}kk", 256, 256, 2**20), THOR).compute_us for x in ("", "fast_"))
     assert promoted == fast
 
@@ -248,9 +249,9 @@ def test_operands_of_8_bits_load_half_the_bytes():
 
 
 @pytest.mark.parametrize("target", [H200, THOR], ids=["h200", "thor"])
-@pytest.mark.parametrize("operation", Operation, ids=str)
-def test_every_operation_has_a_time_above_its_roofline(operation, target):
-    tile = "sm90_quack_128x128_c1x1_pingpong" if target is H200 else "sm100_quack_128x128_c1x1_static"
-    for sizes in ((1, 4096, 4096), (4096, 4096, 4096), (16, 64, 128)):
-        problem = Problem(operation, *sizes)
-        assert predict(named(tile, target.name), problem, target).total_us > 0.98 * roofline(problem, target).time_us
+def test_every_operation_has_a_time_above_its_roofline(target):
+    tile = named("sm90_quack_128x128_c1x1_pingpong" if target is H200 else "sm100_quack_128x128_c1x1_static")
+    sizes = ((1, 4096, 4096), (4096, 4096, 4096), (16, 64, 128))
+    problems = [Problem(operation, *size) for operation in Operation for size in sizes]
+    found = [x for x in problems if predict(tile, x, target).total_us <= 0.98 * roofline(x, target).time_us]
+    assert found == []

@@ -1,13 +1,8 @@
 """The arithmetic of shared memory against the installed kernels' own, against the families', and by hand."""
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from functools import cache
 from itertools import product
-from pathlib import Path
 
 import pytest
 
@@ -26,6 +21,7 @@ from aot.space.smem import (
     smaller_tile,
     tiles,
 )
+from tests.answers import answers, stages
 from tests.compiling import EVERY
 from tests.unit.twins import BF16
 
@@ -36,11 +32,9 @@ BF16_WIDE = Kernel("sm_110a", "bf16", 128, 256)
 @cache
 def real(engine):
     """Give what the installed kernels say of themselves: capacities, and (library, kernel, stages) of each case."""
-    arch, version = {"tcgen05": ("sm_110a", "sm_100"), "warp": ("sm_120a", "sm_120")}[engine]
-    command = [sys.executable, str(Path(__file__).with_name("real_stages.py")), engine, "1" if EVERY else "5"]
-    environment = {**os.environ, "CUTE_DSL_ARCH": arch, "QUACK_ARCH": version}
-    found = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
-    rows = [json.loads(line) for line in found.splitlines()]
+    arch = {"tcgen05": "sm_110a", "warp": "sm_120a"}[engine]
+    kept = answers(f"stages_{engine}")
+    rows = stages(engine, 1) if EVERY else kept
     capacities = {row[1]: row[2] for row in rows if row[0] == "capacity"}
     return capacities, [(row[0], Kernel(arch, *row[1]), row[2]) for row in rows if row[0] != "capacity"]
 
@@ -53,7 +47,6 @@ def counted(kernel):
     return [fit, usage.num_output_stages + spare // usage.output_stage_bytes, usage.num_source_stages, kernel.tile_k]
 
 
-@pytest.mark.slow
 def test_the_limits_are_those_of_the_targets_and_of_the_compiler():
     limits = {x.arch: x.smem_bytes_per_block for x in map(load_target, target_names())}
     known = {x: SMEM_BYTES[x.removesuffix("a")] for x in limits if x.removesuffix("a") in SMEM_BYTES}
@@ -62,7 +55,6 @@ def test_the_limits_are_those_of_the_targets_and_of_the_compiler():
     assert real("tcgen05")[0] == SMEM_BYTES
 
 
-@pytest.mark.slow
 def test_tcgen05_stages_are_those_of_the_installed_kernels():
     _, cases = real("tcgen05")
     assert {library for library, _, _ in cases} == {"nvidia", "quack"}
@@ -71,7 +63,6 @@ def test_tcgen05_stages_are_those_of_the_installed_kernels():
     assert {stages[0] for _, _, stages in cases} >= {1, 2, 3, 21}  # some do not fit, and the model says so
 
 
-@pytest.mark.slow
 def test_warp_stages_are_those_of_the_installed_kernel():
     _, cases = real("warp")
     assert {kernel.element for _, kernel, _ in cases} == set(ELEMENTS) - {"fp32", "tf32"}

@@ -29,7 +29,7 @@ from tests.unit.selections import PLAIN, SELECTION
 from tests.unit.twins import BF16, CONDITIONS, problem_of
 
 H200, THOR = load_target("h200"), load_target("thor")
-SMALL = named("sm90_quack_64x16_c1x1_pingpong_swap", "h200")
+SMALL = named("sm90_quack_64x16_c1x1_pingpong_swap")
 SHAPES = parse_shape_set(
     'version = 1\ndtypes = ["bfloat16"]\nlayouts = ["kk"]\nm = [1, 4096]\n'
     '[[model]]\nname = "x"\nweights = [{ name = "w", n = 4096, k = 4096 }]\n',
@@ -51,7 +51,7 @@ def test_every_legal_candidate_is_tuned_where_there_are_few():
 
 @pytest.mark.slow
 def test_an_earlier_selections_candidates_may_be_tuned():
-    request = request_of(1, candidates=(SMALL, PLAIN, named("sm100_tgv_64x8_c1x1_st8_direct_swap", "thor")))
+    request = request_of(1, candidates=(SMALL, PLAIN, named("sm100_tgv_64x8_c1x1_st8_direct_swap")))
     assert set(tuning_candidates(request, H200, BF16)) == {SMALL, PLAIN}
 
 
@@ -132,7 +132,7 @@ def test_the_manifest_says_what_the_table_is(provenance, is_known):
 
 
 PROBLEMS = [problem_of(m, 4096, 4096) for m in (1, 4096)]
-NEAR = [named(f"sm90_quack_64x{n}_c1x1_pingpong", "h200") for n in (32, 64, 128)]
+NEAR = [named(f"sm90_quack_64x{n}_c1x1_pingpong") for n in (32, 64, 128)]
 
 
 class Learned:

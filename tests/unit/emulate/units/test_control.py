@@ -172,6 +172,7 @@ def source_lane(mode, lane, b, c):
     return (at if valid else lane), valid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["up", "down", "bfly", "idx"])
 def test_shuffles_in_segments(mode):
     for segment in (0, 16, 24, 28, 30, 31, 0b10101):

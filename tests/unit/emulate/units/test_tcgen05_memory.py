@@ -23,6 +23,7 @@ from tests.unit.emulate.units.tensor_products import (
 )
 
 
+@pytest.mark.slow
 def test_tensor_memory_that_is_freed_under_a_product_or_before_it_is_read_is_found():
     under = begin() + multiply() + FREE + COMMIT + WAIT
     assert FindingKind.WRITE_BEFORE_WRITE in run_products(under, schedule=Schedule(Mode.LAZY)).kinds

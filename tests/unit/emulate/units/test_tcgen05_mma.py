@@ -29,6 +29,7 @@ from tests.unit.emulate.units.tensor_products import (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_products_are_right_under_every_schedule(count):
     body = begin() + multiply() + multiply(accumulate=1) * (count - 1) + COMMIT + WAIT + LOAD + STORE + FREE

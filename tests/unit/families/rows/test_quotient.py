@@ -63,6 +63,7 @@ def check(library, x, scale):
     return int(large.sum()), int((~large).sum())
 
 
+@pytest.mark.slow
 def test_quotients_of_every_size_are_exact_or_round_to_0_with_their_sign(library):
     rng = np.random.default_rng(1)
     bits = rng.integers(0, 2**32, 1_000_000, np.uint32)

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from aot.select.portfolio.exact import GAP, fewest_for_worst, lagrangian_bound, least_regret, mean_bound
 
+pytestmark = pytest.mark.slow
+
 CAP = 10.0
 """Above every ratio of the instances, so that no pair is left out."""
 
@@ -42,8 +44,7 @@ def instances(draw):
     return ratios, general, rng
 
 
-@pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(instances(), st.integers(1, 4), st.sampled_from([0.0, 0.05, 1.0]), st.sampled_from([0.0, 0.003, 0.1]))
 def test_the_least_regret_is_that_of_the_best_of_all_portfolios(instance, limit, worst_weight, most_credit):
     ratios, general, rng = instance
@@ -57,7 +58,7 @@ def test_the_least_regret_is_that_of_the_best_of_all_portfolios(instance, limit,
     assert objective(ratios, credit, worst_weight, chosen) == pytest.approx(best, rel=2 * GAP, abs=2e-6)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(instances(), st.integers(1, 4))
 def test_the_bound_is_below_the_least_mean_and_not_idle(instance, limit):
     ratios, general, _ = instance
@@ -111,7 +112,7 @@ def fewest_by_force(ratios, general, max_worst):
     return num_kernels
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(instances(), st.sampled_from([0.0, 0.01, 0.05, 0.2, 1.0]))
 def test_the_fewest_for_a_worst_regret_are_those_of_brute_force(instance, max_worst):
     ratios, general, _ = instance
@@ -130,7 +131,7 @@ def test_the_general_kernel_counts_among_the_fewest():
     assert fewest_for_worst(ratios, np.array([False, True]), 0.0) == 2
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(instances(), st.integers(1, 4), st.sampled_from([0.0, 1.0, 3.0]))
 def test_prices_give_a_bound_whatever_they_aim_at(instance, limit, share):
     ratios, general, _ = instance

@@ -35,7 +35,7 @@ def _few_worst(monkeypatch):
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(instances())
 def test_kept_sums_are_those_worked_out_anew(drawn):
     instance, rng = drawn

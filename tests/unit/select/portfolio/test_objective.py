@@ -12,8 +12,8 @@ from aot.select.portfolio.objective import Objective, SelectionLimits
 from tests.unit.accepted import named
 
 BF16, FP16 = Operation.BF16_KK, Operation.FP16_KK
-A = named("sm90_quack_128x128_c1x1_pingpong", "h200")
-B = named("sm90_quack_128x64_c1x1_pingpong", "h200")
+A = named("sm90_quack_128x128_c1x1_pingpong")
+B = named("sm90_quack_128x64_c1x1_pingpong")
 
 
 def model(n, m, counts=None, operation=BF16):

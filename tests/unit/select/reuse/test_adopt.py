@@ -17,8 +17,8 @@ from tests.unit.accepted import named
 from tests.unit.twins import BF16, CONDITIONS, problem_of
 
 H100, H200 = load_target("h100"), load_target("h200")
-A = named("sm90_quack_128x128_c1x1_pingpong", "h200")
-B = named("sm90_quack_128x64_c1x1_pingpong", "h200")
+A = named("sm90_quack_128x128_c1x1_pingpong")
+B = named("sm90_quack_128x64_c1x1_pingpong")
 P, Q = problem_of(64, 4096, 4096), problem_of(128, 4096, 4096)
 
 

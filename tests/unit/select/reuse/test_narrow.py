@@ -24,7 +24,7 @@ NAMES = (
     "sm90_quack_64x64_c1x1_pingpong",
     "sm90_quack_64x64_c1x1_pingpong_serial4",
 )
-KERNELS = tuple(KernelKey(BF16, named(x, "h200")) for x in NAMES)
+KERNELS = tuple(KernelKey(BF16, named(x)) for x in NAMES)
 SIMT, ONE, BIG, PLAIN, SMALL, SPLIT = range(6)
 
 

@@ -16,11 +16,11 @@ from tests.unit.select.table.test_sections import Shades
 from tests.unit.twins import BF16, problem_of
 
 H200 = load_target("h200")
-SIMT = named("simt_64x64_c1x1_direct", "h200")
-ONE = named("sm90_one_tile_128x128_c1x1_direct", "h200")
-BIG = named("sm90_partial_tile_128x256_c1x1_cooperative", "h200")
-PLAIN = named("sm90_quack_128x128_c1x1_pingpong", "h200")
-SPLIT = named("sm90_quack_64x64_c1x1_pingpong_serial4", "h200")
+SIMT = named("simt_64x64_c1x1_direct")
+ONE = named("sm90_one_tile_128x128_c1x1_direct")
+BIG = named("sm90_partial_tile_128x256_c1x1_cooperative")
+PLAIN = named("sm90_quack_128x128_c1x1_pingpong")
+SPLIT = named("sm90_quack_64x64_c1x1_pingpong_serial4")
 KERNELS = tuple(KernelKey(BF16, x) for x in (SIMT, ONE, BIG, PLAIN, SPLIT))
 TIMES = {SIMT: 1.0, ONE: 2e6, BIG: 3e6, PLAIN: 4e6, SPLIT: 1.0}
 

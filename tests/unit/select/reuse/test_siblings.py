@@ -16,8 +16,8 @@ from tests.unit.accepted import named
 from tests.unit.selections import PLAIN, SELECTION
 
 GELU, FP8 = Operation.BF16_KK_GELU, Operation.E4M3_BF16_KK
-SMALL = named("sm90_quack_64x64_c1x1_pingpong", "h200")
-SKINNY = named("cluster_split_k_24x8_c2x1_warps4_st3_direct_swap", "h200")
+SMALL = named("sm90_quack_64x64_c1x1_pingpong")
+SKINNY = named("cluster_split_k_24x8_c2x1_warps4_st3_direct_swap")
 H200 = load_target("h200")
 
 

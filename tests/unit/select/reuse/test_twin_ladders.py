@@ -12,7 +12,7 @@ from tests.unit.accepted import named
 from tests.unit.selections import PLAIN, SELECTION
 
 BF16, FP16 = Operation.BF16_KK, Operation.FP16_KK
-SMALL = named("sm90_quack_64x64_c1x1_pingpong", "h200")
+SMALL = named("sm90_quack_64x64_c1x1_pingpong")
 H200 = load_target("h200")
 KERNELS = (
     fallback_key(BF16, H200),

@@ -19,9 +19,9 @@ from tests.unit.accepted import named
 from tests.unit.twins import BF16, CONDITIONS, problem_of
 
 H200 = load_target("h200")
-FALLBACK = named("simt_64x64_c1x1_direct", "h200")
+FALLBACK = named("simt_64x64_c1x1_direct")
 A, B, C = (
-    named(f"sm90_quack_{name}", "h200")
+    named(f"sm90_quack_{name}")
     for name in ("128x128_c1x1_pingpong", "64x16_c1x1_pingpong_swap", "128x256_c2x1_cooperative")
 )
 FP16 = Operation.of(ElementType.FLOAT16)

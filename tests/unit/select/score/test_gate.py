@@ -59,6 +59,7 @@ def test_what_a_selection_was_made_for_is_told_by_itself_or_by_a_shape_set(selec
     assert covered(own, SHAPES).text == "1 problem: 0 measured, 1 predicted (first bf16_kk m64 n4096 k4096)"
 
 
+@pytest.mark.slow
 def test_what_is_not_measured_is_refused_where_that_is_asked(selection):
     require_measured(covered(selection, SHAPES))
     for found, text in (

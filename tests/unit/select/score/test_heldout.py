@@ -9,10 +9,10 @@ from aot.select.selection import AgainstReference, HeldOut
 from tests.unit.accepted import named
 from tests.unit.twins import BF16, problem_of
 
-FALLBACK = named("simt_64x64_c1x1_direct", "h200")
-BIG = named("sm90_quack_128x128_c1x1_pingpong", "h200")
-SMALL = named("sm90_quack_64x16_c1x1_pingpong_swap", "h200")
-UNSHIPPED = named("sm90_quack_128x256_c2x1_cooperative", "h200")
+FALLBACK = named("simt_64x64_c1x1_direct")
+BIG = named("sm90_quack_128x128_c1x1_pingpong")
+SMALL = named("sm90_quack_64x16_c1x1_pingpong_swap")
+UNSHIPPED = named("sm90_quack_128x256_c2x1_cooperative")
 KERNELS = tuple(KernelKey(BF16, x) for x in (FALLBACK, BIG, SMALL))
 
 
@@ -67,8 +67,8 @@ def test_kernels_of_another_operation_are_not_what_could_have_been_picked():
 
 
 def test_a_kernel_of_whole_tiles_is_scored_by_the_one_that_stands_in():
-    direct = named("sm100_persistent_128x128_c1x1_clc_direct", "thor")
-    general = named("sm100_persistent_128x128_c1x1_clc", "thor")
+    direct = named("sm100_persistent_128x128_c1x1_clc_direct")
+    general = named("sm100_persistent_128x128_c1x1_clc")
     kernels = tuple(KernelKey(BF16, x) for x in (FALLBACK, direct, general))
     ladder = Ladder(1024, 512, (256,), (Row(1, 2, 1.0, "predicted", 2, 1.0),))
     section = Section(BF16, (ladder,), Grid((1024,), (1024,), (Column((256,), (2,)),)), 0)

@@ -18,7 +18,7 @@ NAMES = {
     "arriving": "sm90_quack_64x64_c1x1_pingpong_parallel4",
     "fallback": "simt_64x64_c1x1_direct",
 }
-KERNELS = [KernelKey(GROUPED, named(name, "h200")) for name in NAMES.values()]
+KERNELS = [KernelKey(GROUPED, named(name)) for name in NAMES.values()]
 PLACES = {name: place for place, name in enumerate(NAMES)}
 
 

@@ -7,11 +7,11 @@ from tests.unit.accepted import named
 from tests.unit.twins import BF16, CONDITIONS, problem_of
 
 H200, THOR = load_target("h200"), load_target("thor")
-SMALL = named("sm90_quack_64x16_c1x1_pingpong_swap", "h200")
-TALL = named("sm90_quack_128x16_c1x1_pingpong_swap", "h200")
-WIDE = named("sm90_quack_64x32_c1x1_pingpong_swap", "h200")
-BIG = named("sm90_quack_128x160_c2x1_pingpong", "h200")
-FALLBACK = named("simt_64x64_c1x1_direct", "h200")
+SMALL = named("sm90_quack_64x16_c1x1_pingpong_swap")
+TALL = named("sm90_quack_128x16_c1x1_pingpong_swap")
+WIDE = named("sm90_quack_64x32_c1x1_pingpong_swap")
+BIG = named("sm90_quack_128x160_c2x1_pingpong")
+FALLBACK = named("simt_64x64_c1x1_direct")
 
 
 def keys(*candidates):
@@ -37,9 +37,9 @@ def test_where_twice_is_not_legal_the_next_step_is_shown_too():
 
 
 def test_what_does_not_fit_is_told_in_bytes():
-    tall = named("sm100_persistent_128x128_c1x1_clc", "thor")
+    tall = named("sm100_persistent_128x128_c1x1_clc")
     assert ("128x256", "") in tiles_of(tall, THOR)
-    staged = named("sm100_tgv_64x8_c1x1_st12_direct_swap", "thor")
+    staged = named("sm100_tgv_64x8_c1x1_st12_direct_swap")
     assert dict(tiles_of(staged, THOR))["64x16"] == (
         "sm100_tgv_64x16_c1x1_st12_direct_swap needs 246,784 bytes of shared memory with 12 stages of 20,480; sm_110a "
         "gives 232,448 a block; 11 stages fit"

@@ -141,6 +141,7 @@ def cost_of(losses, edges, left):
     return sum(parts) - losses.min(axis=-1).sum()
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(columns(), st.sampled_from([0.0, 0.1, 1.0]), st.integers(0, 8).map(lambda x: 10 * x))
 def test_the_edges_left_keep_every_promise(column, max_cost, settled):

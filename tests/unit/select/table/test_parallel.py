@@ -12,6 +12,7 @@ def times(by, part):
     return by * part
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("many", [0, 100])
 def test_results_come_in_the_order_of_the_parts(monkeypatch, many):
     monkeypatch.setattr(parts, "MANY", many)
@@ -22,6 +23,7 @@ def test_results_come_in_the_order_of_the_parts(monkeypatch, many):
     assert told == sorted(told)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_what_fails_in_a_process_is_told(monkeypatch):
     monkeypatch.setattr(parts, "MANY", 0)

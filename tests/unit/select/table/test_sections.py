@@ -24,14 +24,14 @@ from tests.unit.accepted import named
 from tests.unit.twins import BF16, problem_of
 
 H200, THOR = load_target("h200"), load_target("thor")
-PLAIN = named("sm90_quack_128x128_c1x1_pingpong", "h200")
-SPLIT = named("sm90_quack_64x64_c1x1_pingpong_serial4", "h200")
-SEPARATE = named("sm90_quack_64x64_c1x1_pingpong_separate2", "h200")
-TMA = named("sm100_persistent_128x128_c1x1_clc", "thor")
-DIRECT = named("sm100_persistent_128x128_c1x1_clc_direct", "thor")
+PLAIN = named("sm90_quack_128x128_c1x1_pingpong")
+SPLIT = named("sm90_quack_64x64_c1x1_pingpong_serial4")
+SEPARATE = named("sm90_quack_64x64_c1x1_pingpong_separate2")
+TMA = named("sm100_persistent_128x128_c1x1_clc")
+DIRECT = named("sm100_persistent_128x128_c1x1_clc_direct")
 
 
-SWAPPED = named("sm90_quack_64x16_c1x1_pingpong_swap", "h200")
+SWAPPED = named("sm90_quack_64x16_c1x1_pingpong_swap")
 
 
 class Shades:
@@ -207,7 +207,7 @@ def test_what_a_column_has_is_the_best_of_all_kernels_though_few_are_looked_at(s
     # Nothing merges, so that each fine step has a kernel of its own. A kernel takes a start and so much a row.
     monkeypatch.setattr(table, "MERGE_COST", -1.0)
     names = (f"64x{n}_c1x1_pingpong" for n in (32, 64, 96, 128, 160, 192))
-    kernels = [*(named(f"sm90_quack_{x}", "h200") for x in names), PLAIN, SWAPPED]
+    kernels = [*(named(f"sm90_quack_{x}") for x in names), PLAIN, SWAPPED]
     rng = np.random.default_rng(seed)
     starts = dict(zip(kernels, np.sort(rng.uniform(3, 9, 8)), strict=True))
     slopes = dict(zip(kernels, np.sort(np.exp(rng.uniform(-8, -4, 8)))[::-1], strict=True))
@@ -559,9 +559,9 @@ def test_beside_a_measured_time_stands_no_predicted_one():
     assert {found[m].provenance for m in (256, 512, 1024)} == {"measured"}
 
 
-CLUSTER = named("sm90_cluster_split_k_64x64_c1x1_direct_cluster4", "h200")
-SMALL = named("sm90_quack_64x64_c1x1_pingpong", "h200")
-SIMT = named("simt_64x64_c1x1_direct", "h200")
+CLUSTER = named("sm90_cluster_split_k_64x64_c1x1_direct_cluster4")
+SMALL = named("sm90_quack_64x64_c1x1_pingpong")
+SIMT = named("simt_64x64_c1x1_direct")
 
 
 def invariant_section(rows):

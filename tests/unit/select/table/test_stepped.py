@@ -20,6 +20,8 @@ from aot.space.enumeration import Patterns, fallback, legal
 from aot.space.kinds import space_of
 from tests.compiling import EVERY
 
+pytestmark = pytest.mark.slow
+
 H200 = load_target("h200")
 NORM, TWIN = row_operation("bf16_rms_norm"), row_operation("fp16_rms_norm")
 
@@ -34,7 +36,6 @@ def selected(times=None, operations=(NORM,), target=H200, **options):
     return select_stepped(operations, target, SteppedTimes(times or {}), with_heldout=False, **options).others
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("target", "first"), [("h200", 0), ("thor", 1)])
 def test_every_operation_gets_a_sound_table_that_says_predicted(target, first, tmp_path):
     """On one of the two targets; `make walk` takes all on both."""
@@ -53,7 +54,6 @@ def test_every_operation_gets_a_sound_table_that_says_predicted(target, first, t
         assert own[0].candidate == fallback(operation, load_target(target))
 
 
-@pytest.mark.slow
 def test_the_table_loses_little_to_the_best_candidate_by_the_models_times():
     selection = selected()
     ratios = []
@@ -124,7 +124,6 @@ def test_what_was_measured_past_the_largest_edge_of_a_table_is_its_last_step():
     assert max(step.rows for x in section.columns for step in x.steps) == MAX_STEP_M
 
 
-@pytest.mark.slow
 def test_between_what_was_measured_a_prediction_is_corrected_by_the_nearest_time():
     """The model's favourite took ten times as long as predicted at the one size measured: so another is taken."""
     favourite = selected().kernels[1].candidate
@@ -189,7 +188,6 @@ def test_an_operation_without_times_has_those_of_the_one_of_another_type_and_say
         assert found.others.look_up(RowProblem(TWIN, rows, 1024))[0] == candidate
 
 
-@pytest.mark.slow
 def test_what_the_committed_records_have_is_measured_and_the_rest_by_them_or_the_model():
     asked = (NORM, TWIN, row_operation("fp16_gelu_tanh_mul"))
     found = pipeline.select_stepped(asked, H200, pipeline.records_of(H200, RECORDS))
@@ -207,7 +205,6 @@ def test_patterns_say_which_kernels_there_are():
     assert {x.candidate.family for x in found.kernels[1:]} == {"row_looped"}
 
 
-@pytest.mark.slow
 def test_ties_go_to_what_is_shipped_and_limits_are_kept():
     one, other = two_of_any_width()
     problems = [RowProblem(NORM, r, c) for r in (1, 64) for c in (1024, 4096)]

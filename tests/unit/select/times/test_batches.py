@@ -108,6 +108,7 @@ def test_a_section_is_that_of_the_next_number_of_products():
     assert table.unaligned_section(Operation.FP16_KK_BATCHED, 2, 4) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("problem", "told"),
     [

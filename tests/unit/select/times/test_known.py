@@ -11,9 +11,9 @@ from aot.select.times.known import measured_times, split, spreads, with_imputed_
 from tests.unit.accepted import named
 from tests.unit.twins import BF16, CONDITIONS, problem_of
 
-PLAIN = named("sm90_quack_128x128_c1x1_pingpong", "h200")
-SMALL = named("sm90_quack_64x16_c1x1_pingpong_swap", "h200")
-OTHER = named("sm90_quack_64x32_c1x1_pingpong_swap", "h200")
+PLAIN = named("sm90_quack_128x128_c1x1_pingpong")
+SMALL = named("sm90_quack_64x16_c1x1_pingpong_swap")
+OTHER = named("sm90_quack_64x32_c1x1_pingpong_swap")
 FAILED = Status(Outcome.FAILED, "wrong result")
 
 

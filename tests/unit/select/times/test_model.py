@@ -16,10 +16,10 @@ from tests.unit.twins import BF16, problem_of
 
 H200 = load_target("h200")
 FP16 = Operation.of(ElementType.FLOAT16)
-PINGPONG = named("sm90_quack_128x128_c1x1_pingpong", "h200")
-SWAPPED = named("sm90_quack_64x16_c1x1_pingpong_swap", "h200")
-COOPERATIVE = named("sm90_quack_128x256_c2x1_cooperative", "h200")
-SPLIT = named("sm90_quack_64x64_c1x1_pingpong_serial4", "h200")
+PINGPONG = named("sm90_quack_128x128_c1x1_pingpong")
+SWAPPED = named("sm90_quack_64x16_c1x1_pingpong_swap")
+COOPERATIVE = named("sm90_quack_128x256_c2x1_cooperative")
+SPLIT = named("sm90_quack_64x64_c1x1_pingpong_serial4")
 CANDIDATES = (PINGPONG, SWAPPED, COOPERATIVE, SPLIT)
 PROBLEMS = [problem_of(m, n, k) for m in (8, 64, 256, 1024, 4096) for n in (1024, 4096, 8192) for k in (1024, 4096)]
 OTHERS = [problem_of(m, n, k) for m in (16, 700, 2048) for n in (2048, 6144) for k in (2048, 8192)]
@@ -65,6 +65,7 @@ def test_what_a_mask_does_not_ask_for_is_infinite(monkeypatch):
             assert (found == np.where(asked, whole, np.inf)).all()
 
 
+@pytest.mark.slow
 def test_a_few_times_scale_the_cost_model():
     # Fewer than two leaves of MIN_SAMPLES: no split, so that every time gets the mean correction.
     few = planted(lambda _p, c: 2.0 if c == PINGPONG else 0.5, PROBLEMS[:4], CANDIDATES[:2])
@@ -180,7 +181,7 @@ def test_no_times_is_an_error():
 @pytest.mark.parametrize("few_problems", [0, 400])
 def test_a_family_timed_at_few_waves_is_taken_to_be_slower_at_many(few_trees, monkeypatch, few_problems):
     monkeypatch.setattr(module, "FEW_PROBLEMS", few_problems)
-    one_tile = named("sm90_one_tile_128x128_c1x1_direct", "h200")
+    one_tile = named("sm90_one_tile_128x128_c1x1_direct")
     small = [p for p in PROBLEMS if p.m <= 256]
     wide, narrow = planted(lambda *_: 1.0, candidates=[PINGPONG]), planted(lambda *_: 1.0, small, [one_tile])
     times = {problem: {**row, **narrow.get(problem, {})} for problem, row in wide.items()}
@@ -196,7 +197,7 @@ def test_a_family_timed_at_some_m_is_taken_to_be_slower_at_others(
     few_trees, monkeypatch, few_problems, timed, inside, outside
 ):
     monkeypatch.setattr(module, "FEW_PROBLEMS", few_problems)
-    skinny = named("cluster_split_k_16x8_c1x1_warps8_st4_direct_swap", "h200")
+    skinny = named("cluster_split_k_16x8_c1x1_warps8_st4_direct_swap")
     some = [p for p in PROBLEMS if timed[0] <= p.m <= timed[1]]
     wide, narrow = planted(lambda *_: 1.0, candidates=[PINGPONG]), planted(lambda *_: 1.0, some, [skinny])
     times = {problem: {**row, **narrow.get(problem, {})} for problem, row in wide.items()}

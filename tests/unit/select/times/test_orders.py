@@ -19,10 +19,10 @@ from aot.select.times.orders import OrderedTimes, Orders, is_like
 from tests.unit.accepted import named
 from tests.unit.twins import BF16, CONDITIONS, problem_of
 
-SIMT = named("simt_64x64_c1x1_direct", "h200")
-ALONE = named("sm90_partial_tile_128x128_c1x1_pingpong", "h200")
-PAIR = named("sm90_partial_tile_128x128_c2x1_pingpong", "h200")
-SPLIT = named("sm90_quack_64x64_c1x1_pingpong_serial4", "h200")
+SIMT = named("simt_64x64_c1x1_direct")
+ALONE = named("sm90_partial_tile_128x128_c1x1_pingpong")
+PAIR = named("sm90_partial_tile_128x128_c2x1_pingpong")
+SPLIT = named("sm90_quack_64x64_c1x1_pingpong_serial4")
 KERNELS = tuple(KernelKey(BF16, x) for x in (SIMT, ALONE, PAIR, SPLIT))
 SMS = 132
 WEIGHTS = (0.08, 0.05, 0.01, 0.0, 0.02, 0.03, -0.03, 0.004)
@@ -145,7 +145,7 @@ def test_another_kernel_takes_the_row_where_its_order_is_the_fastest():
 
 
 def test_a_kernel_that_needs_a_workspace_or_does_not_ship_takes_no_others_row():
-    unshipped = named("sm90_partial_tile_64x64_c1x1_pingpong", "h200")
+    unshipped = named("sm90_partial_tile_64x64_c1x1_pingpong")
     times = {PROBLEM: {SPLIT: {4: 5.0}, unshipped: {4: 6.0}, ALONE: {2: 9.0}}}
     (got,) = orders_of(times).in_section(section_of(row(1))).ladders[0].rows
     assert (got.kernel, got.tile_order, got.time_us) == (1, 2, 9.0)

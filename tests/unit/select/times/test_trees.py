@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from sklearn.ensemble import HistGradientBoostingRegressor
 
 from aot.select.times import trees
 from aot.select.times.trees import Forest
@@ -12,6 +11,8 @@ NUM_FEATURES = 6
 
 @pytest.fixture(scope="module")
 def fitted():
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
     rng = np.random.default_rng(0)
     rows = np.round(rng.uniform(-1, 1, (900, NUM_FEATURES)), 2)
     values = np.sin(5 * rows[:, 0]) * rows[:, 1] + (rows[:, 2] > rows[:, 3]) + 0.1 * rows[:, 4] ** 2
