@@ -225,10 +225,9 @@ def products(kernel):
     has_odd_n = is_aligned and kernel.store_alignment == 1
     found = [(product(make, operation, has_odd_n=has_odd_n), rng.randrange(2**47)) for _ in range(COUNT)]
     if operation.grouping.groups_rows:
+        alignment = operation.b.alignment if is_aligned else operation.types.b.size_of(operation.types.b.num_sharing)
         for problem, _ in found[::3]:
-            separated(
-                of_lists, problem, ALIGNMENT if is_aligned else operation.types.b.size_of(operation.types.b.num_sharing)
-            )
+            separated(of_lists, problem, alignment)
         for problem, _ in found[::2] if operation.types.factors is FactorLayout.ATOMS else ():
             with_separate_factors(of_lists, problem)
     elif operation.gate is not None and not operation.is_interleaved:
