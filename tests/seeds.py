@@ -46,6 +46,7 @@ from aot.kinds.rows.dispatch import fallback_table
 from aot.kinds.rows.tuned import TunedRowKernel
 from aot.measure import tuning_set
 from aot.measure.store import open_store
+from aot.package import device_report
 from aot.package.manifest import Manifest, from_json, to_json
 from aot.report import searches
 from aot.select import selection
@@ -448,6 +449,18 @@ CENSUS = {
     "rows": [CENSUS_ROW],
     "on_rows": [{**CENSUS_ROW, "operation": "bf16_rotary", "family": "row_rotary"}],
 }
+DEVICE_REPORT = {
+    "version": device_report.REPORT_VERSION,
+    "wheel": "aot_gemm-0.1.0-py3-none-manylinux_2_28_aarch64.whl",
+    "wheel_sha256": "0" * 64,
+    "target": "thor",
+    "conditions": GOLDEN_MANIFEST["tables"][0]["conditions"][0],
+    "kernels": [
+        plain(device_report.CheckedKernel("bf16_kk_x", 0.5)),
+        {"name": "y", "relative_error": None, "fault": "z"},
+    ],
+    "record": [],
+}
 SEARCHES = {
     "version": searches.CURVE_VERSION,
     "target": "h200",
@@ -493,7 +506,15 @@ PUBLISHED = {
             "layout": "kk",
             "conditions": "none",
             "point": [{**POINT, "us": [1.5, 2.5]}, {**POINT, "tflops": 7.5}],
-        }
+        },
+        {
+            "name": "x of an operation",
+            "address": "y",
+            "also": "",
+            "operation": "e4m3_fp16_kk",
+            "conditions": "none",
+            "point": [{"m": 1, "n": 16, "k": 16, "us": [1.5]}],
+        },
     ],
 }
 CALIBRATION = {"version": 1, "target": "h200", "source": "a test", "constants": plain(DEFAULTS)}
@@ -565,6 +586,13 @@ SEEDS = {
     ),
     "manifest": Seed(
         Manifest, GOLDEN_MANIFEST, json_bytes, lambda content, _: from_json(content, "m.json"), ManifestError
+    ),
+    "report of a device": Seed(
+        device_report.DeviceReport,
+        DEVICE_REPORT,
+        json_bytes,
+        from_file("r.json", device_report.read_report),
+        StoreError,
     ),
     "record": Seed(
         RecordDocument, RECORD, record_lines, from_file("r.jsonl", record.read_record), StoreError, committed_record

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -17,6 +17,7 @@ from aot.cli.options import (
     EPILOGUES,
     JOBS,
     MAX_HELDOUT_REGRET,
+    OUTPUT_FILE,
     OUTPUT_FOLDER,
     RECORDS,
     REGRETS,
@@ -51,7 +52,7 @@ from aot.core.operation import Operation
 from aot.core.progress import waiting
 from aot.core.shape_set import load_shape_set
 from aot.core.target import Target, load_target
-from aot.core.whole_file import check_folder
+from aot.core.whole_file import check_folder, check_output, write_whole
 from aot.kinds.named_operations import DEFAULT_PRESET, HELP, all_named_operations, with_epilogues
 from aot.package.distribution import check_name, check_version
 from aot.package.pack import ANSWERS, pack_name
@@ -346,17 +347,49 @@ def build(context: click.Context, /, **values: Any) -> None:
 @click.command()
 @click.argument("wheel", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--device", is_flag=True, help="Also run every kernel on this machine's GPU against a reference.")
+@click.option(
+    "--report",
+    type=OUTPUT_FILE,
+    help="With --device: time some products too, and write all of it to send home, for `aot import`.",
+)
 @JSON
-def verify(wheel: Path, device: bool, as_json: bool) -> None:
-    """Check a wheel: tag, libraries, symbols, hashes; with --device, every kernel's results."""
+def verify(wheel: Path, device: bool, report: Path | None, as_json: bool) -> None:
+    """Check a wheel: tag, libraries, symbols, hashes; with --device, every kernel's results.
+
+    With --report FILE what came of it is written too: the device, its clocks and power mode, the wheel's hash, errors,
+    and times of a few sizes of each operation.
+    """
     from aot.package.wheel_check import check_kernels, check_wheel
 
+    if report is not None and not device:
+        raise click.UsageError("--report is of a device: give --device too")
     found = []
     with waiting(f"check {wheel.name}") as at:
-        for line in chain(check_wheel(wheel), check_kernels(wheel) if device else ()):
+        kernels = _reported(wheel, report, at) if report else check_kernels(wheel) if device else ()
+        for line in chain(check_wheel(wheel), kernels):
             found.append(line)
             at(f"{len(found)} things found right")
             if not as_json:
                 click.echo(line)
     if as_json:
-        show(lambda: {"wheel": wheel, "right": found}, str)
+        show(lambda: {"wheel": wheel, "right": found, "report": report}, str)
+
+
+def _reported(wheel: Path, path: Path, at: Callable[[str], None]) -> Iterator[str]:
+    """Run the kernels, write the report, and give a line for each kernel that is right, and for the report.
+
+    Raises:
+        DeviceError: there is no GPU of the wheel's architecture.
+        VerificationError: a kernel is wrong, as the report says too.
+    """
+    from aot.package.device_report import make_report
+    from aot.package.wheel_check import refuse_wrong, right_text
+
+    check_output(path)
+    found = make_report(wheel, at)
+    write_whole(path, found.text())
+    for kernel in found.kernels:
+        if kernel.relative_error is not None:
+            yield f"{kernel.name}: {right_text(kernel.relative_error)}"
+    yield f"wrote {path}: {found.summary}; next, where the record is kept: aot import {path}"
+    refuse_wrong([f"{x.name}: {x.fault}" for x in found.faults], len(found.kernels))

@@ -89,7 +89,8 @@ _NUMBERS = (Argument.PREFETCH_B, Argument.TILE_ORDER)
 @cache
 def launcher_sha256() -> str:
     """Hash what of ours an object depends on, beside the kernel and its compilers."""
-    return hashlib.sha256(HEADER.read_bytes() + Path(__file__).read_bytes()).hexdigest()
+    files = HEADER, Path(__file__), Path(__file__).with_name("exported.py")
+    return hashlib.sha256(b"".join(x.read_bytes() for x in files)).hexdigest()
 
 
 def _rank(argument: Argument, operation: Operation) -> int:
@@ -127,7 +128,7 @@ def prototype(key: KernelKey) -> str:
     return f"static int32_t launch({parameters})"
 
 
-def _values(key: KernelKey) -> str:
+def values(key: KernelKey) -> str:
     """Return the C of what `launch` is called with: each argument comes as a pointer to its value."""
     casts = {Argument.STREAM: "*(void *const *)"} | dict.fromkeys(_NUMBERS, "*(const int32_t *)")
     return ", ".join(f"{casts.get(x, '')}arguments[{i}]" for i, x in enumerate(signature(key)))
@@ -139,10 +140,12 @@ def _static_smem(elf: ELFFile, symbol: str, sm: int) -> int:
     return max(int(section["sh_size"]) - reserved, 0) if section else 0
 
 
-def _kernels_in(elf: ELFFile) -> list[str]:
+def kernels_in(image: bytes) -> list[str]:
     """List the kernels of a cubin."""
-    from elftools.elf.sections import SymbolTableSection  # which commands that compile nothing do without
+    from elftools.elf.elffile import ELFFile  # which commands that compile nothing do without
+    from elftools.elf.sections import SymbolTableSection
 
+    elf = ELFFile(io.BytesIO(image))
     tables = [x for x in elf.iter_sections() if isinstance(x, SymbolTableSection)]
     names = {x.name for table in tables for x in table.iter_symbols() if x["st_info"]["type"] == "STT_FUNC"}
     return sorted(x for x in names if elf.get_section_by_name(f".text.{x}"))
@@ -171,7 +174,7 @@ def check_binary(binary: Binary, key: KernelKey, target: Target) -> None:
     if sm != expected:
         raise CompileError(f"{key.name}: its image is for sm_{sm}, expected sm_{expected} ({target.arch})")
     elf = ELFFile(io.BytesIO(binary.image))
-    kernels = _kernels_in(elf)
+    kernels = kernels_in(binary.image)
     if binary.symbol not in kernels:
         text = f"{key.name}: its image has no kernel {binary.symbol!r}; it has: {', '.join(kernels) or 'none'}"
         raise CompileError(text)
@@ -185,12 +188,14 @@ def check_binary(binary: Binary, key: KernelKey, target: Target) -> None:
         raise CompileError(f"{text}; {family.name} counts {resources.smem_bytes:,}; count as many at least")
 
 
-def _compile(key: KernelKey, target: Target, folder: Path, out: Path) -> None:
-    """Compile the C file in a folder.
+def compile_launcher(launcher: str, text: str, key: KernelKey, target: Target, folder: Path, out: Path) -> None:
+    """Compile a launcher, in a folder, with the C that includes it.
 
     Raises:
         CompileError: the launcher does not compile, or defines no `launch` of the kernel's arguments.
     """
+    (folder / _LAUNCHER).write_text(launcher, encoding="utf-8")
+    (folder / _SOURCE).write_text(text, encoding="utf-8")
     machine = ("-target", f"{target.machine}-linux-gnu.{target.glibc}", f"-mcpu={target.host_cpu.replace('-', '_')}")
     includes = (f"-I{HEADER.parent}", f"-I{folder}", f"--embed-dir={folder}")
     command = [sys.executable, "-m", COMPILER, "cc", *machine, *_FLAGS, *includes]
@@ -221,9 +226,7 @@ def write_binary(binary: Binary, key: KernelKey, target: Target, out: Path) -> N
     with tempfile.TemporaryDirectory(dir=out.parent) as scratch:
         folder = Path(scratch)
         (folder / _IMAGE).write_bytes(binary.image)
-        (folder / _LAUNCHER).write_text(binary.launcher, encoding="utf-8")
         text = _TEMPLATE.substitute(
-            numbers, name=key.name, symbol=binary.symbol, prototype=prototype(key), values=_values(key)
+            numbers, name=key.name, symbol=binary.symbol, prototype=prototype(key), values=values(key)
         )
-        (folder / _SOURCE).write_text(text, encoding="utf-8")
-        _compile(key, target, folder, out)
+        compile_launcher(binary.launcher, text, key, target, folder, out)

@@ -27,6 +27,7 @@ from tqdm import tqdm
 
 from aot.compile.artifact import PTX_NAME, Artifact, CompileFailure
 from aot.compile.binary import launcher_sha256, write_binary
+from aot.compile.exported import Exported, write_exported
 from aot.compile.kinds import OBJECT_NAME, RESULT_NAME, code_of, described, read_artifact
 from aot.compile.process_pool import Died, Pool
 from aot.compile.sources import code_sources, family_sources, sources_changed
@@ -119,7 +120,10 @@ def _export(key: AnyKey, target: Target, directory: Path) -> Path:
     if isinstance(entry, Entry):
         _export_entry(entry, key, target, directory)
     elif isinstance(key, KernelKey):
-        write_binary(entry, key, target, directory / OBJECT_NAME)
+        if isinstance(entry, Exported):
+            write_exported(entry, key, target, directory / OBJECT_NAME)
+        else:
+            write_binary(entry, key, target, directory / OBJECT_NAME)
         (directory / PTX_NAME).write_text(entry.ptx, encoding="utf-8")
     else:
         raise CompileError(f"{key.name} is a Binary, which operations on rows do not take yet; expected an Entry")

@@ -153,6 +153,8 @@ class Operation(Product):
     MXFP4_BF16_KK_GROUPED_SWIGLU = "mxfp4_bf16_kk_grouped_swiglu", t.MXFP4_BF16, *_GROUPED_SWIGLU
     MXFP8_BF16_KK_GROUPED = "mxfp8_bf16_kk_grouped", t.MXFP8_BF16, *_GROUPED
     MXFP8_BF16_KK_GROUPED_SWIGLU = "mxfp8_bf16_kk_grouped_swiglu", t.MXFP8_BF16, *_GROUPED_SWIGLU
+    MXFP8_MXFP4_BF16_KK_GROUPED = "mxfp8mxfp4_bf16_kk_grouped", t.MXFP8_MXFP4_BF16, *_GROUPED
+    MXFP8_MXFP4_BF16_KK_GROUPED_SWIGLU = "mxfp8mxfp4_bf16_kk_grouped_swiglu", t.MXFP8_MXFP4_BF16, *_GROUPED_SWIGLU
 
     BF16_INT4_G128_KK = "bf16xint4g128_bf16_kk", t.BF16_INT4_G128, Layout.KK
     BF16_INT4_G128_ZEROS_KK = "bf16xint4g128z_bf16_kk", t.BF16_INT4_G128_ZEROS, Layout.KK

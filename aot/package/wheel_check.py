@@ -8,6 +8,7 @@ import hashlib
 import json
 import tempfile
 import zipfile
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,9 @@ from aot.package.wheel_archive import read_wheel
 from aot.package.wheel_file import inspect_wheel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from aot.measure.device import DeviceProperties
 
 
 SEED = 0
@@ -182,6 +185,27 @@ def check_wheel(wheel: Path) -> Iterator[str]:
         raise PackageError(f"{wheel.name}: a library cannot be read: {error!r:.200}; {_AGAIN}") from error
 
 
+@contextmanager
+def on_device(wheel: Path) -> Iterator[tuple[Manifest, DeviceProperties, Path]]:
+    """Give a wheel's manifest, this machine's device, and the wheel's library in a folder of its own.
+
+    Raises:
+        DeviceError: there is no GPU of the wheel's architecture.
+    """
+    from aot.measure.device import read_properties
+
+    manifest = read_wheel_manifest(wheel)
+    properties = read_properties()
+    expected = load_target(manifest.tables[0].target).compute_capability
+    if properties.compute_capability != expected:
+        text = f"the wheel is for compute capability {expected}, {properties.name} has {properties.compute_capability}"
+        raise DeviceError(f"{text}; verify it on its target")
+    with tempfile.TemporaryDirectory(prefix="aot-verify-") as scratch:
+        with zipfile.ZipFile(wheel) as archive:
+            library = Path(archive.extract(f"{manifest.module}/{library_name(manifest)}", scratch))
+        yield manifest, properties, library
+
+
 def check_kernels(wheel: Path) -> Iterator[str]:
     """Run every kernel of a wheel on this machine's GPU over edge shapes, poisoned output and guards.
 
@@ -191,35 +215,30 @@ def check_kernels(wheel: Path) -> Iterator[str]:
     """
     import numpy as np
 
-    from aot.measure.device import CudaGpu, read_properties
+    from aot.measure.device import CudaGpu
     from aot.measure.kernel_library import KernelLibrary
     from aot.measure.verify import Verifier
 
-    manifest = read_wheel_manifest(wheel)
-    properties = read_properties()
-    expected = load_target(manifest.tables[0].target).compute_capability
-    if properties.compute_capability != expected:
-        text = f"the wheel is for compute capability {expected}, {properties.name} has {properties.compute_capability}"
-        raise DeviceError(f"{text}; verify it on its target")
     failures: list[str] = []
-    with tempfile.TemporaryDirectory(prefix="aot-verify-") as scratch:
-        name = f"{manifest.module}/{library_name(manifest)}"
-        with zipfile.ZipFile(wheel) as archive:
-            library = Path(archive.extract(name, scratch))
+    with on_device(wheel) as (manifest, properties, library):
         kernels = KernelLibrary(library)
         gpu, rng = CudaGpu(properties), np.random.default_rng(SEED)
         verifier = Verifier(gpu, kernels, rng)
         for index, kernel in enumerate(map(tuned_kernel, manifest.all_kernels)):
             try:
-                yield f"{kernel.name}: {_right(verifier.verify(kernel, index))}"
+                yield f"{kernel.name}: {right_text(verifier.verify(kernel, index))}"
             except VerificationError as error:
                 failures.append(f"{kernel.name}: {error}")
         verifier.close()
+    refuse_wrong(failures, len(manifest.all_kernels))
+
+
+def refuse_wrong(failures: Sequence[str], num_kernels: int) -> None:
+    """Raise what names every kernel that is wrong, if one is (VerificationError)."""
     if failures:
-        num_kernels = len(manifest.all_kernels)
         raise VerificationError(f"{len(failures)} of {num_kernels} kernels are wrong: {'; '.join(failures)}")
 
 
-def _right(relative_error: float) -> str:
+def right_text(relative_error: float) -> str:
     """Say that a kernel is right, and how far from exact."""
     return f"relative error {relative_error:.1e}" if relative_error else "right in all cases"

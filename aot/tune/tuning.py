@@ -29,6 +29,7 @@ from aot.measure.preflight import read_machine
 from aot.measure.runner import run_bundle
 from aot.measure.tuning_set import TuningSet
 from aot.package.build import build_library
+from aot.package.device_report import is_report, read_report
 from aot.package.manifest import Library, device_table
 from aot.search.strategy import MODEL
 from aot.select.coverage import untuned
@@ -197,7 +198,7 @@ def import_results(
     """Merge result stores, and the record if it is there, into the record.
 
     Args:
-        results: the stores.
+        results: the stores, or reports of `aot verify`.
         record: the record to write; by default the one of the stores' target among `records`.
         records: the folder of the targets' records.
         is_levelled: whether the stores' times are first put to the level of the record, or else of the first store.
@@ -207,7 +208,7 @@ def import_results(
             common to be put to one level.
         TargetError: the stores are of a target that there is not.
     """
-    found = [from_store(path) for path in results]
+    found = [read_report(path).times(str(path)) if is_report(path) else from_store(path) for path in results]
     target = found[0].target
     if target not in target_names():
         known = ", ".join(target_names())

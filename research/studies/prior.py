@@ -105,12 +105,13 @@ class Rate:
 
 @dataclass(frozen=True)
 class Point:
-    """One published product: sizes in elements; microseconds, cuBLAS's first, or cuBLAS's TFLOP/s."""
+    """One published product: sizes in elements; microseconds, those of a library first, or the library's TFLOP/s."""
 
-    dtype: ElementType
     m: Extent
     n: Extent
     k: Extent
+    dtype: ElementType | None = None
+    """Of both operands and D; None where the source names an operation."""
     us: tuple[PositiveRate, ...] | None = None
     tflops: PositiveRate | None = None
 
@@ -118,10 +119,11 @@ class Point:
         """Refuse a point without a time, or with two (ValueError)."""
         if bool(self.us) == (self.tflops is not None):
             raise ValueError(f"expected `us`, or `tflops`, not {shown(self.us)} and {self.tflops}")
-        Operation.of(self.dtype)
+        if self.dtype is not None:
+            Operation.of(self.dtype)
 
     def times_us(self) -> tuple[float, ...]:
-        """Return the times in microseconds, cuBLAS's first."""
+        """Return the times in microseconds, the library's first."""
         if self.tflops is not None:
             return (2 * self.m * self.n * self.k / self.tflops / 1e6,)
         return self.us or ()
@@ -129,18 +131,33 @@ class Point:
 
 @dataclass(frozen=True)
 class Source:
-    """Points from one place. `also` names what was timed beside cuBLAS's default; `layout` is a `Layout`."""
+    """Points from one place, of products of one element type in a layout, or of an operation."""
 
     name: Label
     address: Text
     also: Text
-    layout: Layout
+    """What was timed beside the library's default."""
     conditions: Text
     point: tuple[Point, ...]
+    layout: Layout | None = None
+    operation: Operation | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse points whose operation is not said, or twice (ValueError)."""
+        own = self.operation is not None
+        if own == (self.layout is not None) or any(own == (x.dtype is not None) for x in self.point):
+            raise ValueError("expected `layout`, and `dtype` of each point, or `operation` in the place of both")
 
     def problems(self) -> list[Problem]:
         """List the points' problems."""
-        return [Problem(Operation.of(x.dtype, self.layout), x.m, x.n, x.k) for x in self.point]
+        return [Problem(self._operation(x), x.m, x.n, x.k) for x in self.point]
+
+    def _operation(self, point: Point) -> Operation:
+        if self.operation is not None:
+            return self.operation
+        assert point.dtype is not None  # noqa: S101 - `__post_init__` has refused that
+        assert self.layout is not None  # noqa: S101
+        return Operation.of(point.dtype, self.layout)
 
 
 @dataclass(frozen=True)
@@ -226,7 +243,7 @@ class Check:
 
     source: str
     problem: Problem
-    cublas_us: float
+    library_us: float
     best_us: float
     roofline_us: float
     bound: str

@@ -87,7 +87,7 @@ def _points(target: Target) -> str:
         (
             x.source,
             x.problem.name,
-            f"{x.cublas_us:.1f}",
+            f"{x.library_us:.1f}",
             f"{x.best_us:.1f}",
             f"{x.roofline_us:.1f}",
             f"{x.predicted_us:.1f}",
@@ -99,7 +99,7 @@ def _points(target: Target) -> str:
         for x in _checks(target)
     ]
     slow = (f"at {ghz} us", "ratio", "explains")
-    header = ("source", "problem", "cuBLAS us", "best us", "limit us", "predicted us", "ratio", *slow)
+    header = ("source", "problem", "library us", "best us", "limit us", "predicted us", "ratio", *slow)
     return f"Published times, and predicted ones of the best legal candidate.\n{table(header, rows)}"
 
 

@@ -131,6 +131,8 @@ MORE = {
         (Op.NVFP4_BF16_KK_GROUPED_SWIGLU, grouped_in_atoms(128, 128, cluster_n=2)),
         (Op.MXFP8_BF16_KK_GROUPED, grouped_in_atoms(256, 64, "static", **PAIR)),
         (Op.MXFP8_BF16_KK_GROUPED_SWIGLU, grouped_in_atoms(128, 64, "static")),
+        (Op.MXFP8_MXFP4_BF16_KK_GROUPED, grouped_in_atoms(128, 64)),
+        (Op.MXFP8_MXFP4_BF16_KK_GROUPED_SWIGLU, grouped_in_atoms(256, 128, "static", **PAIR)),
     ],
     "h200": [
         *fp8_splits.MORE,

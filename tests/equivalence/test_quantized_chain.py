@@ -42,6 +42,7 @@ CHAINS = {
     "mxfp4": (row_operation("bf16_mxfp4_quantize"), "mxfp4_bf16_kk"),
     "nvfp4 of a norm": (row_operation("bf16_nvfp4_rms_norm"), "nvfp4_bf16_kk"),
     "mxfp8 of a gate": (row_operation("bf16_mxfp8_silu_mul"), "mxfp8_bf16_kk"),
+    "mxfp4 of a gate": (row_operation("bf16_mxfp4_silu_mul"), "mxfp4_bf16_kk"),
     "mxfp8 by mxfp4": (row_operation("bf16_mxfp8_quantize"), "mxfp8mxfp4_bf16_kk"),
 }
 """What quantises x, and the product that reads it."""

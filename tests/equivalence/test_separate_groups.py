@@ -34,6 +34,7 @@ NVFP4, MXFP8, BF16 = (
     Operation.MXFP8_BF16_KK_GROUPED_SWIGLU,
     Operation.BF16_KK_GROUPED,
 )
+MIXED = Operation.MXFP8_MXFP4_BF16_KK_GROUPED
 GROUPS = 7
 REVERSED, EXCHANGED = list(reversed(range(GROUPS))), [1, 0, 3, 2, 5, 4, 6]
 """Which matrix of the stack is each group's, and which atoms."""
@@ -42,6 +43,7 @@ SOME = ((NVFP4, grouped_in_atoms(128, 64, "static"), BOTH), (NVFP4, None, BOTH))
 MORE = (
     *((BF16, groups.sm100(128, 64), OF_B), (BF16, None, OF_B)),
     *((MXFP8, grouped_in_atoms(128, 128), BOTH), (MXFP8, None, BOTH)),
+    *((MIXED, grouped_in_atoms(128, 64, "static"), BOTH), (MIXED, None, BOTH)),
     *((NVFP4, grouped_in_atoms(128, 64, "static"), x) for x in (OF_B, OF_FACTORS)),
     *((NVFP4, None, x) for x in (OF_B, OF_FACTORS)),
 )

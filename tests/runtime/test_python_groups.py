@@ -25,7 +25,7 @@ from tests.runtime.ways import IN_EXCHANGE
 
 NVFP4 = Operation.NVFP4_BF16_KK_GROUPED
 FACTOR_TYPES = {ElementType.E4M3: E4M3, ElementType.E8M0: E8M0}
-TYPE_OF = {x: UINT8 if x.types.a is ElementType.E2M1 else DTYPES[x.types.a] for x in GROUPED}
+TYPE_OF = {**DTYPES, ElementType.E2M1: UINT8}
 DTYPES_OF = {x.types.a: x.types.a.value for x in Operation}
 ROWS, TOKENS, N, K, GROUPS = 40, 12, 128, 256, 3
 CALLS = [x for x in GROUPED if x is x.layouts[0] and x.grouping.groups_rows]
@@ -53,8 +53,8 @@ def arguments(operation, tensor):
     is_gathered = operation.grouping is Grouping.GATHERED
     rows, height = operation.num_rows_of_b(N), TOKENS if is_gathered else ROWS
     operands = [
-        tensor((height, columns_of(operation)), TYPE_OF[operation]),
-        tensor((GROUPS, rows, columns_of(operation)), TYPE_OF[operation]),
+        tensor((height, columns_of(operation.types.a)), TYPE_OF[operation.types.a]),
+        tensor((GROUPS, rows, columns_of(operation.types.b)), TYPE_OF[operation.types.b]),
         tensor((GROUPS,), INT32),
     ]
     named = {"out": tensor((ROWS, N), DTYPES[operation.d])}
@@ -75,9 +75,9 @@ def arguments(operation, tensor):
     return operands, named
 
 
-def columns_of(operation):
+def columns_of(element):
     """Count the elements of a row as Python sees them: of those of 4 bits bytes."""
-    return K // operation.types.a.num_sharing
+    return K // element.num_sharing
 
 
 def row_of_atoms(operation):
@@ -138,7 +138,7 @@ def test_own_factors_of_the_weights_are_multiplied_by_that_of_x(package, library
 
 
 def test_factors_of_narrow_groups_are_of_whole_atoms(package, library, tensor):
-    for operation in (NVFP4, Operation.MXFP8_BF16_KK_GROUPED_SWIGLU):
+    for operation in (NVFP4, Operation.MXFP8_BF16_KK_GROUPED_SWIGLU, Operation.MXFP8_MXFP4_BF16_KK_GROUPED):
         library.c.recorder_reset()
         operands, named = arguments(operation, tensor)
         package.grouped_linear(*operands, **named)
@@ -360,7 +360,7 @@ def listed(operation, tensor):
     """Make all that a call of separate weights is given."""
     operands, named = arguments(operation, tensor)
     shape = operands[1].shape[1:]
-    weights = [tensor(shape, TYPE_OF[operation]) for _ in range(GROUPS)]
+    weights = [tensor(shape, TYPE_OF[operation.types.b]) for _ in range(GROUPS)]
     weights[0], weights[1] = weights[1], weights[0]
     return [operands[0], weights, *operands[2:]], named
 
@@ -494,6 +494,8 @@ def test_plan_of_groups_asks_for_what_is_expected_of_one(package, manifest, oper
     if operation.types.factors in (FactorLayout.BLOCK, FactorLayout.VECTOR):
         named["scales"] = operation.types.scaling
     dtype = operation.a.tag if operation.types.scaling == "atoms" else DTYPES_OF[operation.types.a]
+    if operation.a.tag != operation.b.tag:
+        named["weight_dtype"] = operation.b.tag
     for m, groups in ((1000, 7), (64, 64), (3, 8), (4096, 1)):
         shape = (256, 512, 16 * m) if is_k else (m, 512, 256)
         got = package.plan(*shape, dtype, groups=groups, **named)

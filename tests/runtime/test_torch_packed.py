@@ -61,6 +61,47 @@ def drawn(gemm, name, n=N, k=K, element=ElementType.BFLOAT16, seed=0):
     return parts, scale, gemm.pack(codes, factors, zeros, format=name, scale=scale)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_of_one_input_are_one_behind_the_other(gemm, launched, name):
+    form = format_named(name)
+    rows = (128, 256, 24) if form.in_rows else (16, 48, 24)
+    held = [drawn(gemm, name, n, K, seed=i)[2] for i, n in enumerate(rows)]
+    if form.in_rows:
+        held = [gemm.PackedWeight(x.data, held[0].scale, name, x.shape, x.dtype) for x in held]
+    joined = gemm.join(held)
+    assert (joined.shape, joined.format, joined.dtype) == ((sum(rows), K), name, held[0].dtype)
+    wide = [gemm.dequantize(x, dtype=torch.float32) for x in held]
+    assert torch.equal(gemm.dequantize(joined, dtype=torch.float32), torch.cat(wide))
+    x = random_tensor(3, K)
+    y = gemm.linear(x, joined)
+    assert launched == ["packed_linear"]  # in one launch
+    for part, weight in zip(y.split(rows, -1), held, strict=True):
+        assert torch.equal(part, gemm.linear(x, weight))
+    alone = gemm.join(held[:1])
+    assert (alone.shape, torch.equal(alone.data, held[0].data)) == (held[0].shape, True)
+
+
+def test_what_cannot_be_joined_is_refused(gemm, packed_package):
+    _, _, short = drawn(gemm, "int4g128", 24)
+    _, _, whole = drawn(gemm, "int4g128", 32)
+    _, _, other = drawn(gemm, "mxfp4", 32)
+    _, _, wider = drawn(gemm, "int4g128", 32, 2 * K)
+    assert gemm.join([whole, short]).shape == (56, K)
+    for given, message in (
+        ([short, whole], "in front of another has 24 rows; expected a multiple of 16; put it last"),
+        ([whole, other], "expected one format, k, type and device"),
+        ([whole, wider], "expected one format, k, type and device"),
+    ):
+        with pytest.raises(packed_package.FormatError, match=message):
+            gemm.join(given)
+    rows = [drawn(gemm, "nvfp4rows", 128, seed=i)[2] for i in range(2)]
+    with pytest.raises(packed_package.FormatError, match="own factors of their own; expected one"):
+        gemm.join(rows)
+    for given in ([], whole, [whole.data]):
+        with pytest.raises(packed_package.OperandError, match="expected a list of PackedWeight, one or more"):
+            gemm.join(given)
+
+
 @pytest.mark.parametrize("element", [ElementType.BFLOAT16, ElementType.FLOAT16])
 @pytest.mark.parametrize("name", NAMES)
 def test_bytes_are_the_toolchain_s_and_stand_for_the_same(gemm, name, element):

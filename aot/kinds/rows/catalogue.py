@@ -61,6 +61,8 @@ _LINES = (
     RowOperation("bf16_mxfp8_rms_norm", _BF16, f.RMS_NORM, _E4M3, RowScale.MX),
     RowOperation("bf16_nvfp4_silu_mul", _BF16, f.SILU_MUL, _E2M1, RowScale.NVFP4),
     RowOperation("bf16_mxfp8_silu_mul", _BF16, f.SILU_MUL, _E4M3, RowScale.MX),
+    RowOperation("bf16_mxfp4_rms_norm", _BF16, f.RMS_NORM, _E2M1, RowScale.MX),
+    RowOperation("bf16_mxfp4_silu_mul", _BF16, f.SILU_MUL, _E2M1, RowScale.MX),
 )
 OWN_ROW_OPERATIONS = tuple(line.at(position) for position, line in enumerate(_LINES))
 """Ours."""

@@ -21,6 +21,7 @@ SM100 = named("sm100_grouped_128x128_c1x1_clc")
 SCALED = named("sm90_grouped_block_scale_128x128_c1x1_cooperative")
 NVFP4, NVFP4_SWIGLU = Operation.NVFP4_BF16_KK_GROUPED, Operation.NVFP4_BF16_KK_GROUPED_SWIGLU
 MXFP8 = Operation.MXFP8_BF16_KK_GROUPED
+MIXED = Operation.MXFP8_MXFP4_BF16_KK_GROUPED
 IN_ATOMS = named("sm100_grouped_block_scale_128x128_c1x1_clc")
 WITH_OFFSETS = [x for x in Operation if x.grouping.has_offsets]
 
@@ -53,6 +54,7 @@ def test_resources_are_those_of_the_compiled_kernels(
         (Operation.BF16_KK, GROUPED, ("sm100_quack", "sm100_grouped"), 112),
         (Operation.NVFP4_BF16_KK, NVFP4, ("sm100_block_scale", "sm100_grouped_block_scale"), 24),
         (Operation.MXFP8_BF16_KK, MXFP8, ("sm100_block_scale", "sm100_grouped_block_scale"), 24),
+        (Operation.MXFP8_MXFP4_BF16_KK, MIXED, ("sm100_block_scale", "sm100_grouped_block_scale"), 24),
     ],
 )
 def test_groups_take_no_shared_memory_of_their_own(dense, grouped, families, count):

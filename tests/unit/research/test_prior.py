@@ -89,20 +89,30 @@ def test_published_points_are_read_with_their_units():
         "torch-performance": 10,
         "tilelang": 1,
         "ApxInf": 50,
+        "ApxInf FP8": 50,
+        "Marlin NVFP4": 5,
     }
 
 
 def test_every_published_problem_can_be_loaded_by_tma():
     for source in FOUND.source:
         for problem in source.problems():
-            strides = (problem.k, problem.k if problem.operation.layout.b_k_major else problem.n, problem.n)
-            assert all(stride * 2 % 16 == 0 for stride in strides), problem.name
+            operation, (n, k) = problem.operation, (problem.n, problem.k)
+            strides = {"a": k, "b": k if operation.layout.b_k_major else n, "d": n}
+            sizes = {name: getattr(operation, name).element.size_of(x) for name, x in strides.items() if name != "d"}
+            assert all(x % 16 == 0 for x in (*sizes.values(), operation.d.size_of(n))), problem.name
 
 
 def test_a_published_file_is_read():
     (source,) = parse_published(TEXT, "t").source
     assert source.problems() == [problem_of(1000, 1000, 1000, Operation.FP16_KN)]
     assert source.point[0].times_us() == (40.0,)
+
+
+def test_points_may_be_of_an_operation():
+    text = TEXT.replace('layout = "kn"', 'operation = "bf16xnvfp4_bf16_kk"').replace('dtype = "float16", ', "")
+    (source,) = parse_published(text, "t").source
+    assert source.problems() == [problem_of(1000, 1000, 1000, Operation.BF16_NVFP4_KK)]
 
 
 @pytest.mark.parametrize(
@@ -124,9 +134,15 @@ def test_a_published_file_is_read():
         (
             "tflops = 50",
             "tflops = 50, clock = 1",
-            "source[0].point[0].clock: there is no such key in Point; it has dtype, m, n, k, us",
+            "source[0].point[0].clock: there is no such key in Point; it has m, n, k, dtype, us",
         ),
         ("rate = []", "rate = [", "t: "),
+        ('layout = "kn"', 'operation = "e4m3_fp16_kk"', "expected `layout`, and `dtype` of each point, or `operation`"),
+        (
+            'dtype = "float16", ',
+            "",
+            "expected `layout`, and `dtype` of each point, or `operation` in the place of both",
+        ),
     ],
 )
 def test_a_damaged_file_is_refused(old, new, message):
@@ -154,7 +170,7 @@ def test_checks_are_the_cost_models_own_times():
     assert check.predicted_us == times.min()
     assert check.kernel == candidates[times.argmin()].name == LARGE.name
     assert (check.roofline_us, check.bound) == (roofline(check.problem, THOR).time_us, "compute")
-    assert (check.cublas_us, check.best_us) == (1693.179, 1124.945)
+    assert (check.library_us, check.best_us) == (1693.179, 1124.945)
     assert check.ratio == 1124.945 / check.predicted_us
 
 
@@ -177,7 +193,7 @@ def test_a_candidate_that_does_not_take_a_problem_has_no_time():
 
 
 def check_of(**changes):
-    values = {"cublas_us": 60.0, "best_us": 50.0, "predicted_us": 20.0, "slow_us": 26.0, **changes}
+    values = {"library_us": 60.0, "best_us": 50.0, "predicted_us": 20.0, "slow_us": 26.0, **changes}
     return Check("x", problem_of(1, 1, 1), roofline_us=1.0, bound="memory", kernel="k", **values)
 
 
@@ -194,6 +210,6 @@ def test_a_spread():
 
 
 def test_a_point_has_one_kind_of_time():
-    assert Point(ElementType.FLOAT16, 1, 1, 1, us=(3.0, 2.0)).times_us() == (3.0, 2.0)
+    assert Point(1, 1, 1, us=(3.0, 2.0)).times_us() == (3.0, 2.0)
     with pytest.raises(ValueError, match="expected `us`, or `tflops`"):
-        Point(ElementType.FLOAT16, 1, 1, 1)
+        Point(1, 1, 1)

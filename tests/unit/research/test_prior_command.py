@@ -72,7 +72,7 @@ def test_the_points_are_those_published_beside_the_models():
     assert len(rows) == len(checks) == sum(len(source.point) for source in found.source)
     for row, x in zip(rows, checks, strict=True):
         assert row[:2] == [x.source, x.problem.name]
-        figures = [x.cublas_us, x.best_us, x.roofline_us, x.predicted_us, x.slow_us]
+        figures = [x.library_us, x.best_us, x.roofline_us, x.predicted_us, x.slow_us]
         assert [float(row[i]) for i in (2, 3, 4, 5, 7)] == pytest.approx(figures, abs=0.051)
         assert [float(row[i]) for i in (6, 8)] == pytest.approx([x.ratio, x.slow_ratio], abs=0.0051)
         assert row[9] == ("-" if x.best_us <= x.predicted_us else f"{100 * x.explained:.0f}%")
@@ -123,7 +123,7 @@ def test_the_pages_sentences_are_true():
     }
     tirx, torch = (checks[x, "bf16_kk", 4096] for x in ("TIRx-kernels", "torch-performance"))
     assert f"bf16 4096^3: predicted {tirx.predicted_us:.0f} us. Published: {tirx.best_us:.0f} us at best" in PAGE
-    assert f"and {tirx.cublas_us:.0f} us by cuBLAS (TIRx-kernels), {torch.best_us:.0f} us by cuBLAS" in PAGE
+    assert f"and {tirx.library_us:.0f} us by cuBLAS (TIRx-kernels), {torch.best_us:.0f} us by cuBLAS" in PAGE
     assert f"The model is {torch.ratio:.1f} to {tirx.ratio:.1f} times too good." in PAGE
     assert f"{tirx.slow_us:.0f} us: still {torch.slow_ratio:.1f} to {tirx.slow_ratio:.1f} times." in PAGE
     assert f"explains {100 * tirx.explained:.0f}% of what is missing to TIRx-kernels' best" in PAGE
@@ -132,6 +132,11 @@ def test_the_pages_sentences_are_true():
     assert f"8192^3 and larger: {min(large):.1f} to {max(large):.1f} times too good" in PAGE
     apxinf = prior.Spread.of(x.ratio for x in prior.check_source(found.source[3], target, found.clock))
     assert f"(ApxInf): {apxinf.mean:.2f} times too good, {apxinf.least:.2f} to {apxinf.most:.2f}" in PAGE
+    fp8, marlin = (
+        prior.Spread.of(x.ratio for x in prior.check_source(source, target, found.clock)) for source in found.source[4:]
+    )
+    assert f"(ApxInf FP8): {fp8.mean:.2f} times too good, {fp8.least:.2f} to {fp8.most:.2f}" in PAGE
+    assert f"Marlin's {marlin.least:.2f} to {marlin.most:.2f} of the predicted, {marlin.mean:.2f} in the mean" in PAGE
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ def test_a_tag_says_types_scales_and_function(operation):
 
 def test_the_catalogue_is_ordered_and_every_line_is_its_own():
     lines = {(x.x, x.y, x.function, x.scale) for x in row_operations()}
-    assert len(lines) == len(row_operations()) == 32
-    assert [x.position for x in row_operations()] == list(range(32))
+    assert len(lines) == len(row_operations()) == 34
+    assert [x.position for x in row_operations()] == list(range(34))
 
 
 def test_factors_are_those_of_block_scaled_products():
@@ -69,6 +69,8 @@ def test_an_operation_stays_as_it_is_in_another_process_too():
         ("bf16_mxfp8_rms_norm", (), True),
         ("bf16_nvfp4_silu_mul", (), False),
         ("bf16_mxfp8_silu_mul", (), False),
+        ("bf16_mxfp4_rms_norm", (), True),
+        ("bf16_mxfp4_silu_mul", (), False),
     ],
 )
 def test_twins_differ_in_the_type_of_x_alone(tag, others, reduces):
@@ -91,6 +93,7 @@ def test_twins_differ_in_the_type_of_x_alone(tag, others, reduces):
         ("bf16_mxfp4_quantize", 12 * 2 + 12 // 2 + 3),
         ("bf16_nvfp4_rms_norm", 12 * 2 + 4 * 2 + 12 // 2 + 3),
         ("bf16_mxfp8_silu_mul", 2 * 12 * 2 + 12 + 3),
+        ("bf16_mxfp4_silu_mul", 2 * 12 * 2 + 12 // 2 + 3),
     ],
 )
 def test_bytes_are_what_is_read_and_written_once(tag, num_bytes):

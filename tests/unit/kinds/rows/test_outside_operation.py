@@ -95,7 +95,7 @@ def record(tmp_path_factory):
 
 
 def test_its_lines_are_behind_ours_and_our_families_compute_them():
-    assert [x.tag for x in row_operations()[32:]] == [OWN, "fp16_relu2_mul", NARROW]
+    assert [x.tag for x in row_operations()[34:]] == [OWN, "fp16_relu2_mul", NARROW]
     assert OWN in all_operations()
     text = aot("space", "--target", "h200", "--operations", f"{OWN},{NARROW}")
     assert "row_registers" in text

@@ -26,6 +26,8 @@ SIGNATURES = {
     "mxfp8_rms_norm": "x residual weight y residual_out scale eps weight_offset flags stream",
     "nvfp4_silu_mul": "x y scale tensor_scale offsets index flags stream",
     "mxfp8_silu_mul": "x y scale offsets index flags stream",
+    "mxfp4_rms_norm": "x residual weight y residual_out scale eps weight_offset flags stream",
+    "mxfp4_silu_mul": "x y scale offsets index flags stream",
 }
 
 

@@ -133,6 +133,8 @@ CATALOGUE = (
     Row("mxfp4_bf16_grouped_swiglu", "mxfp4_bf16_kk_grouped_swiglu", "float4_e2m1fn", "float4_e2m1fn", "bfloat16", "atoms", "float8_e8m0fnu", "swiglu", "grouped", 1, 0),
     Row("mxfp8_bf16_grouped", "mxfp8_bf16_kk_grouped", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "atoms", "float8_e8m0fnu", "none", "grouped", 0, 0),
     Row("mxfp8_bf16_grouped_swiglu", "mxfp8_bf16_kk_grouped_swiglu", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", "atoms", "float8_e8m0fnu", "swiglu", "grouped", 1, 0),
+    Row("mxfp8mxfp4_bf16_grouped", "mxfp8mxfp4_bf16_kk_grouped", "float8_e4m3fn", "float4_e2m1fn", "bfloat16", "atoms", "float8_e8m0fnu", "none", "grouped", 0, 0),
+    Row("mxfp8mxfp4_bf16_grouped_swiglu", "mxfp8mxfp4_bf16_kk_grouped_swiglu", "float8_e4m3fn", "float4_e2m1fn", "bfloat16", "atoms", "float8_e8m0fnu", "swiglu", "grouped", 1, 0),
     Row("bf16xint4g128_bf16", "bf16xint4g128_bf16_kk", "bfloat16", "int4g128", "bfloat16", "none", "float32", "none", "dense", 1, 0),
     Row("bf16xint4g128z_bf16", "bf16xint4g128z_bf16_kk", "bfloat16", "int4g128z", "bfloat16", "none", "float32", "none", "dense", 1, 0),
     Row("bf16xnvfp4_bf16", "bf16xnvfp4_bf16_kk", "bfloat16", "nvfp4", "bfloat16", "vector", "float32", "none", "dense", 1, 0),
@@ -230,4 +232,6 @@ ROW_CATALOGUE = (
     RowRow("bf16_mxfp8_rms_norm", "rms_norm", "bfloat16", "float8_e4m3fn", "mx", "mxfp8", 1, 1),
     RowRow("bf16_nvfp4_silu_mul", "silu_mul", "bfloat16", "float4_e2m1fn", "nvfp4", "nvfp4", 2, 0),
     RowRow("bf16_mxfp8_silu_mul", "silu_mul", "bfloat16", "float8_e4m3fn", "mx", "mxfp8", 2, 0),
+    RowRow("bf16_mxfp4_rms_norm", "rms_norm", "bfloat16", "float4_e2m1fn", "mx", "mxfp4", 1, 1),
+    RowRow("bf16_mxfp4_silu_mul", "silu_mul", "bfloat16", "float4_e2m1fn", "mx", "mxfp4", 2, 0),
 )

@@ -1,0 +1,144 @@
+"""The report of a wheel on a device: what its kernels gave, and times that become a record."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from aot.cli.main import main
+from aot.compile.tuned import tuned_kernel
+from aot.core.errors import StoreError
+from aot.core.measurement import Conditions
+from aot.core.target import load_target
+from aot.kinds.gemm import edge_shapes
+from aot.kinds.rows.catalogue import row_operation
+from aot.measure.conditions import DeviceState
+from aot.measure.protocol import TimingPlan
+from aot.package import device_report
+from aot.package.device_report import (
+    REPORT_VERSION,
+    CheckedKernel,
+    DeviceReport,
+    is_report,
+    measured,
+    read_report,
+    target_of,
+    timed_problems,
+)
+from aot.select.times.record import read_record
+from tests.golden.manifest import golden_manifest
+from tests.unit.row_twins import row_kernel_of
+from tests.unit.twins import TwinGpu, TwinKernels
+
+MANIFEST = golden_manifest()
+CONDITIONS = Conditions(
+    "NVIDIA H200", "sm_90a", 132, "580.159", 1980, 3201, "700 W", "2026-11-28", "graph-cold-l2-mixed-v3"
+)
+WRONG, SPLIT = (MANIFEST.kernels[i].name for i in (2, 3))
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    monkeypatch.setattr(edge_shapes, "ALIGNED_SHAPES", edge_shapes.ALIGNED_SHAPES[:2])
+    monkeypatch.setattr(device_report, "ROWS", (1, 16))
+    monkeypatch.setattr(device_report, "WIDTHS", (64, 32))
+
+
+def report(faults=None, *, is_whole=True):
+    kernels = list(map(tuned_kernel, MANIFEST.all_kernels))
+    gpu, said = TwinGpu(l2_bytes=1 << 12), []
+    twins = TwinKernels(gpu, kernels, {x.name: 5.0 + i for i, x in enumerate(kernels)}, faults or {})
+    plan = TimingPlan(max_launches=8, reference_rounds=0)
+    read = lambda: DeviceState("580.159", 1755, 3201, "700 W")  # noqa: E731
+    checked, record = measured(MANIFEST, "h200", (gpu, twins, plan), CONDITIONS, read, said.append)
+    assert said[-1].startswith(said[-1].split(" of ")[1].split(":")[0]) == is_whole  # all steps were done
+    return DeviceReport(REPORT_VERSION, "x.whl", "0" * 64, "h200", CONDITIONS, checked, record)
+
+
+def written(folder, found, name="report.json"):
+    (folder / name).write_text(found.text())
+    return folder / name
+
+
+def test_a_report_has_each_kernel_and_becomes_a_record(tmp_path):
+    found = report({WRONG: ("wrong", 0)})
+    assert [x.name for x in found.kernels] == [x.name for x in MANIFEST.all_kernels]
+    (fault,) = found.faults
+    assert fault.name == WRONG
+    assert "wrong result on" in fault.fault
+    assert all(0 <= x.relative_error < 3e-3 for x in found.kernels if x.name != WRONG)
+    assert found.summary.startswith("NVIDIA H200, 700 W; 4 of 5 kernels right; ")
+    path = written(tmp_path, found)
+    assert is_report(path)
+    assert read_report(path) == found
+    done = CliRunner().invoke(main, ["import", str(path), "--record", str(tmp_path / "mine.jsonl.gz")])
+    assert done.exit_code == 0, done.output
+    record = read_record(tmp_path / "mine.jsonl.gz")
+    assert record.target == "h200"
+    assert record.conditions[0].sm_clock_mhz == 1755  # as it was after the load
+    split = next(x for x in MANIFEST.kernels if x.candidate.gemm.split_k > 1)
+    times = {(x.kernel.candidate, x.problem.m): x.median_us for x in record.measurements if x.ok}
+    assert times[split.candidate, 1] == pytest.approx(8.0, rel=0.1)
+    assert WRONG not in {x.kernel.name for x in record.measurements if x.ok}
+
+
+def test_each_operation_has_the_first_width_that_a_kernel_takes(monkeypatch):
+    monkeypatch.setattr(device_report, "WIDTHS", (4096, 128))
+    rows = [row_kernel_of(row_operation(x)) for x in ("bf16_rms_norm", "bf16_rotary")]
+    names = [x.name for x in timed_problems([*map(tuned_kernel, MANIFEST.all_kernels), *rows])]
+    assert "bf16_kk m1 n4096 k4096" in names
+    assert "bf16_rms_norm rows 16 cols 128" in names  # 4096 is more than this one takes
+    assert not [x for x in names if x.startswith("bf16_kn")]  # whose only kernel is the fallback
+
+
+def test_the_target_is_the_one_with_as_many_sms():
+    two = replace(MANIFEST, tables=(MANIFEST.tables[0], replace(MANIFEST.tables[0], target="h100")))
+    assert load_target("h100").num_sms == load_target("h200").num_sms
+    assert target_of(two, 132) == "h200"
+    thors = replace(MANIFEST, tables=tuple(replace(MANIFEST.tables[0], target=x) for x in ("thor", "thor_6sm")))
+    assert (target_of(thors, 6), target_of(thors, 20), target_of(thors, 7)) == ("thor_6sm", "thor", "thor")
+
+
+def test_a_report_without_times_is_no_record(tmp_path):
+    bare = replace(report(), record=())
+    with pytest.raises(StoreError, match="has no times; expected some"):
+        read_report(written(tmp_path, bare)).times("r.json")
+
+
+def test_damage_is_refused(tmp_path):
+    found = report()
+    path = written(tmp_path, found)
+    for old, new in (('"version":1', '"version":2'), ('"wheel_sha256":"0', '"wheel_sha256":"G'), ('"x.whl"', "7")):
+        text = found.text()
+        assert old in text
+        path.write_text(text.replace(old, new, 1))
+        with pytest.raises(StoreError, match="make it again by `aot verify WHEEL --device --report FILE`"):
+            read_report(path)
+    other = replace(
+        found, record=tuple(json.loads(json.dumps(found.record).replace('"target": "h200"', '"target": "nono"')))
+    )
+    path.write_text(other.text())
+    with pytest.raises(StoreError, match="its record, line 1"):
+        read_report(path).times("r.json")
+
+
+def test_a_kernel_that_was_not_run_says_why():
+    assert device_report._checked("x", None, "", "").fault.startswith("the device cannot run it")
+    assert device_report._checked("x", 0.0, "", "") == CheckedKernel("x", 0.0)
+
+
+def test_what_is_known_is_told_where_a_kernel_takes_the_context_with_it():
+    found = report({WRONG: ("lost", 0)}, is_whole=False)
+    first, then = (x for x in found.kernels if x.name == WRONG), (x for x in found.kernels if x.name == SPLIT)
+    assert "launch refused" in next(first).fault
+    assert next(then).fault.startswith(f"not run, after {WRONG}: ")
+    assert found.kernels[0].fault == ""
+    assert found.record == ()
+
+
+def test_report_is_of_a_device():
+    done = CliRunner().invoke(main, ["verify", str(Path(__file__)), "--report", "r.json"])
+    assert done.exit_code == 2
+    assert "give --device too" in done.output
