@@ -70,7 +70,7 @@ def make_tune():
 def test_make_tune_measures_this_machine_and_makes_its_record(device, tuning, aot, tmp_path, monkeypatch):
     measure, bring_home = make_tune()
     assert (measure[0], bring_home[0]) == ("tune", "import")
-    candidates = set(THOR.sound)
+    candidates = {THOR.sound[0]}  # each is verified on edge shapes, which takes qemu seconds
     kernels = ["--kernels", ",".join(sorted(candidates)), "--prune", "1000"]
     shapes = write_shapes(tmp_path / "few.toml", [96])
     done = aot(*measure, "--shapes", shapes, *kernels, "--jobs", "1")

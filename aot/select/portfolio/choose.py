@@ -136,7 +136,7 @@ class Portfolio(Generic[P]):
     worst_regret: float
     method: str
     mean_bound: float
-    """No portfolio of as many objects has a lower mean regret on these times."""
+    """No portfolio of as many objects has a lower mean regret on these times; 0 where that was not asked for."""
     objects: tuple[Candidate, ...]
     """What is compiled: one of several widths for several of the candidates, and each other candidate."""
 
@@ -298,7 +298,7 @@ class Choice(Generic[P]):
         ties = _spread_matrix(matrix, spreads or {})
         return Choice(matrix, both, objects, search, is_general, ties, tie, incumbent)
 
-    def portfolio(self, budget: Budget) -> Portfolio[P]:
+    def portfolio(self, budget: Budget, *, is_bounded: bool = True) -> Portfolio[P]:
         """Choose the kernels of a budget, and each problem's kernel; see `choose`.
 
         Raises:
@@ -322,7 +322,7 @@ class Choice(Generic[P]):
             mean,
             float(regrets.max()),
             method,
-            min(exact.mean_bound(ratios, len(objects), mean), mean),
+            min(exact.mean_bound(ratios, len(objects), mean), mean) if is_bounded else 0.0,
             objects,
         )
 
@@ -339,6 +339,7 @@ def choose(
     incumbent: Incumbent[P] | None = None,
     is_general: Callable[[Candidate], bool] = lambda _: True,
     object_of: Callable[[Candidate], Candidate] = each_its_own,
+    is_bounded: bool = True,
 ) -> Portfolio[P]:
     """Choose the kernels for the problems of `times`, and each problem's kernel.
 
@@ -360,6 +361,7 @@ def choose(
         incumbent: what an earlier selection ships.
         is_general: whether a kernel takes every shape; one that does is always kept, so that the table is total.
         object_of: the kernel that computes a candidate's tiles beside others', where there is one: it counts once.
+        is_bounded: whether to prove `mean_bound`, which takes about as long as choosing.
 
     Raises:
         SelectionError: there is nothing to choose from, no general kernel among it, or no portfolio is good enough.
@@ -377,4 +379,4 @@ def choose(
         is_general=is_general,
         object_of=object_of,
     )
-    return arranged.portfolio(budget)
+    return arranged.portfolio(budget, is_bounded=is_bounded)

@@ -160,7 +160,9 @@ class _Grid:
         found[np.broadcast_to((most < np.array(key_edges)[:, None])[:, None], found.shape)] = math.inf
         return _Grid(axes, basis, step_edges, key_edges, candidates, found, is_known)
 
-    def portfolio(self, budget: Budget, spread: Times, incumbent: Selection | None) -> Portfolio[AnyProblem]:
+    def portfolio(
+        self, budget: Budget, spread: Times, incumbent: Selection | None, *, is_bounded: bool
+    ) -> Portfolio[AnyProblem]:
         """Choose candidates over all corners, of which those that were timed count more, and get theirs.
 
         Raises:
@@ -185,6 +187,7 @@ class _Grid:
                 tie=TIE if self.basis is Basis.MEASURED else MODELLED_TIE,
                 incumbent=_able(step_incumbent(incumbent, operation, times), self.candidates),
                 is_general=takes_all.__contains__,
+                is_bounded=is_bounded,
             )
         except SelectionError as error:
             raise SelectionError(f"{operation.tag}: {error}") from error
@@ -237,11 +240,11 @@ class _Chooser:
     spreads: Times
     budget: Budget
 
-    def choose(self, times: Times, incumbent: Selection | None = None) -> _Chosen:
+    def choose(self, times: Times, incumbent: Selection | None = None, *, is_bounded: bool = True) -> _Chosen:
         """Choose by times; errors as `select_stepped`."""
         make: Any = kind_of(self.operation).key_type
         grid = _Grid.of(self.operation, self.target, self.patterns, self.basis, times)
-        portfolio = grid.portfolio(self.budget, self.spreads, incumbent)
+        portfolio = grid.portfolio(self.budget, self.spreads, incumbent, is_bounded=is_bounded)
         kept = [k for k, x in enumerate(grid.candidates) if x in set(portfolio.candidates)]
         places = {k: 1 + i for i, k in enumerate(kept)}
         candidates = (fallback(self.operation, self.target), *(grid.candidates[k] for k in kept))
@@ -263,7 +266,7 @@ class _Chooser:
             return ()
         found: list[LookUp[AnyProblem]] = []
         for problem in _inner(self.operation, times):
-            chosen = self.choose({x: row for x, row in times.items() if x != problem})
+            chosen = self.choose({x: row for x, row in times.items() if x != problem}, is_bounded=False)
             found += step_look_ups(chosen.steps, {problem: times[problem]})
         return scores(self.operation, found)
 

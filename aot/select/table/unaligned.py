@@ -210,6 +210,7 @@ def sections(
                 tie=TIE if is_measured else MODELLED_TIE,
                 incumbent=Incumbent(frozenset(shipped)),
                 is_general=is_general,
+                is_bounded=False,  # a section's regret is not reported
             )
         except SelectionError:
             continue  # none takes every shape: the fallback answers

@@ -29,7 +29,7 @@ from aot.select.join import restricted
 from aot.select.portfolio.objective import SelectionLimits
 from aot.select.selection import HeldOut, read_selection, write_selection
 from aot.select.table import sections as table
-from tests.unit.invoked import SHAPES, aot, coarse_grid, succeed
+from tests.unit.invoked import SHAPES, aot, coarse_grid, one_unaligned, succeed
 from tests.unit.selections import SELECTION
 
 pytestmark = pytest.mark.slow
@@ -401,6 +401,7 @@ def test_what_it_has_not_is_selected_for_and_says_predicted(built, monkeypatch):
     for name, edges in (("FINE_M", (16, 8192)), ("FINE_GRID_M", (16, 8192)), ("FINE_N", (512,)), ("FINE_K", (512,))):
         monkeypatch.setattr(table, name, edges)
     monkeypatch.setattr(table, "BROAD_N", ())
+    one_unaligned(monkeypatch)
     result = aot("build", "--target", "h200", "--operations", "bf16_kk,bf16_kk_silu", "--shapes", "shapes.toml")
     assert result.exit_code == 0, result.output
     assert asked == [["bf16_kk_silu"]]

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -50,6 +51,9 @@ def test_one_kernel_is_the_best_compromise(method):
     assert portfolio.worst_regret == pytest.approx(0.2)
     assert portfolio.mean_bound == pytest.approx(0.1)  # B, with 0.3 for what is further off
     assert portfolio.method == method
+    assert choose(times((10, 20, 12), (20, 10, 12), (20, 10, 12)), Budget(1), is_bounded=False) == replace(
+        portfolio, mean_bound=0.0
+    )
 
 
 def test_exchange_gives_the_compromise_up_once_two_fit(method):
