@@ -13,7 +13,7 @@ from aot.core.progress import waiting
 from aot.core.shape_set import ShapeSet, load_shape_set, shape_set_path
 from aot.kinds.named_operations import NamedOperations, default_operations
 from aot.select import pipeline
-from aot.select.join import joined, restricted
+from aot.select.join import joined, restricted, with_unaligned_of
 from aot.select.portfolio.objective import NAMED_WEIGHT, Objective, SelectionLimits
 from aot.select.reuse.twin_ladders import with_twins_ladders
 from aot.select.selection import BY_COST_MODEL, Selection, read_selection
@@ -133,6 +133,7 @@ def select(request: Request) -> Selection:
     chosen = request.said(reduce(joined, parts))
     if kept is not None:
         rest = [x for x in kept.operations if x not in chosen.operations]
+        chosen = chosen if request.unaligned or like else with_unaligned_of(chosen, kept)
         chosen = joined(chosen, restricted(kept, rest)) if rest else chosen
         asked = tuple(x for x in shapes.operations if x in chosen.products) if request.is_default_shapes else ()
         objective = replace(objective, operations=asked)

@@ -215,7 +215,7 @@ def request_of(context: click.Context) -> Request:
     default=True,
     show_default=True,
     help="Give 16-bit products tables for operands that are not aligned to 16 bytes; without, the general kernel "
-    "computes these, many times slower, and the wheel is smaller.",
+    "computes these, many times slower, and the wheel is smaller; tables of --keep for them stay.",
 )
 @click.option(
     "--only-unaligned",

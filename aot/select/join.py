@@ -140,3 +140,21 @@ def joined(first: Selection, second: Selection) -> Selection:
         stepped=joined_steps(first.others, second.others) if first.stepped or second.stepped else None,
         runs=(*(first.runs or ()), *(second.runs or ())) or None,
     )
+
+
+def with_unaligned_of(selection: Selection, earlier: Selection) -> Selection:
+    """Give a selection an earlier one's tables for what is not aligned, of the operations that both have.
+
+    A selection that is made without such tables, beside one that has them, would leave their products to the general
+    kernel. Nothing else of the earlier one is taken, and the fallback is the selection's own.
+    """
+    fallbacks = {x.operation: x.fallback for x in selection.table.sections}
+    theirs = [x for x in earlier.table.sections if x.loads and x.operation in fallbacks]
+    kernels = list(selection.kernels)
+    kernels += [earlier.kernels[i] for x in theirs for i in sorted(named_kernels(x) - {x.fallback})]
+    kernels = list(dict.fromkeys(kernels))
+    numbers = {key: number for number, key in enumerate(kernels)}
+    moved = renumbered(DispatchTable(tuple(theirs)), [numbers.get(key, 0) for key in earlier.kernels].__getitem__)
+    sections = [*selection.table.sections, *(replace(x, fallback=fallbacks[x.operation]) for x in moved.sections)]
+    table = DispatchTable(tuple(sorted(sections, key=lambda x: (x.operation.position, *x.key[1:]))))
+    return replace(selection, kernels=tuple(kernels), table=table)

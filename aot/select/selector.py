@@ -302,7 +302,7 @@ def select_kernels(measured: KnownTimes, target: Target, objective: Objective, r
     known = UnalignedTimes.of(measured.times if asked else {}, asked, target)
     for operation in asked:
         fallback = fallbacks[operation.call]
-        sections += unaligned.sections(operation, known, measured, kernels, fallback, target, objective)
+        sections += list(unaligned.sections(operation, known, measured, sections, kernels, fallback, target, objective))
     return _selection(found, sections, kernels, measured, target, objective, record_name)
 
 

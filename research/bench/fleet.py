@@ -31,7 +31,8 @@ from aot.fleet.worker import Offer, gpus_of_this_host
 from aot.measure.store import read_store
 from aot.select.times.record import from_store
 
-WORDS = ("--strategy", "exhaustive", "--no-reference")
+EXHAUSTIVE = ("--strategy", "exhaustive")
+WORDS = (*EXHAUSTIVE, "--no-reference")
 FINAL_ROUNDS = 2
 """Rounds from which on a time is one of the final ones; a screening is one round."""
 Times = dict[tuple[object, ...], float]
@@ -55,8 +56,10 @@ class Run:
     drivers: tuple[str, ...]
 
 
-def measure(bundle: Path, gpus: tuple[str, ...], folder: Path) -> tuple[float, dict[str, float], Path]:
-    """Measure a bundle on some GPUs; return the seconds, those of its parts, and the store."""
+def measure(
+    bundle: Path, gpus: tuple[str, ...], folder: Path, words: tuple[str, ...]
+) -> tuple[float, dict[str, float], Path]:
+    """Measure a bundle on some GPUs, with words for its run.py; return the seconds, in parts too, and the store."""
     results = folder / "results.sqlite"
     with open_fleet(LOCAL, None, Offer(folder / "worker", gpus=gpus), lambda text: print(f"  {text}")) as fleet:
         while len(fleet.devices.client.scheduler_info()["workers"]) < len(gpus):
@@ -64,7 +67,7 @@ def measure(bundle: Path, gpus: tuple[str, ...], folder: Path) -> tuple[float, d
                 raise SystemExit("the workers of this host ended before they had joined; their reason is above")
             time.sleep(0.1)
         start = time.monotonic()
-        code = fleet.devices.measure(bundle, WORDS, results, None)
+        code = fleet.devices.measure(bundle, words, results, None)
         seconds = time.monotonic() - start
     if code:
         raise SystemExit(f"measuring on {len(gpus)} GPUs ended with exit code {code}")
@@ -105,6 +108,9 @@ def main() -> int:
     parser.add_argument("bundle", type=Path, help="made by `aot tune --bundle`")
     parser.add_argument("--gpus", default="1,1,2,4", help="how many GPUs each run has; the first has one")
     parser.add_argument("--noise", type=float, help="spread_95 of two runs with one GPU; by default the second run's")
+    parser.add_argument(
+        "--reference", action="store_true", help="time the library beside the kernels, as a campaign does"
+    )
     parser.add_argument("--results", type=Path, help="where to keep the last run's measurements, for `aot import`")
     parser.add_argument("-o", "--out", type=Path, help="where to write the figures")
     values = parser.parse_args()
@@ -112,11 +118,12 @@ def main() -> int:
     alone = [1] if values.noise else [1, 1]
     if counts[: len(alone)] != alone or max(counts) > len(own):
         parser.error(f"--gpus {values.gpus}: expected {alone} first, and no more than the {len(own)} GPUs of this host")
+    words = EXHAUSTIVE if values.reference else WORDS
     runs: list[Run] = []
     first: tuple[float, Times] | None = None
     for count in counts:
         with tempfile.TemporaryDirectory(prefix="aot-fleet-bench-") as scratch:
-            seconds, parts, results = measure(values.bundle, own[:count], Path(scratch))
+            seconds, parts, results = measure(values.bundle, own[:count], Path(scratch), words)
             first = first or (seconds, times_of(results))
             runs.append(compared(count, seconds, parts, results, first))
             if values.results:

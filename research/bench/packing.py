@@ -183,7 +183,6 @@ def run(checkpoint: Path, output: Path, form: str | None, cpus: int) -> dict[str
         "cpu_seconds": round(sum(after[2:4]) - sum(before[2:4]), 2),
         "peak_resident_bytes": most[0],
         "peak_anonymous_bytes": most[1],
-        "largest_process_bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
         "command": document,
     }
 

@@ -116,7 +116,7 @@ def test_constant_weights_and_preload_of_the_second_gpu(second):
     held = aot_gemm.constant(weight)
     assert is_right(aot_gemm.linear(x, held), x, weight)
     with torch.cuda.device(1):
-        loaded = aot_gemm.info().memory.kernels_loaded
+        loaded = aot_gemm.info().memory["kernels_loaded"]
     assert loaded > 0
     with pytest.raises(aot_gemm.AotGemmError):
         aot_gemm.preload(torch.cuda.device_count())

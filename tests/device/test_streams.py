@@ -131,7 +131,9 @@ def jax():
     found = pytest.importorskip("jax")
     if found.default_backend() != "gpu":
         pytest.skip("this JAX has no GPU")
-    return found
+    # Where there are several GPUs, a JAX that begins leaves its last one as CUDA's current one, which is then torch's.
+    with found.default_device(found.local_devices(backend="gpu")[torch.cuda.current_device()]):
+        yield found
 
 
 def test_a_weight_that_jax_has_just_been_asked_for(jax, torch_stream):
@@ -163,6 +165,22 @@ def test_an_x_of_jaxs_and_a_weight_of_torchs(jax, torch_stream):
         return torch.from_dlpack(result)
 
     assert count_wrong(run) == 0
+
+
+def test_operands_of_two_frameworks_on_a_gpu_that_is_not_the_current_one(jax):
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one GPU; expected two")
+    torch.cuda.set_device(0)
+    weight = randn(N, K, dtype=torch.float16).to("cuda:1")
+    with jax.default_device(jax.local_devices(backend="gpu")[1]):
+        x = jax.numpy.full((M, K), 1 / K, "float16")
+    result = aot_gemm.linear(x, weight)
+    assert result.devices() == x.devices()
+    expected = weight.float().mean(dim=1).cpu()
+    assert torch.allclose(torch.from_dlpack(result).float().cpu()[0], expected, atol=1e-3)
+    assert aot_gemm.linear(weight, x).device == weight.device
+    with pytest.raises(aot_gemm.DeviceError, match="weight is on GPU 0, x on GPU 1"):
+        aot_gemm.linear(x, weight.to("cuda:0"))
 
 
 def test_constant_waits_for_what_writes_the_weight():

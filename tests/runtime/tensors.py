@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import sys
+from contextlib import contextmanager, nullcontext
 from types import ModuleType, SimpleNamespace
 
 CUDA, CPU = 2, 1
@@ -72,17 +73,30 @@ class FakeTensor:
         return new(ctypes.addressof(managed), b"dltensor", None)
 
 
-def _empty(kind):
-    return lambda shape, dtype: kind(shape, UINT8 if dtype == "uint8" else dtype)
+class _Current:
+    """The GPU that a framework's new tensors go to."""
+
+    def __init__(self):
+        self.index = 0
+
+    @contextmanager
+    def on(self, index):
+        before, self.index = self.index, index
+        yield
+        self.index = before
+
+    def empty(self, kind):
+        return lambda shape, dtype: kind(shape, UINT8 if dtype == "uint8" else dtype, device=(CUDA, self.index))
 
 
 def install_cupy(monkeypatch, stream):
-    """Put a CuPy of fake tensors, on a current stream, where it is imported from."""
+    """Put a CuPy of fake tensors, on a current stream of each GPU, where it is imported from."""
+    current = _Current()
     cupy = ModuleType("cupy")
     cupy.ndarray = type("ndarray", (FakeTensor,), {"__module__": "cupy"})
-    cupy.empty = _empty(cupy.ndarray)
-    cupy.ascontiguousarray = lambda array: cupy.ndarray(array.shape, array.dtype)
-    cupy.cuda = SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=stream))
+    cupy.empty = current.empty(cupy.ndarray)
+    cupy.ascontiguousarray = lambda array: cupy.empty(array.shape, array.dtype)
+    cupy.cuda = SimpleNamespace(get_current_stream=lambda device: SimpleNamespace(ptr=stream), Device=current.on)
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     return cupy
 
@@ -91,7 +105,10 @@ def install_jax(monkeypatch):
     """Put a JAX of fake arrays where it is imported from."""
     jax, numpy = ModuleType("jax"), ModuleType("jax.numpy")
     array = type("Array", (FakeTensor,), {"__module__": "jaxlib.xla", "block_until_ready": lambda self: self})
-    jax.numpy, numpy.empty, jax.Array = numpy, _empty(array), array
+    current = _Current()
+    jax.numpy, numpy.empty, jax.Array = numpy, current.empty(array), array
+    jax.local_devices = lambda backend: [SimpleNamespace(local_hardware_id=x) for x in range(2)]
+    jax.default_device = lambda device: current.on(device.local_hardware_id)
     monkeypatch.setitem(sys.modules, "jax", jax)
     monkeypatch.setitem(sys.modules, "jax.numpy", numpy)
     return jax
@@ -115,7 +132,9 @@ def install_old_torch(monkeypatch, stream):
     forward_ad = SimpleNamespace(unpack_dual=lambda tensor: SimpleNamespace(tangent=None), _current_level=-1)
     torch.autograd = SimpleNamespace(graph=graph, forward_ad=forward_ad)
     monkeypatch.setitem(sys.modules, "torch.autograd", torch.autograd)
-    torch.empty = lambda shape, dtype=None, device=None: torch.Tensor(shape, dtype) if device == "cuda" else None
-    torch.cuda = SimpleNamespace(current_stream=lambda device: SimpleNamespace(cuda_stream=stream))
+    torch.empty = lambda shape, dtype, device: torch.Tensor(shape, dtype, device=(CUDA, int(device[len("cuda:") :])))
+    torch.cuda = SimpleNamespace(
+        current_stream=lambda device: SimpleNamespace(cuda_stream=stream), device=lambda _: nullcontext()
+    )
     monkeypatch.setitem(sys.modules, "torch", torch)
     return torch

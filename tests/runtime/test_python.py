@@ -112,6 +112,17 @@ def test_a_torch_without_the_exchange_api_is_asked_for_stream_and_memory(package
     assert library.fake_launches()[0].stream == 0x9990
 
 
+@pytest.mark.parametrize("install", [install_cupy, install_jax, install_old_torch])
+def test_a_result_lies_where_its_operands_do_whichever_gpu_is_current(package, library, monkeypatch, install):
+    found = install(monkeypatch) if install is install_jax else install(monkeypatch, 0x8880)
+    kind = next(getattr(found, name) for name in ("ndarray", "Array", "Tensor") if hasattr(found, name))
+    x, weight = kind((65, 72), device=(CUDA, 1)), kind((40, 72), device=(CUDA, 1))
+    assert package.linear(x, weight).__dlpack_device__() == (CUDA, 1)
+    assert library.fake_launches()[0].device == 1
+    with pytest.raises(package.DeviceError, match=r"is on GPU 0, x on GPU 1; expected one GPU"):
+        package.linear(x, kind((40, 72)))
+
+
 def early_shape(package, manifest):
     """Give (m, n, k) of bfloat16 kk whose kernel reads B early and needs no workspace."""
     early = {x.name for x in manifest.kernels if (Argument.PREFETCH_B in x.signature)}

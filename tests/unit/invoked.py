@@ -38,7 +38,7 @@ def coarse_grid(patch):
 
 def one_unaligned(patch):
     """Let selections have one kernel for each kind of what is not aligned, for tests that build what is selected."""
-    patch.setattr(SelectionLimits, "of_unaligned", lambda *_: Budget(1))
+    patch.setattr(SelectionLimits, "of_unaligned", lambda *_, **__: Budget(1))
 
 
 def aot(*arguments):

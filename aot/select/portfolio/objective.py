@@ -32,9 +32,12 @@ sampled ones that would outvote them (research/log/2026-11-21-selections.md)."""
 
 
 MAX_OTHER_UNALIGNED = 4
-"""Kernels of a section for what is not aligned, of other layouts than linear's and of epilogues. Source: on
-an H200's times of 2026-11-27, 6 kernels of `bf16_kk` have mean regrets of 2 to 9%, 4 have 6 to 14%
+"""Kernels of a section for what is not aligned, of epilogues, and of other layouts than linear's that were not timed.
+Source: on an H200's times of 2026-11-27, 6 kernels of `bf16_kk` have mean regrets of 2 to 9%, 4 have 6 to 14%
 (docs/selection.md)."""
+
+MAX_PREDICTED_UNALIGNED = 6
+"""The same of any that was not timed: what a cost model tells apart."""
 
 
 MIN_GAIN = 0.005
@@ -51,9 +54,10 @@ class SelectionLimits:
     max_mean: float | None = None
     """Regrets are fractions. With either, as few kernels as reach it, up to `max_kernels`."""
     max_worst: float | None = None
-    max_unaligned_kernels: int = 6
-    """Of a section for what is not aligned of one product in linear's layout without an epilogue, or of batches;
-    `MAX_OTHER_UNALIGNED` of others."""
+    max_unaligned_kernels: int = 8
+    """Of a section for what is not aligned that was timed and has no epilogue; the constants above of others. Source:
+    on an H200's times of 339 problems of `bf16_kn` with an odd n, 6 kernels take 8.3% longer than the best of all in
+    the mean and 10 take 5.3%; of `bf16_kk` with an odd k 6.7 and 3.7% (research/log/2026-11-28-unaligned-grids.md)."""
 
     max_row_kernels: int = 12
     """Of an operation on rows, beside its fallback."""
@@ -62,11 +66,12 @@ class SelectionLimits:
         """Return the budget of an operation on rows, of which a kernel more must be worth it."""
         return Budget(self.max_row_kernels, kernel_cost=MIN_GAIN)
 
-    def of_unaligned(self, operation: Operation) -> Budget:
+    def of_unaligned(self, operation: Operation, *, is_measured: bool) -> Budget:
         """Return the budget of a section of an operation for what is not aligned."""
-        is_linear = operation.grouping is Grouping.DENSE and operation.layout is Layout.KK
-        is_plain = not operation.epilogue.steps and (is_linear or operation.grouping is Grouping.BATCHED)
-        most = self.max_unaligned_kernels if is_plain else min(self.max_unaligned_kernels, MAX_OTHER_UNALIGNED)
+        is_layout = operation.grouping is Grouping.DENSE and operation.layout is not Layout.KK
+        most = self.max_unaligned_kernels if is_measured else min(self.max_unaligned_kernels, MAX_PREDICTED_UNALIGNED)
+        if operation.epilogue.steps or (is_layout and not is_measured):
+            most = min(most, MAX_OTHER_UNALIGNED)
         return Budget(min(most, self.of(operation).max_kernels))
 
     def of(self, operation: Operation) -> Budget:

@@ -39,6 +39,12 @@ at, and the last."""
 NARROW_N = (16, 32)
 """Edges of n besides where n is not aligned: few columns, as of action heads and classes, are of that kind."""
 
+CLOSE_N = 1536
+"""n up to which no step is left out where products that are not aligned were timed, and none of m and k. Source: of 150
+drawn products with an odd k, by the trees of an H200's record, a table of six kernels loses 2.4% in the mean and 45% at
+worst with the steps of `COARSE`, 2.1% and 45% with all of m, 0.9% and 25% with all of k besides, and 0.75% and 25% with
+all of n too, which is 2.5 times the columns (research/log/2026-11-28-unaligned-grids.md)."""
+
 BROAD_N = (32, 64, 96, 128, 160, 192, 256, 320, 384, 512)
 """Edges of n besides in such layouts. Source: with 64 and 256 alone, the kernel for 256 columns took 2.1 times as long
 as the best one of its table on 80 to 128, by the trees of an H200's record (research/log/2026-11-28-choices.md)."""
@@ -58,6 +64,10 @@ MANY_PROBLEMS = 500
 """Problems of an operation that were timed, in it or in an equivalent one, from which on its steps are those that tell
 tiles of 8 apart: an assumption. Finer steps say little where few times were learned from, and a wheel may hold many
 operations of that kind."""
+
+MIN_UNALIGNED_M = 5
+"""m at which a weight that is not aligned was timed from which on it has a ladder: an assumption. The sizes of
+`aot/shapes/unaligned.toml` have five and more, those drawn at random up to four, and nobody has those."""
 
 SCAN = 4
 """All kernels are predicted on every fourth step of m of a column; between two of those, up to `MOST` kernels that are
@@ -329,6 +339,9 @@ def _grid(known: SectionKernels, operation: Operation, at: Callable[[str], None]
         fine = tuple(sorted({*narrow, *m_edges})), tuple(sorted({*BROAD_N, *n_edges})), k_edges
     if known.loads and operation.grouping is Grouping.BATCHED:
         fine = (FINE_GRID_M, GRID_N, GRID_K)
+    elif known.loads and known.timed.provenance != PROVENANCE_PREDICTED:
+        close = (x for x in FINE_N if x <= CLOSE_N)
+        fine = (FINE_GRID_M, tuple(sorted({*NARROW_N, *close, *fine[1]})), FINE_K)
     elif known.loads:
         fine = (fine[0], tuple(sorted({*NARROW_N, *fine[1]})), fine[2])
     columns = _Columns(known, operation, fine)
@@ -350,6 +363,16 @@ def renamed(grid: Grid, kernels: Sequence[KernelKey], indices: Mapping[Candidate
     """
     columns = (replace(x, kernels=tuple(indices[kernels[i].candidate] for i in x.kernels)) for x in grid.columns)
     return replace(grid, columns=tuple(columns))
+
+
+def _is_sample(operation: Operation, loads: int, tuned: Sequence[Problem]) -> bool:
+    """Say whether what was tuned of an (n, k) that nobody names is a sample, which a model learns from.
+
+    Such sizes were drawn at random in other layouts than linear's, and where they are not aligned.
+    """
+    if loads:
+        return len(tuned) < MIN_UNALIGNED_M
+    return len(tuned) == 1 or (operation.layout is not Layout.KK and operation.grouping is Grouping.DENSE)
 
 
 def build_section(
@@ -375,8 +398,7 @@ def build_section(
         indices: index in the manifest of each kernel of the portfolio.
         fallback: index of the kernel for what is not aligned.
         grid: tier 2, where it is known already.
-        named: the (n, k) that have a ladder although they were timed at one m alone. What is not named and was timed so
-            is a sample, which the model learned from. By default all are named.
+        named: the (n, k) that have a ladder although what was tuned of them might be a sample. By default all are.
         num_groups: how many there are; what was timed at another number is left out.
         is_invariant: whether the kernels of one n and k are to add up k in one order, the one that costs least.
         loads: what `Section.loads` is to be.
@@ -389,7 +411,7 @@ def build_section(
     tuned: dict[tuple[int, int], list[Problem]] = {}
     for problem in (x for x in sorted(portfolio.solutions) if x.num_groups == num_groups):
         tuned.setdefault((problem.n, problem.k), []).append(problem)
-    kept = {place: x for place, x in tuned.items() if len(x) > 1 or named is None or place in named}
+    kept = {x: y for x, y in tuned.items() if named is None or x in named or not _is_sample(operation, loads, y)}
     ladders = _ladders(known, portfolio, [problems for _, problems in sorted(kept.items())], at)
     scope = Scope(num_groups, is_invariant, loads or None) if num_groups > 1 or is_invariant or loads else None
     return Section(operation, ladders, grid or _grid(known, operation, at), fallback, scope)

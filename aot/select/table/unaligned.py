@@ -21,7 +21,7 @@ from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
 from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
 from aot.core.progress import quietly
-from aot.select.join import only_named
+from aot.select.join import named_kernels, only_named, renumbered
 from aot.select.portfolio.candidates import legal
 from aot.select.portfolio.choose import MODELLED_TIE, TIE, Incumbent, choose
 from aot.select.table.sections import build_section
@@ -36,7 +36,7 @@ from aot.space.shortlist import shortlist
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from aot.core.dispatch import Section
+    from aot.core.dispatch import Ladder, Section
     from aot.core.measurement import OperationTimes, Times
     from aot.core.target import Target
     from aot.select.portfolio.objective import KnownTimes, Objective
@@ -175,10 +175,35 @@ def _timed(
     return Timed({}, guessed, PROVENANCE_PREDICTED, Prior(target, measured.constants), target=target)
 
 
+def _as_predicted(ladder: Ladder) -> Ladder:
+    """Return a ladder of an operation for a twin, of which nothing was measured."""
+    rows = (replace(x, provenance=PROVENANCE_PREDICTED, library_us=None) for x in ladder.rows)
+    return replace(ladder, rows=tuple(rows))
+
+
+def _of_twin(
+    operation: Operation, loads: int, found: Sequence[Section], kernels: list[KernelKey], fallback: int, target: Target
+) -> list[Section]:
+    """Give an operation that was not timed the sections of a twin, and append their kernels; none where it cannot.
+
+    A twin is the operation of other types of the same sizes, whose kernels take as long (`reuse.twin_ladders`).
+    """
+    theirs = [x for x in found if x.operation in operation.twins and x.loads == loads]
+    fallbacks = {x.fallback for x in theirs}
+    keys = {i: KernelKey(operation, kernels[i].candidate) for x in theirs for i in named_kernels(x) - fallbacks}
+    if len(legal([x.candidate for x in keys.values()], operation, target)) < len(keys):
+        return []
+    kernels += [x for _, x in sorted(keys.items()) if x not in kernels]
+    places = {i: kernels.index(x) for i, x in keys.items()} | dict.fromkeys(fallbacks, fallback)
+    moved = renumbered(DispatchTable(tuple(theirs)), places.__getitem__)
+    return [replace(x, operation=operation, ladders=tuple(map(_as_predicted, x.ladders))) for x in moved.sections]
+
+
 def sections(
     operation: Operation,
     known: UnalignedTimes,
     measured: KnownTimes,
+    found: Sequence[Section],
     kernels: list[KernelKey],
     fallback: int,
     target: Target,
@@ -190,12 +215,18 @@ def sections(
         operation: of one product, or of batches.
         known: times of unaligned problems.
         measured: for the reference library's times.
+        found: the sections so far, those of twins among them.
         kernels: of the selection so far, to which those that are new are appended.
         fallback: index of the kernel that takes everything.
         target: the device.
         objective: told how far it is.
     """
     for loads in known.loads_of(operation):
+        if not known.own.get(loads, {}).get(operation):
+            moved = _of_twin(operation, loads, found, kernels, fallback, target)
+            yield from moved
+            if moved:
+                continue
         timed = _timed(operation, loads, known, measured, target)
         if timed is None:
             continue
@@ -205,7 +236,7 @@ def sections(
         try:
             portfolio = choose(
                 timed.filled,
-                objective.limits.of_unaligned(operation),
+                objective.limits.of_unaligned(operation, is_measured=is_measured),
                 references=measured.references,
                 tie=TIE if is_measured else MODELLED_TIE,
                 incumbent=Incumbent(frozenset(shipped)),
@@ -246,6 +277,6 @@ def renewed(selection: Selection, measured: KnownTimes, target: Target, objectiv
     fallbacks = {x.operation: x.fallback for x in found}
     known = UnalignedTimes.of(measured.times, operations, target)
     for operation in asked_of(operations):
-        found += sections(operation, known, measured, kernels, fallbacks[operation], target, objective)
+        found += list(sections(operation, known, measured, found, kernels, fallbacks[operation], target, objective))
     table = DispatchTable(tuple(sorted(found, key=lambda x: (x.operation.position, *x.key[1:]))))
     return objective.covered(replace(selection, kernels=tuple(kernels), table=table))

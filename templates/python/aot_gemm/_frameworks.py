@@ -32,8 +32,8 @@ class Framework(Protocol):
     def dtype(self, name: str) -> Any:
         """Return an element type, by torch's name."""
 
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Allocate a tensor on the current GPU."""
+    def empty(self, shape: tuple[int, ...], dtype: Any, device: int) -> Any:
+        """Allocate a tensor on a GPU, whichever is the current one."""
 
     def compact(self, tensor: Any) -> Any:
         """Copy a tensor to memory without gaps."""
@@ -65,22 +65,24 @@ class _CuPy(_Streamed):
 
         self._cupy = cupy
 
-    def stream(self, device: int) -> int:  # noqa: ARG002
-        return int(self._cupy.cuda.get_current_stream().ptr)
+    def stream(self, device: int) -> int:
+        return int(self._cupy.cuda.get_current_stream(device).ptr)
 
     def dtype(self, name: str) -> Any:
         return name
 
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+    def empty(self, shape: tuple[int, ...], dtype: Any, device: int) -> Any:
         try:
-            return self._cupy.empty(shape, dtype)
+            with self._cupy.cuda.Device(device):
+                return self._cupy.empty(shape, dtype)
         except TypeError as error:
             raise errors.DtypeError(
                 f"CuPy has no {errors.show(dtype)} ({error}); pass out= or another out_dtype"
             ) from error
 
     def compact(self, tensor: Any) -> Any:
-        return self._cupy.ascontiguousarray(tensor)
+        with self._cupy.cuda.Device(tensor.__dlpack_device__()[1]):
+            return self._cupy.ascontiguousarray(tensor)
 
 
 class _Torch(_Streamed):
@@ -95,13 +97,14 @@ class _Torch(_Streamed):
         return int(self._torch.cuda.current_stream(device).cuda_stream)
 
     def capsule(self, tensor: Any, stream: int) -> Any:
-        return super().capsule(tensor.detach(), stream)
+        with self._torch.cuda.device(tensor.__dlpack_device__()[1]):  # torch exports tensors of its current GPU alone
+            return super().capsule(tensor.detach(), stream)
 
     def dtype(self, name: str) -> Any:
         return getattr(self._torch, name)
 
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        return self._torch.empty(shape, dtype=self._torch.uint8 if dtype == "uint8" else dtype, device="cuda")
+    def empty(self, shape: tuple[int, ...], dtype: Any, device: int) -> Any:
+        return self._torch.empty(shape, dtype=self._torch.uint8 if dtype == "uint8" else dtype, device=f"cuda:{device}")
 
     def compact(self, tensor: Any) -> Any:
         return tensor.contiguous()
@@ -123,7 +126,7 @@ class _Jax(_Waiting):
     def __init__(self) -> None:
         import jax.numpy
 
-        self._numpy = jax.numpy
+        self._jax, self._numpy = jax, jax.numpy
 
     def capsule(self, tensor: Any, stream: int) -> Any:
         _order(tensor.__dlpack_device__()[1], 0, stream)
@@ -132,8 +135,10 @@ class _Jax(_Waiting):
     def dtype(self, name: str) -> Any:
         return getattr(self._numpy, name)
 
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        return self._numpy.empty(shape, dtype)
+    def empty(self, shape: tuple[int, ...], dtype: Any, device: int) -> Any:
+        of_gpu = next(x for x in self._jax.local_devices(backend="gpu") if x.local_hardware_id == device)
+        with self._jax.default_device(of_gpu):
+            return self._numpy.empty(shape, dtype)
 
     def compact(self, tensor: Any) -> Any:
         return tensor  # JAX arrays have no gaps
@@ -145,7 +150,7 @@ class _WithoutMemory:
     def dtype(self, name: str) -> Any:
         return name
 
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:  # noqa: ARG002
+    def empty(self, shape: tuple[int, ...], dtype: Any, device: int) -> Any:  # noqa: ARG002
         raise errors.AotGemmError(f"cannot allocate {shape} for this type of tensor; pass out=, or use torch or CuPy")
 
     def compact(self, tensor: Any) -> Any:

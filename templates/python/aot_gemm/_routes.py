@@ -56,12 +56,12 @@ def run(product: str, values: tuple[Any, ...]) -> Any:
     for name, (*shape, element) in written.items():
         if call[name] is None:
             dtype = call["left"].dtype if element < 0 else framework.dtype(ELEMENTS[element])
-            call[name] = framework.empty(tuple(shape), dtype)
+            call[name] = framework.empty(tuple(shape), dtype, device)
             record[name] = _capsule(product, call[name], stream)
     stated = tuple(record.values()), promised
     if len(values) == NUM_PLAIN[product] and _is_left_to_torch(product, call, stated):
         return multiply_by_torch(product, call["left"], call["right"], call["out"])
-    _launch(product, stated, framework, stream)
+    _launch(product, stated, framework, device, stream)
     for each in dict.fromkeys(map(framework_of, _all_tensors(call))):
         each.finish(device, stream)
     for tensor in given:
@@ -92,11 +92,11 @@ def _check(product: str, call: dict[str, Any], given: list[Any]) -> Any:
     return framework
 
 
-def _launch(product: str, stated: tuple[Any, ...], framework: Any, stream: int) -> None:
+def _launch(product: str, stated: tuple[Any, ...], framework: Any, device: int, stream: int) -> None:
     """Launch a record of capsules, with the promise that goes with it."""
     binding = _library.binding()
     num_bytes = binding[f"{product}_workspace_bytes"](*stated)
-    workspace = framework.empty((num_bytes,), "uint8") if num_bytes > 0 else None
+    workspace = framework.empty((num_bytes,), "uint8", device) if num_bytes > 0 else None
     scratch = None if workspace is None else framework.capsule(workspace, stream)
     binding[f"{product}_on"](*stated, scratch, stream)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from aot.cli.options import MAX_HELDOUT_REGRET, RECORDS
+from aot.core.alignment import has_unaligned_sections
 from aot.core.dispatch import MAX_STEP_M, look_up
 from aot.core.formats import ALIGNMENT_BYTES
 from aot.core.grouping import Grouping
@@ -183,6 +184,13 @@ def test_each_of_a_million_choices_is_in_its_kernels_domain_and_few_are_predicte
     print(f"{path.name}: {share:.2%} above {FACTOR}, {worst:.2f} at worst")
     assert share <= ABOVE[path.name][0], path.name
     assert worst <= ABOVE[path.name][1], path.name
+
+
+@pytest.mark.parametrize("name", ["h100.json.gz", "h200.json.gz"])
+def test_no_product_of_16_bits_of_a_default_wheel_is_left_to_the_general_kernel_where_it_is_not_aligned(name):
+    table = read_selection(COMMITTED / name).table
+    found = {x.operation: {y.loads for y in table.sections if y.operation is x.operation} for x in table.sections}
+    assert {len(found[x]) > 1 for x in found if has_unaligned_sections(x)} == {True}
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)

@@ -3,13 +3,13 @@ from dataclasses import replace
 import pytest
 
 from aot.core.candidate import KernelKey
-from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Row, Section
+from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Row, Scope, Section
 from aot.core.operation import Operation
 from aot.core.table_check import table_fault
 from aot.core.target import load_target
 from aot.kinds.rows.catalogue import row_operation
 from aot.kinds.rows.problem import RowProblem
-from aot.select.join import joined, restricted
+from aot.select.join import joined, restricted, with_unaligned_of
 from aot.select.runs import Run
 from aot.select.selection import FamilyKernel, Regret
 from aot.select.selector import fallback_key
@@ -81,6 +81,22 @@ def test_what_is_parted_joins_to_the_same():
     assert len(found.kernels) == len(whole().kernels)
     assert {x.operation for x in found.regrets} == {BF16, FP16, BIAS}
     assert is_sound(found)
+
+
+def test_tables_for_what_is_not_aligned_stay_where_a_selection_is_made_without():
+    """A wheel once lost those of `kn`, whose odd sizes the general kernel then computed."""
+    earlier, scope = whole(), Scope(1, False, 2)
+    unaligned = [replace(x, scope=scope) for x in earlier.table.sections if x.operation in (BF16, BIAS)]
+    table = DispatchTable((*earlier.table.sections, *unaligned))
+    earlier = replace(earlier, table=table)
+    anew = restricted(whole(), (FP16, BF16))
+    found = with_unaligned_of(anew, earlier)
+    assert [(x.operation, x.loads) for x in found.table.sections] == [(BF16, 0), (BF16, 2), (FP16, 0)]
+    assert found.kernels[: len(anew.kernels)] == anew.kernels
+    (moved,) = (x for x in found.table.sections if x.loads)
+    of_one = replace(found, table=DispatchTable((replace(moved, scope=None),)))
+    assert dispatched(of_one)[BF16] == dispatched(whole())[BF16]
+    assert with_unaligned_of(anew, whole()) == anew
 
 
 def test_a_joined_selection_is_measured_where_a_part_is():

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from aot.core.alignment import section_loads, unaligned_loads
+from aot.core.candidate import KernelKey
 from aot.core.dispatch import LOADS, Column, DispatchTable, Grid, Section
 from aot.core.operation import Operation
 from aot.core.problem import Problem
@@ -17,6 +18,7 @@ from aot.select.portfolio.objective import KnownTimes, Objective
 from aot.select.score.explain import explained
 from aot.select.selection import FamilyKernel, read_selection
 from aot.select.table import unaligned
+from aot.select.table.unaligned import UnalignedTimes
 from aot.space.enumeration import Patterns, takes_loads
 from tests.unit.invoked import coarse_grid
 from tests.unit.twins import problem_of
@@ -84,6 +86,22 @@ def test_sections_are_made_of_kernels_that_take_their_operands(thor):
         assert len(named) <= Objective().limits.max_unaligned_kernels
         assert section.grid.n_edges[:2] == (16, 32)
     assert table_fault(thor.table, [FamilyKernel.of(key) for key in thor.kernels]) == ""
+
+
+@pytest.mark.slow
+def test_a_type_that_was_not_timed_has_the_kernels_of_its_twin(thor):
+    fallback = KernelKey(Operation.FP16_KK, thor.kernels[thor.table.sections[0].fallback].candidate)
+    kernels = [*thor.kernels, fallback]
+    times, sections = UnalignedTimes.of({}, [Operation.FP16_KK], THOR), list(thor.table.sections)
+    asked = (Operation.FP16_KK, times, KnownTimes({}), sections, kernels, len(kernels) - 1, THOR, Objective())
+    theirs, own = [x for x in sections if x.loads], list(unaligned.sections(*asked))
+    assert [x.loads for x in own] == [x.loads for x in theirs]
+    for twin, section in zip(theirs, own, strict=True):
+        for their, column in zip(twin.grid.columns, section.grid.columns, strict=True):
+            named = [kernels[i] for i in column.kernels]
+            assert {x.operation for x in named} == {Operation.FP16_KK}
+            assert [x.candidate for x in named] == [kernels[i].candidate for i in their.kernels]
+        assert kernels[section.fallback] == fallback
 
 
 @pytest.mark.slow

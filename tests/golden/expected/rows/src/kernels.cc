@@ -8,9 +8,49 @@ static_assert(AOT_GEMM_ABI_VERSION == 1);
 
 extern "C" {
 
+void _mlir_bf16_e4m3_quantize_row_registers_256x1_v8x8__mlir_ciface_entry(void**, int32_t);
+void _mlir_bf16_e4m3_quantize_row_registers_256x1_v8x8_cuda_init(void**);
+void _mlir_bf16_e4m3_quantize_row_registers_256x1_v8x8_cuda_load_to_device(void**);
+
+void _mlir_bf16_rms_norm_row_registers_256x1_v8x8__mlir_ciface_entry(void**, int32_t);
+void _mlir_bf16_rms_norm_row_registers_256x1_v8x8_cuda_init(void**);
+void _mlir_bf16_rms_norm_row_registers_256x1_v8x8_cuda_load_to_device(void**);
+
+void _mlir_bf16_e4m3_quantize_row_registers_64x2_v8x2__mlir_ciface_entry(void**, int32_t);
+void _mlir_bf16_e4m3_quantize_row_registers_64x2_v8x2_cuda_init(void**);
+void _mlir_bf16_e4m3_quantize_row_registers_64x2_v8x2_cuda_load_to_device(void**);
+
+void _mlir_bf16_rms_norm_row_registers_64x2_v8x2__mlir_ciface_entry(void**, int32_t);
+void _mlir_bf16_rms_norm_row_registers_64x2_v8x2_cuda_init(void**);
+void _mlir_bf16_rms_norm_row_registers_64x2_v8x2_cuda_load_to_device(void**);
+
+void _mlir_bf16_e4m3_quantize_row_scalar_128x1_v1x1__mlir_ciface_entry(void**, int32_t);
+void _mlir_bf16_e4m3_quantize_row_scalar_128x1_v1x1_cuda_init(void**);
+void _mlir_bf16_e4m3_quantize_row_scalar_128x1_v1x1_cuda_load_to_device(void**);
+
+void _mlir_bf16_rms_norm_row_scalar_128x1_v1x1__mlir_ciface_entry(void**, int32_t);
+void _mlir_bf16_rms_norm_row_scalar_128x1_v1x1_cuda_init(void**);
+void _mlir_bf16_rms_norm_row_scalar_128x1_v1x1_cuda_load_to_device(void**);
+
+void _mlir_bf16_e4m3_quantize_row_twice_256x1_v8x1__mlir_ciface_entry(void**, int32_t);
+void _mlir_bf16_e4m3_quantize_row_twice_256x1_v8x1_cuda_init(void**);
+void _mlir_bf16_e4m3_quantize_row_twice_256x1_v8x1_cuda_load_to_device(void**);
+
+void _mlir_bf16_rms_norm_row_twice_256x1_v8x1__mlir_ciface_entry(void**, int32_t);
+void _mlir_bf16_rms_norm_row_twice_256x1_v8x1_cuda_init(void**);
+void _mlir_bf16_rms_norm_row_twice_256x1_v8x1_cuda_load_to_device(void**);
+
 void _mlir_bf16_kk_simt_16x16_c1x1_direct__mlir_ciface_entry(void**, int32_t);
 void _mlir_bf16_kk_simt_16x16_c1x1_direct_cuda_init(void**);
 void _mlir_bf16_kk_simt_16x16_c1x1_direct_cuda_load_to_device(void**);
+
+void _mlir_bf16_kn_simt_16x16_c1x1_direct__mlir_ciface_entry(void**, int32_t);
+void _mlir_bf16_kn_simt_16x16_c1x1_direct_cuda_init(void**);
+void _mlir_bf16_kn_simt_16x16_c1x1_direct_cuda_load_to_device(void**);
+
+void _mlir_bf16_kk_sm90_prefetch_b_64x32_c1x1_splitk_serial4__mlir_ciface_entry(void**, int32_t);
+void _mlir_bf16_kk_sm90_prefetch_b_64x32_c1x1_splitk_serial4_cuda_init(void**);
+void _mlir_bf16_kk_sm90_prefetch_b_64x32_c1x1_splitk_serial4_cuda_load_to_device(void**);
 
 void _mlir_bf16_kk_sm90_quack_128x256_c2x1_coop__mlir_ciface_entry(void**, int32_t);
 void _mlir_bf16_kk_sm90_quack_128x256_c2x1_coop_cuda_init(void**);
@@ -19,46 +59,6 @@ void _mlir_bf16_kk_sm90_quack_128x256_c2x1_coop_cuda_load_to_device(void**);
 void _mlir_bf16_kk_sm90_quack_64x16_c1x1_pingpong_swap__mlir_ciface_entry(void**, int32_t);
 void _mlir_bf16_kk_sm90_quack_64x16_c1x1_pingpong_swap_cuda_init(void**);
 void _mlir_bf16_kk_sm90_quack_64x16_c1x1_pingpong_swap_cuda_load_to_device(void**);
-
-void _mlir_bf16_kk_sm90_prefetch_b_64x32_c1x1_splitk_serial4__mlir_ciface_entry(void**, int32_t);
-void _mlir_bf16_kk_sm90_prefetch_b_64x32_c1x1_splitk_serial4_cuda_init(void**);
-void _mlir_bf16_kk_sm90_prefetch_b_64x32_c1x1_splitk_serial4_cuda_load_to_device(void**);
-
-void _mlir_bf16_kn_simt_16x16_c1x1_direct__mlir_ciface_entry(void**, int32_t);
-void _mlir_bf16_kn_simt_16x16_c1x1_direct_cuda_init(void**);
-void _mlir_bf16_kn_simt_16x16_c1x1_direct_cuda_load_to_device(void**);
-
-void _mlir_bf16_rms_norm_row_scalar_128x1_v1x1__mlir_ciface_entry(void**, int32_t);
-void _mlir_bf16_rms_norm_row_scalar_128x1_v1x1_cuda_init(void**);
-void _mlir_bf16_rms_norm_row_scalar_128x1_v1x1_cuda_load_to_device(void**);
-
-void _mlir_bf16_rms_norm_row_registers_64x2_v8x2__mlir_ciface_entry(void**, int32_t);
-void _mlir_bf16_rms_norm_row_registers_64x2_v8x2_cuda_init(void**);
-void _mlir_bf16_rms_norm_row_registers_64x2_v8x2_cuda_load_to_device(void**);
-
-void _mlir_bf16_rms_norm_row_registers_256x1_v8x8__mlir_ciface_entry(void**, int32_t);
-void _mlir_bf16_rms_norm_row_registers_256x1_v8x8_cuda_init(void**);
-void _mlir_bf16_rms_norm_row_registers_256x1_v8x8_cuda_load_to_device(void**);
-
-void _mlir_bf16_rms_norm_row_twice_256x1_v8x1__mlir_ciface_entry(void**, int32_t);
-void _mlir_bf16_rms_norm_row_twice_256x1_v8x1_cuda_init(void**);
-void _mlir_bf16_rms_norm_row_twice_256x1_v8x1_cuda_load_to_device(void**);
-
-void _mlir_bf16_e4m3_quantize_row_scalar_128x1_v1x1__mlir_ciface_entry(void**, int32_t);
-void _mlir_bf16_e4m3_quantize_row_scalar_128x1_v1x1_cuda_init(void**);
-void _mlir_bf16_e4m3_quantize_row_scalar_128x1_v1x1_cuda_load_to_device(void**);
-
-void _mlir_bf16_e4m3_quantize_row_registers_64x2_v8x2__mlir_ciface_entry(void**, int32_t);
-void _mlir_bf16_e4m3_quantize_row_registers_64x2_v8x2_cuda_init(void**);
-void _mlir_bf16_e4m3_quantize_row_registers_64x2_v8x2_cuda_load_to_device(void**);
-
-void _mlir_bf16_e4m3_quantize_row_registers_256x1_v8x8__mlir_ciface_entry(void**, int32_t);
-void _mlir_bf16_e4m3_quantize_row_registers_256x1_v8x8_cuda_init(void**);
-void _mlir_bf16_e4m3_quantize_row_registers_256x1_v8x8_cuda_load_to_device(void**);
-
-void _mlir_bf16_e4m3_quantize_row_twice_256x1_v8x1__mlir_ciface_entry(void**, int32_t);
-void _mlir_bf16_e4m3_quantize_row_twice_256x1_v8x1_cuda_init(void**);
-void _mlir_bf16_e4m3_quantize_row_twice_256x1_v8x1_cuda_load_to_device(void**);
 
 }  // extern "C"
 
