@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aot.compile.binary import COMPILER, check_binary, compile_launcher, kernels_in, prototype, values
-from aot.compile.object_file import cubins
 from aot.core.errors import CompileError, PackageError
 from aot.core.process import run
 from aot.families import Binary
@@ -180,6 +179,8 @@ class Exported(Binary):
         Raises:
             CompileError: the object has no device code; or as `Header.parse`.
         """
+        from aot.compile.object_file import cubins  # needs pyelftools, which other commands do without
+
         found, images = Header.parse(header, name or "the header"), cubins(content)
         names = [x for image in images for x in kernels_in(image)]
         if not names:

@@ -134,7 +134,7 @@ def apart(operation, tensor):
     """Make what a call is given of experts that are modules of their own: weights, and factors of each."""
     operands, named = arguments(operation, tensor)
     rows, columns = operands[1].shape[1:]
-    operands[1] = [tensor((rows, columns), TYPE_OF[operation]) for _ in range(COUNT)]
+    operands[1] = [tensor((rows, columns), TYPE_OF[operation.types.b]) for _ in range(COUNT)]
     size = -(-rows // 128) * row_of_atoms(operation)
     named["scale_w"] = [tensor((size,), FACTOR_TYPES[operation.types.factor]) for _ in range(COUNT)]
     named["scale_w"][0], named["scale_w"][2] = named["scale_w"][2], named["scale_w"][0]

@@ -89,7 +89,7 @@ def test_kernels_that_were_timed_in_batches_are_chosen_by_those_times():
     assert known.loads_of(BATCHED) == (2, 8, 16)
     assert known.model(BATCHED, 2) is not known.model(ONE, 2)
     kernels = []
-    found = list(sections(BATCHED, known, KnownTimes({}), kernels, 0, H200, Objective()))
+    found = list(sections(BATCHED, known, KnownTimes({}), [], kernels, 0, H200, Objective()))
     assert [(x.loads, x.num_groups) for x in found] == [(2, x) for x in BATCHES]
     assert {x.candidate for x in kernels} == {TILES[0]}  # the other loads by TMA alone
     ladders = {x.num_groups: [(y.n, y.k) for y in x.ladders] for x in found}
