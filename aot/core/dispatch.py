@@ -15,7 +15,7 @@ from math import ceil, log10
 from typing import Annotated
 
 from aot.core.constraints import Extent, Index, Microseconds, Range
-from aot.core.measurement import Provenance
+from aot.core.measurement import PROVENANCE_PREDICTED, Provenance
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.tile_order import HEURISTIC, TileOrder
@@ -81,6 +81,11 @@ class Row:
     """The order in which `kernel` takes its tiles, of `aot.core.tile_order`; None for HEURISTIC."""
     library_us: Microseconds | None = None
     """What torch takes at the bucket's upper edge, measured beside the kernels; None where that was not timed."""
+
+    @property
+    def predicted(self) -> Row:
+        """Return the row of a twin of the operation, of which nothing was measured."""
+        return replace(self, provenance=PROVENANCE_PREDICTED, library_us=None)
 
     @property
     def shortened(self) -> Row:

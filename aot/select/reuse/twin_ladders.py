@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED
+from aot.core.measurement import PROVENANCE_MEASURED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,8 +30,7 @@ def _moved(ladder: Ladder, kernels: Mapping[int, int]) -> Ladder | None:
 
     def row(found: Row) -> Row:
         kernel, general, runner_up = (kernels[x] for x in (found.kernel, found.general, found.runner_up))
-        named = replace(found, kernel=kernel, general=general, runner_up=runner_up)
-        return replace(named, provenance=PROVENANCE_PREDICTED, library_us=None)
+        return replace(found, kernel=kernel, general=general, runner_up=runner_up).predicted
 
     named = {x for y in ladder.rows for x in (y.kernel, y.runner_up, y.general)}
     return replace(ladder, rows=tuple(map(row, ladder.rows))) if named <= kernels.keys() else None

@@ -19,6 +19,7 @@ from aot.core.progress import quietly
 from aot.core.table_check import takes_aligned
 from aot.select.selection import FamilyKernel
 from aot.select.table.buckets import FINE_GRID_M, FINE_K, FINE_M, FINE_N, LEARNED_M, LEARNED_N, breadths, coarsen
+from aot.select.table.column_losses import near, within_factor
 from aot.select.table.parallel import in_parts
 from aot.select.table.section_kernels import BARRED, SectionKernels
 from aot.select.times.batches import GRID_K, GRID_N
@@ -53,10 +54,6 @@ BROAD_M = 128
 """m up to which no step is left out there. Source: likewise; with 1 and 24 alone, a kernel for 24 rows took 2.5 times
 as long on 2 to 8."""
 
-FACTOR = 1.25
-"""Predicted time over the best of the table's kernels beyond which what a kernel loses counts twice, at both ends of a
-column's n: none of them is to lose a factor anywhere. An assumption."""
-
 MERGE_COST = 0.001
 """Mean predicted cost that merging the steps of m of a ladder, or of a grid's column, may have."""
 
@@ -74,14 +71,6 @@ SCAN = 4
 `NEAR` the best on either, and the shipped one. Source: on the H200's record the trees take 6 us a prediction, and a
 grid has 35 million of them. With these three numbers and 96 kernels, over 4,000 fine cells, the kernels chosen are
 0.09% slower by the trees in the mean than by a look at all, and 13% at worst."""
-
-MOST = 16
-"""Most kernels, the nearest, that are looked at between two scanned steps for each of the two."""
-
-NEAR = 1.6
-"""Predicted time over the best up to which a kernel is looked at between two scanned steps; one that is farther off has
-its longer time of those two. Source: by trees of the first H200 record, over 7,500 fine cells and without `MOST`, 1.25
-chose kernels 0.56% slower in the mean and 64% at worst than a look at all."""
 
 TOGETHER = 4
 """Weights, or edges of n, whose times are predicted at once: what they have in common is looked for once for all."""
@@ -205,25 +194,6 @@ def _thin(edges: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted({*edges[::COARSE], edges[-1]}))
 
 
-def within_factor(losses: Array, others: Array) -> Array:
-    """Join the losses at two ends of columns, (column, m, kernel): their mean, and what either is over FACTOR.
-
-    Args:
-        losses: logarithms of time at one end, `BARRED` or more where a bucket cannot take a kernel.
-        others: the same at the other end.
-    """
-    over = [np.maximum(x - x.min(axis=-1, keepdims=True) - np.log(FACTOR), 0.0) for x in (losses, others)]
-    found: Array = (losses + others) / 2 + np.maximum(*over)
-    return np.where(np.maximum(losses, others) >= BARRED / 2, np.maximum(losses, others), found)
-
-
-def _near(losses: Array) -> NDArray[np.bool_]:
-    """Say which kernels are looked at beside a scanned step, by their losses there, (column, m, kernel)."""
-    ranks = losses.argsort(axis=-1, kind="stable").argsort(axis=-1, kind="stable")
-    is_near: NDArray[np.bool_] = (ranks < MOST) & (losses <= np.log(NEAR) + losses.min(axis=-1, keepdims=True))
-    return is_near
-
-
 class _Columns:
     """Fills the columns of a grid: those of a few n at a time, since predictions in bulk are cheap."""
 
@@ -270,7 +240,7 @@ class _Columns:
         upper = np.array(scanned).searchsorted(range(num_m))
         lower = np.maximum(upper - 1, 0)
         scans = [self._predicted(places, [self.m_edges[i] for i in scanned]) for places in ends]
-        is_near = np.any([_near(x + barred[:, scanned]) for x in scans], axis=0)
+        is_near = np.any([near(x + barred[:, scanned]) for x in scans], axis=0)
         asked = is_near[:, lower] | is_near[:, upper]
         for i, row in enumerate(shipped):
             known = [(j, kernel) for j, kernel in enumerate(row) if kernel is not None]

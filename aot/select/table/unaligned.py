@@ -36,7 +36,7 @@ from aot.space.shortlist import shortlist
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from aot.core.dispatch import Ladder, Section
+    from aot.core.dispatch import Section
     from aot.core.measurement import OperationTimes, Times
     from aot.core.target import Target
     from aot.select.portfolio.objective import KnownTimes, Objective
@@ -175,12 +175,6 @@ def _timed(
     return Timed({}, guessed, PROVENANCE_PREDICTED, Prior(target, measured.constants), target=target)
 
 
-def _as_predicted(ladder: Ladder) -> Ladder:
-    """Return a ladder of an operation for a twin, of which nothing was measured."""
-    rows = (replace(x, provenance=PROVENANCE_PREDICTED, library_us=None) for x in ladder.rows)
-    return replace(ladder, rows=tuple(rows))
-
-
 def _of_twin(
     operation: Operation, loads: int, found: Sequence[Section], kernels: list[KernelKey], fallback: int, target: Target
 ) -> list[Section]:
@@ -196,7 +190,8 @@ def _of_twin(
     kernels += [x for _, x in sorted(keys.items()) if x not in kernels]
     places = {i: kernels.index(x) for i, x in keys.items()} | dict.fromkeys(fallbacks, fallback)
     moved = renumbered(DispatchTable(tuple(theirs)), places.__getitem__)
-    return [replace(x, operation=operation, ladders=tuple(map(_as_predicted, x.ladders))) for x in moved.sections]
+    ladders = [tuple(replace(y, rows=tuple(z.predicted for z in y.rows)) for y in x.ladders) for x in moved.sections]
+    return [replace(x, operation=operation, ladders=y) for x, y in zip(moved.sections, ladders, strict=True)]
 
 
 def sections(

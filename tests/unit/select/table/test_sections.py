@@ -13,6 +13,7 @@ from aot.core.target import load_target
 from aot.families import family_of
 from aot.select.portfolio.choose import Budget, choose
 from aot.select.score.invariance import prices
+from aot.select.table import column_losses
 from aot.select.table import sections as table
 from aot.select.table.buckets import FINE_GRID_M, FINE_M
 from aot.select.table.section_kernels import PREDICTED_TIE
@@ -244,7 +245,7 @@ def test_a_kernel_that_loses_a_factor_at_the_narrow_end_of_a_column_is_not_taken
 
 def test_what_a_bucket_cannot_take_stays_barred():
     barred = table.BARRED + 0.5
-    found = table.within_factor(np.array([[[1.0, 0.9, barred]]]), np.array([[[1.2, 0.1, barred]]]))
+    found = column_losses.within_factor(np.array([[[1.0, 0.9, barred]]]), np.array([[[1.2, 0.1, barred]]]))
     assert found[0, 0].tolist() == [pytest.approx(1.1 + 1.1 - math.log(1.25)), pytest.approx(0.5), barred]
 
 
@@ -253,7 +254,7 @@ def test_what_a_bucket_cannot_take_stays_barred():
 def test_between_two_scanned_steps_only_the_nearest_kernels_are_looked_at(monkeypatch, most, between):
     # Steps 16 and 256 are scanned, on which SWAPPED comes second; at all others it is the better by far.
     monkeypatch.setattr(table, "MERGE_COST", -1.0)
-    monkeypatch.setattr(table, "MOST", most)
+    monkeypatch.setattr(column_losses, "MOST", most)
     model = Shades(lambda c, p: 10.0 if c is PLAIN else 11.0 if p.m in (16, 256) else 5.0)
     rows = {(16, 64, 64): {PLAIN: 5.0, SWAPPED: 9.0}, (256, 64, 64): {PLAIN: 9.0, SWAPPED: 5.0}}
     indices, section = section_of(rows, model)
@@ -406,6 +407,47 @@ def test_other_layouts_and_predicted_tables_have_no_learned_steps(monkeypatch):
         monkeypatch.setattr(table, "MANY_PROBLEMS", many)
         _, section = section_of(MANY, Shades(lambda *_: 10.0), operation=Operation.of(BF16.element, Layout.MN))
         assert section.grid.n_edges == n_edges
+
+
+@pytest.mark.usefixtures("coarse")
+def test_what_is_not_aligned_has_all_steps_of_k_and_the_close_ones_of_n_where_it_was_timed(monkeypatch):
+    monkeypatch.setattr(table, "FINE_N", (64, 512, 1024, 1152, 4096))
+    monkeypatch.setattr(table, "FINE_K", (64, 128, 256, 512, 4096))
+    monkeypatch.setattr(table, "BROAD_N", ())
+    monkeypatch.setattr(table, "CLOSE_N", 600)
+    times = {problem_of(*shape, BF16): row for shape, row in MANY.items()}
+    portfolio = choose(times, Budget(8))
+    indices = {candidate: 1 + i for i, candidate in enumerate(portfolio.candidates)}
+    for provenance, n_edges, k_edges in (
+        ("measured", (16, 32, 64, 512, 1152, 4096), (64, 128, 256, 512, 4096)),
+        ("predicted", (16, 32, 64, 1152, 4096), (64, 512, 4096)),
+    ):
+        timed = Timed(times, times, provenance, Shades(lambda *_: 10.0))
+        section = build_section(BF16, portfolio, timed, indices, 0, loads=2)
+        assert (section.grid.n_edges, section.grid.k_edges) == (n_edges, k_edges)
+
+
+@pytest.mark.usefixtures("coarse")
+@pytest.mark.parametrize(
+    ("operation", "loads", "num_m", "is_named", "has_ladder"),
+    [
+        (BF16, 0, 1, False, False),
+        (BF16, 0, 2, False, True),
+        (BF16, 2, 4, False, False),
+        (BF16, 2, 5, False, True),
+        (BF16, 2, 1, True, True),
+        (Operation.BF16_KN, 0, 5, False, False),
+        (Operation.BF16_KN, 0, 1, True, True),
+    ],
+)
+def test_sizes_that_were_drawn_have_no_ladder(operation, loads, num_m, is_named, has_ladder):
+    times = {problem_of(16 * (1 + m), 512, 512, operation): {PLAIN: 5.0, SWAPPED: 5.5} for m in range(num_m)}
+    portfolio = choose(times, Budget(8))
+    indices = {candidate: 1 + i for i, candidate in enumerate(portfolio.candidates)}
+    timed = Timed(times, times, "measured", Shades(lambda *_: 10.0))
+    named = {(512, 512)} if is_named else set()
+    section = build_section(operation, portfolio, timed, indices, 0, named=named, loads=loads)
+    assert bool(section.ladders) == has_ladder
 
 
 @pytest.mark.parametrize(("max_cost", "edges"), [(0.018, (32, 40, 256)), (0.02, (256,))])
