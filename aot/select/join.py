@@ -150,11 +150,11 @@ def with_unaligned_of(selection: Selection, earlier: Selection) -> Selection:
     """
     fallbacks = {x.operation: x.fallback for x in selection.table.sections}
     theirs = [x for x in earlier.table.sections if x.loads and x.operation in fallbacks]
-    kernels = list(selection.kernels)
-    kernels += [earlier.kernels[i] for x in theirs for i in sorted(named_kernels(x) - {x.fallback})]
-    kernels = list(dict.fromkeys(kernels))
-    numbers = {key: number for number, key in enumerate(kernels)}
-    moved = renumbered(DispatchTable(tuple(theirs)), [numbers.get(key, 0) for key in earlier.kernels].__getitem__)
-    sections = [*selection.table.sections, *(replace(x, fallback=fallbacks[x.operation]) for x in moved.sections)]
+    named = sorted(set().union(*map(named_kernels, theirs)) - {x.fallback for x in theirs})
+    kernels = list(dict.fromkeys((*selection.kernels, *(earlier.kernels[i] for i in named))))
+    numbers = {i: kernels.index(earlier.kernels[i]) for i in named} | {
+        x.fallback: fallbacks[x.operation] for x in theirs
+    }
+    sections = (*selection.table.sections, *renumbered(DispatchTable(tuple(theirs)), numbers.__getitem__).sections)
     table = DispatchTable(tuple(sorted(sections, key=lambda x: (x.operation.position, *x.key[1:]))))
     return replace(selection, kernels=tuple(kernels), table=table)
