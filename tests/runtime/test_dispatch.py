@@ -67,7 +67,7 @@ def check(library, manifest, stated):
     status, got = library.select(stated)
     if status:  # a random table may put a kernel with a workspace where it would take more than can be addressed
         expected = manifest.kernels[expected_choice(manifest, stated)[0]]
-        assert expected.workspace.num_bytes(stated.m, stated.n) > MAX_WORKSPACE, library.error()
+        assert expected.workspace.num_bytes(stated.m, stated.n, stated.k) > MAX_WORKSPACE, library.error()
         assert "at most 8 GiB can be addressed" in library.error()
         return
     answer = got.kernel, got.tier, got.index, got.layout, bool(got.exchanged)

@@ -183,5 +183,5 @@ def test_a_split_tail_is_verified_behind_whole_waves(swap_ab, m_and_n):
     workspace = Workspace("tail", 4, 64, 48, swap_ab=swap_ab, num_clusters=132)
     for problem, num_tiles, splits in zip(own, (150, 216), (4, 3), strict=True):
         regions = num_tiles % 132 * (splits - 1)
-        assert workspace.num_bytes(problem.m, problem.n) == 528 + regions * 64 * 48 * 4
+        assert workspace.num_bytes(problem.m, problem.n, problem.k) == 528 + regions * 64 * 48 * 4
     run(kernel)  # which sees that all is freed
