@@ -43,7 +43,6 @@ def selection(record):
 
 @pytest.fixture(scope="module")
 def own(record):
-    """Give one that says it."""
     with pytest.MonkeyPatch.context() as patch:
         coarse_grid(patch)
         return select(record, Objective(shapes=HELDOUT))
