@@ -327,9 +327,7 @@ def options(*options: Decorator) -> Decorator:
     return apply
 
 
-ASKED_OPERATIONS = options(OPERATIONS, _ONE_DTYPE, _ONE_LAYOUT, _ONE_EPILOGUE)
-"""How a command is told of an operation, or of several by --operations: see `asked_operations`, `OPERATIONS_AXIS`."""
 ASKED_OF_ANY_KIND = options(
     option("--operations", type=ANY_OPERATIONS_TYPE, help=HELP), _ONE_DTYPE, _ONE_LAYOUT, _ONE_EPILOGUE
 )
-"""The same of a command for operations of any kind: see `asked_of_any_kind`."""
+"""How a command is told of an operation, or of several of any kind by --operations: see `asked_of_any_kind`."""
