@@ -41,7 +41,6 @@ PREDICTED = ["--kernels", "*_128x128_c1x1_clc,*_64x32_c1x1_clc_swap", "--max-ker
 def workplace(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     coarse_grid(monkeypatch)
-    one_unaligned(monkeypatch)
     (tmp_path / "shapes.toml").write_text(SHAPES)
     return tmp_path
 
@@ -54,7 +53,6 @@ def predicted(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         coarse_grid(patch)
-        one_unaligned(patch)
         succeed("select", "--shapes", "shapes.toml", "--predicted", *PREDICTED)
     return (folder / cli_options.SELECTIONS / "thor.json").read_bytes()
 
@@ -404,6 +402,7 @@ def test_what_it_has_not_is_selected_for_and_says_predicted(built, monkeypatch):
     for name, edges in (("FINE_M", (16, 8192)), ("FINE_GRID_M", (16, 8192)), ("FINE_N", (512,)), ("FINE_K", (512,))):
         monkeypatch.setattr(table, name, edges)
     monkeypatch.setattr(table, "BROAD_N", ())
+    one_unaligned(monkeypatch)
     result = aot("build", "--target", "h200", "--operations", "bf16_kk,bf16_kk_silu", "--shapes", "shapes.toml")
     assert result.exit_code == 0, result.output
     assert asked == [["bf16_kk_silu"]]
