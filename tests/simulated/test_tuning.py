@@ -31,7 +31,7 @@ from aot.select.times.record import from_store, read_record
 from tests.compiling import EVERY
 from tests.simulated.device import Faults, make_device
 from tests.simulated.machines import H200
-from tests.unit.invoked import coarse_grid, one_unaligned
+from tests.unit.invoked import coarse_grid
 
 ROOT = Path(__file__).parents[2]
 NUM_KILLS = 20 if EVERY else 6
@@ -64,7 +64,6 @@ def check_times(device, found, problem, rel=0.02):
 
 def test_faults_are_quarantined_with_their_reason_and_no_selection_has_them(device, tuning, tmp_path, monkeypatch):
     coarse_grid(monkeypatch)
-    one_unaligned(monkeypatch)
     monkeypatch.setattr(pipeline, "committed_selection", lambda _: None)  # it takes seconds to read
     out, kernels = tmp_path / "results.sqlite", device.machine
     what = {kernels.launch: ("launch", 0), kernels.sticky: ("sticky", 96), kernels.wrong: ("wrong", 200)}
