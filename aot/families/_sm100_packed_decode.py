@@ -13,12 +13,13 @@ from typing import Any
 
 from cutlass import Int32, Uint16, Uint32, cute, select_
 
+from aot.core.factor_atoms import ATOM_BYTES, LANES
 from aot.core.weight_format import BLOCK_K, TILE_ROWS, Code
 from aot.core.weight_packing import CODE_BYTES
 from aot.families._sm90_packed_decode import QuadDecoder
-from aot.families._sm100_packed_tile import PART_K, PackedTile
+from aot.families._sm100_packed_tile import PART_K, ROW_CODE_BYTES, ROWS, PackedTile
 from aot.families._tcgen05 import TILE_K_BYTES
-from aot.families._weight_only_decode import constant, pair, words_at
+from aot.families._weight_only_decode import constant, pair, times, words_at
 
 HALF_K = 32
 """Elements along k of which a lane has a piece of 16 bytes."""
@@ -44,15 +45,17 @@ class PartDecoder:
     tile: PackedTile
     decoder: QuadDecoder
 
-    def decode(self, block: Any, part: int, target: Any, masks: Any) -> None:
-        """Write the operands of a part of a block.
+    def decode(self, stage: Any, warp: Any, part: int, target: Any, masks: Any) -> None:
+        """Write the operands of a part of a stage.
 
         Args:
-            block: where the block of 16 rows begins in shared memory, as it was packed.
-            part: which 64 elements of the block.
+            stage: where it begins in shared memory, as it was packed.
+            warp: which 16 rows of it.
+            part: which 64 elements along k.
             target: where the first of the 16 rows of the stage of operands begins.
             masks: what `Decoder.masks` returned.
         """
+        block = stage + warp * self.tile.layout.block_bytes
         lane = cute.arch.lane_idx()
         row, t = lane // 4, lane % 4
         odd = row & 1
@@ -71,7 +74,7 @@ class PartDecoder:
                 put_words(target + ((row + 8 * side) * TILE_K_BYTES + piece * PIECE_BYTES), words)
 
     def _codes(self, block: Any, part: int, odd: Any, lane: Any) -> list[list[tuple[Any, int]]]:
-        """Read a lane's codes: of either 32 elements the words and steps of two instructions, the lane's first first."""
+        """Read a lane's codes: of either 32 elements, its first ones first, the words and steps of two instructions."""
         start = block + lane * CODE_BYTES
         if self.tile.form.code.bits == 8:
             read = [words_at(start + (odd ^ i) * LOAD_BYTES + part * 2 * LOAD_BYTES) for i in range(2)]
@@ -120,6 +123,43 @@ class PartDecoder:
         return self.decoder.operand_factors(word, half)
 
 
-def first_row(warp: Any) -> Any:
-    """Return the first row of a stage that a decoding warp writes."""
-    return warp * TILE_ROWS
+@dataclass(frozen=True)
+class RowDecoder:
+    """The same of a weight that lies in rows, with its factors in an atom: see `RowLoads`.
+
+    A lane has 16 neighbouring elements of a row, which one factor serves: two pieces. `Decoder.apart` leaves the eight
+    codes of a word out of order, two in a register, so that their halves are exchanged.
+    """
+
+    tile: PackedTile
+    decoder: QuadDecoder
+
+    def decode(self, stage: Any, warp: Any, part: int, target: Any, masks: Any) -> None:
+        """Write the operands of a part of a stage, as `PartDecoder.decode`."""
+        del masks
+        lane = cute.arch.lane_idx()
+        row, t = lane // 4, lane % 4
+        of_sides = [row + 8 * side for side in range(2)]
+        factors = self._factors(stage, [warp * TILE_ROWS + x for x in of_sides], part, t)
+        for at, factor in zip(of_sides, factors, strict=True):
+            start = stage + ((warp * TILE_ROWS + at) * ROW_CODE_BYTES + part * (PART_K // 2) + t * 8)
+            words = words_at(start, 2)
+            for i in range(2):
+                registers = [times(x, factor, self.decoder.name) for x in self.decoder.apart(words[i])]
+                piece = (2 * t + i) ^ row
+                put_words(target + (at * TILE_K_BYTES + piece * PIECE_BYTES), self._in_order(registers))
+
+    def _in_order(self, registers: list[Any]) -> list[Any]:
+        """Put what `Decoder.apart` returned into order."""
+        halves = [
+            Int32(cute.arch.prmt(registers[i], registers[i + 1], half)) for i in (0, 2) for half in (0x5410, 0x7632)
+        ]
+        # Of bfloat16 a register has the elements i and i + 4, of float16 i and i + 2.
+        return [halves[i] for i in (0, 2, 1, 3)] if self.decoder.is_bf16 else halves
+
+    def _factors(self, stage: Any, rows: list[Any], part: int, t: Any) -> list[Any]:
+        """Return the factors of a lane's 16 elements of two rows, as pairs of equal numbers."""
+        start = stage + (ROWS * ROW_CODE_BYTES + part * ATOM_BYTES)
+        words = [words_at(start + (x % LANES * 16 + x // LANES * 4), 1)[0] for x in rows]
+        both = cute.arch.prmt(words[0], words[1], t + ((t + 4) << 8))
+        return list(self.decoder.block_factors([both])[0])

@@ -1,7 +1,7 @@
 """The kernel of `sm100_weight_only`: a packed weight times many rows of x, on `tcgen05`. Imports CUTLASS.
 
 A CTA computes a tile of D's transpose: 128 rows of the weight, which are lanes of tensor memory, by rows of x. One warp
-asks for the weight by bulk copies, as it was packed, one for x by TMA. Eight warps decode the weight into swizzled
+asks for the weight as it was packed, one for x by TMA. Eight warps decode the weight into swizzled
 shared memory, beside x: a stage of operands is full when both are there. One warp issues the products. Where a group's
 factor multiplies its sums, the four warps that store in the end read them out of tensor memory group by group, into
 registers, from one of two sets of columns while the other is written; elsewhere they read all once.
@@ -19,15 +19,15 @@ from typing import Any
 import cutlass
 import cutlass.utils.blackwell_helpers as sm100
 from cuda.bindings import driver as cuda
-from cutlass import Constexpr, Float32, Int32, Int64, const_expr, cute, range_constexpr
+from cutlass import Constexpr, Float32, Int32, Int64, const_expr, cute, range_constexpr, select_
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
-from cutlass.experimental import primitives as prims
 from cutlass.memory import SmemAllocator
 
 from aot.core.weight_format import BLOCK_K, TILE_ROWS
 from aot.families._grid import along_x
 from aot.families._sm90_packed_decode import QuadDecoder
-from aot.families._sm100_packed_decode import PartDecoder
+from aot.families._sm100_packed_decode import PartDecoder, RowDecoder
+from aot.families._sm100_packed_loads import FragmentLoads, RowLoads
 from aot.families._sm100_packed_store import StoreSm100
 from aot.families._sm100_packed_tile import (
     FIRST_DECODING,
@@ -49,6 +49,9 @@ STEPS = PART_K // 16
 REGISTERS = (48, 104, 208)
 """Of a thread that loads or multiplies, that decodes, and that holds promoted sums: 128, 256 and 128 threads, whose
 registers together are no more than the 65,536 of an SM. Source: PTX ISA, setmaxnreg: multiples of 8."""
+
+MULTIPLYING = 2
+"""The warp that multiplies, behind those that load."""
 
 DECODED = 2
 """The named barrier at which warps that store wait for those that decode, over whose operands they write; 1 is that of
@@ -85,6 +88,11 @@ class PackedGemmSm100:
     def decoder(self) -> QuadDecoder:
         """Return what makes operands of codes."""
         return QuadDecoder(self.tile.form, self.element)
+
+    @property
+    def loads(self) -> Any:
+        """Return what brings the weight to shared memory."""
+        return RowLoads(self.tile) if self.tile.form.in_rows else FragmentLoads(self.tile)
 
     @property
     def tiler(self) -> tuple[int, int, int]:
@@ -133,7 +141,7 @@ class PackedGemmSm100:
             load_x[0],
             load_x[1],
             (of_weight, of_x),
-            b.iterator,
+            self.loads.view(b, extents[1], extents[2]),
             (d.iterator, Int64(d.stride[0])),
             extents,
             (scale, of_bias),
@@ -171,14 +179,7 @@ class PackedGemmSm100:
         start = cute.recast_ptr(memory, dtype=Int64)
         bars = Barriers.at(start, tile)
         of_tmem = cute.recast_ptr(memory + 8 * tile.num_barriers, dtype=Int32)
-        if warp == 0:
-            cpasync.prefetch_descriptor(atom_x)
-            with cute.arch.elect_one():
-                self._initialise(bars)
-            cute.arch.mbarrier_init_fence()
-        if warp == 2:
-            cute.arch.alloc_tmem(tile.tmem_columns, of_tmem)
-            cute.arch.relinquish_tmem_alloc_permit()
+        self._begin(warp, bars, of_tmem, atom_x)
         cute.arch.sync_threads()
         tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, of_tmem)
         operands = memory + ALIGNMENT_BYTES
@@ -187,23 +188,31 @@ class PackedGemmSm100:
             if const_expr(tile.is_promoted):
                 cute.arch.setmaxregister_decrease(REGISTERS[0])
             if warp == 0:
-                weight = packed, place[0] * NUM_DECODING, cute.ceil_div(n, TILE_ROWS), num_blocks
+                weight = packed, place[0], cute.ceil_div(n, TILE_ROWS), k
                 self._load_weight(weight, stages[2], bars, prefetch_b)
             elif warp == 1:
                 self._load_x(mma, (atom_x, x, place[1]), (stages[1], layouts[1]), bars, num_blocks)
-            elif warp == 2:
+            elif warp == MULTIPLYING:
                 self._multiply(mma, stages, layouts, tmem, bars, num_blocks)
         elif warp < FIRST_STORING:
-            if const_expr(tile.is_promoted):
-                cute.arch.setmaxregister_decrease(REGISTERS[1])
             self._decode(stages, bars, warp - FIRST_DECODING, num_blocks)
         else:
-            if const_expr(tile.is_promoted):
-                cute.arch.setmaxregister_increase(REGISTERS[2])
             self._finish(tmem, stages, bars, (place, extents, num_blocks), d, added)
         cute.arch.sync_threads()
-        if warp == 2:
+        if warp == MULTIPLYING:
             cute.arch.dealloc_tmem(tmem, tile.tmem_columns)
+
+    @cute.jit
+    def _begin(self, warp: Int32, bars: Constexpr[Barriers], of_tmem: Any, atom_x: Any) -> None:
+        """Initialise barriers in the first warp, and allocate tensor memory in the one that multiplies."""
+        if warp == 0:
+            cpasync.prefetch_descriptor(atom_x)
+            with cute.arch.elect_one():
+                self._initialise(bars)
+            cute.arch.mbarrier_init_fence()
+        if warp == MULTIPLYING:
+            cute.arch.alloc_tmem(self.tile.tmem_columns, of_tmem)
+            cute.arch.relinquish_tmem_alloc_permit()
 
     def _initialise(self, bars: Barriers) -> None:
         """Initialise all barriers; to be called while tracing, by a thread."""
@@ -222,30 +231,17 @@ class PackedGemmSm100:
 
     @cute.jit
     def _load_weight(self, weight: Any, stages: Any, bars: Constexpr[Barriers], prefetch_b: Int32) -> None:
-        """Ask for the weight's stages: of each the blocks of eight tiles of 16 rows. Tiles too many are the last."""
-        tile = self.tile
-        packed, first, count, num_blocks = weight
-        size = tile.layout.block_bytes
+        """Ask for the weight's stages, of 128 along k: at once where nothing writes it."""
+        tile, loads = self.tile, self.loads
         if prefetch_b == 0:
             cute.arch.griddepcontrol_wait()
+        source = loads.source(weight, stages)
         stage, phase = Int32(0), Int32(1)
-        for block in cutlass.range(num_blocks, unroll=1):
+        for block in cutlass.range(cute.ceil_div(weight[3], BLOCK_K), unroll=1):
             await_phase(bars.packed_empty + stage, phase)
-            barrier = bars.packed_full + stage
-            with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive_and_expect_tx(barrier, tile.packed_bytes)
-                for i in range_constexpr(NUM_DECODING):
-                    row = cutlass.min(first + i, count - 1)
-                    source = packed + (Int64(row) * num_blocks + block) * size
-                    target = stages + (stage * tile.packed_bytes + i * size)
-                    prims.cp_async_bulk_shared_cluster_global(
-                        target.to_llvm_ptr(), source.to_llvm_ptr(), barrier.to_llvm_ptr(), Int32(size)
-                    )
+            loads.load(source, block, stage, bars.packed_full + stage)
             cute.arch.sync_warp()
-            stage += 1
-            if stage == tile.num_packed:
-                stage = Int32(0)
-                phase ^= 1
+            stage, phase = following(stage, phase, tile.num_packed)
 
     def view_stages(self, start: Any, layout: Any) -> Any:
         """View stages of an operand in its swizzled layout; to be called while tracing."""
@@ -273,45 +269,35 @@ class PackedGemmSm100:
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(barrier, tile.x_bytes)
             cute.copy(atom, of[None, part], to[None, stage], tma_bar_ptr=barrier)
-            stage += 1
-            if stage == tile.num_operands:
-                stage = Int32(0)
-                phase ^= 1
+            stage, phase = following(stage, phase, tile.num_operands)
         for _ in range_constexpr(tile.num_operands):  # no commit may arrive at a CTA that has ended
             await_phase(bars.operands_empty + stage, phase)
-            stage += 1
-            if stage == tile.num_operands:
-                stage = Int32(0)
-                phase ^= 1
+            stage, phase = following(stage, phase, tile.num_operands)
 
     @cute.jit
     def _decode(self, stages: Any, bars: Constexpr[Barriers], warp: Int32, num_blocks: Int32) -> None:
         """Decode a warp's 16 rows of each stage."""
         tile = self.tile
-        made, masks = PartDecoder(tile, self.decoder), self.decoder.masks(num_blocks)
-        source = stages[2] + warp * tile.layout.block_bytes
+        if const_expr(tile.is_promoted):
+            cute.arch.setmaxregister_decrease(REGISTERS[1])
+        make = RowDecoder if tile.form.in_rows else PartDecoder
+        made, masks = make(tile, self.decoder), self.decoder.masks(num_blocks)
         target = stages[0] + warp * (TILE_ROWS * TILE_K_BYTES)
         stage, phase, to, empty = Int32(0), Int32(0), Int32(0), Int32(1)
         for _ in cutlass.range(num_blocks, unroll=1):
             await_phase(bars.packed_full + stage, phase)
             for part in range_constexpr(PARTS):
                 await_phase(bars.operands_empty + to, empty)
-                here = source + stage * tile.packed_bytes
-                made.decode(here, part, target + to * tile.decoded_bytes, masks)
+                here = stages[2] + stage * tile.packed_bytes
+                made.decode(here, warp, part, target + to * tile.decoded_bytes, masks)
                 cute.arch.fence_proxy("async.shared", space="cta")
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive(bars.operands_full + to)
                     if const_expr(part == PARTS - 1):
                         cute.arch.mbarrier_arrive(bars.packed_empty + stage)
-                to += 1
-                if to == tile.num_operands:
-                    to = Int32(0)
-                    empty ^= 1
-            stage += 1
-            if stage == tile.num_packed:
-                stage = Int32(0)
-                phase ^= 1
+                to, empty = following(to, empty, tile.num_operands)
+            stage, phase = following(stage, phase, tile.num_packed)
         cute.arch.barrier_arrive(barrier_id=DECODED, number_of_threads=32 * (NUM_DECODING + NUM_STORING))
 
     @cute.jit
@@ -330,42 +316,40 @@ class PackedGemmSm100:
                 if const_expr(inside == 0):
                     await_phase(bars.operands_full + stage, phase)
                     after_thread_sync()
-                if const_expr(tile.is_promoted and step * 16 % tile.form.group == 0):
+                if const_expr(self._begins_group(step)):
                     await_phase(bars.sums_empty + at, empty)
                     after_thread_sync()
-                    mma.set(tcgen05.Field.ACCUMULATE, False)
-                elif const_expr(not tile.is_promoted and step == 0):
-                    mma.set(tcgen05.Field.ACCUMULATE, block != 0)
+                mma.set(tcgen05.Field.ACCUMULATE, self._accumulates(step, block))
                 sums = cute.make_tensor(tmem + at * tile.columns, of_sums)
                 cute.gemm(mma, sums, weight[None, None, inside, stage], x[None, None, inside, stage], sums)
-                mma.set(tcgen05.Field.ACCUMULATE, True)
-                if const_expr(tile.is_promoted and (step + 1) * 16 % tile.form.group == 0):
-                    with cute.arch.elect_one():
-                        tcgen05.commit(bars.sums_full + at, None, tcgen05.CtaGroup.ONE)
-                    at ^= 1
-                    if at == 0:
-                        empty ^= 1
+                if const_expr(self._begins_group(step + 1)):
+                    commit(bars.sums_full + at)
+                    at, empty = following(at, empty, tile.num_sums)
                 if const_expr(inside == STEPS - 1):
-                    with cute.arch.elect_one():
-                        tcgen05.commit(bars.operands_empty + stage, None, tcgen05.CtaGroup.ONE)
-                    stage += 1
-                    if stage == tile.num_operands:
-                        stage = Int32(0)
-                        phase ^= 1
+                    commit(bars.operands_empty + stage)
+                    stage, phase = following(stage, phase, tile.num_operands)
         if const_expr(not tile.is_promoted):
-            with cute.arch.elect_one():
-                tcgen05.commit(bars.sums_full, None, tcgen05.CtaGroup.ONE)
+            commit(bars.sums_full)
+
+    def _begins_group(self, step: int) -> bool:
+        """Say whether a step of 16 elements of a block is the first of a promoted group."""
+        return self.tile.is_promoted and step * 16 % self.tile.form.group == 0
+
+    def _accumulates(self, step: int, block: Any) -> Any:
+        """Say whether a step of a block adds to what its sums are."""
+        if self.tile.is_promoted:
+            return not self._begins_group(step)
+        return block != 0 if step == 0 else True
 
     @cute.jit
-    def _finish(
-        self, tmem: Any, stages: Any, bars: Constexpr[Barriers], place: Any, d: Any, added: Any
-    ) -> None:
+    def _finish(self, tmem: Any, stages: Any, bars: Constexpr[Barriers], place: Any, d: Any, added: Any) -> None:
         """Add up a tile's groups, if factors multiply sums, and store it."""
         tile, store = self.tile, StoreSm100(self.tile, self.element, self.decoder)
         where, extents, num_blocks = place
         thread = cute.arch.thread_idx()[0] - 32 * FIRST_STORING
         sums = cute.make_rmem_tensor(tile.columns, Float32)
         if const_expr(tile.is_promoted):
+            cute.arch.setmaxregister_increase(REGISTERS[2])
             sums.fill(0.0)
             self._promote(sums, store, (tmem, stages[2], bars), thread, num_blocks)
         else:
@@ -384,7 +368,7 @@ class PackedGemmSm100:
         stage, phase, at, full = Int32(0), Int32(0), Int32(0), Int32(0)
         for _ in cutlass.range(num_blocks, unroll=1):
             await_phase(bars.packed_full + stage, phase)
-            for group in range_constexpr(tile.groups_of_block):
+            for group in cutlass.range(tile.groups_of_block, unroll=1):  # unrolled, sums of 128 columns spill
                 factor = store.group_factor(packed + stage * tile.packed_bytes, thread, group)
                 await_phase(bars.sums_full + at, full)
                 after_thread_sync()
@@ -393,15 +377,23 @@ class PackedGemmSm100:
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive(bars.sums_empty + at)
-                at ^= 1
-                if at == 0:
-                    full ^= 1
+                at, full = following(at, full, tile.num_sums)
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive(bars.packed_empty + stage)
-            stage += 1
-            if stage == tile.num_packed:
-                stage = Int32(0)
-                phase ^= 1
+            stage, phase = following(stage, phase, tile.num_packed)
+
+
+def following(stage: Any, phase: Any, count: int) -> tuple[Any, Any]:
+    """Return the stage of a ring behind one, and the phase that is awaited there; to be called while tracing."""
+    is_last = stage + 1 == count
+    return Int32(select_(is_last, Int32(0), stage + 1)), Int32(select_(is_last, phase ^ 1, phase))
+
+
+@cute.jit
+def commit(barrier: Any) -> None:
+    """Have a barrier be told when all products that this warp has issued are done."""
+    with cute.arch.elect_one():
+        tcgen05.commit(barrier, None, tcgen05.CtaGroup.ONE)
 
 
 def after_thread_sync() -> None:

@@ -51,7 +51,7 @@ class StoreSm100:
             for i in range(CHUNK):
                 sums[first + i] = sums[first + i] + found[i] * factor
 
-    def group_factor(self, stage: Any, thread: Any, group: int) -> Any:
+    def group_factor(self, stage: Any, thread: Any, group: Any) -> Any:
         """Read the factor of a thread's row in a group of a block, from a stage as it was packed."""
         form, layout = self.tile.form, self.tile.layout
         row = thread % TILE_ROWS

@@ -21,6 +21,9 @@ PART_K = TILE_K_BYTES // X_BYTES
 PARTS = BLOCK_K // PART_K
 """Stages of operands that a stage of packed bytes becomes."""
 
+ROW_CODE_BYTES = BLOCK_K // 2
+"""Of a row's codes in a stage, where a weight lies in rows: two in a byte."""
+
 WARPGROUP = 4
 """Warps of a warpgroup, which share what setmaxnreg moves."""
 
@@ -34,6 +37,11 @@ FIRST_DECODING = WARPGROUP
 FIRST_STORING = FIRST_DECODING + NUM_DECODING
 NUM_THREADS = 32 * (FIRST_STORING + NUM_STORING)
 """One warpgroup of which a warp loads the weight, one x, and one multiplies; two that decode; and one that stores."""
+
+MOST_OPERANDS, MOST_PACKED = 4, 8
+"""Stages beyond which more hide nothing: an assumption, in want of a device."""
+MIN_STAGES = 2
+"""Fewest stages of either kind with which loading, decoding and multiplication overlap."""
 
 BARRIER_SIZE = 8
 """Source: PTX ISA, mbarrier: 64 bits."""
@@ -113,9 +121,7 @@ class PackedTile:
 def tile_of(form: WeightFormat, columns: int, limit_bytes: int, *, is_bf16: bool) -> PackedTile:
     """Return the tile whose stages fill the shared memory.
 
-    What is decoded is multiplied at once, so that stages of packed bytes hide the latency of device memory, and those of
-    operands that of the multiplication: of these three are taken, or as many as there is room for beside two of the
-    others, and all the rest is packed.
+    Stages of packed bytes hide the latency of device memory, those of operands that of decoding and multiplication.
 
     Args:
         form: of the weight.
@@ -123,7 +129,8 @@ def tile_of(form: WeightFormat, columns: int, limit_bytes: int, *, is_bf16: bool
         limit_bytes: shared memory of a CTA.
         is_bf16: whether operands are bfloat16.
     """
-    bare = PackedTile(form, columns, promotes(form, is_bf16=is_bf16), 0, 0)
+    is_promoted = promotes(form, is_bf16=is_bf16) and not form.is_nvfp4
+    bare = PackedTile(form, columns, is_promoted, 0, 0)
     left = limit_bytes - BARRIER_BYTES
     num_operands = min(MOST_OPERANDS, (left - MIN_STAGES * bare.packed_bytes) // bare.operand_bytes)
     num_operands = max(num_operands, MIN_STAGES)
@@ -131,10 +138,5 @@ def tile_of(form: WeightFormat, columns: int, limit_bytes: int, *, is_bf16: bool
     num_packed = min(num_packed, MOST_PACKED)
     return PackedTile(form, columns, bare.is_promoted, num_packed, num_operands)
 
-
-MOST_OPERANDS, MOST_PACKED = 4, 8
-"""Stages beyond which more hide nothing: an assumption, in want of a device."""
-MIN_STAGES = 2
-"""Fewest stages of either kind with which loading, decoding and multiplication overlap."""
 
 assert ALIGNMENT_BYTES == BARRIER_BYTES  # noqa: S101 - operands lie behind the barriers, aligned as swizzles ask for

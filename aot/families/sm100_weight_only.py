@@ -15,11 +15,12 @@ from aot.core.errors import CandidateError
 from aot.core.feature import Feature
 from aot.core.knobs import SplitK
 from aot.core.operation import Operation
-from aot.core.weight_format import MXFP4, NVFP4
+from aot.core.weight_format import Code
 from aot.families import Defaults
 from aot.families._sm100_packed_tile import NUM_THREADS, ROWS, X_BYTES, PackedTile
 from aot.families._sm100_packed_tile import tile_of as sized_tile
-from aot.families.sm90_weight_only import DECODED_K, DECODING, ROWS_OF_FOUR_WARPS, THREADS_A_CLOCK
+from aot.families.sm90_weight_only import DECODED_K, ROWS_OF_FOUR_WARPS, THREADS_A_CLOCK
+from aot.families.sm90_weight_only import DECODING as OF_HOPPER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +43,9 @@ SMEM_BYTES_A_CLOCK = 128
 """That an SM reads or writes of shared memory in a clock. Source: CUDA C++ Programming Guide, 32 banks of 4 bytes.
 What warps read and write, and what the tensor cores read, is counted; what TMA writes is not: an assumption."""
 ISSUED_A_CLOCK = 0.6
-"""Of a scheduler's instructions of decoding and promotion: that of Hopper's kernels with two warpgroups, an assumption."""
+"""Of a scheduler's instructions of decoding and promotion: as in Hopper's kernels of two warpgroups, an assumption."""
+DECODING = {**OF_HOPPER, "nvfp4rows": 125}
+"""Instructions of a warp that decode 16 rows and 64 of k, about: an assumption by those of Hopper's kernels."""
 PROMOTION = 1.25
 """Instructions of a thread for each promoted sum: it is read of tensor memory, and added."""
 
@@ -67,9 +70,7 @@ class Sm100WeightOnly(Defaults):
     needs = (Feature.TCGEN05, Feature.TMA, Feature.DEPENDENT_LAUNCH)
     loads_outside = True
     prefetches_b = True
-    types = tuple(
-        dict.fromkeys(x.types for x in Operation if x.types.weight is not None and not x.types.weight.in_rows)
-    )
+    types = tuple(dict.fromkeys(x.types for x in Operation if x.types.weight is not None))
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles."""
@@ -121,7 +122,7 @@ class Sm100WeightOnly(Defaults):
         multiplied = ROWS * columns / (MMA_A_CLOCK * MMA_SHARE)
         decoded = ROWS * X_BYTES
         moved = ROWS * form.code.bits / 8 + 2 * decoded + columns * X_BYTES
-        name = {NVFP4: "nvfp4", MXFP4: "mxfp4"}.get(form, form.code.value)
+        name = form.name if form.code is Code.E2M1 else form.code.value
         issued = ROWS / ROWS_OF_FOUR_WARPS * DECODING[f"{name}z" if form.has_zeros else name] / DECODED_K
         if sized_tile(form, columns, 0, is_bf16=operation.a.element is ElementType.BFLOAT16).is_promoted:
             issued += PROMOTION * ROWS * columns / THREADS_A_CLOCK / form.group
