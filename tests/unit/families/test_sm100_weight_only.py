@@ -14,6 +14,7 @@ from aot.space.legality import check
 
 THOR = load_target("thor")
 INT4, OF_NVFP4, INT8 = Operation.BF16_INT4_G128_KK, Operation.BF16_NVFP4_KK, Operation.BF16_INT8_KK
+IN_ROWS = Operation.BF16_NVFP4_ROWS_KK
 OPERATIONS = [x for x in Operation if x.types in FAMILY.types]
 NAME = "sm100_weight_only_128x128_c1x1_direct_swap"
 NAMED = {x.name: x for x in FAMILY.candidates(INT4, THOR)}
@@ -33,7 +34,8 @@ def named(columns):
         (32, INT4, (8, 8 * 1056), (4, 160 * 128), 64),
         (256, OF_NVFP4, (3, 8 * 1152), (4, 384 * 128), 256),
         (256, INT8, (2, 8 * 2048), (4, 384 * 128), 256),
-        (96, OF_NVFP4, (8, 8 * 1152), (4, 224 * 128), 128),
+        (192, OF_NVFP4, (7, 8 * 1152), (4, 320 * 128), 256),
+        (64, IN_ROWS, (8, 8 * 1152), (4, 192 * 128), 64),
     ],
 )
 def test_resources(columns, operation, packed, operands, tmem_columns):
@@ -53,11 +55,11 @@ def test_resources(columns, operation, packed, operands, tmem_columns):
         ({"num_stages": 3}, Reason.COMBINATION, "with as many stages as fit"),
         ({"cluster_m": 2}, Reason.COMBINATION, "is one CTA to a cluster"),
         ({"split_k": 2, "split_k_mode": "parallel"}, Reason.COMBINATION, "is one CTA to a cluster"),
-        ({"tile_m": 64}, Reason.TILE, "has 128 rows and 32, 64, 96, 128, 160, 192, 224, 256 columns, got 64x128"),
+        ({"tile_m": 64}, Reason.TILE, "has 128 rows and 32, 64, 128, 192, 256 columns, got 64x128"),
         ({"tile_n": 48}, Reason.TILE, "got 128x48"),
         (
-            {"tile_n": 160}, Reason.REGISTERS,
-            "128x160 needs 160 registers a thread for sums of groups, which have factors; 128 fit",
+            {"tile_n": 192}, Reason.REGISTERS,
+            "128x192 needs 192 registers a thread for sums of groups, which have factors; 128 fit",
         ),
     ],
 )  # fmt: skip
