@@ -37,12 +37,13 @@ def key_of(family, text=""):
 KEYS = (
     key_of("weight_only", "columns8_stages2_tiles2_warps4"),
     key_of("weight_only_simt"),
+    key_of("sm100_weight_only", "128x32"),
     KernelKey(NARROW, named("sm100_block_scale_128x64_c1x1_static")),
 )
 
 
 class Device:
-    """The emulated device with the three kernels, and a weight on it."""
+    """The emulated device with the four kernels, and a weight on it."""
 
     def __init__(self, folder, rng):
         kernels = emulated_set(KEYS, "thor", folder)
@@ -87,7 +88,7 @@ class Device:
         atoms = self.address + layout.first_atom_row(N) * self.packed.shape[1]
         both = np.array([x.tensor_factor * self.weight.tensor_factor], np.float32)
         return self.run(
-            KEYS[2],
+            KEYS[3],
             {
                 Argument.A: Tensor(self.put(x.packed), Matrix(M, K, K, 1)),
                 Argument.B: Tensor(self.address, Matrix(N, K, leading, 1)),
@@ -109,7 +110,7 @@ def test_all_products_read_the_same_bytes(tmp_path):
     bits = encode(ElementType.BFLOAT16, rng.standard_normal((M, K)).astype(np.float32))
     wide = decode(ElementType.BFLOAT16, bits)
     weight = device.weight.values
-    for key in KEYS[:2]:
+    for key in KEYS[:3]:
         assert is_right(device.beside_16_bits(key, bits), wide, weight), key.name
     narrow = quantize(wide.astype(np.float32), "nvfp4")
     found = device.beside_nvfp4(narrow)
@@ -123,3 +124,4 @@ def test_all_products_read_the_same_bytes(tmp_path):
         device.gpu.upload(device.address, changed)
         assert not is_right(device.beside_nvfp4(narrow), narrow.values, weight)
         assert not is_right(device.beside_16_bits(KEYS[0], bits), wide, weight)
+        assert not is_right(device.beside_16_bits(KEYS[2], bits), wide, weight)

@@ -103,13 +103,12 @@ def test_few_rows_are_left_to_weight_only(operation):
     assert [fastest(operation, m, 4096, 4096) for m in (65, 256, 4096)] == [FAMILY.name] * 3
 
 
-@pytest.mark.parametrize("target", ["h200", "thor"])
-def test_a_weight_in_rows_is_left_to_weight_only(target):
+def test_a_weight_in_rows_is_left_to_weight_only():
     operation = Operation.BF16_NVFP4_ROWS_KK
-    found = [x.name for x in families_of(operation, load_target(target)) if operation.types in x.types]
+    found = [x.name for x in families_of(operation, H200) if operation.types in x.types]
     assert found == ["weight_only", "weight_only_simt"]
 
 
-def test_a_chip_without_wgmma_has_weight_only():
-    thor = load_target("thor")
-    assert [x.name for x in families_of(INT4, thor) if INT4.types in x.types] == ["weight_only", "weight_only_simt"]
+def test_a_chip_without_wgmma_and_tcgen05_has_weight_only():
+    gb10 = load_target("gb10")
+    assert [x.name for x in families_of(INT4, gb10) if INT4.types in x.types] == ["weight_only", "weight_only_simt"]
