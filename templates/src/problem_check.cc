@@ -41,12 +41,21 @@ aot_gemm_status_t check_flags(uint64_t flags, const Operation& operation) {
               AOT_GEMM_GATE_PARTS, AOT_GEMM_OFFSETS_START, known, is_turned ? "; the operation has no gate" : "");
 }
 
+// Checks that rows of D, whose elements share bytes, end with one.
+aot_gemm_status_t check_columns_of_pairs(int64_t n, const Operation& operation) {
+  const int64_t sharing = 8 / bits_in(operation.d);
+  if (n % sharing == 0) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_SHAPE, "n is %" PRId64 "; expected a multiple of %" PRId64 " of %s, whose elements of D share bytes; "
+              "pad B with rows of zeros", n, sharing, operation.tag);
+}
+
 aot_gemm_status_t check_extents(const aot_gemm_problem_t& problem, const Operation& operation) {
   aot_gemm_status_t status = check_extent("m", problem.m);
   if (status == AOT_GEMM_OK) status = check_extent("n", problem.n);
   if (status == AOT_GEMM_OK) status = check_extent("k", problem.k);
   if (status == AOT_GEMM_OK) status = check_extent("num_groups", problem.num_groups);
   if (status == AOT_GEMM_OK) status = check_extent("rows_of_a", problem.rows_of_a);
+  if (status == AOT_GEMM_OK && is_packed(operation.d)) status = check_columns_of_pairs(problem.n, operation);
   if (status != AOT_GEMM_OK || rows_of_b(problem, operation) <= kMaxExtent) return status;
   return fail(AOT_GEMM_ERROR_SHAPE,
               "n is %" PRId64 "; expected 0 to %" PRId64 " with a gate, whose B has twice as many rows; split the problem",

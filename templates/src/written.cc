@@ -64,11 +64,6 @@ aot_gemm_status_t check_atoms(const char* name, const aot_gemm_tensor_t& tensor,
 }
 
 aot_gemm_status_t check_factors_of_d(const aot_gemm_problem_t& problem, const Operation& operation, const WrittenMatrix& d) {
-  const int64_t sharing = is_packed(operation.d) ? 8 / bits_in(operation.d) : 1;
-  if (problem.n % sharing != 0) {
-    return fail(AOT_GEMM_ERROR_SHAPE, "n is %" PRId64 "; expected a multiple of %" PRId64 " of %s, whose elements of D share bytes; "
-                "pad B with rows of zeros", problem.n, sharing, operation.tag);
-  }
   aot_gemm_status_t status = check_atoms("factors_d", problem.factors_d, problem.m, problem.n, operation.blocks_d, d);
   if (status == AOT_GEMM_OK && operation.takes(Argument::kOwnD)) {
     status = check_address("own_d", problem.own_d.data, kFactorBytes);

@@ -44,8 +44,7 @@ class WrittenMatrix {
 aot_gemm_status_t check_atoms(const char* name, const aot_gemm_tensor_t& tensor, int64_t rows, int64_t k,
                               const AtomFormat& format, const WrittenMatrix& written);
 
-// Checks the factors that are written with D, which may share memory with nothing that is read, and n, of which there are
-// whole bytes of elements.
+// Checks the factors that are written with D, which may share memory with nothing that is read.
 aot_gemm_status_t check_factors_of_d(const aot_gemm_problem_t& problem, const Operation& operation, const WrittenMatrix& d);
 
 }  // namespace aot

@@ -146,6 +146,7 @@ const Operation kOperations[] = {
      Element::kBfloat16,
      Scale::kNone,
      {Element::kFloat32, 0},
+     {Element::kFloat32, 0},
      {WeightFormat::kNone},
      Epilogue::kNone,
      Presence::kNone,
@@ -158,14 +159,14 @@ const Operation kOperations[] = {
      3,
      Grouping::kDense,
      -1,
-     262151},
+     1048583},
 };
 
 const int32_t kNumOperations = 1;
 
 const RowOperation kRowOperations[2] = {
-    {"bf16_rms_norm", RowFunction::kRmsNorm, 1, Element::kBfloat16, Element::kBfloat16, RowScale::kNone, {Element::kFloat32, 0}, 966524992},
-    {"bf16_e4m3_quantize", RowFunction::kQuantize, 1, Element::kBfloat16, Element::kE4m3, RowScale::kRow, {Element::kFloat32, 0}, 579600384},
+    {"bf16_rms_norm", RowFunction::kRmsNorm, 1, Element::kBfloat16, Element::kBfloat16, RowScale::kNone, {Element::kFloat32, 0}, 3866099776},
+    {"bf16_e4m3_quantize", RowFunction::kQuantize, 1, Element::kBfloat16, Element::kE4m3, RowScale::kRow, {Element::kFloat32, 0}, 2318401536},
 };
 
 const int32_t kNumRowOperations = 2;
