@@ -42,8 +42,8 @@ class Argument(Word):
     bias: the factor of all of A times that of all of B. Where rows are grouped a contiguous vector (num_groups), of the
     factor of all of A times that of the group's B."""
     OWN_D = "own_d"
-    """Float32 vector of one element: D's own factor, where its format has one. What D's elements stand for is they times
-    the factors of their blocks times this."""
+    """Float32 vector of one element: D's own factor, where its format has one. What D's elements stand for is they,
+    times the factors of their blocks, times this."""
     FACTORS_D = "factors_d"
     """Vector of bytes, written: the factors of D's blocks along n, in the atoms of (m, n) that a product reads as those
     of its A."""

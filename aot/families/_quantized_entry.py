@@ -60,8 +60,8 @@ def quantized_entry(gemm: Any, key: KernelKey, workspace: Workspace, max_active_
         own_d: cute.Tensor | None,
         factors_d: cute.Tensor,
         ws: cute.Tensor | None,
-        prefetch_b: Optional[Int32],  # noqa: UP045 - the DSL takes no other way to write it
-        tile_order: Optional[Int32],  # noqa: UP045
+        _prefetch_b: None,
+        tile_order: Optional[Int32],  # noqa: UP045 - the DSL takes no other way to write it
         stream: cuda.CUstream,
     ) -> None:
         if const_expr(has_gate):

@@ -1,6 +1,6 @@
 """quack's Blackwell GEMM whose D is narrow elements with a factor for each block along n. Imports CUTLASS and quack.
 
-quack has such a store, which finds the magnitudes of blocks in registers and writes the factors in atoms. It is followed
+quack has such a store, which finds the magnitudes of blocks in registers and writes the factors in atoms. It is the one
 here, but for the arithmetic: quack multiplies by an approximate reciprocal, drops a NaN, and gives a block of zeros the
 factor 0. What is written here has the bits of `aot.core.block_quantization`, of the float32 value in front of it: the
 factor, the exact quotient, and an element rounded to nearest and ties to even.
@@ -107,7 +107,11 @@ class FactorStore(BlockScaleFactorStore):
 class GemmQuantizedSm100(GemmEpilogueSm100):
     """`GemmEpilogueSm100` that writes the factors of D, or of a gate's product, beside it."""
 
-    _epi_ops = (*EpilogueMixin._epi_ops, FactorStore("factors_d"), FactorStore("factors_product", output="product"))
+    _epi_ops = (
+        *EpilogueMixin._epi_ops,  # noqa: SLF001 - quack's name of what an epilogue is made of
+        FactorStore("factors_d"),
+        FactorStore("factors_product", output="product"),
+    )
 
     @mlir_namedtuple
     class EpilogueArguments(NamedTuple):
@@ -127,7 +131,7 @@ class GemmQuantizedSm100(GemmEpilogueSm100):
         linear_first: Int32 | None = None
         factors_d: cute.Tensor | None = None
         factors_product: cute.Tensor | None = None
-        sfd_norm_const: cute.Pointer | None = None
+        sfd_norm_const: Any = None
         rows: Int32 | None = None
         columns: Int32 | None = None
 

@@ -83,6 +83,30 @@ def _multiply(staged_a: cute.Tensor, staged_b: cute.Tensor, sums: cute.Tensor, r
             sums[i, j] = totals[i][j]
 
 
+@cute.jit
+def _store(
+    sums: Any,
+    d: cute.Tensor,
+    own_d: cute.Tensor | None,
+    factors_d: cute.Tensor | None,
+    row: Int32,
+    column: Int32,
+    operands: Any,
+    operation: Constexpr[Operation],
+) -> None:
+    """Finish, round and store a thread's rows and columns of D, from `row` and `column` on."""
+    if const_expr(operation.factors_of_d is not None):
+        for i in range_constexpr(SIDE):
+            of_row = [tuple(x[i, j] for x in sums) for j in range(SIDE)]
+            store_row(of_row, d, factors_d, own_d[0], row + i, column, operands, operation)
+    else:
+        for i in range_constexpr(SIDE):
+            for j in range_constexpr(SIDE):
+                if row + i < d.shape[0] and column + j < d.shape[1]:
+                    value = finish(tuple(x[i, j] for x in sums), row + i, column + j, operands, operation)
+                    d[row + i, column + j] = value.to(d.element_type)
+
+
 @cute.kernel
 def _kernel(
     a: cute.Tensor,
@@ -132,17 +156,7 @@ def _kernel(
             _multiply(staged_a, staged_b[half], sums[half], row, column)
             cute.arch.sync_threads()  # keeps one half's loads behind the other's multiplication too: fewer registers
     operands = EpilogueOperands(scale_a, scale_b, bias, residual, scale_d)
-    if const_expr(operation.factors_of_d is not None):
-        for i in range_constexpr(SIDE):
-            of_row = [tuple(sums[half][i, j] for half in range(halves)) for j in range(SIDE)]
-            store_row(of_row, d, factors_d, own_d[0], first_m + row + i, first_n + column, operands, operation)
-    else:
-        for i in range_constexpr(SIDE):
-            for j in range_constexpr(SIDE):
-                if first_m + row + i < d.shape[0] and first_n + column + j < d.shape[1]:
-                    totals = tuple(sums[half][i, j] for half in range(halves))
-                    value = finish(totals, first_m + row + i, first_n + column + j, operands, operation)
-                    d[first_m + row + i, first_n + column + j] = value.to(d.element_type)
+    _store(sums, d, own_d, factors_d, first_m + row, first_n + column, operands, operation)
 
 
 def make_entry(operation: Operation) -> Any:

@@ -1,7 +1,7 @@
 """How the fallback stores a D of 4 bits with a factor for each block along n. Imports CUTLASS.
 
-A thread has a few columns of each of its rows, and its neighbours in the warp the rest of a block. The bits are those of
-`aot.core.block_quantization`, of the float32 value in front of them, on any chip.
+A thread has a few columns of each of its rows, and its neighbours in the warp the rest of a block. The bits are those
+of `aot.core.block_quantization`, of the float32 value in front of them, on any chip.
 
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of jit functions as they are.
 """
@@ -17,7 +17,7 @@ from aot.core.factor_atoms import ATOM_BYTES, byte_in_atom
 from aot.core.operation import Operation
 from aot.core.signature import Argument, Signature
 from aot.core.weight_format import ATOM_COLUMNS, ATOM_ROWS
-from aot.families._epilogue_steps import EpilogueOperands, finish
+from aot.families._epilogue_steps import finish
 from aot.families._simt_tile import TILE
 from aot.families.rows._factor_codes import e2m1_code, nvfp4_factor
 from aot.families.rows._memory import maximum
@@ -45,7 +45,9 @@ def _write_byte(target: cute.Tensor, position: Int64, value: Int32) -> None:
 
 
 @cute.jit
-def _write_factor(factors: cute.Tensor, code: Int32, row: Int32, column: Int32, n: Int32, block_k: Constexpr[int]) -> None:
+def _write_factor(
+    factors: cute.Tensor, code: Int32, row: Int32, column: Int32, n: Int32, block_k: Constexpr[int]
+) -> None:
     """Write the factor of the block that a column begins, and 0 for one that fills a row's last atom up."""
     along = cute.ceil_div(n, block_k * ATOM_COLUMNS)
     block = column // block_k
@@ -65,7 +67,9 @@ def store_row(
     operands: Any,
     operation: Constexpr[Operation],
 ) -> None:
-    """Finish, round and store a thread's columns of a row, and the factor of their block; all lanes of a warp come here.
+    """Finish, round and store a thread's columns of a row, and the factor of their block.
+
+    All lanes of a warp come here.
 
     Args:
         totals: for each column the sum, or those of a gate's two halves.
@@ -122,4 +126,8 @@ def with_factors_of_d(launch: Any) -> Any:
 def inserted(made: tuple[Any, ...], signature: Signature, own: Any, factors: Any) -> tuple[Any, ...]:
     """Return arguments with D's own factor and its factors in their place, in front of the stream."""
     *others, stream = made
-    return (*others, *(x if y in signature else None for x, y in ((own, Argument.OWN_D), (factors, Argument.FACTORS_D))), stream)
+    return (
+        *others,
+        *(x if y in signature else None for x, y in ((own, Argument.OWN_D), (factors, Argument.FACTORS_D))),
+        stream,
+    )

@@ -106,14 +106,9 @@ class Sm100BlockScale(Sm100Quack):
             return Rejected(Reason.CLUSTER, f"{text}, got {knobs.cluster_m}x{knobs.cluster_n}")
         if SplitK(knobs.split_k_mode) not in (SplitK.NONE, SplitK.SERIAL):
             return Rejected(Reason.COMBINATION, f"the kernel has no {SplitK(knobs.split_k_mode).value} split-K")
-        if operation.factors_of_d is not None and knobs.swap_ab:
-            text = f"a thread has whole blocks of a row of D, which swap_ab would make a column of {operation.tag}"
-            return Rejected(Reason.COMBINATION, f"{text}; take no swap")
-        if knobs.split_k > 1 and _skips_blocks(operation):
-            text = "each split leaves out of its last stage what the whole k leaves out of its own"
-            return Rejected(
-                Reason.COMBINATION, f"{text}, and a product of {operation.types.tag} is wrong; take no split"
-            )
+        wrong = _combination_fault(candidate, operation)
+        if wrong:
+            return Rejected(Reason.COMBINATION, wrong)
         return super().check(candidate, operation, target)
 
     def factor_bytes(self, shape: Shape, operation: Operation) -> tuple[int, ...]:
@@ -153,8 +148,8 @@ class Sm100BlockScale(Sm100Quack):
         from aot.families._arguments import cutlass_type
         from aot.families._padded_block_kernel import padded_class
         from aot.families._quack import quack_split_k
-        from aot.families._quantized_kernel import quantized_class
         from aot.families._quack_classes import sm100_class
+        from aot.families._quantized_kernel import quantized_class
 
         knobs, scale = candidate.gemm, operation.a.scale
         if scale is None:
@@ -188,6 +183,18 @@ def _skips_blocks(operation: Operation) -> bool:
     scale, element = operation.a.scale, operation.a.element
     has_whole_stages = operation.k_step % element.num_in(TILE_K_BYTES) == 0
     return scale is not None and not has_whole_stages and element.num_in(INSTRUCTION_K_BYTES) == scale.block_k
+
+
+def _combination_fault(candidate: Candidate, operation: Operation) -> str | None:
+    """Say why an operation's D is not right with a candidate's order of operands, or with its splits."""
+    knobs = candidate.gemm
+    if operation.factors_of_d is not None and knobs.swap_ab:
+        text = f"a thread has whole blocks of a row of D, which swap_ab would make a column of {operation.tag}"
+        return f"{text}; take no swap"
+    if knobs.split_k > 1 and _skips_blocks(operation):
+        text = "each split leaves out of its last stage what the whole k leaves out of its own"
+        return f"{text}, and a product of {operation.types.tag} is wrong; take no split"
+    return None
 
 
 def _tile_fault(candidate: Candidate) -> str | None:

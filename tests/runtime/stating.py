@@ -21,7 +21,9 @@ IN_ATOMS = tuple(
 MANY = tuple(x for x in Operation if x.has_parts)
 """The operations of several weights, whose operands are stated by part: test_many.py."""
 DENSE = tuple(
-    x for x in Operation if x.grouping is Grouping.DENSE and x not in (*IN_ATOMS, *QUANTIZED, *MANY) and x.types.weight is None
+    x
+    for x in Operation
+    if x.grouping is Grouping.DENSE and x not in (*IN_ATOMS, *QUANTIZED, *MANY) and x.types.weight is None
 )
 """The operations of one product, whose operands are matrices of whole bytes."""
 

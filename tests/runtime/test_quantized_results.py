@@ -52,7 +52,10 @@ def test_a_kernel_is_given_the_place_of_the_factors(atoms_manifest, library, ope
 
 OF_C = {
     "half a byte at the end": ({"n": 33}, "n is 33; expected a multiple of 2 of nvfp4_nvfp4, whose elements"),
-    "rows inside of a byte": ({"d": (ADDRESSES["d"], (97, 1))}, "rows at multiples of 2 elements, which share a byte; copy D"),
+    "rows inside of a byte": (
+        {"d": (ADDRESSES["d"], (97, 1))},
+        "rows at multiples of 2 elements, which share a byte; copy D",
+    ),
     "columns apart": ({"d": (ADDRESSES["d"], (1, M))}, "D (130, 96) of float4_e2m1fn has strides (1, 130); expected"),
     "factors anywhere": ({"factors_d": (ADDRESSES["factors_d"] + 8, (0, 0))}, "which its atoms begin at; copy it"),
     "factors in D": ({"factors_d": (ADDRESSES["d"] + 4096, (0, 0))}, "D at address"),
@@ -129,18 +132,34 @@ def changed(make, **changes):
 
 
 OF_PYTHON = {
-    "no own factor": ({"scale_out": None}, "OperandError", "scale_out is missing, the result's own factor, which has to be"),
-    "two own factors": ({"scale_out": ((2,), FLOAT32)}, "ShapeError", r"scale_out has shape \(2,\); expected one element"),
-    "an own factor of 8 bits": ({"scale_out": ((1,), E4M3)}, "DtypeError", "scale_out is float8_e4m3fn; expected float32"),
+    "no own factor": (
+        {"scale_out": None},
+        "OperandError",
+        "scale_out is missing, the result's own factor, which has to be",
+    ),
+    "two own factors": (
+        {"scale_out": ((2,), FLOAT32)},
+        "ShapeError",
+        r"scale_out has shape \(2,\); expected one element",
+    ),
+    "an own factor of 8 bits": (
+        {"scale_out": ((1,), E4M3)},
+        "DtypeError",
+        "scale_out is float8_e4m3fn; expected float32",
+    ),
     "no pairs": ({"scale_x": ((1536,), E4M3), "scale_w": ((1536,), E4M3)}, "OperandError", "out_dtype is nvfp4 beside"),
     "out alone": ({"out": ((M, N // 2), UINT8)}, "OperandError", "out is no pair beside out_dtype='nvfp4'"),
-    "another format": ({"out_dtype": "mxfp4"}, "UnsupportedError", "no wheel has float4_e2m1fn by float4_e2m1fn into mxfp4"),
+    "another format": (
+        {"out_dtype": "mxfp4"},
+        "UnsupportedError",
+        "no wheel has float4_e2m1fn by float4_e2m1fn into mxfp4",
+    ),
     "an unknown type": ({"out_dtype": "nvfp5"}, "DtypeError", "linear: out_dtype"),
 }
 
 
 @pytest.mark.parametrize("name", OF_PYTHON)
-def test_python_refuses(atoms_package, packed, framework, name):  # noqa: ARG001
+def test_python_refuses(atoms_package, packed, framework, name):
     changes, kind, text = OF_PYTHON[name]
     made = {x: framework.Tensor(*y) if isinstance(y, tuple) else y for x, y in changes.items()}
     given, named = changed(framework.Tensor, **made)
@@ -150,7 +169,7 @@ def test_python_refuses(atoms_package, packed, framework, name):  # noqa: ARG001
         atoms_package.linear(*given, **named)
 
 
-def test_rows_of_an_odd_number_are_refused(atoms_package, packed, framework):  # noqa: ARG001
+def test_rows_of_an_odd_number_are_refused(atoms_package, packed, framework):
     given, named = changed(framework.Tensor)
     weight = framework.Tensor((33, K // 2), UINT8)
     named["scale_w"] = framework.Tensor((atom_bytes(33, K),), E4M3), object()
@@ -162,7 +181,9 @@ def test_plans_know_the_format(atoms_package):
     plan = partial(atoms_package.plan, M, N, K, "nvfp4", activation="silu", gated=True)
     assert plan(out_dtype="nvfp4").operation == GATE.call
     assert plan().operation == Operation.NVFP4_BF16_KK_SWIGLU.call
-    with pytest.raises(atoms_package.DtypeError, match="no product of float8_e4m3fn by float8_e4m3fn into float4_e2m1fn"):
+    with pytest.raises(
+        atoms_package.DtypeError, match="no product of float8_e4m3fn by float8_e4m3fn into float4_e2m1fn"
+    ):
         atoms_package.plan(M, N, K, "mxfp8", out_dtype="nvfp4")
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from aot.core.block_quantization import own_factor
 from aot.core.comparison import Comparison
 from aot.core.element import ElementType
+from aot.core.factor_comparison import WrittenFactors, compare_factors
 from aot.core.numerics import decode, encode
 from aot.core.operands import AtomMatrix, Matrix, Tensor
 from aot.kinds.inputs import as_bits, draw_index

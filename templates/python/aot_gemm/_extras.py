@@ -75,8 +75,8 @@ def split_result(product: str, out_dtype: Any, out: Any, scale_out: Any) -> tupl
     return out[0], None, scale_out, out[1]
 
 
-def join_result(out_dtype: Any, found: Any, own: Any) -> Any:
-    """Return what the binding gave as the next product takes it: elements, and factors, with a result's own in a pair."""
+def join_result(found: Any, own: Any) -> Any:
+    """Return what the binding gave as the next product takes it: factors with the result's own one in a pair."""
     if own is None or not isinstance(found, tuple):
         return found
     return found[0], (found[1], own)

@@ -91,7 +91,7 @@ def linear(
         out: (..., n), of the type of the result, written to; allocated where it is not given. Beside "nvfp4" a pair, of
             elements and factors.
         out_dtype: type of the result; by default that of `out`, else bfloat16 beside factors, int32 of int8, or x's.
-            Of NVFP4 operands also "nvfp4", rounded as `quantize` of `torch` rounds float32: what the next product takes.
+            Of NVFP4 operands also "nvfp4", rounded as `quantize` of `torch` rounds float32.
         scale_out: float32, one element: the factor of a float8 result; or the product of NVFP4's two that are no pairs;
             or the own factor of a result in "nvfp4", which is known before, beside operands whose factors are pairs.
         allow_tf32: whether products of float32 may be of TF32, where the wheel has those; else they are exact.
@@ -120,7 +120,7 @@ def linear(
     found = _products.linear(
         x, weight, bias, out, scale_x, scale_w, residual, scale_d, own, factors, epilogue, element, flags
     )
-    return join_result(out_dtype, found, own)
+    return join_result(found, own)
 
 
 def gated_linear(
@@ -179,7 +179,7 @@ def gated_linear(
     found = _products.gated_linear(
         x, weight, bias, out, scale_x, scale_w, scale_d, own, factors, weights, epilogue, element, flags
     )
-    return join_result(out_dtype, found, own)
+    return join_result(found, own)
 
 
 def grouped_linear(

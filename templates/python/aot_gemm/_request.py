@@ -86,7 +86,9 @@ class Request(NamedTuple):
         steps = [] if epilogue == "none" else [epilogue]
         steps += [name for name, is_there in (("bias", self.bias), ("residual", self.residual)) if is_there]
         steps += [] if self.scale == "none" else [f"factors of {self._factors}"]
-        return f"{self.a} by {self.b} into {_named(self.d, self.factor_d)}" + (f" with {', '.join(steps)}" if steps else "")
+        return f"{self.a} by {self.b} into {_named(self.d, self.factor_d)}" + (
+            f" with {', '.join(steps)}" if steps else ""
+        )
 
 
 def _scale_of(scales: object, dtype: str, weight_dtype: str, out_dtype: str | None) -> str:
@@ -144,7 +146,9 @@ def request_of(
         d = a
     if d is None:
         d = "bfloat16" if scale != "none" else "int32" if a == "int8" else a
-    return Request("plan", a, b, d, scale, "float32", "float32", epilogue, "dense", bool(bias), bool(residual), *allowed)
+    return Request(
+        "plan", a, b, d, scale, "float32", "float32", epilogue, "dense", bool(bias), bool(residual), *allowed
+    )
 
 
 def _result(out_dtype: Any) -> tuple[str, str]:

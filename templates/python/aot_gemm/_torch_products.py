@@ -76,8 +76,8 @@ def _in_blocks(name: str, direct: Any, operands: tuple[Any, ...], out: Any, opti
     form = options["out_dtype"]
     if is_compiling() or is_recorded(*_flat(operands), *options.values()):
         raise errors.UnsupportedError(
-            f"{name}: torch traces or records a result in {form}, of which there is no operator; expected an eager call "
-            f"under torch.no_grad(); or compose it: out_dtype=torch.bfloat16, and quantize(result, {form!r}, scale=)"
+            f"{name}: torch traces or records a result in {form}, of which there is no operator; expected an eager "
+            f"call under torch.no_grad(); or compose it: out_dtype=torch.bfloat16, and quantize(result, {form!r})"
         )
     return direct(*operands, out=out, **options)
 

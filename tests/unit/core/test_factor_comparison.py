@@ -103,4 +103,6 @@ def test_a_radius_lets_a_neighbour_pass_and_nothing_else(operation):
 def test_operations_without_factors_are_refused():
     nothing = np.zeros((1, 16), np.uint8)
     with pytest.raises(ValueError, match="the format is ''; expected one whose factors lie in atoms"):
-        compare_factors(row_operation("bf16_e4m3_quantize").form, WrittenFactors(nothing, nothing), exact(np.zeros((1, 16))))
+        compare_factors(
+            row_operation("bf16_e4m3_quantize").form, WrittenFactors(nothing, nothing), exact(np.zeros((1, 16)))
+        )
