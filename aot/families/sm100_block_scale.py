@@ -29,6 +29,7 @@ from aot.core.types import (
     NVFP4_NVFP4,
     Types,
 )
+from aot.core.weight_format import ATOM_COLUMNS
 from aot.families._tcgen05 import CLC, TILE_K_BYTES
 from aot.families.sm100_quack import Sm100Quack
 
@@ -187,10 +188,15 @@ def _skips_blocks(operation: Operation) -> bool:
 
 def _combination_fault(candidate: Candidate, operation: Operation) -> str | None:
     """Say why an operation's D is not right with a candidate's order of operands, or with its splits."""
-    knobs = candidate.gemm
-    if operation.factors_of_d is not None and knobs.swap_ab:
+    knobs, form = candidate.gemm, operation.factors_of_d
+    if form is not None and knobs.swap_ab:
         text = f"a thread has whole blocks of a row of D, which swap_ab would make a column of {operation.tag}"
         return f"{text}; take no swap"
+    columns = 0 if form is None else operation.num_rows_of_b(form.block_k * ATOM_COLUMNS)
+    if columns and knobs.tile_n % columns != 0:
+        # What fills D's last atom up would be no tile's, and left as it is.
+        text = f"a tile has whole atoms of D's factors: tile_n a multiple of {columns} of {operation.tag}"
+        return f"{text}, got {knobs.tile_n}"
     if knobs.split_k > 1 and _skips_blocks(operation):
         text = "each split leaves out of its last stage what the whole k leaves out of its own"
         return f"{text}, and a product of {operation.types.tag} is wrong; take no split"

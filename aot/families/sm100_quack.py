@@ -6,6 +6,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, gemm_candidate
+from aot.core.element import BYTE_BITS
 from aot.core.epilogue import OF_ONE_WEIGHT, Epilogue
 from aot.core.feature import Feature
 from aot.core.grouping import Grouping
@@ -130,7 +131,7 @@ class Sm100Quack(Defaults):
     def epilogue_bytes(self, candidate: Candidate, operation: Operation, shape: Shape) -> tuple[int, int]:
         """Count the bytes of D in one stage of the epilogue, and those of what is added to D from global memory."""
         is_separate = SplitK(candidate.gemm.split_k_mode) is SplitK.SEPARATE
-        d_bytes = (operation.accumulator if is_separate else operation.d).num_bytes
+        d_bytes = max((operation.accumulator if is_separate else operation.d).bits // BYTE_BITS, 1)
         c_bytes = operation.d.num_bytes if operation.has_residual else 0
         elements = shape.epilogue_elements(GATE_D_BYTES if operation.gate else d_bytes, c_bytes)
         return elements * d_bytes // (2 if operation.gate else 1), elements * c_bytes

@@ -43,7 +43,7 @@ MORE = [
     (Op.NVFP4_NVFP4_KK, FALLBACK, ((65, 2, 33),)),
     (Op.NVFP4_NVFP4_KK_BIAS, "sm100_block_scale_128x128_c1x1_clc", ((130, 224, 288),)),
     (Op.NVFP4_NVFP4_KK_SWIGLU, "sm100_block_scale_128x128_c1x1_static", ((37, 96, 96), (130, 224, 288))),
-    (Op.NVFP4_NVFP4_KK_GEGLU, "sm100_block_scale_256x64_c2x1_clc_2cta", ((300, 96, 96),)),
+    (Op.NVFP4_NVFP4_KK_GEGLU, "sm100_block_scale_256x128_c2x1_clc_2cta", ((300, 96, 96),)),
     (Op.NVFP4_NVFP4_KK_GELU, "sm100_block_scale_256x192_c2x1_clc_2cta", ((37, 96, 96), (300, 416, 544))),
     (Op.NVFP4_NVFP4_KK_SILU, "sm100_block_scale_128x64_c1x1_static_serial2", ((130, 96, 1056),)),
 ]

@@ -133,3 +133,32 @@ def test_mxfp8_takes_no_split():
     assert found[1].endswith("and a product of mxfp8_bf16 is wrong; take no split")
     assert isinstance(check(split, NVFP4, THOR), Accepted)
     assert isinstance(check(split, MIXED, THOR), Accepted)  # whose k is one of whole stages
+
+
+QUANTIZED, QUANTIZED_GATE = Operation.NVFP4_NVFP4_KK, Operation.NVFP4_NVFP4_KK_SWIGLU
+
+
+@pytest.mark.parametrize(
+    ("operation", "changes", "message"),
+    [
+        (QUANTIZED, {"swap_ab": True}, "which swap_ab would make a column of nvfp4_nvfp4_kk; take no swap"),
+        (
+            QUANTIZED_GATE,
+            {"tile_n": 64},
+            "whole atoms of D's factors: tile_n a multiple of 128 of nvfp4_nvfp4_kk_swiglu",
+        ),
+        (QUANTIZED_GATE, {"tile_n": 192}, "tile_n a multiple of 128 of nvfp4_nvfp4_kk_swiglu, got 192"),
+    ],
+)
+def test_a_tile_has_whole_blocks_and_atoms_of_what_it_quantises(operation, changes, message):
+    found, text = reason(changed(named("sm100_block_scale_128x128_c1x1_static"), **changes), "thor", operation)
+    assert found is Reason.COMBINATION
+    assert message in text
+
+
+@pytest.mark.parametrize(("operation", "tiles"), [(QUANTIZED, {64, 128, 192}), (QUANTIZED_GATE, {128})])
+def test_what_quantises_has_these_tiles(operation, tiles):
+    verdicts = {x: check(x, operation, THOR) for x in FAMILY.candidates(operation, THOR)}
+    legal = [x.gemm for x, verdict in verdicts.items() if isinstance(verdict, Accepted)]
+    assert {x.tile_n for x in legal} == tiles
+    assert {x.tile_m for x in legal} == {128, 256}
