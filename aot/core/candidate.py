@@ -159,6 +159,10 @@ class KernelKey:
         return f"{self.operation.tag}_{self.candidate.name}"
 
 
+def _in_eights(extent: int) -> int:
+    return -(-extent // 8) * 8
+
+
 @dataclass(frozen=True)
 class Workspace:
     """What a kernel needs beside A, B and D: one float32 tensor, sized from the problem.
@@ -175,6 +179,13 @@ class Workspace:
     swap_ab: bool = False
     num_clusters: Clusters = 1
     """Clusters of a whole wave, in the mode `tail`; else 1."""
+    copies: bool = False
+    """Whether there has to be room for a copy of A and of B, whose rows begin at multiples of 16 bytes."""
+
+    @property
+    def is_needed(self) -> bool:
+        """Say whether a kernel needs any, of some problem."""
+        return self.copies or self.mode != SplitK.NONE
 
     @property
     def waits(self) -> bool:
@@ -199,8 +210,13 @@ class Workspace:
     def _tail_flag_bytes(self) -> int:
         return -(-self.num_clusters * self.cluster_m * self.cluster_n * 4 // 16) * 16
 
-    def num_bytes(self, m: int, n: int) -> int:
-        """Return the bytes needed for a problem of m by n; 16-byte alignment is expected of the start."""
+    def num_bytes(self, m: int, n: int, k: int, num_products: int = 1) -> int:
+        """Return the bytes needed for a problem; 16-byte alignment is expected of the start.
+
+        A copy has rows along k or across it: room for either is a whole number of 8 elements both ways.
+        """
+        if self.copies:
+            return num_products * _in_eights(k) * (_in_eights(m) + _in_eights(n)) * 2
         if self.mode == SplitK.NONE:
             return 0
         if self.mode == SplitK.SEPARATE:
@@ -218,7 +234,7 @@ class Workspace:
         """
         if self.mode == SplitK.SERIAL:
             return -(-self._num_tiles(m, n) * 4 // 16) * 16
-        return self.num_bytes(m, n) if self.mode == SplitK.PARALLEL else 0
+        return self.num_bytes(m, n, 1) if self.mode == SplitK.PARALLEL else 0
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from aot.core.candidate import Alignment, Workspace
 from aot.core.epilogue import Epilogue
 from aot.core.errors import CandidateError, FamilyError
 from aot.core.grouping import Grouping
-from aot.core.knobs import GemmKnobs, Knobs, SplitK
+from aot.core.knobs import GemmKnobs, Knobs
 from aot.core.operation import KIND as GEMM
 from aot.core.operation import Layout
 from aot.core.signature import signature_of
@@ -204,7 +204,7 @@ class Defaults:
 def signature(key: KernelKey) -> Signature:
     """Return the arguments of a kernel's entry, in order."""
     family = family_of(key.candidate)
-    has_workspace = family.workspace(key.candidate).mode != SplitK.NONE
+    has_workspace = family.workspace(key.candidate).is_needed
     return signature_of(
         key.operation,
         has_workspace=has_workspace,

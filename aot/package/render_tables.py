@@ -9,7 +9,6 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from aot.core.dispatch import MAX_STEP_KERNELS, Column, Grid, Section
-from aot.core.knobs import SplitK
 from aot.core.tile_order import HEURISTIC
 from aot.package.shared_grids import share_grids
 from aot.select.score.invariance import has_one_order
@@ -81,7 +80,7 @@ class SectionRow:
 
 
 def _substitutes(kernel: Kernel) -> bool:
-    return kernel.workspace.mode is SplitK.NONE and (kernel.m_multiple, kernel.n_multiple) == (1, 1)
+    return not kernel.workspace.is_needed and (kernel.m_multiple, kernel.n_multiple) == (1, 1)
 
 
 def substitute(section: Section, kernels: Sequence[Kernel]) -> int:

@@ -223,17 +223,18 @@ def _operand_bytes(sizes: Sizes) -> Column:
 
 
 def _workspace_bytes(candidates: Sequence[Candidate], sizes: Sizes, *, zero: bool) -> Column:
-    """Count workspace, or what of it is cleared; zero for most candidates, which are not asked."""
+    """Count workspace, or what of it is cleared."""
     found = np.zeros((len(sizes), len(candidates)))
-    m, n = (x[:, 0].astype(np.int64) for x in (sizes.m, sizes.n))
+    given = tuple(x[:, 0].astype(np.int64) for x in (sizes.m, sizes.n, sizes.k, sizes.num_groups))
     for j, candidate in enumerate(candidates):
-        if tiling_of(candidate).split_k > 1:
-            workspace = family_of(candidate).workspace(candidate)
+        workspace = family_of(candidate).workspace(candidate)
+        if workspace.is_needed:
             count: Any = workspace.num_zero_bytes if zero else workspace.num_bytes
+            needed = given[:2] if zero else given
             # All but the tail's arithmetic takes whole arrays.
             is_whole = workspace.mode is not SplitK.TAIL
             found[:, j] = (
-                count(m, n) if is_whole else [count(*pair) for pair in zip(m.tolist(), n.tolist(), strict=True)]
+                count(*needed) if is_whole else [count(*x) for x in zip(*(y.tolist() for y in needed), strict=True)]
             )
     return found
 
@@ -263,7 +264,7 @@ def estimate(
     outside_us = reaches * _outside_us(x, waves, ItemBytes.of(candidates, operation), constants)
     compute_us = waves * _tile_us(x, candidates, operation, target, constants) + outside_us
     modes = [SplitK(tiling_of(candidate).split_k_mode) for candidate in candidates]
-    # Partial sums are written once and read once, whoever adds them up.
+    # Partial sums are written once and read once, whoever adds them up; so are copies, beside what they are made of.
     moved = _operand_bytes(sizes) + 2 * _workspace_bytes(candidates, sizes, zero=False)
     bytes_per_s = constants.bandwidth_share * target.bandwidth_bytes_per_s
     share = np.minimum(1.0, np.minimum(ctas, slots) / target.num_sms * constants.sm_share_of_bandwidth)
@@ -299,13 +300,14 @@ def _split_us(
     target: Target,
     constants: Constants,
 ) -> Column:
-    """Return what bringing partial sums together adds: clearing the flags and hand-overs, or a second kernel."""
+    """Return what partial sums and copies add: clearing the flags and hand-overs, or a second kernel."""
     fixed = []
     for mode, candidate in zip(modes, candidates, strict=True):
         handovers = tiling_of(candidate).split_k - 1 if mode is SplitK.SERIAL else 1
         in_place = target.launch_us + constants.serial_handover_us * handovers
         free = {SplitK.NONE: 0.0, SplitK.CLUSTER: 0.0}
-        fixed.append({**free, SplitK.SEPARATE: target.launch_us}.get(mode, in_place))
+        copying = target.launch_us if family_of(candidate).workspace(candidate).copies else 0.0
+        fixed.append(copying + {**free, SplitK.SEPARATE: target.launch_us}.get(mode, in_place))
     cleared = _workspace_bytes(candidates, sizes, zero=True) / target.bandwidth_bytes_per_s * 1e6
     total: Column = np.array(fixed) + cleared
     return total

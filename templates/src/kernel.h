@@ -34,6 +34,7 @@ struct Workspace {
   int32_t cluster_n;
   bool swap_ab;
   int32_t num_clusters;  // of a whole wave, in kTail
+  bool copies;           // whether there has to be room for a copy of A and of B, in rows of whole 16 bytes
 };
 
 // A function that a kernel's object exports. Arguments are pointers to values; behind those of the signature comes the

@@ -91,6 +91,14 @@ int64_t num_tail_regions(const Workspace& workspace, int64_t m, int64_t n) {
   return tail * (tail_splits(tail, workspace.num_clusters, workspace.split_k) - 1) * cluster;
 }
 
+// Bytes of a copy of A and of B, whose rows begin at multiples of 16 bytes: along k or across it.
+int64_t copied_bytes(const Canonical& problem) {
+  constexpr int64_t kElements = 8, kItemBytes = 2;
+  const int64_t k = multiply(ceil_div(problem.k, kElements), kElements);
+  const int64_t rows = add(ceil_div(problem.m, kElements), ceil_div(problem.n, kElements));
+  return multiply(std::max<int64_t>(problem.batch.num_products, 1), k, rows, kElements, kItemBytes);
+}
+
 // Bytes that a table of the places of groups takes of a workspace.
 int64_t place_bytes(const Addresses& addresses) {
   return ceil_div(int64_t{addresses.shape[0]} * 4, kWorkspaceAlignment) * kWorkspaceAlignment;
@@ -167,7 +175,7 @@ Stack stack_of(const Tensor& tensor, int64_t num_products, int64_t step) {
 
 const bool kPrefetchesWeights = read_prefetch_variable();
 
-int64_t workspace_bytes(const Workspace& workspace, int64_t m, int64_t n) {
+int64_t workspace_bytes(const Workspace& workspace, int64_t m, int64_t n) {  // without copies
   switch (workspace.mode) {
     case SplitK::kNone:
     case SplitK::kCluster:
@@ -189,6 +197,7 @@ int64_t workspace_bytes(const Workspace& workspace, int64_t m, int64_t n) {
 
 int64_t workspace_bytes(const Kernel& kernel, const Canonical& problem) {
   int64_t all = workspace_bytes(kernel.workspace, problem.m, problem.n);
+  if (kernel.workspace.copies) all = copied_bytes(problem);
   if (takes(kernel, Argument::kPlaces)) all = add(all, place_bytes(problem.b_of_groups));
   return takes(kernel, Argument::kScaleBPlaces) ? add(all, place_bytes(problem.scale_b_of_groups)) : all;
 }

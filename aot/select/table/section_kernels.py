@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from aot.core.dispatch import Row
 from aot.core.errors import SelectionError
-from aot.core.knobs import SplitK
 from aot.core.measurement import PROVENANCE_PREDICTED, Provenance
 from aot.core.operation import Operation
 from aot.core.problem import Problem
@@ -158,8 +157,8 @@ class SectionKernels:
         """Return (bucket, kernel): whether the bucket takes the kernel, as `Bucket.takes` says of one."""
         found = np.ones((len(buckets), len(self.candidates)), dtype=bool)
         is_open = np.array([bucket.is_open for bucket in buckets])
-        m, n = [x.corner.m for x in buckets], [x.corner.n for x in buckets]
+        corners = [x.corner for x in buckets]
         for j, candidate in enumerate(self.candidates):
-            if family_of(candidate).workspace(candidate).mode != SplitK.NONE:
-                found[:, j] = ~is_open & (workspace_bytes(candidate, m, n) <= MAX_WORKSPACE_BYTES)
+            if family_of(candidate).workspace(candidate).is_needed:
+                found[:, j] = ~is_open & (workspace_bytes(candidate, corners) <= MAX_WORKSPACE_BYTES)
         return found

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from aot.core.knobs import SplitK
 from aot.core.measurement import PROVENANCE_PREDICTED, Provenance
 from aot.families import family_of
 from aot.space.roofline import roofline
@@ -31,14 +30,15 @@ MAX_WORKSPACE_BYTES = 256 * 2**20
 def is_general(candidate: Candidate) -> bool:
     """Say whether a kernel takes every aligned shape with no workspace."""
     family = family_of(candidate)
-    return family.multiples(candidate) == (1, 1) and family.workspace(candidate).mode == SplitK.NONE
+    return family.multiples(candidate) == (1, 1) and not family.workspace(candidate).is_needed
 
 
-def workspace_bytes(candidate: Candidate, m: Sequence[int], n: Sequence[int]) -> NDArray[np.int64]:
-    """Return the workspace of a kernel for each of some m and n, in bytes."""
+def workspace_bytes(candidate: Candidate, problems: Sequence[Problem]) -> NDArray[np.int64]:
+    """Return the workspace of a kernel for each of some problems, in bytes."""
     workspace = family_of(candidate).workspace(candidate)
-    pairs, place = np.unique(np.array([m, n], dtype=np.int64), axis=1, return_inverse=True)
-    found: NDArray[np.int64] = np.array([workspace.num_bytes(*pair) for pair in pairs.T.tolist()])[place]
+    sizes = np.array([(x.m, x.n, x.k, x.num_groups) for x in problems], dtype=np.int64).reshape(len(problems), 4)
+    distinct, place = np.unique(sizes, axis=0, return_inverse=True)
+    found: NDArray[np.int64] = np.array([workspace.num_bytes(*x) for x in distinct.tolist()], dtype=np.int64)[place]
     return found
 
 
@@ -52,9 +52,11 @@ class Bucket:
     def takes(self, candidate: Candidate) -> bool:
         """Say whether a kernel's workspace stays bounded in the bucket; split-K's grows with m and n."""
         workspace = family_of(candidate).workspace(candidate)
-        if workspace.mode == SplitK.NONE:
+        if not workspace.is_needed:
             return True
-        return not self.is_open and workspace.num_bytes(self.corner.m, self.corner.n) <= MAX_WORKSPACE_BYTES
+        corner = self.corner
+        needed = workspace.num_bytes(corner.m, corner.n, corner.k, corner.num_groups)
+        return not self.is_open and needed <= MAX_WORKSPACE_BYTES
 
 
 def no_incumbent(_problem: Problem) -> Candidate | None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from aot.core.dispatch import Column, Grid, Ladder, Row, Section
-from aot.core.knobs import SplitK
 from aot.core.measurement import PROVENANCE_MEASURED
 from aot.core.problem import Problem
 from aot.core.tile_order import HEURISTIC
@@ -90,7 +89,7 @@ def is_like(operation: Operation, measured: frozenset[Operation]) -> bool:
 def _replaces(candidate: Candidate) -> bool:
     """Say whether a kernel may take another's row: it takes every problem, and needs no workspace."""
     family = family_of(candidate)
-    return family.workspace(candidate).mode == SplitK.NONE and family.multiples(candidate) == (1, 1)
+    return not family.workspace(candidate).is_needed and family.multiples(candidate) == (1, 1)
 
 
 @dataclass(frozen=True)
