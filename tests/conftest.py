@@ -6,6 +6,7 @@ import signal
 from functools import cache
 from pathlib import Path
 
+from aot.compile.quack_alone import import_quack_alone
 from aot.core.garbage import collect_seldom
 
 # There is a worker for each core: threads of torch and of numpy beside it wait for one another by spinning, which takes
@@ -42,11 +43,12 @@ clean clone, 2026-11-23; of equivalence and interrupts, 2026-11-22; of unit, 202
 
 
 def pytest_configure():
-    """Collect garbage as `aot` does. Let signals interrupt what tests start.
+    """Collect garbage and import quack as `aot` does. Let signals interrupt what tests start.
 
     A background job, or one of `nohup`, ignores some signals and hands that on.
     """
     collect_seldom()
+    import_quack_alone()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:

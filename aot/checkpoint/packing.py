@@ -118,7 +118,6 @@ def pack_checkpoint(request: Request, jobs: int, watch: Callable[[Sequence[Task]
 
 
 def _source(request: Request, checkpoint: Checkpoint, found: Found) -> str:
-    """Say what the checkpoint was."""
     kinds = sorted({x.stored.value for x in found.layers if x.is_quantised})
     if not kinds:
         return f"16 bits, rounded to {request.form}"

@@ -63,7 +63,6 @@ def _case_lines(case: CaseResult) -> Iterator[str]:
 
 
 def _wrongs(results: Sequence[KernelResult]) -> Iterator[str]:
-    """Say what is wrong with each kernel that is."""
     for result in (x for x in results if not x.is_right):
         yield f"{result.name}:"
         if result.error:

@@ -99,12 +99,8 @@ def _existing(path: Path) -> Path:
     return next(x for x in (path.absolute(), *path.absolute().parents) if x.is_dir())
 
 
-def read_machine(build: Path = Path("build")) -> Machine:
-    """Look at this machine; nothing is written and no network used.
-
-    Args:
-        build: where builds are kept, whose disk's space is asked for.
-    """
+def read_machine() -> Machine:
+    """Look at this machine; nothing is written and no network used."""
     gpu, no_gpu = _gpu()
     here = platform.machine()
     hosts = sorted({load_target(name).machine for name in target_names()})
@@ -114,7 +110,7 @@ def read_machine(build: Path = Path("build")) -> Machine:
         python=platform.python_version(),
         num_cpus=len(os.sched_getaffinity(0)),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        free_disk_bytes=shutil.disk_usage(_existing(build)).free,
+        free_disk_bytes=shutil.disk_usage(_existing(Path("build"))).free,
         gpu=gpu,
         no_gpu=no_gpu,
         compilers={name: _version(name) for name in TOOLCHAIN},

@@ -269,25 +269,19 @@ _ONE_EPILOGUE = option(
 )
 
 
-def asked_operations(values: Mapping[str, Any]) -> tuple[Operation, ...]:
-    """Return the operations that a command is asked for by `ASKED_OPERATIONS`.
+def asked_of_any_kind(values: Mapping[str, Any]) -> tuple[AnyOperation, ...]:
+    """Return the operations that a command is asked for by `ASKED_OF_ANY_KIND`.
 
     Raises:
         click.UsageError: the catalogue has none of the types, layout and epilogue.
     """
-    if values["operations"]:
-        named: tuple[Operation, ...] = values["operations"]
-        return named
+    named: NamedOperations | None = values["operations"]
+    if named:
+        return named.operations
     try:
         return (Operation.of(ElementType(values["dtype"]), Layout(values["layout"]), Epilogue(values["epilogue"])),)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-
-
-def asked_of_any_kind(values: Mapping[str, Any]) -> tuple[AnyOperation, ...]:
-    """Return the operations that a command is asked for by `ASKED_OF_ANY_KIND`; errors as `asked_operations`."""
-    named: NamedOperations | None = values["operations"]
-    return named.operations if named else asked_operations(values)
 
 
 def several(name: str, choices: Sequence[str], text: str) -> Decorator:
@@ -327,9 +321,7 @@ def options(*options: Decorator) -> Decorator:
     return apply
 
 
-ASKED_OPERATIONS = options(OPERATIONS, _ONE_DTYPE, _ONE_LAYOUT, _ONE_EPILOGUE)
-"""How a command is told of an operation, or of several by --operations: see `asked_operations`, `OPERATIONS_AXIS`."""
 ASKED_OF_ANY_KIND = options(
     option("--operations", type=ANY_OPERATIONS_TYPE, help=HELP), _ONE_DTYPE, _ONE_LAYOUT, _ONE_EPILOGUE
 )
-"""The same of a command for operations of any kind: see `asked_of_any_kind`."""
+"""How a command is told of an operation, or of several of any kind by --operations: see `asked_of_any_kind`."""

@@ -30,6 +30,7 @@ from aot.compile.binary import launcher_sha256, write_binary
 from aot.compile.exported import Exported, write_exported
 from aot.compile.kinds import OBJECT_NAME, RESULT_NAME, code_of, described, read_artifact
 from aot.compile.process_pool import Died, Pool
+from aot.compile.quack_alone import import_quack_alone
 from aot.compile.sources import code_sources, family_sources, sources_changed
 from aot.core.candidate import Accepted, KernelKey
 from aot.core.constraints import one_line
@@ -249,6 +250,7 @@ def compile_one(key: AnyKey, target: Target, root: Path, workplace: Path) -> Com
 def start_compiler(arch: str, workplace: Path) -> None:
     """Make a fresh process one that compiles for an architecture."""
     collect_seldom()
+    import_quack_alone()
     # The parent ends these processes; SIGINT is blocked in them from their first moment on.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["CUTE_DSL_ARCH"] = arch

@@ -57,7 +57,6 @@ def _hash_of(first: set[str], modules: dict[str, Path]) -> str:
 
 
 def _module_of(family: str) -> str:
-    """Return the name of the module that a family is in."""
     found = registrations().get(family)
     return found.entry.module if found else f"aot.families.{family}"
 

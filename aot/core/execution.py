@@ -82,8 +82,6 @@ class Execution:
 
 @dataclass(frozen=True)
 class _Executions:
-    """A file."""
-
     version: Version
     target: TargetName
     executions: tuple[Execution, ...]

@@ -177,8 +177,6 @@ def _refuse_descending(key: str, items: Sequence[int] | None) -> None:
 
 @dataclass(frozen=True)
 class _Weight(Weight):
-    """A weight of a file."""
-
     m: tuple[Extent, ...] | None = None
     """Its own, in the place of the model's; so is the next."""
     num_groups: tuple[Extent, ...] | None = None
@@ -192,8 +190,6 @@ class _Weight(Weight):
 
 @dataclass(frozen=True)
 class _Model:
-    """A [[model]] of a file."""
-
     name: Label
     weights: tuple[_Weight, ...]
     description: Text | None = None

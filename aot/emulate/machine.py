@@ -52,11 +52,6 @@ class Report:
     bytes_moved: Mapping[str, int]
     """By kind of operation, and the conflicts of shared memory's banks as `bank conflicts`, if the machine counts."""
 
-    @property
-    def is_clean(self) -> bool:
-        """Say whether there is no finding but notes."""
-        return not any(x.kind.is_fault for x in self.findings)
-
 
 class Machine:
     """Runs launches on a memory.

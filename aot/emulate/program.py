@@ -41,7 +41,6 @@ POISON = 0xDEADBEEFDEADBEEF
 
 
 def _registers(operand: Operand) -> Iterator[Register]:
-    """List the registers of an operand."""
     match operand:
         case Register():
             yield operand

@@ -40,12 +40,11 @@ def _command(options: Options, left_s: float | None, *more: str) -> list[str]:
     return command + ([] if left_s is None else ["--budget-seconds", f"{left_s:.3f}"])
 
 
-def run_bundle(options: Options, *, silent: bool = False, lock: int | None = None) -> int:
+def run_bundle(options: Options, *, lock: int | None = None) -> int:
     """Measure a bundle on this machine's GPU into `options.out`, resuming what is there.
 
     Args:
         options: what to measure, and how.
-        silent: show no progress.
         lock: the lock of `options.out`, where this process holds it already.
 
     Returns:
@@ -66,7 +65,6 @@ def run_bundle(options: Options, *, silent: bool = False, lock: int | None = Non
         options.out,
         options.budget_s,
         silence_s=options.silence_s,
-        silent=silent,
         lock=lock,
     )
 

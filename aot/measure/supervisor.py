@@ -56,8 +56,7 @@ RESUMING = "resuming"
 class Progress:
     """A line on stderr: how far, how long still, and what is going on."""
 
-    def __init__(self, silent: bool = False) -> None:
-        self._silent = silent
+    def __init__(self) -> None:
         self._start = time.monotonic()
         self._first: int | None = None
         self._last = 0
@@ -71,7 +70,7 @@ class Progress:
             self._first, self._start = done, now
         is_end = self._last < total <= done
         self._last = done
-        if self._silent or (now - self._shown < (0.25 if sys.stderr.isatty() else 10.0) and not is_end):
+        if now - self._shown < (0.25 if sys.stderr.isatty() else 10.0) and not is_end:
             return
         self._shown = now
         rate = (done - self._first) / max(now - self._start, 1e-9)
@@ -82,7 +81,7 @@ class Progress:
 
     def end(self) -> None:
         """Leave the line."""
-        if sys.stderr.isatty() and not self._silent:
+        if sys.stderr.isatty():
             sys.stderr.write("\n")
 
 
@@ -175,7 +174,6 @@ def supervise(
     budget_s: float | None = None,
     *,
     silence_s: float = SILENCE_S,
-    silent: bool = False,
     lock: int | None = None,
 ) -> int:
     """Run workers until one ends by itself, and give its exit code.
@@ -185,7 +183,6 @@ def supervise(
         out: the store that workers write; what an earlier run left there is kept and not measured again.
         budget_s: seconds before whose end to stop, in good order.
         silence_s: seconds without a step after which a worker is taken to hang.
-        silent: show no progress.
         lock: the store's lock, where this process holds it already.
 
     Raises:
@@ -195,7 +192,7 @@ def supervise(
     """
     start = time.monotonic()
     end = None if budget_s is None else start + budget_s - min(MARGIN_S, MARGIN_SHARE * budget_s)
-    progress = Progress(silent)
+    progress = Progress()
     num_kills = 0
     try:
         with hold_lock(out, END_S) if lock is None else nullcontext(lock) as held:

@@ -245,7 +245,6 @@ def build_library(
     out_dir: Path,
     target: Target,
     *,
-    cache: Path = TOOLCHAIN_CACHE,
     verbose: bool = False,
     progress: bool = False,
 ) -> Path:
@@ -256,7 +255,6 @@ def build_library(
         objects: each kernel's object file, by the kernel's name.
         out_dir: where lib<module>.so is put.
         target: the machine to build for.
-        cache: where the files that are linked against are kept.
         verbose: echo the commands to standard error.
         progress: show how far the build is on standard error.
 
@@ -264,6 +262,7 @@ def build_library(
         OutputError: the result cannot be put where it belongs.
         PackageError: the build failed, or the library is not what it must be.
     """
+    cache = TOOLCHAIN_CACHE
     toolchain = fetch_toolchain(target, cache, verbose=verbose)
     what = f"link {len(library.all_kernels)} kernels"
     with scratch_folder("aot-library-") as scratch, _progress(what, shown=progress) as see:
@@ -304,16 +303,13 @@ def _packaged(project: Path, scratch: Path, definitions: Mapping[str, str], env:
     return wheels[0]
 
 
-def build_api(
-    package: str, version: str, dist_dir: Path, *, cache: Path = TOOLCHAIN_CACHE, verbose: bool = False
-) -> Path:
+def build_api(package: str, version: str, dist_dir: Path, *, verbose: bool = False) -> Path:
     """Build the wheel of the functions alone, for whose kernels there are packs; it is for every machine.
 
     Args:
         package: name of the distribution.
         version: its version.
         dist_dir: where the wheel is put.
-        cache: where zig keeps what it builds.
         verbose: echo the commands to standard error.
 
     Raises:
@@ -325,7 +321,7 @@ def build_api(
         write(render_api(package, version, read_templates()), project)
         own = own_component()
         _write(project / "licenses" / own.file, own.text)
-        wheel = _packaged(project, scratch, {}, _environment("any", cache, scratch), verbose=verbose)
+        wheel = _packaged(project, scratch, {}, _environment("any", TOOLCHAIN_CACHE, scratch), verbose=verbose)
         return _move_into(wheel, dist_dir)
 
 

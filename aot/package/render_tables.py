@@ -118,8 +118,6 @@ def _grid_of_rows(section: RowSection, first_kernel: int) -> Grid:
 
 @dataclass(frozen=True)
 class _Place:
-    """A section, and where it is."""
-
     table: int
     number: int
     """Among the sections of its table: those of products, or those on rows."""

@@ -87,10 +87,10 @@ def short(value: float) -> str:
     return f"{value:.3g}"
 
 
-def log_axis(label: str, values: Iterable[float], *, most: int = 7, margin: float = 1.15) -> Axis:
+def log_axis(label: str, values: Iterable[float], *, most: int = 7) -> Axis:
     """Make a logarithmic axis over positive values."""
     known = list(values)
-    low, high = min(known) / margin, max(known) * margin
+    low, high = min(known) / 1.15, max(known) * 1.15
     return Axis(label, low, high, tuple((tick, short(tick)) for tick in log_ticks(low, high, most)), Kind.LOG)
 
 

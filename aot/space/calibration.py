@@ -30,8 +30,6 @@ class Calibration:
 
 @dataclass(frozen=True)
 class _Calibration:
-    """A file."""
-
     version: Version
     target: TargetName
     source: Text

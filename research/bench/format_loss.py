@@ -140,7 +140,6 @@ class Rounded(nn.Module):
     """A Linear whose input and weight are rounded to formats of blocks, and multiplied by torch."""
 
     def __init__(self, gemm: Any, linear: nn.Linear, of_x: str, of_weight: str) -> None:
-        """Round the weight of a Linear."""
         super().__init__()
         self.gemm, self.of_x = gemm, of_x
         self.weight = self.rounded(linear.weight, of_weight)

@@ -305,8 +305,6 @@ int state_matrices(Product product, const Operands& operands, const Result& resu
 
 }  // namespace
 
-bool is_rows(const DLTensor& x) { return is_matrix(x); }
-
 bool is_heads(const DLTensor& x) {
   Mode tokens;
   return x.ndim < 2 || join(x, 0, x.ndim - 2, &tokens);

@@ -9,8 +9,7 @@
 
 namespace aot {
 
-// Says whether x can be read where it lies: its leading dimensions join into rows, or into tokens.
-bool is_rows(const DLTensor& x);
+// Says whether x can be read where it lies: its leading dimensions join into tokens.
 bool is_heads(const DLTensor& x);
 
 // The functions below give 0, or -1 with the calling thread's refusal set.

@@ -189,7 +189,6 @@ PRODUCTS = (
 
 
 def settings_of(case: Case) -> list[Setting]:
-    """List what a case is run with."""
     products = (Setting(shape=None), *(PRODUCTS if case.is_core else ()))
     return [replace(product, mode=mode) for product in products for mode in case.modes]
 

@@ -90,8 +90,6 @@ class ListedRows:
 
 @dataclass(frozen=True)
 class KernelList:
-    """All kernels of a library."""
-
     version: Version
     products: tuple[ListedProduct, ...]
     rows: tuple[ListedRows, ...]
@@ -106,7 +104,6 @@ class RecordedArray:
 
     @staticmethod
     def of(argument: str, bits: Bits) -> RecordedArray:
-        """Pack bits."""
         planes = np.ascontiguousarray(bits).reshape(-1, 1).view(np.uint8).T
         return RecordedArray(argument, b64encode(zlib.compress(planes.tobytes(), 9)).decode())
 

@@ -153,7 +153,6 @@ def _of_several_widths(target: Target) -> Iterator[KernelKey]:
 
 
 def product_keys(target: Target) -> list[KernelKey]:
-    """List the kernels of products, each once."""
     drawn = list(dict.fromkeys([*_shipped(target), *_of_splits(target), *_of_small_tiles(target), *_of_kinds(target)]))
     return list(dict.fromkeys([*drawn, *_topped_up(drawn, target)]))
 

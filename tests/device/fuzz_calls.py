@@ -76,7 +76,6 @@ class Judge:
         return f"{self._reproducer(index)}  # {text}; {case}"
 
     def run(self, index: int, case: Case) -> None:
-        """Make a call."""
         if not self._pending and not self._keep_alive:
             self.first = index
         self.tally.calls += 1

@@ -83,8 +83,6 @@ def _broadcast(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ..
 
 @dataclass(frozen=True)
 class Case:
-    """One call."""
-
     product: str
     left: Operand
     right: Operand
@@ -261,7 +259,6 @@ def _draw_overlap(rng: random.Random, case: Case, operand: Operand) -> Operand |
 
 
 def _draw_out(rng: random.Random, case: Case, num_gpus: int) -> Case:
-    """Draw the kind of `out`."""
     kind, dtype, shape = _choose(rng, OUTS), case.left.dtype, case.shape
     is_cupy = case.left.kind == "cupy"
     if kind == "none" or case.left.kind in ILLEGAL or (is_cupy and kind != "fresh"):

@@ -191,7 +191,6 @@ def _are_same(y: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> Calla
 
 
 def _quantize(drawn: Drawn) -> Call:
-    """Draw a call of `quantize`."""
     rng = drawn.rng
     dtype, granularity = rng.choice(list(LARGEST)), rng.choice(GRANULARITIES)
     granularity = granularity if granularity != "block" or dtype is torch.float8_e4m3fn else "row"
@@ -220,7 +219,6 @@ def _quantize(drawn: Drawn) -> Call:
 
 
 def draw_operation(seed: int, index: int, device: str = "cuda") -> Call:
-    """Draw call number `index` of a seed."""
     rng = random.Random(f"{seed}/{index}/operation")
     drawn = Drawn(rng, torch.Generator(device).manual_seed(rng.randrange(2**62)), device)
     return _quantize(drawn) if rng.random() < 0.35 else _product(drawn)

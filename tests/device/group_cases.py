@@ -108,8 +108,6 @@ def cut(rng: random.Random, kind: str, rows: int, groups: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Groups:
-    """Where groups lie."""
-
     rows: int
     """Those that the operand has."""
     ends: tuple[int, ...]
@@ -120,7 +118,6 @@ class Groups:
 
     @staticmethod
     def draw(rng: random.Random, cuts: str, *, may_start_late: bool = True) -> Groups:
-        """Draw groups of a way to cut them."""
         grouped, num = rng.randrange(1, 400), rng.randrange(1, 25)
         start = rng.randrange(1, 40) if may_start_late and rng.random() < 0.3 else 0
         ends = tuple(start + x for x in cut(rng, cuts, grouped, num))

@@ -97,7 +97,6 @@ class Placement:
 
     @property
     def ends(self) -> list[int]:
-        """Return where each group ends."""
         return list(itertools.accumulate(self.sizes))
 
 

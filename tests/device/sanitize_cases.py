@@ -68,7 +68,6 @@ class ShippedKernel:
 
     @property
     def family(self) -> str:
-        """Return the name of its family."""
         return str(self.facts["candidate"]["family"])
 
     @property
@@ -77,7 +76,6 @@ class ShippedKernel:
         return self.family == FALLBACK
 
     def cases(self) -> list[Case]:
-        """List its cases."""
         return _row_cases(self) if self.is_on_rows else _product_cases(self)
 
 

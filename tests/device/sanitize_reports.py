@@ -31,7 +31,6 @@ class Stream:
     _open: list[str] = field(default_factory=list)
 
     def take(self, line: str) -> None:
-        """Take one line."""
         if not line.startswith(PREFIX):
             self.other.append(line)
             return

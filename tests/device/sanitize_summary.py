@@ -73,7 +73,6 @@ def summarise(
 
 
 def text_of(summary: dict[str, Any]) -> str:
-    """Return what is printed of a summary."""
     lines = [
         (
             f"{summary['tool']}: {summary['num_clean']} of {summary['num_kernels']} kernels clean in all their cases; "

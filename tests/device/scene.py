@@ -158,7 +158,6 @@ class Scene:
         return torch.zeros(shape, dtype=dtype or self.setting.dtype, device=self.device)
 
     def filled(self, value: float, *shape: int) -> torch.Tensor:
-        """Return a tensor of one value."""
         return self.zeros(*shape).fill_(value)
 
     def before(self, call: Callable[[float], object]) -> None:

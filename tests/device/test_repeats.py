@@ -173,7 +173,6 @@ class Placed:
         return found
 
     def among(self, rows, placement):
-        """Put what the rows have among what all rows have."""
         shape = (placement.ends[-1], *rows.shape[1:])
         found = torch.rand(shape, device="cuda")
         if placement.is_nan:

@@ -120,7 +120,6 @@ def _bytes_of_atoms(operation, n, k):
 
 
 def _scaled(make, operation, problem, height, rows):
-    """Give a problem its factors."""
     if operation.types.factors is FactorLayout.VECTOR:
         problem.scale_a, _ = make.factors("scale_a", height)
         problem.scale_b, problem.group_strides.scale_b = make.factors("scale_b", rows)
@@ -142,7 +141,6 @@ def _scaled(make, operation, problem, height, rows):
 
 
 def _added(make, operation, problem, rows):
-    """Give a problem what is added to its sums."""
     rng = make.rng
     if operation.has_bias and (operation.epilogue is Epilogue.BIAS or rng.randrange(3)):
         problem.bias = TensorStruct(_address(rng, "bias", ALIGNMENT), (rng.randrange(9), 1))
@@ -281,7 +279,6 @@ def of_rows(rng, operation, limits):
 
 
 def _scales_of_y(rng, operation, problem):
-    """Give a problem the scales of its Y."""
     names = list(RowsProblemStruct.__dict__)
     if operation.factors is not None:
         problem.scale.data = (names.index("scale") << 40) + 16 * rng.randrange(2**24)

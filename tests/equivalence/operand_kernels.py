@@ -231,7 +231,6 @@ def _row_sections(kernels):
 
 @cache
 def compiled(target):
-    """Compile the kernels of a target."""
     host = load_target(target)
     artifacts = compile_kernels([*keys(target), *row_keys(target)], host)
     kernels = tuple(x.kernel for x in artifacts if isinstance(x.kernel, Kernel))

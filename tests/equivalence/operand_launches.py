@@ -203,7 +203,6 @@ class Operands:
 
     @property
     def height(self):
-        """Give the rows of A."""
         return self.problem.rows_of_a if self.grouping is Grouping.GATHERED else self.problem.m
 
     @property

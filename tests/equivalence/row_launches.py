@@ -21,7 +21,6 @@ VECTORS = (
 
 
 def _extents(operation, problem, argument):
-    """Give the extents of a tensor."""
     rows, cols, heads = problem.rows, problem.cols, problem.heads
     middle = (heads,) if operation.is_rotary else ()
     scales = (rows, ceil(cols / BLOCK) if operation.scale is RowScale.BLOCK else 1)

@@ -113,7 +113,6 @@ def test_places_are_written_by_one_block_on_the_callers_stream(replayed):
 
 
 def differences(found, wanted):
-    """List the parameters that are not as wanted."""
     if len(found) != len(wanted):
         return [f"{len(found)} parameters; expected {len(wanted)}"]
     wrong = []

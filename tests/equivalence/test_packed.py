@@ -32,14 +32,12 @@ MOST = 20_000 if EVERY else 8_000
 
 
 def key(name, operation):
-    """Give the kernel of a name."""
     family = "weight_only_simt" if "simt" in name else "sm90_weight_only"
     found = {x.name: x for x in family_named(family).candidates(operation, load_target("h200"))}
     return KernelKey(operation, found[name])
 
 
 def keys():
-    """List what is executed."""
     found = [key(*x) for x in FEW]
     for operation in [x for x in Operation if EVERY and x.types in OF_HOPPER.types]:
         names = (*TILES, *(PROMOTED if is_promoted(operation) else ()))

@@ -163,7 +163,6 @@ def _candidates(target):
 
 
 def selection_of(target, provenance):
-    """Make a small selection."""
     found = _candidates(target)
     kernels = (fallback_key(OPERATION, load_target(target)), *(KernelKey(OPERATION, x) for x in found))
     row = Row(1, 1, 9.0, provenance, 2, 9.5)
@@ -412,7 +411,6 @@ _outside: list[str] = []
 
 
 def _changed(event, arguments):
-    """Give the paths that an event changes."""
     if event == "open":
         path, _, flags = arguments
         return [path] if isinstance(flags, int) and flags & WRITING else []

@@ -115,7 +115,6 @@ def put(document, place, value):
 
 
 def damaged_document(random, document):
-    """Return a document with one to three damages."""
     for _ in range(random.choice((1, 1, 1, 2, 3))):
         if random.randrange(8) == 0:
             document = exchanged(random, document)
@@ -125,7 +124,6 @@ def damaged_document(random, document):
 
 
 def damaged_bytes(random, content):
-    """Return content with one to eight damages to its bytes."""
     found = bytearray(content)
     for _ in range(random.choice((1, 1, 2, 3, 8))):
         at = random.randrange(len(found) + 1)

@@ -49,7 +49,6 @@ def operands_of(operation):
 
 
 def element_bytes(operation, name):
-    """Return the bytes of an element of one of the tensors."""
     elements = {"a": operation.types.a, "b": operation.types.b, "bias": operation.bias}
     elements |= dict.fromkeys(("d", "residual"), operation.d)
     return elements[name].num_bytes if name in elements else FP32_BYTES

@@ -90,7 +90,7 @@ def test_cupy_is_asked_for_stream_and_memory(package, library, manifest, monkeyp
         (launch,) = library.fake_launches()
         assert (launch.stream, x.streams) == (0x8880, [-1])
         assert {launch.d.data} == {out.address}
-        needs = manifest.kernels[launch.kernel].workspace.num_bytes(m, split.n)
+        needs = manifest.kernels[launch.kernel].workspace.num_bytes(m, split.n, split.k)
         assert launch.workspace_floats * 4 == needs
 
 

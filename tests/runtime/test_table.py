@@ -39,7 +39,7 @@ def test_plan_equals_the_reference(package, manifest):
                 continue
             choice = look_up(section, Problem(operation, m, n, k), manifest.multiples, aligned=aligned)
             assert (got.kernel, got.tier) == (manifest.kernels[choice.kernel].name, choice.tier.name.lower())
-            assert got.workspace_bytes == manifest.kernels[choice.kernel].workspace.num_bytes(m, n)
+            assert got.workspace_bytes == manifest.kernels[choice.kernel].workspace.num_bytes(m, n, k)
 
 
 @pytest.mark.parametrize("operation", DENSE, ids=lambda x: x.tag)

@@ -23,7 +23,7 @@ def test_equals_the_python_formula(library, manifest):
             m, n = (8 * rng.randint(1, rng.choice((4, 1000))) for _ in range(2))
             m, n = m * kernel.m_multiple, n * kernel.n_multiple
             stated = problem(m, n, 64, **names_of(kernel.operation))
-            assert library.workspace_bytes(stated, index) == kernel.workspace.num_bytes(m, n)
+            assert library.workspace_bytes(stated, index) == kernel.workspace.num_bytes(m, n, 64)
 
 
 @pytest.mark.parametrize("mode", ["none", "serial", "parallel", "separate", "tail"])

@@ -42,8 +42,6 @@ def write_shapes(path, m):
 
 @dataclass(frozen=True)
 class Tuning:
-    """The bundle of a tuning."""
-
     directory: Path
     shapes: Path
     set: TuningSet

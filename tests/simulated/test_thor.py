@@ -61,7 +61,6 @@ def aot(device, tuning, site, tmp_path):
 
 
 def make_tune():
-    """Give the commands of `make tune`."""
     done = subprocess.run(["make", "-n", "tune"], cwd=ROOT, capture_output=True, text=True, check=True)
     lines = [shlex.split(line) for line in done.stdout.splitlines() if line.startswith(".venv/bin/aot ")]
     return [words[1:] for words in lines]

@@ -9,6 +9,8 @@ import torch
 
 from tests.device.fuzz_operations import EPILOGUES, GATES, GRANULARITIES, LARGEST, draw_operation, quantised
 
+pytestmark = pytest.mark.slow
+
 CALLS = 120
 ACTIVATIONS = {
     None: lambda x: x,
@@ -77,7 +79,6 @@ def wrong(fault):
     return (x for x in called() if not bool(x.is_right(FUNCTIONS[x.function](*x.arguments, **x.keywords, fault=fault))))
 
 
-@pytest.mark.slow
 def test_what_is_right_passes():
     assert [x.text for x in wrong("")] == []
 

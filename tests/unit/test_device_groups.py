@@ -11,6 +11,8 @@ import torch
 from tests.device.group_cases import TAILS, with_tail
 from tests.device.groups import check, draws
 
+pytestmark = pytest.mark.slow
+
 COUNT = 5
 """Of each operation: enough that the worst comes near the bound. The GPU runs 300 of the same draws."""
 
@@ -84,7 +86,6 @@ def test_a_right_result_is_within_its_bound(name):
     assert 0.3 < tally.worst <= 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "fault"),
     [

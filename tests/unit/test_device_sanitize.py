@@ -15,6 +15,8 @@ from tests.device.sanitize_summary import summarise
 from tests.unit.row_twins import row_kernel_of
 from tests.unit.twins import TwinGpu, TwinKernels, kernel_of
 
+pytestmark = pytest.mark.slow
+
 CANDIDATE = {
     "family": "sm90_quack",
     "tile_m": 128,

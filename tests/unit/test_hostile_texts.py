@@ -30,6 +30,8 @@ from tests.hostile import HOSTILE, first_places, text_fields, text_places, with_
 from tests.seeds import SEEDS, store_bytes
 from tests.unit.escapes import CPP_LITERAL, unescaped_cpp, unescaped_markdown
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = golden_manifest()
 MANIFEST = SEEDS["manifest"]
 
@@ -42,7 +44,6 @@ def test_the_seeds_of_a_format_have_every_text_that_its_dataclasses_can_hold(kin
     assert {owner for seed in seeds for _, owner in text_places(kind, seed.document)} == text_fields(kind)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SEEDS)
 def test_a_hostile_text_is_refused_or_is_read_as_it_is(name, tmp_path):
     seed = SEEDS[name]
@@ -124,7 +125,6 @@ def accepted(document):
         return None
 
 
-@pytest.mark.slow
 def test_what_the_manifests_reader_takes_is_rendered_as_the_very_text():
     """A text stands in all places at once that may have it together, so that it is rendered once."""
     owners, documents = set(), {}
@@ -146,7 +146,6 @@ def test_what_the_manifests_reader_takes_is_rendered_as_the_very_text():
     assert ("WheelTable", "provenance") not in owners
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "field",
     ["package", "version", "target", "arch", "platform_tag", "provenance", "record", "bigger_tiles", "toolchain"],

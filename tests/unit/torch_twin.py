@@ -39,7 +39,6 @@ def tensor_of(element, bits):
 
 
 def bits_of(tensor):
-    """Return a tensor's bits."""
     size = tensor.element_size()
     return tensor.contiguous().view(SIGNED[size]).numpy().view(f"u{size}")
 

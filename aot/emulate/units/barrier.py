@@ -194,6 +194,5 @@ def wait(program: Program, instruction: Instruction) -> Step:
 
 
 def _missing(barrier: Mbarrier) -> str:
-    """Say what a barrier waits for."""
     missing = f"{barrier.pending} of {barrier.count} arrivals and {barrier.transactions} bytes are missing"
     return f"waits for phase {barrier.phase} of mbarrier {barrier.where} ({missing})"

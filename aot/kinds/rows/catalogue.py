@@ -79,7 +79,6 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
 def _refuse(entry: EntryPoint, fault: str) -> OperationError:
-    """Return the error of an entry point."""
     again = f"mend {_distribution(entry)}, or uninstall it"
     return OperationError(f"the operations on rows {entry.name!r} of {_distribution(entry)} {fault}; {again}")
 

@@ -47,11 +47,6 @@ def _outside(got: Array, low: Array, high: Array) -> NDArray[np.bool_]:
     return np.asarray(~((got >= low) & (got <= high)) & ~is_nan, np.bool_)
 
 
-def fault_of(operation: RowOperation, written: Written, expected: RowExpected, *, scales_are_given: bool) -> str:
-    """Say what is wrong with what a kernel wrote, or nothing; see `compare_rows`."""
-    return compare_rows(operation, written, expected, scales_are_given=scales_are_given).fault
-
-
 def _wrong(fault: str) -> Comparison:
     return Comparison(np.inf, fault, np.inf)
 

@@ -50,12 +50,15 @@ PREDICTED_SIZES = ((1, 16, 64, 256, 1024, 4096), (16, 256, 1024, 4096, 32768), (
 
 
 def of_loads(times: OperationTimes, loads: int) -> dict[Operation, Times]:
-    """Keep the problems of one section."""
+    """Keep the problems of one section, of operations of which a kernel was timed that takes every shape.
+
+    Times of others alone, which need a workspace, make no table: the operation is as one that was not timed.
+    """
     kept = {
         operation: {x: row for x, row in rows.items() if unaligned_loads(x) == loads}
         for operation, rows in times.items()
     }
-    return {operation: rows for operation, rows in kept.items() if rows}
+    return {x: rows for x, rows in kept.items() if any(is_general(y) for row in rows.values() for y in row)}
 
 
 def predicted_loads(operation: Operation) -> tuple[int, ...]:

@@ -15,7 +15,6 @@ class CheckReport(NamedTuple):
     num_bytes: int
 
     def __str__(self) -> str:
-        """Say it in one line."""
         return f"{self.directory}: {self.num_files} files, {self.num_bytes:,} bytes, each as it was built"
 
 

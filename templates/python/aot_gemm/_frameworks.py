@@ -121,8 +121,6 @@ class _Waiting:
 
 
 class _Jax(_Waiting):
-    """JAX."""
-
     def __init__(self) -> None:
         import jax.numpy
 

@@ -32,7 +32,6 @@ class GraphReport:
     `norm and quantisation`, `gate of rows` and `rotary`."""
 
     def __str__(self) -> str:
-        """Say it in a line."""
         return ", ".join(f"{count} x {name}" for name, count in sorted(self.counts.items())) or "nothing"
 
 

@@ -45,7 +45,6 @@ class Pack(NamedTuple):
         return self.name.startswith(f"{_OWN_NAME}-sm")
 
     def __str__(self) -> str:
-        """Say which it is, and where."""
         return f"{self.name} {self.version} for {self.arch} in {self.folder.directory}"
 
 

@@ -102,7 +102,6 @@ def _launch(product: str, stated: tuple[Any, ...], framework: Any, device: int, 
 
 
 def _tensors_of(call: dict[str, Any]) -> list[str]:
-    """List the tensors that there are."""
     return [name for name in (*READ, *WRITTEN) if call.get(name) is not None]
 
 

@@ -291,7 +291,6 @@ def dequantize(values: Any, scale: Any, dtype: torch.dtype = torch.bfloat16) -> 
 
 
 def _format_of(values: Any, factors: Any) -> BlockFormat:
-    """Return the format of elements with factors."""
     element = "float4_e2m1fn" if values.dtype in PACKED else str(values.dtype).removeprefix("torch.")
     factor = str(factors.dtype).removeprefix("torch.")
     for form in BLOCK_FORMATS.values():

@@ -135,8 +135,6 @@ def _stored(folder: Path, packed: PackedFolder) -> dict[str, StoredTensor]:
 
 
 class _Plan(NamedTuple):
-    """What is to be loaded."""
-
     layers: dict[str, tuple[PackedLayer, Any, Mapping[str, StoredTensor]]]
     """Packed Linears by name: what each is, its module, and its tensors."""
     plain: list[tuple[StoredTensor, Any]]

@@ -173,8 +173,6 @@ def _states(chosen: dict[str, Any], narrow: Any) -> dict[str, dict[str, Any]]:
 
 
 class _Change(NamedTuple):
-    """A module, and what it is to be."""
-
     module: Any
     kind: type
     attributes: dict[str, Any]

@@ -115,7 +115,6 @@ class InstalledLayer:
     """What `kernels` asks for a layer, in the place of a repository: this package has it already."""
 
     def __init__(self, layer: type[nn.Module]) -> None:
-        """Stand for a layer of this module."""
         self._layer = layer
 
     @property

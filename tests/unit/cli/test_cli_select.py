@@ -286,7 +286,8 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_selected(built, m
     )
 
 
-def test_the_committed_selection_is_measured_and_says_so(built, selection):
+@pytest.mark.usefixtures("few_committed")
+def test_the_committed_selection_is_measured_and_says_so(built):
     result = aot("build", "--target", "h200")
     assert result.exit_code == 0, result.output
     coverage = read_selection(pipeline.COMMITTED / "h200.json.gz").coverage

@@ -89,8 +89,25 @@ def test_a_list_is_no_candidate():
 )
 def test_workspace_counts_bytes(mode, swap_ab, num_bytes, num_zero_bytes):
     workspace = Workspace(mode.value, 3, 64, 32, 2, 1, swap_ab)
-    assert workspace.num_bytes(100, 70) == num_bytes
+    assert workspace.num_bytes(100, 70, 64) == num_bytes
     assert workspace.num_zero_bytes(100, 70) == num_zero_bytes
+
+
+@pytest.mark.parametrize(
+    ("sizes", "num_bytes"),
+    [
+        ((1, 1, 1), 8 * (8 + 8) * 2),
+        ((100, 70, 75), 80 * (104 + 72) * 2),
+        ((8, 16, 24, 3), 3 * 24 * (8 + 16) * 2),
+        ((5, 6, 0), 0),
+    ],
+)
+def test_copies_of_both_operands_have_rows_of_whole_sixteen_bytes(sizes, num_bytes):
+    workspace = Workspace(copies=True)
+    assert workspace.is_needed
+    assert not workspace.waits
+    assert workspace.num_bytes(*sizes) == num_bytes
+    assert workspace.num_zero_bytes(*sizes[:2]) == 0
 
 
 def test_flags_fill_whole_sixteen_bytes():
@@ -135,11 +152,11 @@ def test_the_workspace_of_a_tail_has_a_region_for_each_split_but_the_last(tiles_
     workspace = Workspace(SplitK.TAIL, most, 64, 32, num_clusters=15)
     flags = 64  # 15 flags of 4 bytes, rounded up
     m, n = 64 * tiles_m - 8, 32 * tiles_n - 8
-    assert workspace.num_bytes(m, n) == (flags + regions * 64 * 32 * 4 if regions else 0)
+    assert workspace.num_bytes(m, n, 64) == (flags + regions * 64 * 32 * 4 if regions else 0)
     assert workspace.num_zero_bytes(m, n) == 0  # the kernel clears its flags
 
 
 def test_the_workspace_of_a_tail_does_not_grow_with_the_problem():
     workspace = Workspace(SplitK.TAIL, 8, 128, 128, 2, 1, num_clusters=66)
     wave = 66 * 2 * 128 * 128 * 4
-    assert max(workspace.num_bytes(m, 4096) for m in range(1, 20000, 77)) <= 528 + wave * 4 // 3
+    assert max(workspace.num_bytes(m, 4096, 64) for m in range(1, 20000, 77)) <= 528 + wave * 4 // 3

@@ -35,7 +35,6 @@ TENSOR = re.compile(r"\b(wgmma\.mma_async|mma\.sync)")
 
 @cache
 def recorded():
-    """Return the fixture."""
     return read_fixture(FIXTURE)
 
 
@@ -134,7 +133,6 @@ class Interpreter:
         return self._ptx[name] == listed_by_name()[name].ptx_sha256
 
     def run(self, kernel, case, schedule):
-        """Execute a case of a kernel."""
         self.gpu.forget()
         self.gpu.use((schedule,))
         place = self._places[kernel.key.name]

@@ -58,24 +58,20 @@ def parts(kind: str) -> tuple[int, int, int]:
 
 
 def is_nan(bits: int, kind: str) -> bool:
-    """Say whether bits are not a number."""
     fraction, exponent, _ = parts(kind)
     return bits >> fraction & ((1 << exponent) - 1) == (1 << exponent) - 1 and bits & ((1 << fraction) - 1) != 0
 
 
 def is_negative(bits: int, kind: str) -> bool:
-    """Return the sign bit."""
     return bool(bits >> sum(FORMATS[kind]))
 
 
 def infinity(kind: str, *, negative: bool = False) -> int:
-    """Return the bits of an infinity."""
     fraction, exponent, _ = parts(kind)
     return ((1 << exponent) - 1) << fraction | int(negative) << (fraction + exponent)
 
 
 def zero(kind: str, *, negative: bool = False) -> int:
-    """Return the bits of a zero."""
     return int(negative) << sum(FORMATS[kind])
 
 
@@ -137,7 +133,6 @@ def bits_of_float(x: float) -> int:
 
 
 def bits_of_double(x: float) -> int:
-    """Return the bits of a float64."""
     return int(struct.unpack("<Q", struct.pack("<d", x))[0])
 
 

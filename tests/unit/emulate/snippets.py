@@ -50,7 +50,6 @@ class Outcome:
 
     @property
     def kinds(self) -> set[FindingKind]:
-        """Return the kinds of findings."""
         assert self.report is not None, self.fault
         return {x.kind for x in self.report.findings}
 

@@ -4,24 +4,15 @@ import numpy as np
 import pytest
 
 from aot.emulate.cta import Mbarrier
-from aot.emulate.faults import FaultKind, Finding, FindingKind
+from aot.emulate.faults import FaultKind, FindingKind
 from aot.emulate.launch import PROGRAMMATIC, Launch
-from aot.emulate.machine import Machine, Report
+from aot.emulate.machine import Machine
 from aot.emulate.memory import GlobalMemory
 from aot.emulate.order import Knowledge
 from aot.emulate.schedule import Mode, Schedule
 from tests.unit.emulate.snippets import WARP_ORDERS, Kernel, compile_body, run, run_kernels
 
 COUNT = "mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 0; @%p1 red.global.add.u32 [%rd0], 1;"
-
-
-def test_a_report_is_clean_with_notes_alone():
-    def report(*kinds):
-        return Report(tuple(Finding(x, "line 1: ret", "text", 1) for x in kinds), 0, {}, {})
-
-    assert report().is_clean
-    assert report(FindingKind.EARLY, FindingKind.LETTER).is_clean
-    assert not report(FindingKind.EARLY, FindingKind.READ_BEFORE_WRITE).is_clean
 
 
 def test_findings_of_one_place_are_counted():

@@ -97,8 +97,6 @@ def shapes(key):
 
 
 class Kernels:
-    """The kernels in an interpreter."""
-
     def __init__(self, folder):
         self._set = emulated_set(KEYS, "thor", folder)
         self._names = [x.kernel.name for x in self._set.products]

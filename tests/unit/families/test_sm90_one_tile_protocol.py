@@ -5,6 +5,8 @@ import pytest
 from tests.compiling import EVERY
 from tests.unit.families.cluster_protocol import FaultError, Run
 
+pytestmark = pytest.mark.slow
+
 CLUSTERS = [(2, 1), (1, 4), (2, 2), (4, 2), (2, 4)]
 
 

@@ -118,4 +118,4 @@ def test_the_regions_of_splits_are_apart_and_inside_the_workspace():
         if split < last:
             taken += [(tile * last + split) * 2 + cta for cta in range(2)]
     assert sorted(taken) == list(range(14 * 3 * 2))
-    assert workspace.num_bytes(m, n) == 528 + 14 * 3 * 2 * 128 * 128 * 4
+    assert workspace.num_bytes(m, n, 64) == 528 + 14 * 3 * 2 * 128 * 128 * 4

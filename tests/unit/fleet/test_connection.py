@@ -11,6 +11,8 @@ from aot.fleet import connection
 from aot.fleet.connection import connected, own_scheduler, security_of
 from tests.unit.invoked import aot
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def without_distributed(monkeypatch):
@@ -84,7 +86,6 @@ def make_certificates(folder, authority):
     return folder
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="NOT TESTED WITH TLS: there is no openssl")
 def test_a_scheduler_with_certificates_answers_only_who_has_one_of_its_authority(tmp_path, monkeypatch):
     pytest.importorskip("distributed", reason="NOT TESTED: install aot-kernels[fleet]")

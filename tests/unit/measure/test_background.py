@@ -12,6 +12,8 @@ from aot.measure import background
 from aot.measure.background import State, fetch, hold_lock, holder, serve, start, status, stop
 from aot.measure.store import open_store
 
+pytestmark = pytest.mark.slow
+
 SERVE = """
 import sys, time
 from pathlib import Path

@@ -16,8 +16,6 @@ LAYOUTS = [Operation.BF16_KK, Operation.BF16_KN, Operation.BF16_MK, Operation.BF
 
 
 class Function:
-    """A function of the twin."""
-
     def __init__(self, call):
         self._call = call
 

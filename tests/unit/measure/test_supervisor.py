@@ -33,7 +33,7 @@ def command_of(out, faults):
 
 
 def run(out, faults, silence_s=20.0):
-    return supervise(lambda _left: command_of(out, faults), out, silence_s=silence_s, silent=True)
+    return supervise(lambda _left: command_of(out, faults), out, silence_s=silence_s)
 
 
 def rows(out, problem):
@@ -75,25 +75,25 @@ def test_kernel_that_hangs_while_verifying_is_quarantined(tmp_path):
 
 def test_a_worker_that_is_slow_to_begin_does_not_hang(tmp_path):
     slow = [sys.executable, "-c", "import time; time.sleep(3.0); print('here', flush=True)"]
-    assert supervise(lambda _left: slow, tmp_path / "r.sqlite", silence_s=2.0, silent=True) == 0
+    assert supervise(lambda _left: slow, tmp_path / "r.sqlite", silence_s=2.0) == 0
 
 
 def test_worker_that_dies_with_no_kernel_running_is_an_error(tmp_path):
     out = tmp_path / "r.sqlite"
     command = [sys.executable, "-c", "import os; os.kill(os.getpid(), 11)"]
     with pytest.raises(DeviceError, match="the worker crashed: the process died of signal 11, with no kernel running"):
-        supervise(lambda _left: command, out, silent=True)
+        supervise(lambda _left: command, out)
 
 
 def test_worker_killed_from_outside_is_started_again_and_no_kernel_blamed(tmp_path):
     out = tmp_path / "r.sqlite"
     kill, work = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], command_of(out, {})
     commands = iter([kill, kill, work])
-    assert supervise(lambda _left: next(commands), out, silent=True) == 0
+    assert supervise(lambda _left: next(commands), out) == 0
     with open_store(out) as store:
         assert store.quarantined() == {}
     with pytest.raises(DeviceError, match="the worker was killed 3 times; is memory short"):
-        supervise(lambda _left: kill, out, silent=True)
+        supervise(lambda _left: kill, out)
 
 
 def test_two_runs_do_not_measure_into_one_store(tmp_path, monkeypatch):
@@ -105,7 +105,7 @@ def test_two_runs_do_not_measure_into_one_store(tmp_path, monkeypatch):
 
 
 def test_error_code_of_the_worker_is_passed_on(tmp_path):
-    assert supervise(lambda _left: [sys.executable, "-c", "exit(7)"], tmp_path / "r", silent=True) == 7
+    assert supervise(lambda _left: [sys.executable, "-c", "exit(7)"], tmp_path / "r") == 7
 
 
 def test_budget_is_counted_down(tmp_path):
@@ -115,7 +115,7 @@ def test_budget_is_counted_down(tmp_path):
         seen.append(left)
         return [sys.executable, "-c", f"import time; time.sleep(0.2); exit({75 if len(seen) == 1 else 0})"]
 
-    assert supervise(command, tmp_path / "r", 100.0, silent=True) == 0
+    assert supervise(command, tmp_path / "r", 100.0) == 0
     # It stops three seconds before the end, for what is in flight then.
     assert 95.0 < seen[0] <= 97.0
     assert seen[1] < seen[0] - 0.2

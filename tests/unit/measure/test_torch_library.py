@@ -27,6 +27,8 @@ from aot.measure.protocol import TimingPlan, num_sets, set_bytes
 from aot.measure.torch_library import TorchLibrary, load_torch
 from tests.unit.twins import TwinGpu, TwinKernels, kernel_of, problem_of
 
+pytestmark = pytest.mark.slow
+
 
 class CpuTorch:
     """torch on the CPU in the place of torch on a GPU: it reads the memory that an address tells of."""

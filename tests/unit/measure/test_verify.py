@@ -15,6 +15,8 @@ from aot.kinds.gemm.edge_shapes import edge_shapes
 from aot.measure.verify import EdgeCase, Verifier
 from tests.unit.twins import ALL_LAYOUTS, BATCHES, TwinGpu, TwinKernels, kernel_of, memory
 
+pytestmark = pytest.mark.slow
+
 
 def run(kernel, fault="", workspace=0, seed=6):
     gpu = TwinGpu()
@@ -34,7 +36,6 @@ def test_right_kernel_passes_in_every_layout(operation):
     assert 1e-4 < error < (2**-8 if operation.element.tag == "bf16" else 2**-11)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("operation", BATCHES, ids=lambda operation: operation.tag)
 @pytest.mark.parametrize("is_fallback", [False, True])
 def test_right_kernel_passes_on_batches_that_share_operands_or_not(operation, is_fallback):
@@ -183,5 +184,5 @@ def test_a_split_tail_is_verified_behind_whole_waves(swap_ab, m_and_n):
     workspace = Workspace("tail", 4, 64, 48, swap_ab=swap_ab, num_clusters=132)
     for problem, num_tiles, splits in zip(own, (150, 216), (4, 3), strict=True):
         regions = num_tiles % 132 * (splits - 1)
-        assert workspace.num_bytes(problem.m, problem.n) == 528 + regions * 64 * 48 * 4
+        assert workspace.num_bytes(problem.m, problem.n, problem.k) == 528 + regions * 64 * 48 * 4
     run(kernel)  # which sees that all is freed

@@ -16,6 +16,8 @@ from aot.measure.verify import Verifier
 from tests.unit.group_twins import GroupKernels
 from tests.unit.twins import TwinGpu, kernel_of
 
+pytestmark = pytest.mark.slow
+
 FEW = cases.ALIGNED_SHAPES[1:5]
 OPERATIONS = (
     Operation.BF16_KK_GROUPED,

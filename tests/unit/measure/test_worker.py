@@ -16,6 +16,8 @@ from aot.measure.tuning_set import TuningSet
 from aot.measure.worker import Worker
 from tests.unit.twins import CONDITIONS, TwinGpu, TwinKernels, kernel_of, problem_of
 
+pytestmark = pytest.mark.slow
+
 KERNELS = tuple(kernel_of(16 * (i + 1)) for i in range(12))
 NAMES = [kernel.name for kernel in KERNELS]
 LIBRARY = kernel_of(8)
@@ -248,7 +250,6 @@ def test_kernel_without_room_for_a_cluster_is_not_tried_and_not_blamed(tmp_path)
     assert NAMES[0] not in {name for name, _ in rig.kernels.launches}
 
 
-@pytest.mark.slow
 def test_a_kernel_that_is_verified_on_waves_of_tiles_is_asked_for_its_clusters_on_a_small_problem(
     tmp_path, monkeypatch
 ):

@@ -49,7 +49,6 @@ class FakePipeline:
 
 
 def module():
-    """Return the module."""
     fake = ModuleType("diffusers")
     fake.__version__, fake.ModelMixin = "0.1", ModelMixin
     fake.FakeTransformer2DModel, fake.FakePipeline = FakeTransformer2DModel, FakePipeline

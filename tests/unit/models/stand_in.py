@@ -11,8 +11,6 @@ from aot.models.empty import _AUTO
 
 
 class Found:
-    """A configuration."""
-
     model_type = "fake"
 
     def __init__(self, values):
@@ -96,7 +94,6 @@ def pipeline(*_):
 
 
 def module():
-    """Return the module."""
     fake = ModuleType("transformers")
     fake.__version__, fake.CONFIG_MAPPING = "0.0", {"fake": Found}
     fake.PreTrainedModel, fake.FakeForCausalLM, fake.pipeline = PreTrainedModel, FakeForCausalLM, pipeline

@@ -6,6 +6,8 @@ import pytest
 
 from aot.package import compile_once
 
+pytestmark = pytest.mark.slow
+
 COMPILER = """
 import sys
 from pathlib import Path

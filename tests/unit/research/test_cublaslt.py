@@ -9,6 +9,8 @@ import torch
 from research.bench import cublaslt
 from research.bench import cublaslt_api as api
 
+pytestmark = pytest.mark.slow
+
 STREAM = 0xABCD
 BAD_STATE, FAILS, DOES_NOTHING, NEEDS_TOO_MUCH = 0, 1, 2, 3
 """Proposals of the twin that are no good, by rank."""

@@ -15,7 +15,6 @@ SMALL = Model("small, 2 of 6", 6, 2, 32, 24)
 
 
 def once(calls):
-    """Make each call once."""
     for call in calls.values():
         call()
     return dict.fromkeys(calls, 2.0)

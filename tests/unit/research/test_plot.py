@@ -10,6 +10,8 @@ import pytest
 
 from tests.later import Later
 
+pytestmark = pytest.mark.slow
+
 plot = Later("research.bench.plot")
 ROOT = Path(__file__).parents[3]
 RESULT = ROOT / "research" / "bench" / "results" / "h200_20261126_bench.json"
@@ -29,7 +31,6 @@ def run(result, png):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.slow
 def test_the_plot_of_the_committed_result_is_a_png_of_the_stated_size(tmp_path):
     png = tmp_path / "roofline.png"
     assert run(RESULT, png).returncode == 0
@@ -39,7 +40,6 @@ def test_the_plot_of_the_committed_result_is_a_png_of_the_stated_size(tmp_path):
     assert len(content) < 200_000
 
 
-@pytest.mark.slow
 def test_a_result_without_the_fields_is_an_error_that_names_them(tmp_path):
     path = tmp_path / "result.json"
     path.write_text(json.dumps({name: value for name, value in WHOLE.items() if name not in ("device", "wheel")}))

@@ -12,7 +12,6 @@ from aot.core.alignment import has_unaligned_sections
 from aot.core.dispatch import MAX_STEP_M, look_up
 from aot.core.formats import ALIGNMENT_BYTES
 from aot.core.grouping import Grouping
-from aot.core.knobs import SplitK
 from aot.core.measurement import PROVENANCE_MEASURED
 from aot.core.problem import Problem
 from aot.core.target import load_target
@@ -108,11 +107,12 @@ def why_outside(key, section, sizes, is_open):
         return f"loads by {kernel.load_alignment} bytes and stores by {kernel.store_alignment}"
     if (sizes[:, 0] % kernel.m_multiple).any() or (sizes[:, 1] % kernel.n_multiple).any():
         return "takes whole tiles only"
-    if family.workspace(key.candidate).mode == SplitK.NONE:
+    if not family.workspace(key.candidate).is_needed:
         return None
     if is_open.any():
         return "has a workspace that grows without bound"
-    most = workspace_bytes(key.candidate, *sizes[:, :2].T.tolist()).max()
+    problems = [Problem(section.operation, m, n, k, section.num_groups) for m, n, k in sizes.tolist()]
+    most = workspace_bytes(key.candidate, problems).max()
     return f"asks for {most} bytes" if most > MAX_WORKSPACE_BYTES else None
 
 

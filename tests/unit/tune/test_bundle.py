@@ -11,6 +11,8 @@ from aot.measure.tuning_set import TuningSet, read_tuning_set
 from aot.tune.bundle import make_bundle
 from tests.unit.twins import kernel_of, problem_of
 
+pytestmark = pytest.mark.slow
+
 TUNING = TuningSet("h200", "sm_90a", (kernel_of(64),), (problem_of(1, 64, 64),))
 
 LIST_MODULES = """
@@ -47,7 +49,6 @@ def test_bundle_is_self_contained(tmp_path, library):
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="shows the error of a machine without a GPU")
 def test_run_without_a_gpu_says_so(tmp_path, library):
     make_bundle(tmp_path / "bundle", library, TUNING)

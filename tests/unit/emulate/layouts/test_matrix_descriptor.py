@@ -18,6 +18,8 @@ from aot.emulate.layouts.swizzle import Swizzle
 from tests.unit.emulate.layouts.cute_layout import parse
 from tests.unit.emulate.layouts.ptx_constants import operands_of_products
 
+pytestmark = pytest.mark.slow
+
 SHARED = 1024
 BITS = {"bf16": 16, "f16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8}
 
@@ -53,7 +55,6 @@ def kinds(products):
     }
 
 
-@pytest.mark.slow
 def test_operands_of_tcgen05_lie_where_cute_dsl_put_them(sm110):
     for product in sm110["products"]:
         check(product, MatrixUnit.TCGEN05)

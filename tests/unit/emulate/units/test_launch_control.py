@@ -73,7 +73,7 @@ def test_coordinates_of_a_grid_of_three_dimensions():
     machine = Machine({"kernel": compile_body(body)}, memory, Schedule(Mode.LAZY), resident=2)
     report = machine.run([Launch("kernel", (2, 3, 4), (64, 1, 1), (1, 1, 1), 0, (address.to_bytes(8, "little"),), {})])
     assert list(memory.view(address, 96).view(np.uint32)) == [1] * 24
-    assert report.is_clean
+    assert report.findings == ()
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)

@@ -4,7 +4,7 @@ import pytest
 from aot.core.element import ElementType
 from aot.core.numerics import decode, encode
 from aot.kinds.rows.catalogue import row_operation
-from aot.kinds.rows.comparison import Written, fault_of
+from aot.kinds.rows.comparison import Written, compare_rows
 from aot.kinds.rows.reference import RowParameters, expected_scales, row_reference, scaled
 from aot.kinds.rows.signature import RowArgument
 
@@ -31,6 +31,10 @@ def random(seed=1):
     return decode(ElementType.BFLOAT16, encode(ElementType.BFLOAT16, x))
 
 
+def fault_of(operation, written, expected, scales_are_given=False):
+    return compare_rows(operation, written, expected, scales_are_given=scales_are_given).fault
+
+
 TAGS = [
     *("bf16_rms_norm", "bf16_e4m3_rms_norm", "bf16_e4m3_quantize", "bf16_int8_quantize", "bf16_e4m3_block_quantize"),
     "bf16_e5m2_quantize",
@@ -41,7 +45,7 @@ TENSORS = ["bf16_e4m3_tensor_quantize", "bf16_e5m2_tensor_quantize", "bf16_int8_
 @pytest.mark.parametrize("tag", TAGS + TENSORS)
 def test_what_is_right_has_no_fault(tag):
     operation, expected, right = written(tag, random(), random(2) if "norm" in tag else None)
-    assert fault_of(operation, right, expected, scales_are_given=False) == ""
+    assert fault_of(operation, right, expected) == ""
 
 
 @pytest.mark.parametrize("tag", TAGS)
@@ -49,7 +53,7 @@ def test_one_wrong_element_is_found(tag):
     operation, expected, right = written(tag, random())
     y = right.y.copy()
     y[2, 7] ^= 0x40
-    fault = fault_of(operation, Written(y, right.scales), expected, scales_are_given=False)
+    fault = fault_of(operation, Written(y, right.scales), expected)
     assert fault.startswith("y: 1 of 480 elements are wrong; the first, (2, 7), is ")
 
 
@@ -59,11 +63,11 @@ def test_one_scale_serves_every_row(tag):
     operation, expected, right = written(tag, np.nan_to_num(random(), nan=3.0))
     assert right.scales.shape == (1, 1)
     scales = right.scales * np.float32(1 + 2**-20)
-    fault = fault_of(operation, Written(right.y, scales), expected, scales_are_given=False)
+    fault = fault_of(operation, Written(right.y, scales), expected)
     assert fault.startswith("scales: 1 of 1 elements are wrong; the first, (0, 0), is ")
     y = right.y.copy()
     y[2, 7] ^= 0x40
-    fault = fault_of(operation, Written(y, right.scales), expected, scales_are_given=False)
+    fault = fault_of(operation, Written(y, right.scales), expected)
     assert fault.startswith("y: 1 of 480 elements are wrong; the first, (2, 7), is ")
 
 
@@ -71,9 +75,7 @@ def test_a_wrong_scale_is_found_unless_it_was_given():
     operation, expected, right = written("bf16_e4m3_quantize", random())
     scales = right.scales * np.float32(1 + 2**-20)
     off = Written(right.y, scales)
-    assert fault_of(operation, off, expected, scales_are_given=False).startswith(
-        "scales: 2 of 3 elements are wrong; the"
-    )
+    assert fault_of(operation, off, expected).startswith("scales: 2 of 3 elements are wrong; the")
     twice = Written(right.y, right.scales * 2)
     assert fault_of(operation, twice, expected, scales_are_given=True).startswith("y: ")
     assert fault_of(operation, right, expected, scales_are_given=True) == ""
@@ -83,7 +85,7 @@ def test_a_wrong_sum_with_the_residual_is_found():
     operation, expected, right = written("bf16_rms_norm", random(), random(2))
     wrong = right.residual_out.copy()
     wrong[0, 5] ^= 1
-    fault = fault_of(operation, Written(right.y, None, wrong), expected, scales_are_given=False)
+    fault = fault_of(operation, Written(right.y, None, wrong), expected)
     assert fault.startswith("residual_out: 1 of 480 elements are wrong; the first, (0, 5), is ")
 
 
@@ -92,5 +94,5 @@ def test_a_nan_that_should_not_be_is_wrong_and_one_that_should_be_is_not():
     assert np.isnan(decode(operation.y, right.y)[1]).all()
     y = right.y.copy()
     y[0, 0] = 0x7FC0
-    fault = fault_of(operation, Written(y), expected, scales_are_given=False)
+    fault = fault_of(operation, Written(y), expected)
     assert fault.startswith("y: 1 of 480 elements are wrong; the first, (0, 0), is nan, expected between ")

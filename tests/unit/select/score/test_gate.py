@@ -43,7 +43,6 @@ def selection(record):
 
 @pytest.fixture(scope="module")
 def own(record):
-    """Give one that says it."""
     with pytest.MonkeyPatch.context() as patch:
         coarse_grid(patch)
         return select(record, Objective(shapes=HELDOUT))
@@ -73,6 +72,7 @@ def test_what_is_not_measured_is_refused_where_that_is_asked(selection):
             require_measured(found)
 
 
+@pytest.mark.slow
 def test_operations_on_rows_without_times_of_their_own_are_not_measured(selection):
     rows = select_stepped((row_operation("bf16_silu_mul"),), load_target(selection.target), with_heldout=False)
     found = covered(joined(selection, rows), SHAPES)
