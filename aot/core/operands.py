@@ -172,10 +172,15 @@ OPERANDS = (
     Argument.BIAS,
     Argument.RESIDUAL,
     Argument.SCALE_D,
+    Argument.OWN_D,
+    Argument.FACTORS_D,
     Argument.OFFSETS,
     Argument.INDEX,
 )
 """The arguments that are a caller's tensors."""
+
+WRITTEN = (Argument.D, Argument.FACTORS_D)
+"""Those of them that a kernel writes."""
 
 
 def element_of(operation: Operation, argument: Argument) -> ElementType:
@@ -192,6 +197,8 @@ def element_of(operation: Operation, argument: Argument) -> ElementType:
     for of_factors, operand in ((Argument.SCALE_A, operation.a), (Argument.SCALE_B, operation.b)):
         if operand.scale is not None:
             types[of_factors] = operand.scale.element
+    if operation.factors_of_d is not None:
+        types[Argument.FACTORS_D] = operation.factors_of_d.element
     return types.get(argument, ElementType.FLOAT32)
 
 
@@ -213,13 +220,15 @@ def matrices(problem: Problem, padding: int = 0, stride_multiple: int = 1) -> tu
     grouping, groups = operation.grouping, problem.num_groups
     m = problem.m * (groups if grouping.groups_rows else 1)
     k = problem.k * (groups if grouping is Grouping.K_GROUPED else 1)
-    of_a, of_b = (lcm(stride_multiple, x.num_sharing) for x in (operation.a.element, operation.b.element))
+    of_a, of_b, of_d = (
+        lcm(stride_multiple, x.num_sharing) for x in (operation.a.element, operation.b.element, operation.d)
+    )
     a = _matrix(m, k, row_major=operation.a.is_k_major, padding=padding, stride_multiple=of_a)
     if operation.b.weight is None:
         b = _matrix(rows, k, row_major=operation.b.is_k_major, padding=padding, stride_multiple=of_b)
     else:  # whose rows of bytes follow each other
         b = _matrix(*operation.b.extents(rows, k), row_major=True, padding=0, stride_multiple=1)
-    d = _matrix(m, problem.n, row_major=True, padding=padding, stride_multiple=stride_multiple)
+    d = _matrix(m, problem.n, row_major=True, padding=padding, stride_multiple=of_d)
     is_stack = {
         Grouping.BATCHED: (True, True, True),
         Grouping.GROUPED: (False, True, False),
@@ -277,7 +286,10 @@ def operands(
     if operation.grouping.groups_rows:
         scale_b, bias, one = (x.stacked(groups) for x in (scale_b, bias, one))
     offsets, index = Matrix(groups, 1, 1, 1), Matrix(d.num_rows, 1, 1, 1)
-    found = dict(zip(OPERANDS, (a, b, d, scale_a, scale_b, bias, d, one, offsets, index), strict=True))
+    of_d = operation.factors_of_d
+    factors_d = one if of_d is None else AtomMatrix(*of_d.num_factors(problem.m, problem.n), 0, 0)
+    all_of_them = (a, b, d, scale_a, scale_b, bias, d, one, one, factors_d, offsets, index)
+    found = dict(zip(OPERANDS, all_of_them, strict=True))
     taken = set(signature_of(operation, has_workspace=False, prefetches_b=False))
     if not arrangement.has_bias and operation.epilogue is not Epilogue.BIAS:
         taken.discard(Argument.BIAS)

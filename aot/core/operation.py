@@ -156,6 +156,15 @@ class Operation(Product):
     MXFP8_MXFP4_BF16_KK_GROUPED = "mxfp8mxfp4_bf16_kk_grouped", t.MXFP8_MXFP4_BF16, *_GROUPED
     MXFP8_MXFP4_BF16_KK_GROUPED_SWIGLU = "mxfp8mxfp4_bf16_kk_grouped_swiglu", t.MXFP8_MXFP4_BF16, *_GROUPED_SWIGLU
 
+    NVFP4_NVFP4_KK = "nvfp4_nvfp4_kk", t.NVFP4_NVFP4, Layout.KK
+    NVFP4_NVFP4_KK_BIAS = "nvfp4_nvfp4_kk_bias", t.NVFP4_NVFP4, Layout.KK, Epilogue.BIAS
+    NVFP4_NVFP4_KK_RELU = "nvfp4_nvfp4_kk_relu", t.NVFP4_NVFP4, Layout.KK, Epilogue.RELU
+    NVFP4_NVFP4_KK_GELU = "nvfp4_nvfp4_kk_gelu", t.NVFP4_NVFP4, Layout.KK, Epilogue.GELU
+    NVFP4_NVFP4_KK_GELU_TANH = "nvfp4_nvfp4_kk_gelu_tanh", t.NVFP4_NVFP4, Layout.KK, Epilogue.GELU_TANH
+    NVFP4_NVFP4_KK_SILU = "nvfp4_nvfp4_kk_silu", t.NVFP4_NVFP4, Layout.KK, Epilogue.SILU
+    NVFP4_NVFP4_KK_SWIGLU = "nvfp4_nvfp4_kk_swiglu", t.NVFP4_NVFP4, Layout.KK, Epilogue.SWIGLU
+    NVFP4_NVFP4_KK_GEGLU = "nvfp4_nvfp4_kk_geglu", t.NVFP4_NVFP4, Layout.KK, Epilogue.GEGLU
+
     BF16_INT4_G128_KK = "bf16xint4g128_bf16_kk", t.BF16_INT4_G128, Layout.KK
     BF16_INT4_G128_ZEROS_KK = "bf16xint4g128z_bf16_kk", t.BF16_INT4_G128_ZEROS, Layout.KK
     BF16_NVFP4_KK = "bf16xnvfp4_bf16_kk", t.BF16_NVFP4, Layout.KK

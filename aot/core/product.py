@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from aot.core.constraints import Word
 from aot.core.element import BYTE_BITS, ElementType
 from aot.core.epilogue import ACTIVATIONS, GATES, Epilogue, Step
-from aot.core.formats import FactorLayout, Operand
+from aot.core.formats import FactorLayout, Operand, ScaleFormat
 from aot.core.grouping import Grouping
 
 if TYPE_CHECKING:
@@ -124,8 +124,13 @@ class Product(Word):
 
     @property
     def bias(self) -> ElementType:
-        """Return the element type of a bias: D's, or bfloat16 where D is of 8 bits, as torch has it."""
-        return ElementType.BFLOAT16 if self.d.bits == BYTE_BITS else self.d
+        """Return the element type of a bias: D's, or bfloat16 where D is of 8 bits or fewer, as torch has it."""
+        return ElementType.BFLOAT16 if self.d.bits <= BYTE_BITS else self.d
+
+    @property
+    def factors_of_d(self) -> ScaleFormat | None:
+        """Return the format of the factors that are written with D; None where D is elements alone."""
+        return self.types.blocks_d
 
     @property
     def grouping(self) -> Grouping:
@@ -217,4 +222,5 @@ class Product(Word):
         rows = self.num_rows_of_b(n)
         moved = self.a.size_of(m, k) + self.b.size_of(rows, k)
         moved += self.d.size_of(m * n) * (2 if self.has_residual else 1)
+        moved += 0 if self.factors_of_d is None else self.factors_of_d.size_of(m, n)
         return moved + (self.bias.size_of(rows) if self.has_bias else 0)

@@ -250,6 +250,8 @@ def needed(
         (zero, of_b),
         (rows, columns),
         (zero, zero),
+        (zero, zero),
+        _factors_of(problem.operation.factors_of_d, rows, n),
     )
     values = (x for x in OPERANDS if x not in (Argument.OFFSETS, Argument.INDEX))
     return {x: y for x, y in zip(values, found, strict=True) if x in operands(problem, 0, arrangement)}

@@ -41,6 +41,12 @@ class Argument(Word):
     """Float32 vector of one element, by which a D of 8 bits is multiplied before it is rounded, or the sum before a
     bias: the factor of all of A times that of all of B. Where rows are grouped a contiguous vector (num_groups), of the
     factor of all of A times that of the group's B."""
+    OWN_D = "own_d"
+    """Float32 vector of one element: D's own factor, where its format has one. What D's elements stand for is they,
+    times the factors of their blocks, times this."""
+    FACTORS_D = "factors_d"
+    """Vector of bytes, written: the factors of D's blocks along n, in the atoms of (m, n) that a product reads as those
+    of its A."""
     OFFSETS = "offsets"
     """int32 vector (num_groups): where each group ends, in rows or in k, ascending, as torch._grouped_mm has them."""
     INDEX = "index"
@@ -88,6 +94,8 @@ def signature_of(
         Argument.BIAS: operation.has_bias,
         Argument.RESIDUAL: operation.has_residual,
         Argument.SCALE_D: operation.types.scales_d,
+        Argument.OWN_D: operation.factors_of_d is not None and operation.factors_of_d.has_tensor_factor,
+        Argument.FACTORS_D: operation.factors_of_d is not None,
         Argument.OFFSETS: operation.grouping.has_offsets,
         Argument.INDEX: operation.grouping is Grouping.GATHERED,
         Argument.B_OF_GROUPS: operation.grouping.groups_rows,

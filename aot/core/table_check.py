@@ -118,7 +118,7 @@ def _ladder_fault(ladder: Ladder, section: Section, kernels: Sequence[TableKerne
 
 def takes_aligned(kernel: TableKernel) -> bool:
     """Say whether a kernel takes every aligned problem: what it needs n to be a multiple of, D's alignment gives."""
-    aligned = ALIGNMENT_BYTES // kernel.operation.d.num_bytes
+    aligned = kernel.operation.d.num_in(ALIGNMENT_BYTES)
     return kernel.m_multiple == 1 and aligned % kernel.n_multiple == 0
 
 

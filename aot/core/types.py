@@ -46,6 +46,8 @@ class Types:
     """
     weight: WeightFormat | None = None
     """What B is where it is a packed weight: a matrix of bytes, as `aot.core.weight_packing` lays it out."""
+    blocks_d: ScaleFormat | None = None
+    """The factors that are written with D, of its blocks along n: the next product reads D as its A, and n is its k."""
 
     @property
     def tag(self) -> str:
@@ -58,7 +60,7 @@ class Types:
         if self.a is ElementType.TFLOAT32:
             return self.a.tag
         names = ["".join(dict.fromkeys((tag_of(self.a, self.scale_a), tag_of(self.b, self.scale_b))))]
-        names += [] if self.d is self.a is self.b and not self.is_scaled else [self.d.tag]
+        names += [] if self.d is self.a is self.b and not self.is_scaled else [tag_of(self.d, self.blocks_d)]
         names += ["block"] if self.factors is FactorLayout.BLOCK else []
         return "_".join([*names, *(["fast"] if self.is_fast else [])])
 
@@ -112,14 +114,17 @@ class Types:
 
     @property
     def scales_d(self) -> bool:
-        """Say whether there is one factor more: of a D of 8 bits, before it is rounded, or that of `scales_sum`."""
-        return self.scales_sum or (self.is_scaled and self.d.bits == 8)
+        """Say whether there is one factor more: of a D of 8 bits, before it is rounded, or that of `scales_sum`.
+
+        A D whose blocks have factors is divided by those, and by its own of all: `blocks_d`.
+        """
+        return self.scales_sum or (self.is_scaled and self.d.bits == BYTE_BITS and self.blocks_d is None)
 
     def alike(self, others: Sequence[Types]) -> tuple[Types, ...]:
         """Return those of others that have the same sizes, accumulation and scale factors."""
 
         def shape(x: Types) -> tuple[object, ...]:
-            factors = x.scale_a, x.scale_b, x.weight
+            factors = x.scale_a, x.scale_b, x.weight, x.blocks_d
             return x.a.bits, x.b.bits, x.d.bits, x.accumulator, factors, x.is_fast, x.a is ElementType.TFLOAT32
 
         return tuple(x for x in others if x != self and shape(x) == shape(self))
@@ -175,6 +180,9 @@ MXFP8_BF16 = Types(ElementType.E4M3, ElementType.E4M3, ElementType.BFLOAT16, sca
 MXFP8_MXFP4_BF16 = replace(MXFP8_BF16, b=ElementType.E2M1)
 MXFP8_MXFP4_FP16 = replace(MXFP8_MXFP4_BF16, d=ElementType.FLOAT16)
 NVFP4_FP16, MXFP4_FP16, MXFP8_FP16 = (replace(x, d=ElementType.FLOAT16) for x in (NVFP4_BF16, MXFP4_BF16, MXFP8_BF16))
+NVFP4_NVFP4, MXFP4_MXFP4, MXFP8_MXFP8 = (
+    replace(x, d=x.a, blocks_d=x.scale_a) for x in (NVFP4_BF16, MXFP4_BF16, MXFP8_BF16)
+)
 BF16_INT4_G128, FP16_INT4_G128 = (_packed(x.a, INT4_G128) for x in (BF16, FP16))
 BF16_INT4_G128_ZEROS, FP16_INT4_G128_ZEROS = (_packed(x.a, INT4_G128_ZEROS) for x in (BF16, FP16))
 BF16_NVFP4, FP16_NVFP4 = (_packed(x.a, NVFP4_WEIGHT) for x in (BF16, FP16))

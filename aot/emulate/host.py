@@ -33,7 +33,20 @@ NUM_VALUES = 16
 CLUSTER_DIMENSION = 4
 """The attribute that holds the cluster's extents. Source: driver_types.h, cudaLaunchAttributeClusterDimension."""
 
-_OPERANDS = ("a", "b", "d", "bias", "scale_a", "scale_b", "residual", "scale_d", "offsets", "index")
+_OPERANDS = (
+    "a",
+    "b",
+    "d",
+    "bias",
+    "scale_a",
+    "scale_b",
+    "residual",
+    "scale_d",
+    "own_d",
+    "factors_d",
+    "offsets",
+    "index",
+)
 """The fields of `ProblemStruct` that are tensors."""
 _OF_PARTS = ("b", "d", "bias")
 """The fields of `PartStruct` that are tensors."""
@@ -198,4 +211,4 @@ class EmulatedKernels:
                 if bound.parts[part].n > 0
             }
             written = {name for name in of_parts if name.split()[0] == "d"}
-            self._gpu.declare(operands | of_parts | {"workspace": workspace}, {"d", "workspace", *written})
+            self._gpu.declare(operands | of_parts | {"workspace": workspace}, {"d", "factors_d", "workspace", *written})

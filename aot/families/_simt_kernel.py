@@ -18,6 +18,7 @@ from aot.families._arguments import cutlass_type
 from aot.families._epilogue_registers import in_turns
 from aot.families._epilogue_steps import EpilogueOperands, finish
 from aot.families._simt_narrow import element_at, factor_at
+from aot.families._simt_quantized import check_form, inserted, store_row, with_factors_of_d
 from aot.families._simt_tile import NUM_THREADS, PAD, TILE, TILE_K, num_halves
 
 SIDE = 4
@@ -82,6 +83,30 @@ def _multiply(staged_a: cute.Tensor, staged_b: cute.Tensor, sums: cute.Tensor, r
             sums[i, j] = totals[i][j]
 
 
+@cute.jit
+def _store(
+    sums: Any,
+    d: cute.Tensor,
+    own_d: cute.Tensor | None,
+    factors_d: cute.Tensor | None,
+    row: Int32,
+    column: Int32,
+    operands: Any,
+    operation: Constexpr[Operation],
+) -> None:
+    """Finish, round and store a thread's rows and columns of D, from `row` and `column` on."""
+    if const_expr(operation.factors_of_d is not None):
+        for i in range_constexpr(SIDE):
+            of_row = [tuple(x[i, j] for x in sums) for j in range(SIDE)]
+            store_row(of_row, d, factors_d, own_d[0], row + i, column, operands, operation)
+    else:
+        for i in range_constexpr(SIDE):
+            for j in range_constexpr(SIDE):
+                if row + i < d.shape[0] and column + j < d.shape[1]:
+                    value = finish(tuple(x[i, j] for x in sums), row + i, column + j, operands, operation)
+                    d[row + i, column + j] = value.to(d.element_type)
+
+
 @cute.kernel
 def _kernel(
     a: cute.Tensor,
@@ -93,6 +118,8 @@ def _kernel(
     scale_b: cute.Tensor | None,
     residual: cute.Tensor | None,
     scale_d: cute.Tensor | None,
+    own_d: cute.Tensor | None,
+    factors_d: cute.Tensor | None,
     operation: Constexpr[Operation],
 ) -> None:
     thread, _, _ = cute.arch.thread_idx()
@@ -129,12 +156,7 @@ def _kernel(
             _multiply(staged_a, staged_b[half], sums[half], row, column)
             cute.arch.sync_threads()  # keeps one half's loads behind the other's multiplication too: fewer registers
     operands = EpilogueOperands(scale_a, scale_b, bias, residual, scale_d)
-    for i in range_constexpr(SIDE):
-        for j in range_constexpr(SIDE):
-            if first_m + row + i < d.shape[0] and first_n + column + j < d.shape[1]:
-                totals = tuple(sums[half][i, j] for half in range(halves))
-                value = finish(totals, first_m + row + i, first_n + column + j, operands, operation)
-                d[first_m + row + i, first_n + column + j] = value.to(d.element_type)
+    _store(sums, d, own_d, factors_d, first_m + row, first_n + column, operands, operation)
 
 
 def make_entry(operation: Operation) -> Any:
@@ -144,7 +166,7 @@ def make_entry(operation: Operation) -> Any:
     """
 
     @cute.jit
-    def entry(
+    def launch(
         a: cute.Tensor,
         b: cute.Tensor,
         d: cute.Tensor,
@@ -153,6 +175,8 @@ def make_entry(operation: Operation) -> Any:
         bias: cute.Tensor | None,
         residual: cute.Tensor | None,
         scale_d: cute.Tensor | None,
+        own_d: cute.Tensor | None,
+        factors_d: cute.Tensor | None,
         stream: cuda.CUstream,
     ) -> None:
         m, n = d.shape[-2:]
@@ -168,8 +192,28 @@ def make_entry(operation: Operation) -> Any:
             scale_b=scale_b,
             residual=residual,
             scale_d=scale_d,
+            own_d=own_d,
+            factors_d=factors_d,
             operation=operation,
         ).launch(grid=(blocks, 1, 1), block=(NUM_THREADS, 1, 1), stream=stream)
+
+    if operation.factors_of_d is not None:
+        check_form(operation)
+        return with_factors_of_d(launch)
+
+    @cute.jit
+    def entry(
+        a: cute.Tensor,
+        b: cute.Tensor,
+        d: cute.Tensor,
+        scale_a: cute.Tensor | None,
+        scale_b: cute.Tensor | None,
+        bias: cute.Tensor | None,
+        residual: cute.Tensor | None,
+        scale_d: cute.Tensor | None,
+        stream: cuda.CUstream,
+    ) -> None:
+        launch(a, b, d, scale_a, scale_b, bias, residual, scale_d, None, None, stream)
 
     return entry
 
@@ -202,4 +246,8 @@ def arguments(signature: Signature, operation: Operation) -> tuple[Any, ...]:
         Argument.SCALE_D: _tensor(factor, 1, is_contiguous=True),
         Argument.STREAM: cute.runtime.make_fake_stream(),
     }
-    return tuple(x if argument in signature else None for argument, x in made.items())
+    found = tuple(x if argument in signature else None for argument, x in made.items())
+    if operation.factors_of_d is None:
+        return found
+    of_d = _tensor(operation.factors_of_d.element, 1, is_contiguous=True)
+    return inserted(found, signature, _tensor(factor, 1, is_contiguous=True), of_d)

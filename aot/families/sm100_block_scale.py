@@ -11,7 +11,7 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from aot.core.candidate import Candidate, Reason, Rejected
+from aot.core.candidate import Candidate, KernelKey, Reason, Rejected
 from aot.core.epilogue import OF_ONE_WEIGHT, Epilogue
 from aot.core.factor_atoms import ATOM_BYTES, num_atoms
 from aot.core.feature import Feature
@@ -26,8 +26,10 @@ from aot.core.types import (
     MXFP8_MXFP4_FP16,
     NVFP4_BF16,
     NVFP4_FP16,
+    NVFP4_NVFP4,
     Types,
 )
+from aot.core.weight_format import ATOM_COLUMNS
 from aot.families._tcgen05 import CLC, TILE_K_BYTES
 from aot.families.sm100_quack import Sm100Quack
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
     from aot.core.operation import Operation
     from aot.core.target import Target
+    from aot.families import Entry
     from aot.families._tcgen05 import Shape
 
 TILE_M = {False: 128, True: 256}
@@ -52,6 +55,10 @@ OVERLAPPED_TILE_N = 256
 
 INSTRUCTION_K_BYTES = 32
 """Bytes of k of one instruction. Source: PTX ISA, tcgen05.mma, shapes of .block_scale."""
+
+QUANTIZED_COLUMNS = 64
+"""Columns of sums that one stage of the epilogue makes elements of 4 bits of; with a gate two make one. Source: quack
+gemm_sm100.py, `_setup_attributes`: 32 elements of D make 16 bytes, and the pieces that cutlass.utils chooses are 64."""
 
 TMEM_COLUMNS = 512
 """Columns of tensor memory, all of which the kernel takes. Source: quack gemm_sm100.py, `num_tmem_alloc_cols`."""
@@ -71,6 +78,7 @@ class Sm100BlockScale(Sm100Quack):
         MXFP8_FP16,
         MXFP8_MXFP4_BF16,
         MXFP8_MXFP4_FP16,
+        NVFP4_NVFP4,
     )
     epilogues: tuple[Epilogue, ...] = OF_ONE_WEIGHT
     groupings: tuple[Grouping, ...] = (Grouping.DENSE,)
@@ -99,11 +107,9 @@ class Sm100BlockScale(Sm100Quack):
             return Rejected(Reason.CLUSTER, f"{text}, got {knobs.cluster_m}x{knobs.cluster_n}")
         if SplitK(knobs.split_k_mode) not in (SplitK.NONE, SplitK.SERIAL):
             return Rejected(Reason.COMBINATION, f"the kernel has no {SplitK(knobs.split_k_mode).value} split-K")
-        if knobs.split_k > 1 and _skips_blocks(operation):
-            text = "each split leaves out of its last stage what the whole k leaves out of its own"
-            return Rejected(
-                Reason.COMBINATION, f"{text}, and a product of {operation.types.tag} is wrong; take no split"
-            )
+        wrong = _combination_fault(candidate, operation)
+        if wrong:
+            return Rejected(Reason.COMBINATION, wrong)
         return super().check(candidate, operation, target)
 
     def factor_bytes(self, shape: Shape, operation: Operation) -> tuple[int, ...]:
@@ -115,10 +121,27 @@ class Sm100BlockScale(Sm100Quack):
         atoms = (num_atoms(rows, blocks) for rows in (shape.cta_m, shape.tile_n))
         return tuple(down * along * ATOM_BYTES for down, along in atoms)
 
+    def epilogue_bytes(self, candidate: Candidate, operation: Operation, shape: Shape) -> tuple[int, int]:
+        """Count the bytes of D in one stage of the epilogue; elements of 4 bits are stored in wider pieces."""
+        if operation.factors_of_d is None:
+            return super().epilogue_bytes(candidate, operation, shape)
+        columns = QUANTIZED_COLUMNS // (1 if operation.gate is None else 2)
+        return operation.d.size_of(shape.cta_m * columns), 0
+
     def tmem_columns(self, shape: Shape) -> int:
         """Count the columns of tensor memory, all of which the kernel takes."""
         del shape
         return TMEM_COLUMNS
+
+    def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
+        """Configure the GEMM and make its entry."""
+        if operation.factors_of_d is None:
+            return super().entry(candidate, operation, target)
+        from aot.families._quantized_entry import quantized_entry
+
+        gemm = self.configure(candidate, operation, target)
+        clusters = target.num_clusters(candidate.gemm.cluster_m * candidate.gemm.cluster_n)
+        return quantized_entry(gemm, KernelKey(operation, candidate), self.workspace(candidate), clusters)
 
     def configure(self, candidate: Candidate, operation: Operation, target: Target) -> Any:
         """Make the GEMM that a candidate describes."""
@@ -127,14 +150,18 @@ class Sm100BlockScale(Sm100Quack):
         from aot.families._padded_block_kernel import padded_class
         from aot.families._quack import quack_split_k
         from aot.families._quack_classes import sm100_class
+        from aot.families._quantized_kernel import quantized_class
 
         knobs, scale = candidate.gemm, operation.a.scale
         if scale is None:
             raise ValueError(f"{operation.tag} has no scale factors; expected one of {[x.tag for x in self.types]}")
         a, b = (operation.b, operation.a) if knobs.swap_ab else (operation.a, operation.b)
         is_padded = a.is_padded or b.is_padded
-        class_of = padded_class if is_padded else sm100_class
-        return class_of(operation, swap_ab=knobs.swap_ab)(
+        if operation.factors_of_d is not None:
+            made = quantized_class(operation)
+        else:
+            made = (padded_class if is_padded else sm100_class)(operation, swap_ab=knobs.swap_ab)
+        return made(
             cutlass_type(operation.accumulator),
             cutlass_type(a.element),
             (knobs.tile_m, knobs.tile_n),
@@ -157,6 +184,23 @@ def _skips_blocks(operation: Operation) -> bool:
     scale, element = operation.a.scale, operation.a.element
     has_whole_stages = operation.k_step % element.num_in(TILE_K_BYTES) == 0
     return scale is not None and not has_whole_stages and element.num_in(INSTRUCTION_K_BYTES) == scale.block_k
+
+
+def _combination_fault(candidate: Candidate, operation: Operation) -> str | None:
+    """Say why an operation's D is not right with a candidate's order of operands, or with its splits."""
+    knobs, form = candidate.gemm, operation.factors_of_d
+    if form is not None and knobs.swap_ab:
+        text = f"a thread has whole blocks of a row of D, which swap_ab would make a column of {operation.tag}"
+        return f"{text}; take no swap"
+    columns = 0 if form is None else operation.num_rows_of_b(form.block_k * ATOM_COLUMNS)
+    if columns and knobs.tile_n % columns != 0:
+        # What fills D's last atom up would be no tile's, and left as it is.
+        text = f"a tile has whole atoms of D's factors: tile_n a multiple of {columns} of {operation.tag}"
+        return f"{text}, got {knobs.tile_n}"
+    if knobs.split_k > 1 and _skips_blocks(operation):
+        text = "each split leaves out of its last stage what the whole k leaves out of its own"
+        return f"{text}, and a product of {operation.types.tag} is wrong; take no split"
+    return None
 
 
 def _tile_fault(candidate: Candidate) -> str | None:

@@ -6,6 +6,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, gemm_candidate
+from aot.core.element import BYTE_BITS
 from aot.core.epilogue import OF_ONE_WEIGHT, Epilogue
 from aot.core.feature import Feature
 from aot.core.grouping import Grouping
@@ -108,16 +109,12 @@ class Sm100Quack(Defaults):
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
         """Count as `GemmSm100._compute_stages` does: the epilogue first, A/B stages in what is left of a block."""
         shape = shape_of(candidate)
-        is_separate = SplitK(candidate.gemm.split_k_mode) is SplitK.SEPARATE
-        d_bytes = (operation.accumulator if is_separate else operation.d).num_bytes
-        c_bytes = operation.d.num_bytes if operation.has_residual else 0
-        elements = shape.epilogue_elements(GATE_D_BYTES if operation.gate else d_bytes, c_bytes)
-        epilogue_bytes = elements * d_bytes // (2 if operation.gate else 1)
+        epilogue_bytes, c_stage_bytes = self.epilogue_bytes(candidate, operation, shape)
         vectors = vector_bytes(candidate, operation, shape.cta_m)
         padding = -vectors % ALIGNMENT_BYTES
         if has_own_epilogue(operation):  # counted before quack fills the rest (`GemmEpilogueSm100.epi_smem_bytes`)
             vectors, padding = vectors + padding, 0
-        fixed = self.barrier_bytes(candidate, operation) + 2 * (epilogue_bytes + elements * c_bytes) + vectors
+        fixed = self.barrier_bytes(candidate, operation) + 2 * (epilogue_bytes + c_stage_bytes) + vectors
         limit, factors = target.smem_bytes_per_block, self.factor_bytes(shape, operation)
         stage_bytes = shape.stage_bytes + sum(factors)
         num_stages = candidate.gemm.num_stages or stages_that_fit(limit, fixed, stage_bytes)
@@ -130,6 +127,14 @@ class Sm100Quack(Defaults):
             num_stages=num_stages,
             tmem_columns=self.tmem_columns(shape),
         )
+
+    def epilogue_bytes(self, candidate: Candidate, operation: Operation, shape: Shape) -> tuple[int, int]:
+        """Count the bytes of D in one stage of the epilogue, and those of what is added to D from global memory."""
+        is_separate = SplitK(candidate.gemm.split_k_mode) is SplitK.SEPARATE
+        d_bytes = max((operation.accumulator if is_separate else operation.d).bits // BYTE_BITS, 1)
+        c_bytes = operation.d.num_bytes if operation.has_residual else 0
+        elements = shape.epilogue_elements(GATE_D_BYTES if operation.gate else d_bytes, c_bytes)
+        return elements * d_bytes // (2 if operation.gate else 1), elements * c_bytes
 
     def factor_bytes(self, shape: Shape, operation: Operation) -> tuple[int, ...]:
         """Count the bytes of factors of A and of B in a stage of one CTA: none are loaded with the operands."""

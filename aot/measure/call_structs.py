@@ -65,6 +65,8 @@ class ProblemStruct(ctypes.Structure):
         ("parts", ctypes.POINTER(PartStruct)),
         ("num_parts", ctypes.c_int64),
         ("scale_b_of_groups", ctypes.POINTER(ctypes.c_void_p)),
+        ("own_d", TensorStruct),
+        ("factors_d", TensorStruct),
     )
 
 
@@ -235,6 +237,7 @@ def gemm_struct(call: GemmCall, operation: int, *, b_is_constant: bool) -> Probl
         (PartStruct * len(parts))(*parts) if parts else None,
         len(parts),
         None,
+        *(_struct(tensors.get(x)) for x in (Argument.OWN_D, Argument.FACTORS_D)),
     )
 
 

@@ -6,10 +6,10 @@ from enum import IntFlag
 
 READ = (
     *("left", "right", "bias", "scale_x", "scale_w", "residual", "scale_d"),
-    *("offsets", "index", "cos", "sin", "scale"),
+    *("offsets", "index", "cos", "sin", "scale", "own_d"),
 )
 """The tensors that calls read. The first seven are those of a call by XLA, by the bits of its operands."""
-WRITTEN = ("out", "residual_out", "scale_out")
+WRITTEN = ("out", "residual_out", "scale_out", "factors_d")
 """The tensors that calls write; None where the library is to allocate one."""
 OPERANDS = READ + WRITTEN
 OPTIONS = (
@@ -26,6 +26,7 @@ PYTHON_NAMES = {"left": "x", "right": "weight", "scale_d": "scale_out"}
 
 _BEGIN = ("left", "right", "bias", "out")
 _SCALED = (*_BEGIN, "scale_x", "scale_w")
+_OF_D = ("scale_d", "own_d", "factors_d")
 _CHOICE = ("epilogue", "element", "flags")
 _WRITES = ("scale", "out", "scale_out", "element", "flags")
 _POSITIONS = ("offsets", "index")
@@ -33,9 +34,9 @@ _NORM = ("residual", "scale", "out", "residual_out", "scale_out", "element", "fl
 _ROTARY = ("left", "cos", "sin", "out", "flags", "rotary_dim")
 
 FIELDS: dict[str, tuple[str, ...]] = {
-    "linear": (*_SCALED, "residual", "scale_d", *_CHOICE),
+    "linear": (*_SCALED, "residual", *_OF_D, *_CHOICE),
     "matmul": ("left", "right", "out", "flags"),
-    "gated_linear": (*_SCALED, "scale_d", "weights", *_CHOICE),
+    "gated_linear": (*_SCALED, *_OF_D, "weights", *_CHOICE),
     "grouped_linear": (*_SCALED, "scale_d", *_POSITIONS, "weights", "factors", *_CHOICE),
     "packed_linear": ("left", "right", "bias", "out", "scale_w", "element", "flags", "weight_format", "columns"),
     "linear_many": ("left",),

@@ -66,6 +66,18 @@ class Call:
         return 0 if scale is None else scale.block_k
 
     @property
+    def factor_of_d(self) -> ElementType:
+        """Return the type of the factors that are written with D; float32 where there are none."""
+        form = self.own.factors_of_d
+        return ElementType.FLOAT32 if form is None else form.element
+
+    @property
+    def block_of_d(self) -> int:
+        """Return the elements along n that one of those serves; 0 where there are none."""
+        form = self.own.factors_of_d
+        return 0 if form is None else form.block_k
+
+    @property
     def weight(self) -> str:
         """Return the format of a packed weight; `none` where B is a matrix of elements."""
         return "none" if self.own.types.weight is None else self.own.types.weight.name

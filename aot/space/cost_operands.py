@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aot.core.candidate import Candidate
+from aot.core.element import BYTE_BITS
 from aot.core.knobs import SplitK
 from aot.core.operation import Operation
 from aot.families import tiling_of
@@ -91,7 +92,7 @@ class ItemBytes:
         """Look at an operation's operands as candidates do."""
         swap = columns(candidates, "swap_ab") > 0
         a, b = operation.a.num_bytes, operation.b.num_bytes
-        stored = operation.d.num_bytes * (2 if operation.has_residual else 1) / operation.num_rows_of_b(1)
+        stored = operation.d.bits / BYTE_BITS * (2 if operation.has_residual else 1) / operation.num_rows_of_b(1)
         return ItemBytes(np.where(swap, b, a), np.where(swap, a, b), stored)
 
 

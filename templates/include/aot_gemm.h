@@ -96,7 +96,7 @@ typedef enum { AOT_GEMM_TIER_TUNED = 1, AOT_GEMM_TIER_GRID = 2, AOT_GEMM_TIER_FA
 /* One matrix, or one vector as a matrix of one row. Strides are in elements: strides[0] is the step from row to row,
  * strides[1] from column to column; neither is below 0. The stride of an extent of 1 or 0 is not looked at. */
 typedef struct {
-  void* data; /* device address; null in queries, where it counts as aligned. Only D is written. */
+  void* data; /* device address; null in queries, where it counts as aligned. Only D is written, and its factors. */
   int64_t strides[2];
 } aot_gemm_tensor_t;
 
@@ -126,6 +126,11 @@ typedef struct {
  *   residual  (m, n), of D's element type, added behind the activation.
  *   scale_d   one float32, that D is multiplied by before it is rounded to 8 bits; of nvfp4 the product of the factors of
  *             all of A and of all of B, that the sum is multiplied by before a bias is added.
+ *   own_d     of a D in nvfp4, as of "nvfp4_nvfp4_swiglu": one float32, D's own factor, which is known before: what D stands
+ *             for are its elements, times the factors of their blocks, times this. The largest magnitude that D is to hold
+ *             over 6 * 448 is a good one.
+ *   factors_d of such a D: the atoms that the factors of its blocks along n are written to. D and they are what the next
+ *             product reads as its a and scale_a.
  *   gate      B is (2 n, k), a bias (1, 2 n) and the factors of B (2 n, 1): see AOT_GEMM_GATE_INTERLEAVED, which nvfp4
  *             and mxfp8 need, and AOT_GEMM_GATE_PARTS.
  *
@@ -137,6 +142,12 @@ typedef struct {
  * (s / 128 + g) * 128 + i - s in that formula, and A has ceil(m / 128) + num_groups - 1 times 128 rows of factors, of which
  * those that are no row's may hold anything. B's are a group's atoms, group_strides.scale_b bytes behind those of the one
  * before it, which has to be their number; scale_d is (num_groups, 1), adjacent: of all of A times all of the group's B.
+ *
+ * A D in such a format: the sums, with all that is added and multiplied to them, are float32 numbers x. A block's factor is the
+ * e4m3 that is nearest to its largest |x| / (6 own_d), from 2^-9 to 448, and an element the e2m1 that is nearest to x over the
+ * factor times own_d, ties to even, at most 6: as the Python package's `quantize` rounds float32 numbers. A block that has a
+ * NaN has the factor NaN. Columns behind n have factors of 0, and those of rows behind m are not written. n is even; the fast
+ * kernels need a multiple of 32.
  *
  * A packed weight ("bf16xint4g128_bf16" and others): B is the bytes that the Python package's `pack` writes, at a multiple of
  * 16, and its strides are not looked at. n and k are those of the weight; k is a multiple of 128, 32 or 16, as the format says.
@@ -209,6 +220,8 @@ typedef struct {
   const aot_gemm_part_t* parts;   /* of "..._many": in host memory, read before the call returns; null elsewhere */
   int64_t num_parts;              /* 1 to AOT_GEMM_MAX_PARTS; 0 elsewhere */
   const void* const* scale_b_of_groups; /* null where the groups' atoms are one run, of all else too */
+  aot_gemm_tensor_t own_d;     /* this and below: of a D whose blocks have factors; all 0 elsewhere */
+  aot_gemm_tensor_t factors_d; /* written */
 } aot_gemm_problem_t;
 
 /* Return the number of an operation for `aot_gemm_problem_t.operation`, by its tag. That is of the element types, such as

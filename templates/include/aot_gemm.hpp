@@ -137,6 +137,14 @@ class Problem {
     return with([scale](aot_gemm_problem_t& x) { x.scale_d = {const_cast<float*>(scale), {0, 0}}; });
   }
 
+  // The atoms that the factors of D's blocks are written to, and D's own factor, of an operation such as nvfp4_nvfp4.
+  Problem with_factors_of_d(void* factors, const float* own) const {
+    return with([=](aot_gemm_problem_t& x) {
+      x.factors_d = {factors, {0, 0}};
+      x.own_d = {const_cast<float*>(own), {0, 0}};
+    });
+  }
+
   // Groups of rows, of which each has a B of its own, `step` elements behind the one before it; the problem's is the first.
   // `offsets` are int32 on the device: where each ends.
   Problem with_groups(int64_t count, const int32_t* offsets, int64_t step) const {

@@ -136,7 +136,8 @@ class Call : private Reader {
       given_.num_factors = factors_->size();
     }
     if (check_operands(product_, given_, result) != 0) return refused();
-    for (int32_t i = kOut; i < (is_on_rows(product_) ? kNumOperands : kOut + 1); ++i) {
+    const bool writes_more = is_on_rows(product_) || result->computed_by().writes_factors();
+    for (int32_t i = kOut; i < (writes_more ? kNumOperands : kOut + 1); ++i) {
       const auto field = static_cast<Field>(i);
       Written written;
       if (given_[field] != nullptr) {
@@ -258,7 +259,10 @@ class Call : private Reader {
   }
 
   PyObject* give(const Result& result) {
-    if (!is_on_rows(product_)) return give(kOut);
+    if (!is_on_rows(product_)) {
+      constexpr Field kBoth[] = {kOut, kFactorsD};
+      return result.computed_by().writes_factors() ? give(kBoth, 2) : give(kOut);
+    }
     const bool has_scale = result.computed_on_rows().has_scale();
     if (!result.writes_residual && !has_scale) return give(kOut);
     Field given[3];
@@ -266,6 +270,10 @@ class Call : private Reader {
     given[count++] = kOut;
     if (result.writes_residual) given[count++] = kResidualOut;
     if (has_scale) given[count++] = result.writes_scale ? kScaleOut : kScale;
+    return give(given, count);
+  }
+
+  PyObject* give(const Field* given, Py_ssize_t count) {
     PyObject* tuple = PyTuple_New(count);
     for (Py_ssize_t i = 0; tuple != nullptr && i < count; ++i) {
       PyObject* object = give(given[i]);

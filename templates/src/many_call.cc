@@ -71,8 +71,8 @@ class ManyCall : private Reader {
     if (left_.view()->ndim < 1) {
       return refuse("ShapeError", "linear_many: x has no dimension; expected (..., k)");
     }
-    const Request request = {element_, element_, element_, Scale::kNone, Element::kFloat32, Epilogue::kMany, Grouping::kDense,
-                             false, false, false, false};
+    const Request request = {element_, element_, element_, Scale::kNone, Element::kFloat32, Element::kFloat32, Epilogue::kMany,
+                             Grouping::kDense, false, false, false, false};
     operation_ = find_operation(request);
     return operation_ >= 0 ? 0 : refuse(kNoOperation, "%s", write_request(kMany, request).characters);
   }

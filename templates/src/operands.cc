@@ -213,8 +213,11 @@ int check_apart(Product product, const Span& left, const DLTensor& out) {
 
 bool find_written(Product product, const Operands& operands, const Result& result, Field field, Written* written) {
   if (!is_on_rows(product)) {
-    *written = {result.computed_by().d, result.extents, result.num_dims};
-    return field == kOut;
+    const Operation& operation = result.computed_by();
+    *written = {is_packed(operation.d) ? Element::kUint8 : operation.d, result.extents, result.num_dims};
+    if (field != kFactorsD || !operation.writes_factors()) return field == kOut;
+    *written = {operation.blocks_d.element, result.scale_extents, result.num_scale_dims};
+    return true;
   }
   const RowOperation& operation = result.computed_on_rows();
   const DLTensor& x = *operands[kLeft];

@@ -34,7 +34,7 @@ struct Result {
   int64_t extents[kMaxDims];
   int32_t num_dims;
   int32_t operation;  // index into kOperations, or on rows into kRowOperations
-  // The rest is written of operations on rows alone.
+  // The rest is written of operations on rows alone, but for the extents of factors that a product writes.
   int64_t cols;  // of elements, which are as many as those of a row of `out`, or twice as many where two are a byte
   bool writes_residual;
   bool writes_scale;

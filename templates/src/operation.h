@@ -87,6 +87,7 @@ struct Operation {
   // A, and for each 128 by 128 elements of B. Or narrow ones in atoms.
   Scale scale;
   AtomFormat atoms;   // of Scale::kAtoms
+  AtomFormat blocks_d;  // the factors of D's blocks along n, which are written; of no block where D is elements alone
   PackedFormat weight;  // what B is, where that is no matrix of elements; then factors, if any, are those of B alone
   Epilogue epilogue;  // all but kNone and kBias add the bias first, where there is one
   Presence bias;
@@ -106,6 +107,8 @@ struct Operation {
   bool takes(Argument argument) const { return (arguments & bit_of(argument)) != 0; }
   // Says whether there is one factor more: of a D of 8 bits before it is rounded, or of all of A and B for the sum.
   bool scales_d() const { return takes(Argument::kScaleD); }
+  // Says whether factors are written beside D.
+  bool writes_factors() const { return blocks_d.block_k > 0; }
   bool has_residual() const { return epilogue == Epilogue::kResidual; }
   // With a gate B has 2 n rows: the gate's and the linear ones.
   bool has_gate() const { return epilogue == Epilogue::kSwiglu || epilogue == Epilogue::kGeglu; }
@@ -122,7 +125,7 @@ struct Operation {
   // Says whether each group of rows has atoms of factors of its own.
   bool has_atoms_of_groups() const { return groups_rows() && scale == Scale::kAtoms; }
   // Says whether there are operands beside A, B, D and a bias.
-  bool takes_further() const { return scale != Scale::kNone || has_residual(); }
+  bool takes_further() const { return scale != Scale::kNone || has_residual() || writes_factors(); }
 };
 
 // Written by table.cc, an operation once.

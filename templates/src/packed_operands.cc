@@ -51,6 +51,7 @@ int check_packed_linear(const Operands& operands, Result* result) {
   const DLTensor& weight = *operands[kRight];
   const Options& options = operands.options;
   Request request = {};
+  request.factor_d = Element::kFloat32;
   if (check_tensor(kPackedProduct, "x", x, x, &request.a) != 0) return -1;
   if (check_tensor_of(kPackedProduct, "weight", weight, x, Element::kUint8) != 0) return -1;
   if (x.ndim < 1) return refuse("ShapeError", "packed_linear: x has shape (); expected (..., k)");

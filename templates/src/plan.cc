@@ -38,6 +38,8 @@ aot_gemm_status_t check_further(const aot_gemm_problem_t& problem, const Operati
   if (needs_factors && operation.takes(Argument::kScaleA)) status = check_argument(problem.scale_a.data, "scale_a.data");
   if (status == AOT_GEMM_OK && needs_factors) status = check_factors_of_b(problem);
   if (status == AOT_GEMM_OK && operation.scales_d()) status = check_argument(problem.scale_d.data, "scale_d.data");
+  if (status == AOT_GEMM_OK && operation.takes(Argument::kOwnD)) status = check_argument(problem.own_d.data, "own_d.data");
+  if (status == AOT_GEMM_OK && operation.writes_factors()) status = check_argument(problem.factors_d.data, "factors_d.data");
   if (status != AOT_GEMM_OK || !operation.has_residual()) return status;
   return check_argument(problem.residual.data, "residual.data");
 }

@@ -83,7 +83,7 @@ aot_gemm_problem_t exchange(const aot_gemm_problem_t& problem) {
 
 // Says whether TMA can store rows of D of `columns` elements. It ends a load at a tensor's last element, but a store only
 // at the next multiple of 16 bytes: on an H200, rows of 15 bfloat16 overwrote a sixteenth with zero.
-bool ends_on_a_store(int64_t columns, int64_t element_bytes) { return columns * element_bytes % kAlignmentBytes == 0; }
+bool ends_on_a_store(int64_t columns, Element element) { return columns * bits_in(element) % (8 * kAlignmentBytes) == 0; }
 
 // Finds the leading strides of D and of a residual. Says false where TMA, if it is asked, does not take one of them, or the
 // address of a bias is not aligned.
@@ -91,7 +91,7 @@ bool align_rows(const aot_gemm_problem_t& problem, const Operation& operation, W
   strides->d[0] = leading_stride(problem.d, problem.m, problem.n, 0, operation.d, kAlignmentBytes, asked);
   if (strides->d[0] == 0) return false;
   if (asked == Wanted::kAligned && !is_aligned(problem.bias.data)) return false;
-  if (asked == Wanted::kAligned && !ends_on_a_store(problem.n, bytes_of(operation.d))) return false;
+  if (asked == Wanted::kAligned && !ends_on_a_store(problem.n, operation.d)) return false;
   if (!operation.has_residual()) return true;
   strides->residual[0] = leading_stride(problem.residual, problem.m, problem.n, 0, operation.d, kAlignmentBytes, asked);
   return strides->residual[0] != 0;
@@ -125,7 +125,7 @@ bool align_parts(const aot_gemm_problem_t& problem, const Operation& operation, 
     int64_t b[] = {1, 1};
     b[leading] = leading_stride(part.b, part.n, problem.k, leading, operation.b, operation.b_alignment, asked);
     const int64_t d[] = {leading_stride(part.d, problem.m, part.n, 0, operation.d, kAlignmentBytes, asked), 1};
-    const bool is_stored = asked == Wanted::kAny || ends_on_a_store(part.n, bytes_of(operation.d));
+    const bool is_stored = asked == Wanted::kAny || ends_on_a_store(part.n, operation.d);
     if (b[leading] == 0 || d[0] == 0 || !is_stored) return false;
     *bits |= bits_of(part.b, b[leading], operation.b);
     write_part(part, b, d, canonical->parts[count++]);

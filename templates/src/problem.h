@@ -103,6 +103,8 @@ struct Canonical {
   Factors scale_b;
   Tensor residual;
   Vector scale_d;
+  Vector own_d;
+  Vector factors_d;  // bytes
   Batch batch;
   Vector offsets;
   Vector index;

@@ -6,6 +6,7 @@
 #include "groups.h"
 #include "lattice.h"
 #include "problem.h"
+#include "written.h"
 
 namespace aot {
 
@@ -40,12 +41,21 @@ aot_gemm_status_t check_flags(uint64_t flags, const Operation& operation) {
               AOT_GEMM_GATE_PARTS, AOT_GEMM_OFFSETS_START, known, is_turned ? "; the operation has no gate" : "");
 }
 
+// Checks that rows of D, whose elements share bytes, end with one.
+aot_gemm_status_t check_columns_of_pairs(int64_t n, const Operation& operation) {
+  const int64_t sharing = 8 / bits_in(operation.d);
+  if (n % sharing == 0) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_SHAPE, "n is %" PRId64 "; expected a multiple of %" PRId64 " of %s, whose elements of D share bytes; "
+              "pad B with rows of zeros", n, sharing, operation.tag);
+}
+
 aot_gemm_status_t check_extents(const aot_gemm_problem_t& problem, const Operation& operation) {
   aot_gemm_status_t status = check_extent("m", problem.m);
   if (status == AOT_GEMM_OK) status = check_extent("n", problem.n);
   if (status == AOT_GEMM_OK) status = check_extent("k", problem.k);
   if (status == AOT_GEMM_OK) status = check_extent("num_groups", problem.num_groups);
   if (status == AOT_GEMM_OK) status = check_extent("rows_of_a", problem.rows_of_a);
+  if (status == AOT_GEMM_OK && is_packed(operation.d)) status = check_columns_of_pairs(problem.n, operation);
   if (status != AOT_GEMM_OK || rows_of_b(problem, operation) <= kMaxExtent) return status;
   return fail(AOT_GEMM_ERROR_SHAPE,
               "n is %" PRId64 "; expected 0 to %" PRId64 " with a gate, whose B has twice as many rows; split the problem",
@@ -83,7 +93,8 @@ aot_gemm_status_t check_which(const aot_gemm_problem_t& problem, const Operation
   const uint32_t given =
       bit_if_given(Argument::kBias, problem.bias.data) | bit_if_given(Argument::kScaleA, problem.scale_a.data) |
       bit_if_given(Argument::kScaleB, problem.scale_b.data) | bit_if_given(Argument::kResidual, problem.residual.data) |
-      bit_if_given(Argument::kScaleD, problem.scale_d.data) | bit_if_given(Argument::kOffsets, problem.offsets.data) |
+      bit_if_given(Argument::kScaleD, problem.scale_d.data) | bit_if_given(Argument::kOwnD, problem.own_d.data) |
+      bit_if_given(Argument::kFactorsD, problem.factors_d.data) | bit_if_given(Argument::kOffsets, problem.offsets.data) |
       bit_if_given(Argument::kIndex, problem.index.data);
   aot_gemm_status_t status = check_absent(given, operation.arguments, operation.tag);
   if (status == AOT_GEMM_OK && !operation.groups_rows() && problem.b_of_groups != nullptr) {
@@ -176,62 +187,8 @@ aot_gemm_status_t check_packed(const char* name, const aot_gemm_tensor_t& tensor
               "copy %s", name, rows, k, type_of(element).name, tensor.strides[0], tensor.strides[1], sharing, name);
 }
 
-// Reads a matrix as its elements lie. Fails where they do not lie within the address space.
-aot_gemm_status_t place(const char* name, const aot_gemm_tensor_t& tensor, int64_t rows, int64_t columns,
-                        int64_t element_bytes, Lattice* lattice) {
-  const Axis row = {rows, rows > 1 ? tensor.strides[0] : 0};
-  const Axis column = {columns, columns > 1 ? tensor.strides[1] : 0};
-  if (make_lattice(reinterpret_cast<uintptr_t>(tensor.data), row, column, element_bytes, lattice)) return AOT_GEMM_OK;
-  return fail(AOT_GEMM_ERROR_STRIDE,
-              "%s (%" PRId64 ", %" PRId64 ") with strides (%" PRId64 ", %" PRId64
-              ") at address %p reaches past the end of the address space; mend its strides",
-              name, rows, columns, row.stride, column.stride, tensor.data);
-}
-
-// D, and what shares no element with it.
-class Result {
- public:
-  explicit Result(const aot_gemm_tensor_t& tensor) : tensor_(tensor) {}
-
-  // Checks that all elements lie in the address space, and are D's own.
-  aot_gemm_status_t check(int64_t m, int64_t n, int64_t element_bytes) {
-    const aot_gemm_status_t status = place("D", tensor_, m, n, element_bytes, &lattice_);
-    if (status != AOT_GEMM_OK || is_distinct(lattice_)) return status;
-    return fail(AOT_GEMM_ERROR_STRIDE,
-                "D (%" PRId64 ", %" PRId64 ") with strides (%" PRId64 ", %" PRId64
-                ") overlaps itself; expected distinct elements; give D storage of its own",
-                m, n, m > 1 ? tensor_.strides[0] : 0, n > 1 ? tensor_.strides[1] : 0);
-  }
-
-  // Checks the same of a matrix whose elements may share bytes, as check_packed has them.
-  aot_gemm_status_t check_apart_packed(const char* name, const aot_gemm_tensor_t& tensor, int64_t rows, int64_t k,
-                                       Element element) const {
-    if (!is_packed(element)) return check_apart(name, tensor, rows, k, bytes_of(element));
-    const aot_gemm_tensor_t bytes = {tensor.data, {rows > 1 ? size_of(element, tensor.strides[0]) : 0, 1}};
-    return check_apart(name, bytes, rows, size_of(element, k + 1), 1);
-  }
-
-  // Checks that an operand lies in the address space, apart from D. Without addresses, as in queries, there is nothing
-  // to compare.
-  aot_gemm_status_t check_apart(const char* name, const aot_gemm_tensor_t& tensor, int64_t rows, int64_t columns,
-                                int64_t element_bytes) const {
-    Lattice operand;
-    const aot_gemm_status_t status = place(name, tensor, rows, columns, element_bytes, &operand);
-    if (status != AOT_GEMM_OK || tensor.data == nullptr || tensor_.data == nullptr) return status;
-    if (!overlap(operand, lattice_)) return AOT_GEMM_OK;
-    return fail(AOT_GEMM_ERROR_STRIDE,
-                "D at address %p overlaps %s at address %p; expected a D that shares no element with an operand, which "
-                "would be overwritten while it is read; give D storage of its own",
-                tensor_.data, name, tensor.data);
-  }
-
- private:
-  const aot_gemm_tensor_t& tensor_;
-  Lattice lattice_;
-};
-
 // Checks the bytes of a packed weight, whose strides are not looked at.
-aot_gemm_status_t check_packed_weight(const aot_gemm_problem_t& problem, const PackedFormat& weight, const Result& d) {
+aot_gemm_status_t check_packed_weight(const aot_gemm_problem_t& problem, const PackedFormat& weight, const WrittenMatrix& d) {
   if (problem.k % weight.quantum() != 0) {
     return fail(AOT_GEMM_ERROR_SHAPE, "k is %" PRId64 "; expected a multiple of %" PRId64 ", of which weights of %s are packed; pad "
                 "A and the weight with zeros", problem.k, weight.quantum(), word_of(weight.format));
@@ -243,21 +200,8 @@ aot_gemm_status_t check_packed_weight(const aot_gemm_problem_t& problem, const P
   return d.check_apart("B", {problem.b.data, {0, 1}}, 1, weight.num_rows(problem.n) * weight.row_bytes(problem.k), 1);
 }
 
-// Checks the atoms of narrow factors, whose strides are not looked at.
-aot_gemm_status_t check_atoms(const char* name, const aot_gemm_tensor_t& tensor, int64_t rows, int64_t k,
-                              const AtomFormat& format, const Result& d) {
-  const aot_gemm_status_t status = check_address(name, tensor.data, kPackedRunBytes);
-  if (status != AOT_GEMM_OK) return status;
-  const int64_t num_bytes = format.num_bytes(rows, k);
-  if (num_bytes > kMaxExtent) {
-    return fail(AOT_GEMM_ERROR_SHAPE, "%s of (%" PRId64 ", %" PRId64 ") takes %" PRId64 " bytes; expected at most %" PRId64
-                "; split the problem", name, rows, k, num_bytes, kMaxExtent);
-  }
-  return d.check_apart(name, {tensor.data, {0, 1}}, 1, num_bytes, 1);
-}
-
 // Checks what there is beside A, B and the bias: its strides and addresses, and that it lies apart from D.
-aot_gemm_status_t check_further(const aot_gemm_problem_t& problem, const Operation& operation, const Result& d) {
+aot_gemm_status_t check_further(const aot_gemm_problem_t& problem, const Operation& operation, const WrittenMatrix& d) {
   aot_gemm_status_t status = AOT_GEMM_OK;
   if (operation.has_residual()) {
     status = check_strides("the residual", problem.residual.strides, problem.m, problem.n);
@@ -285,7 +229,8 @@ aot_gemm_status_t check_further(const aot_gemm_problem_t& problem, const Operati
     status = check_address("scale_d", problem.scale_d.data, kFactorBytes);
     if (status == AOT_GEMM_OK) status = d.check_apart("scale_d", problem.scale_d, 1, 1, kFactorBytes);
   }
-  return status;
+  if (status != AOT_GEMM_OK || !operation.writes_factors()) return status;
+  return check_factors_of_d(problem, operation, d);
 }
 
 // Checks the step from the gate rows of B to the linear ones, which may lie in front.
@@ -302,8 +247,11 @@ aot_gemm_status_t check_step_of_parts(int64_t step, const void* data, int64_t el
 // Checks that all elements lie in the address space, and that those of D are its own.
 aot_gemm_status_t check_memory(const aot_gemm_problem_t& problem, const Operation& operation) {
   const int64_t rows = rows_of_b(problem, operation);
-  Result d(problem.d);
-  aot_gemm_status_t status = d.check(problem.m, problem.n, bytes_of(operation.d));
+  WrittenMatrix d(in_bytes(problem.d, problem.m, operation.d));
+  const bool is_shared = is_packed(operation.d);
+  aot_gemm_status_t status = check_packed("D", problem.d, problem.m, problem.n, operation.d);
+  if (status == AOT_GEMM_OK && is_shared) status = d.check(problem.m, size_of(operation.d, problem.n + 1), 1);
+  if (status == AOT_GEMM_OK && !is_shared) status = d.check(problem.m, problem.n, bytes_of(operation.d));
   if (status == AOT_GEMM_OK && adds_bias(problem, operation)) {
     status = d.check_apart("the bias", problem.bias, 1, rows, bytes_of(operation.bias_element));
   }
@@ -340,7 +288,7 @@ aot_gemm_status_t check_strides_of_parts(const aot_gemm_problem_t& problem) {
 // Checks that D of a part shares no element with itself, an operand, or D of a later part.
 aot_gemm_status_t check_memory_of_part(const aot_gemm_problem_t& problem, const Operation& operation, int64_t number) {
   const int64_t element_bytes = bytes_of(operation.d);
-  Result d(problem.parts[number].d);
+  WrittenMatrix d(problem.parts[number].d);
   aot_gemm_status_t status = d.check(problem.m, problem.parts[number].n, element_bytes);
   const bool reads = problem.k > 0;
   if (status == AOT_GEMM_OK && reads) status = d.check_apart("A", problem.a, problem.m, problem.k, bytes_of(operation.a));

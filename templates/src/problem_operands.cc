@@ -172,6 +172,10 @@ void write_operands(const aot_gemm_problem_t& problem, const Operation& operatio
   if (operation.scale != Scale::kNone) write_factors(problem, operation, canonical);
   canonical->residual = make_tensor(problem.residual.data, problem.m, problem.n, strides.residual);
   canonical->scale_d = {problem.scale_d.data, {1}};
+  if (!operation.writes_factors()) return;
+  canonical->own_d = {problem.own_d.data, {1}};
+  const int64_t of_d = operation.blocks_d.num_bytes(problem.m, problem.n);
+  canonical->factors_d = {problem.factors_d.data, {static_cast<int32_t>(of_d)}};
 }
 
 void write_part(const aot_gemm_part_t& part, const int64_t* b, const int64_t* d, int64_t* words) {

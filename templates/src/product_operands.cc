@@ -157,6 +157,7 @@ int resolve(Product product, const Operands& operands, Grouping grouping, Elemen
                      a,
                      Scale::kNone,
                      Element::kFloat32,
+                     options.has_nvfp4 ? Element::kE4m3 : options.has_mx ? Element::kE8m0 : Element::kFloat32,
                      options.epilogue,
                      grouping,
                      operands[kBias] != nullptr,
@@ -175,6 +176,11 @@ int check_scale_out(Product product, const Operands& operands, const Result& res
   const Operation& operation = result.computed_by();
   if (operands[kScaleD] == nullptr) {
     if (!operation.scales_d()) return 0;
+    if (operation.writes_factors()) {
+      return refuse("OperandError", "%s: out_dtype is nvfp4 beside operands without own factors, whose product the sum is multiplied "
+                    "by; expected pairs, scale_x=(factors, factor) and scale_w=(factors, factor); a factor of tensors that have none "
+                    "is 1.0", product_name(product));
+    }
     if (operation.scale == Scale::kAtoms) {
       return refuse("OperandError", "%s: NVFP4 needs the tensors' own factors, by which D is multiplied; expected pairs, scale_x="
                     "(factors, factor) and scale_w=(factors, factor); or the product of the two as scale_out=, a float32 tensor of "
@@ -196,6 +202,63 @@ int check_scale_out(Product product, const Operands& operands, const Result& res
   return refuse("ShapeError", "%s: scale_out has shape %s; expected one element", product_name(product),
                 shape_text(scale).characters);
 }
+
+namespace {
+
+// Checks D's own factor, and the tensor that its blocks' factors are to be written to, and works out their number.
+int check_factors_of_d(Product product, const Operands& operands, Result* result) {
+  const Operation& operation = result->computed_by();
+  if (!operation.writes_factors()) return 0;
+  const bool has_own = operation.takes(Argument::kOwnD);
+  const DLTensor* own = operands[kOwnD];
+  if (has_own && own == nullptr) {
+    return refuse("OperandError", "%s: out_dtype is nvfp4 and scale_out is missing, the result's own factor, which has to be known "
+                  "before; expected a float32 tensor of one element in GPU memory: the largest magnitude that the result is to hold, "
+                  "over 6 * 448; take one that aot_gemm.torch.quantize found of such results", product_name(product));
+  }
+  if (!has_own && own != nullptr) {
+    return refuse("OperandError", "%s: got scale_out, which goes with nvfp4; the result has factors of blocks alone; leave it away",
+                  product_name(product));
+  }
+  if (own != nullptr) {
+    if (check_tensor_of(product, "scale_out", *own, *operands[kLeft], Element::kFloat32) != 0) return -1;
+    if (!is_one_element(*own)) {
+      return refuse("ShapeError", "%s: scale_out has shape %s; expected one element, the result's own factor",
+                    product_name(product), shape_text(*own).characters);
+    }
+  }
+  int64_t& columns = result->extents[result->num_dims - 1];
+  Mode rows;
+  join(*operands[kLeft], 0, operands[kLeft]->ndim - 1, &rows);
+  const bool is_counted = rows.extent <= INT32_MAX && columns <= INT32_MAX;  // past them the number could overflow
+  result->scale_extents[0] = is_counted ? times(num_atom_rows(rows.extent), operation.blocks_d.row_bytes(columns)) : 0;
+  result->num_scale_dims = 1;
+  if (!is_counted || result->scale_extents[0] > INT32_MAX) {
+    return refuse("ShapeError", "%s: the result has %" PRId64 " rows of %" PRId64 ", whose factors take more than %d bytes; expected "
+                  "at most so many; split x by rows", product_name(product), rows.extent, columns, INT32_MAX);
+  }
+  if (is_packed(operation.d)) {
+    if (columns % kElementsInByte != 0) {
+      return refuse("ShapeError", "%s: the result has rows of %" PRId64 " elements of 4 bits; expected an even number, two of which "
+                    "are a byte; pad the weight with rows of zeros", product_name(product), columns);
+    }
+    columns /= kElementsInByte;
+  }
+  if (operands[kFactorsD] == nullptr) return 0;
+  if (check_tensor_of(product, "the factors of out", *operands[kFactorsD], *operands[kLeft], operation.blocks_d.element) != 0) {
+    return -1;
+  }
+  return check_shape(product, kFactorsD, *operands[kFactorsD], result->scale_extents, 1, ", the bytes of the factors' atoms");
+}
+
+// States them.
+int state_factors_of_d(Product product, const Operands& operands, aot_gemm_problem_t* problem) {
+  if (operands[kOwnD] != nullptr) problem->own_d = {data_of(*operands[kOwnD]), {0, 0}};
+  if (operands[kFactorsD] == nullptr) return 0;
+  return state_atoms(product, "the factors of out", *operands[kFactorsD], &problem->factors_d);
+}
+
+}  // namespace
 
 int unpack(Product product, const char* name, Matrix* matrix) {
   if (matrix->extents[1] > 1 && matrix->strides[1] != 1) {
@@ -234,6 +297,7 @@ int check_product(Product product, const Operands& operands, Result* result) {
   reason = ", as the result";
   if (check_of(product, operands, kResidual, operation.d, result->extents, result->num_dims, reason) != 0) return -1;
   if (check_scale_out(product, operands, *result, 1) != 0) return -1;
+  if (check_factors_of_d(product, operands, result) != 0) return -1;
   return check_out(product, operands, *result);
 }
 
@@ -250,6 +314,7 @@ int state_product(Product product, const Operands& operands, const Result& resul
   const Operation& operation = result.computed_by();
   if (is_packed(operation.a) && unpack(product, "x", &a) != 0) return -1;
   if (is_packed(operation.b) && unpack(product, "weight", &b) != 0) return -1;
+  if (is_packed(operation.d) && unpack(product, "out", &d) != 0) return -1;
   const int rows = product == Product::kMatmul ? 1 : 0;  // which mode of the right operand is n
   if (operands[kBias] != nullptr) problem->bias = {data_of(*operands[kBias]), {0, stride_of(*operands[kBias], 0)}};
   problem->m = a.extents[0];
@@ -259,6 +324,7 @@ int state_product(Product product, const Operands& operands, const Result& resul
   problem->b = {b.data, {b.strides[rows], b.strides[1 - rows]}};
   problem->d = as_tensor(d);
   if (operands.weights != nullptr && state_parts(operands, problem) != 0) return -1;
+  if (state_factors_of_d(product, operands, problem) != 0) return -1;
   return state_others(product, operands, result, problem);
 }
 

@@ -19,7 +19,7 @@ bool computes(const Operation& operation, const Request& request, Epilogue epilo
   return operation.a == request.a && operation.b == request.b && operation.d == request.d &&
          operation.weight.format == request.weight && operation.scale == request.scale && operation.epilogue == epilogue &&
          (request.scale != Scale::kAtoms || operation.atoms.element == request.factor) &&
-         operation.grouping == request.grouping &&
+         operation.blocks_d.element == request.factor_d && operation.grouping == request.grouping &&
          operation.has_residual() == request.has_residual &&
          (operation.bias != Presence::kNone || !request.has_bias) && (!operation.is_fast || request.use_fast_accum) &&
          (!operation.is_tf32 || request.allow_tf32);
@@ -42,9 +42,9 @@ int32_t find_operation(const Request& request) {
 RequestText write_request(Product product, const Request& request) {
   RequestText text;
   const char* right = request.weight == WeightFormat::kNone ? word_of(request.b) : word_of(request.weight);
-  std::snprintf(text.characters, sizeof(text.characters), "%s %s %s %s %s %s %s %s %d %d %d %d", product_name(product),
+  std::snprintf(text.characters, sizeof(text.characters), "%s %s %s %s %s %s %s %s %s %d %d %d %d", product_name(product),
                 word_of(request.a), right, word_of(request.d), word_of(request.scale), word_of(request.factor),
-                word_of(request.epilogue), word_of(request.grouping), request.has_bias, request.has_residual, request.allow_tf32, request.use_fast_accum);
+                word_of(request.factor_d), word_of(request.epilogue), word_of(request.grouping), request.has_bias, request.has_residual, request.allow_tf32, request.use_fast_accum);
   return text;
 }
 

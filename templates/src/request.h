@@ -50,6 +50,7 @@ struct Request {
   Element d;
   Scale scale;
   Element factor;  // of Scale::kAtoms, of which type the factors are
+  Element factor_d;  // of the factors that are written with D; kFloat32 where there are none
   Epilogue epilogue;  // an activation, a gate, or kNone
   Grouping grouping;
   bool has_bias;

@@ -300,6 +300,8 @@ aot_gemm_status_t launch(int32_t index, int32_t tile_order, Canonical* operands,
   values[Argument::kBias] = &operands->bias;
   values[Argument::kResidual] = &operands->residual;
   values[Argument::kScaleD] = &operands->scale_d;
+  values[Argument::kOwnD] = &operands->own_d;
+  values[Argument::kFactorsD] = &operands->factors_d;
   values[Argument::kOffsets] = &operands->offsets;
   values[Argument::kIndex] = &operands->index;
   values[Argument::kBOfGroups] = &operands->b_of_groups;

@@ -121,7 +121,7 @@ const char* find_fault_of_ladders(const Section& section, int32_t number) {
 bool takes_shapes_of(int32_t kernel, const Section& section) {
   if (is_on_rows(section.operation)) return true;
   if (section.loads != 0) return takes_all_shapes(kernel);
-  const int64_t aligned = 16 / bytes_of(kOperations[kKernels[kernel].operation].d);
+  const int64_t aligned = 16 * 8 / bits_in(kOperations[kKernels[kernel].operation].d);
   return kMultiples[kernel].m == 1 && aligned % kMultiples[kernel].n == 0;
 }
 

@@ -61,6 +61,8 @@ struct FakeLaunch {
   aot::Vector scale_b_of_groups;  // int64, in host memory
   aot::Vector scale_b_places;
   int64_t parts[AOT_GEMM_MAX_PARTS][aot::kNumPartWords];  // of several weights
+  aot::Vector own_d;
+  aot::Vector factors_d;
 };
 
 struct Clear {
@@ -239,6 +241,8 @@ int32_t record_fake(int32_t kernel, const char* signature, void** arguments, int
     if (is("bias")) launch.bias = *static_cast<const aot::Bias*>(value);
     if (is("residual")) launch.residual = *static_cast<const aot::Tensor*>(value);
     if (is("scale_d")) launch.scale_d = *static_cast<const aot::Vector*>(value);
+    if (is("own_d")) launch.own_d = *static_cast<const aot::Vector*>(value);
+    if (is("factors_d")) launch.factors_d = *static_cast<const aot::Vector*>(value);
     if (is("offsets")) launch.offsets = *static_cast<const aot::Vector*>(value);
     if (is("index")) launch.index = *static_cast<const aot::Vector*>(value);
     if (is("b_of_groups")) std::memcpy(&launch.b_of_groups, value, sizeof(launch.b_of_groups));

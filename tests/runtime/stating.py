@@ -10,12 +10,20 @@ from aot.core.operation import Operation
 from aot.core.signature import Argument, signature_of
 from aot.measure.call_structs import GATE_INTERLEAVED, ProblemStruct, TensorStruct
 
-IN_ATOMS = tuple(x for x in Operation if x.types.factors is FactorLayout.ATOMS and x.grouping is Grouping.DENSE)
-"""The operations of one product of narrow elements whose factors lie in atoms."""
+QUANTIZED = tuple(x for x in Operation if x.factors_of_d is not None)
+"""The operations that write factors with D."""
+IN_ATOMS = tuple(
+    x
+    for x in Operation
+    if x.types.factors is FactorLayout.ATOMS and x.grouping is Grouping.DENSE and x not in QUANTIZED
+)
+"""The operations of one product of narrow elements whose factors lie in atoms, and whose D is elements alone."""
 MANY = tuple(x for x in Operation if x.has_parts)
 """The operations of several weights, whose operands are stated by part: test_many.py."""
 DENSE = tuple(
-    x for x in Operation if x.grouping is Grouping.DENSE and x not in (*IN_ATOMS, *MANY) and x.types.weight is None
+    x
+    for x in Operation
+    if x.grouping is Grouping.DENSE and x not in (*IN_ATOMS, *QUANTIZED, *MANY) and x.types.weight is None
 )
 """The operations of one product, whose operands are matrices of whole bytes."""
 
@@ -27,7 +35,7 @@ PACKED = (
 )
 """Some operations of packed weights: without float32 factors, with one, with one for each row; and one in rows."""
 
-OPERANDS = ("a", "b", "d", "bias", "scale_a", "scale_b", "residual", "scale_d")
+OPERANDS = ("a", "b", "d", "bias", "scale_a", "scale_b", "residual", "scale_d", "own_d", "factors_d")
 """The tensors of `aot_gemm_problem_t`."""
 ADDRESSES = {name: place << 44 for place, name in enumerate(OPERANDS, 1)}
 """Further apart than any problem of the tests reaches."""
@@ -59,6 +67,8 @@ def extents(operation, m, n, k):
         "scale_b": (-(-n // SCALE_BLOCK), blocks) if is_blocked else (rows, 1),
         "residual": (m, n),
         "scale_d": (1, 1),
+        "own_d": (1, 1),
+        "factors_d": (1, 1),
     }
 
 

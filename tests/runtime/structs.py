@@ -63,6 +63,8 @@ class FakeLaunch(ctypes.Structure):
         ("scale_b_of_groups", Vector),
         ("scale_b_places", Vector),
         ("parts", ctypes.c_int64 * 8 * 4),
+        ("own_d", Vector),
+        ("factors_d", Vector),
     )
 
 

@@ -20,10 +20,10 @@ ADDED = ("bias", "scale_a", "scale_b", "residual", "scale_d")
 """Fields of the problem that headers after the first with `struct_bytes` have."""
 GROUPS = (
     *("num_groups", "group_strides", "offsets", "index", "rows_of_a", "b_of_groups", "parts", "num_parts"),
-    "scale_b_of_groups",
+    *("scale_b_of_groups", "own_d", "factors_d"),
 )
-"""The further ones, of batches, groups and several weights."""
-PROBLEM_BYTES, OLD_PROBLEM_BYTES, FLAGS_BYTE = 392, 120, 112
+"""The further ones, of batches, groups, several weights and a D with factors."""
+PROBLEM_BYTES, OLD_PROBLEM_BYTES, FLAGS_BYTE = 440, 120, 112
 NO_LAUNCH = "1 1 1 1 1 1 1\n0"
 EARLY = ["1", "1", "1"]
 
@@ -43,9 +43,9 @@ def replaced(pattern, text, count):
 
 HEADERS = {
     "current": HEADER,
-    "older": replaced(line_of(*ADDED, *GROUPS), "", 15),
-    "before_scales": replaced(line_of(*ADDED[1:], *GROUPS), "", 14),
-    "newer": replaced(line_of(GROUPS[-1]), f"  const void* const* {GROUPS[-1]};\n  uint64_t further[2];\n", 1),
+    "older": replaced(line_of(*ADDED, *GROUPS), "", 17),
+    "before_scales": replaced(line_of(*ADDED[1:], *GROUPS), "", 16),
+    "newer": replaced(line_of(GROUPS[-1]), f"  aot_gemm_tensor_t {GROUPS[-1]};\n  uint64_t further[2];\n", 1),
     "before": replaced(SIZE_LINES, "", 2),
 }
 
@@ -110,7 +110,7 @@ def test_zeros_in_a_newer_programs_fields_are_taken(run):
 def test_anything_else_in_a_newer_programs_fields_is_refused(run, byte):
     assert "\n".join(run("newer", "bf16", -1, f"{byte}=4")) == (
         f"{NO_LAUNCH}\n"
-        f"the problem has 408 bytes, and byte {byte} of it, which this library does not know, is not 0; expected 392 "
+        f"the problem has 456 bytes, and byte {byte} of it, which this library does not know, is not 0; expected 440 "
         "bytes, or zeros past them; use a library as new as the program's aot_gemm.h"
     )
 
@@ -122,7 +122,7 @@ def test_a_program_of_before_struct_bytes_is_refused(run, dtype, device):
     size = (device % 2**32) << 32 | dtype
     assert "\n".join(run("before", dtype, device)) == (
         f"{NO_LAUNCH}\n"
-        f"struct_bytes of the problem is {size}; expected sizeof(aot_gemm_problem_t), 392 here and at least 120; set "
+        f"struct_bytes of the problem is {size}; expected sizeof(aot_gemm_problem_t), 440 here and at least 120; set "
         "it, or compile the program with the aot_gemm.h of this library (ABI version 1)"
     )
 

@@ -15,7 +15,7 @@ from aot.core.operation import Operation
 from aot.core.signature import Argument
 from tests.runtime import host
 from tests.runtime.exchange import Framework
-from tests.runtime.stating import IN_ATOMS, by_call
+from tests.runtime.stating import IN_ATOMS, QUANTIZED, by_call
 from tests.runtime.tensors import (
     BFLOAT16,
     E4M3,
@@ -369,7 +369,8 @@ def test_the_packages_catalogue_is_the_toolchains(every_package):
     rows = every_package._catalogue.CATALOGUE
     asked = [x for x in Operation if x is x.layouts[0] and x.grouping is not Grouping.BATCHED]
     assert [(x.call, x.tag, x.grouping) for x in rows] == [(x.call, x.tag, x.grouping.value) for x in asked]
-    others = {x.call for x in [*IN_ATOMS, *Operation] if x in IN_ATOMS or x.b.weight is not None or x.has_parts}
+    own = {*IN_ATOMS, *QUANTIZED}
+    others = {x.call for x in Operation if x in own or x.b.weight is not None or x.has_parts}
     assert {x.call for x in rows if x.grouping == "dense"} == {x.call for x in by_call()} | others
     by_tag = {x.tag: x for x in Operation}
     for row in rows:
@@ -378,6 +379,8 @@ def test_the_packages_catalogue_is_the_toolchains(every_package):
         types = [operation.types.a.value, weight.name if weight else operation.types.b.value, operation.types.d.value]
         types.append(operation.types.scaling)
         assert [row.a, row.b, row.d, row.scale] == types
+        form = operation.factors_of_d
+        assert row.factor_d == ("float32" if form is None else form.element.value)
         assert (row.epilogue, row.has_bias, row.is_fast) == (
             operation.epilogue.value,
             operation.has_bias,

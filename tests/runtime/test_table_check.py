@@ -36,7 +36,8 @@ NOT_ASCENDING = "its edges do not ascend, or its first row is not"
 STEPS_TURNED = "of its grid: its edges do not ascend"
 NO_STEP = "of 6 cannot stand in its grid"
 UNSCALED = (
-    "\n     Scale::kNone,\n     {Element::kFloat32, 0},\n     {WeightFormat::kNone},\n     Epilogue::kNone,\n     "
+    "\n     Scale::kNone,\n     {Element::kFloat32, 0},\n     {Element::kFloat32, 0},\n     "
+    "{WeightFormat::kNone},\n     Epilogue::kNone,\n     "
 )
 BEHIND_BIAS = (
     "false,\n     false,\n     16,\n     16,\n     1,\n     true,\n     1,\n     Grouping::kDense,\n     -1,\n     "

@@ -110,6 +110,19 @@ def to_fp8(program: Program, instruction: Instruction) -> Step:
     return run
 
 
+@form("cvt.rn.satfinite.e2m1x2.f32")
+def to_fp4(program: Program, instruction: Instruction) -> Step:
+    """Round two float32 to 4-bit floats, saturated, NaN to 6: the first operand becomes the upper half of a byte."""
+    to = program.destination(instruction.operands[0])
+    a, b = (program.source(x, "f32") for x in instruction.operands[1:3])
+
+    def run(warp: Warp) -> None:
+        high, low = (encode(ElementType.E2M1, warp.registers[x].view(np.float32)) for x in (a, b))
+        warp.put(to, high << np.uint8(4) | low)
+
+    return run
+
+
 @form("cvt.rn.f16x2.{e4m3x2,e5m2x2}")
 def from_fp8(program: Program, instruction: Instruction) -> Step:
     """Widen two 8-bit floats to float16, which holds both types exactly; NaN becomes 0x7fff."""

@@ -13,11 +13,11 @@ from aot.core.factor_atoms import row_in_atoms
 from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.numerics import encode, poison, special_bits
-from aot.core.operands import AtomMatrix, element_of
+from aot.core.operands import WRITTEN, AtomMatrix, element_of
 from aot.core.signature import Argument
 from aot.kinds.gemm.edge_shapes import Content
 from aot.kinds.gemm.group_inputs import POSITIONS, draw_ends
-from aot.kinds.gemm.inputs import MEAN_SQUARE, SCALE_D, SCALED, draw_scales, scaled_by
+from aot.kinds.gemm.inputs import MEAN_SQUARE, OWN_D, SCALE_D, SCALED, draw_scales, scaled_by
 from aot.kinds.gemm.packed_inputs import draw_packed
 from aot.kinds.inputs import as_bits, deviation, draw, draw_index
 
@@ -79,6 +79,8 @@ def _random_matrix(shape: EdgeShape, argument: Argument, matrix: Matrix, rng: np
         if operation.grouping.groups_rows:  # of which each group has another
             value *= math.exp2(rng.uniform(-1.0, 1.0))
         return encode(dtype, np.full(extents, value, np.float32))
+    if argument is Argument.OWN_D:
+        return encode(dtype, np.full(extents, OWN_D, np.float32))
     if shape.content is Content.ALL_BITS:
         dtype = ElementType.FLOAT32
     return draw(dtype, rng, extents, _spread(shape, argument))
@@ -157,9 +159,9 @@ def _poison_behind(operands: dict[Argument, Bits], shape: EdgeShape) -> None:
 def edge_operands(
     shape: EdgeShape, matrices: Mapping[Argument, Matrix], rng: np.random.Generator
 ) -> dict[Argument, Bits]:
-    """Draw the operands of a case but D, each (group, row, column)."""
+    """Draw the operands of a case that are read, each (group, row, column)."""
     found: dict[Argument, Bits] = {
-        x: _random(shape, x, matrix, rng) for x, matrix in matrices.items() if x not in (Argument.D, *POSITIONS)
+        x: _random(shape, x, matrix, rng) for x, matrix in matrices.items() if x not in (*WRITTEN, *POSITIONS)
     }
     found |= _positions(shape, matrices, rng)
     _poison_behind(found, shape)

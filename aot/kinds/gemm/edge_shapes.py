@@ -122,7 +122,7 @@ class EdgeShape:
         operation = self.problem.operation
         in_atoms = operation.types.factors is FactorLayout.ATOMS
         is_packed = operation.b.weight is not None and argument is Argument.B
-        if is_packed or (in_atoms and argument in (Argument.SCALE_A, Argument.SCALE_B)):
+        if is_packed or (in_atoms and argument in (Argument.SCALE_A, Argument.SCALE_B, Argument.FACTORS_D)):
             return 0  # atoms and packed weights begin at multiples of 16 bytes, whatever takes them
         is_moved = self.stores_anywhere and argument in (Argument.D, Argument.RESIDUAL, Argument.BIAS)
         return self.offset + int(is_moved)
@@ -280,12 +280,17 @@ def _stride_step(operation: Operation) -> int:
 
 def _least_offset(operation: Operation) -> int:
     """Return the fewest elements by which operands that begin with a byte lie behind an aligned address."""
-    return max(operation.a.element.num_sharing, operation.b.element.num_sharing)
+    return max(x.num_sharing for x in (operation.a.element, operation.b.element, operation.d))
 
 
 def whole_k(operation: Operation, k: int) -> int:
     """Return k in elements, of a packed weight rounded up to what it has at all."""
     return k if operation.b.weight is None else _round_up(k, operation.k_step)
+
+
+def whole_n(operation: Operation, n: int) -> int:
+    """Return n in elements, rounded up to whole bytes of a D whose elements share some."""
+    return _round_up(n, operation.d.num_sharing)
 
 
 def shape_of(
@@ -306,9 +311,9 @@ def shape_of(
     arrangement = arrangement or plain_arrangement(operation)
     groups = _num_groups(operation)
     if kernel.is_fallback:
-        offset, k = _least_offset(operation), whole_k(operation, k)
+        offset, n, k = _least_offset(operation), whole_n(operation, n), whole_k(operation, k)
         return EdgeShape(Problem(operation, m, n, k, groups), 0, offset, arrangement=arrangement, sizes=sizes)
-    n_step = lcm(ALIGNMENT_BYTES // operation.d.num_bytes, column_step(operation), kernel.n_multiple)
+    n_step = lcm(operation.d.num_in(ALIGNMENT_BYTES), column_step(operation), kernel.n_multiple)
     m, n, k = _round_up(m, kernel.m_multiple), _round_up(n, n_step), _round_up(k, operation.k_step)
     problem = Problem(operation, m, n, k, groups)
     step = _stride_step(operation)
@@ -351,7 +356,8 @@ def _fallback_shapes(operation: Operation) -> list[EdgeShape]:
     for layout in operation.layouts:
         for i, (m, n, k, padding) in enumerate(FALLBACK_SHAPES):
             arrangement = arrangements[i % len(arrangements)]
-            sizes, problem = SIZES[i % len(SIZES)], Problem(layout, m, n, whole_k(layout, k), groups)
+            sizes, columns = SIZES[i % len(SIZES)], whole_n(layout, n)
+            problem = Problem(layout, m, columns, whole_k(layout, k), groups)
             found.append(EdgeShape(problem, padding, offset, arrangement=arrangement, sizes=sizes))
         special = Problem(layout, *SPECIAL_SHAPE[:3])
         plain = plain_arrangement(layout)

@@ -37,8 +37,13 @@ TIMED_SCALE = 2.0**-4
 SCALE_D = 1.25
 """The factor of D: not 1, which a kernel could leave away."""
 
+OWN_D = 0.0131
+"""The own factor of a D whose blocks have factors, which a D of some units then has far from both of their ends."""
+
 NUM_EQUAL = 8
-"""Elements of the pool that it comes from, which are all the same."""
+"""Elements of the pool that these come from, which are all the same."""
+
+FACTORS_OF_ALL = {Argument.SCALE_D: SCALE_D, Argument.OWN_D: OWN_D}
 
 SCALED = {Argument.SCALE_A: Argument.A, Argument.SCALE_B: Argument.B}
 """The operands that have factors, by the argument of those."""
@@ -75,15 +80,16 @@ class Factors:
 
 @dataclass(frozen=True)
 class FactorOfD:
-    """The factor of D; satisfies `aot.kinds.inputs.Content`."""
+    """One factor of all of D; satisfies `aot.kinds.inputs.Content`."""
 
+    value: float
     element: ElementType = ElementType.FLOAT32
     run: int = 1
 
     def draw(self, rng: np.random.Generator, num_elements: int) -> Bits:
         """Return it, several times."""
         del rng, num_elements
-        return encode(self.element, np.full(NUM_EQUAL, SCALE_D, np.float32))
+        return encode(self.element, np.full(NUM_EQUAL, self.value, np.float32))
 
 
 def scaled_by(operation: Operation, argument: Argument) -> ElementType:
@@ -102,4 +108,6 @@ def content_of(operation: Operation, argument: Argument) -> Content | None:
         return PackedBlocks(operation.b.weight, operation.a.element)
     if argument in SCALED:
         return Factors(scaled_by(operation, argument), element_of(operation, argument))
-    return FactorOfD() if argument is Argument.SCALE_D else Elements(element_of(operation, argument))
+    if argument in FACTORS_OF_ALL:
+        return FactorOfD(FACTORS_OF_ALL[argument])
+    return Elements(element_of(operation, argument))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aot.core.comparison import Check as ProductCheck
-from aot.core.operands import PLAIN, Arrangement, GemmCall, Tensor, element_of, operands, plain_arrangement
+from aot.core.operands import PLAIN, WRITTEN, Arrangement, GemmCall, Tensor, element_of, operands, plain_arrangement
 from aot.core.reference import needed, reference, values_of
 from aot.core.signature import Argument
 from aot.kinds.gemm.baselines import baseline_of
@@ -16,6 +16,7 @@ from aot.kinds.gemm.edge_groups import Part, compare_parts, parts_of
 from aot.kinds.gemm.edge_operands import edge_operands
 from aot.kinds.gemm.edge_shapes import EdgeShape, edge_shapes
 from aot.kinds.gemm.inputs import content_of
+from aot.kinds.gemm.quantized import quantized_reference, quantized_sample
 from aot.kinds.gemm.timed import ProductSample, timed_arrangement, timed_positions
 from aot.kinds.trial import Placed, Trial
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from aot.kinds.gemm.baselines import Baseline
     from aot.kinds.gemm.tuned import TunedKernel
     from aot.kinds.inputs import Content, Tiling
-    from aot.kinds.trial import Check, SampleLimits
+    from aot.kinds.trial import Check, Sample, SampleLimits
 
 APART = 1 << 40
 """Bytes between operands that are stated and never read: more than any device has, so that no case overlaps."""
@@ -91,16 +92,18 @@ class GemmTrial(Trial):
         """Return A, B, D and what else there is."""
         operation = case.problem.operation
         return {
-            x: Placed(element_of(operation, x), matrix, case.offset_of(x), is_written=x is Argument.D)
+            x: Placed(element_of(operation, x), matrix, case.offset_of(x), is_written=x in WRITTEN)
             for x, matrix in case.matrices().items()
         }
 
     def draw(self, case: EdgeShape, rng: np.random.Generator) -> dict[Argument, Bits]:
-        """Draw the operands of a case but D."""
+        """Draw the operands of a case that are read."""
         return edge_operands(case, case.matrices(), rng)
 
     def check(self, case: EdgeShape, bits: Mapping[Argument, Bits]) -> Check:
         """Compute D in float64."""
+        if case.problem.operation.factors_of_d is not None:
+            return quantized_reference(case, bits)
         return ProductReference(case.problem, _parts(case, bits))
 
     def call(self, case: EdgeShape, tensors: Mapping[Argument, Tensor]) -> GemmCall:
@@ -118,7 +121,7 @@ class GemmTrial(Trial):
         """Return packed operands: with a bias where there is one before an activation, and with all factors."""
         operation = problem.operation
         placed = operands(problem, 0, timed_arrangement(operation))
-        return {x: Placed(element_of(operation, x), y, is_written=x is Argument.D) for x, y in placed.items()}
+        return {x: Placed(element_of(operation, x), y, is_written=x in WRITTEN) for x, y in placed.items()}
 
     def content(self, operation: Operation, argument: Argument) -> Content | None:
         """Return random elements or factors; None of offsets and of an index."""
@@ -146,8 +149,10 @@ class GemmTrial(Trial):
         limits: SampleLimits,
         rng: np.random.Generator,
         arrangement: Arrangement,
-    ) -> ProductSample:
+    ) -> Sample:
         """Choose rows of D, and columns of them."""
+        if problem.operation.factors_of_d is not None:
+            return quantized_sample(problem, tilings, arrangement, limits, rng)
         return ProductSample(problem, tilings, arrangement, limits, rng)
 
     def cluster_call(self, kernel: TunedKernel) -> GemmCall | None:

@@ -12,11 +12,11 @@ import numpy as np
 from aot.core.block_quantization import own_factor
 from aot.core.comparison import Comparison
 from aot.core.element import ElementType
+from aot.core.factor_comparison import WrittenFactors, compare_factors
 from aot.core.numerics import decode, encode
 from aot.core.operands import AtomMatrix, Matrix, Tensor
 from aot.kinds.inputs import as_bits, draw_index
 from aot.kinds.rows.comparison import Written, compare_rows, fault_of_residual
-from aot.kinds.rows.factor_comparison import WrittenFactors, compare_factors
 from aot.kinds.rows.function import QUANTIZE
 from aot.kinds.rows.groups import RowGroups
 from aot.kinds.rows.operation import RowOperation, RowScale
@@ -310,7 +310,7 @@ class RowReference:
 
     def _compare_factors(self, written: Mapping[RowArgument, Bits]) -> Comparison:
         codes = WrittenFactors(_flat(written[RowArgument.Y]), _flat(written[RowArgument.SCALE]), self._own)
-        outcome = compare_factors(self._operation, codes, self._expected.values)
+        outcome = compare_factors(self._operation.form, codes, self._expected.values)
         residual_out = written.get(RowArgument.RESIDUAL_OUT)
         bits = None if residual_out is None else _flat(residual_out)
         fault = outcome.fault or fault_of_residual(self._operation, bits, self._expected)

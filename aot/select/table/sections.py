@@ -218,7 +218,7 @@ class _Columns:
     def _least_n(self, n: int) -> int:
         """Return the least n of the columns whose edge is `n`."""
         place = self.n_edges.index(n)
-        unit = 1 if self.known.loads else ALIGNMENT_BYTES // self.operation.d.num_bytes
+        unit = 1 if self.known.loads else self.operation.d.num_in(ALIGNMENT_BYTES)
         return min(n, (self.n_edges[place - 1] if place else 0) + unit)
 
     def _bucket(self, m: int, n: int, k: int) -> Bucket:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import errors
+from ._catalogue import BLOCK_FORMATS
 from ._constant import ConstantWeight
 from ._enumerations import BATCH_INVARIANT, DETERMINISTIC, EPILOGUES
 
@@ -52,6 +53,33 @@ def split_factors(product: str, scale_x: Any, scale_w: Any, scale_out: Any) -> t
         )
     (factors_x, of_x), (factors_w, of_w) = scale_x, scale_w
     return factors_x, factors_w, of_x * of_w
+
+
+def split_result(product: str, out_dtype: Any, out: Any, scale_out: Any) -> tuple[Any, Any, Any, Any]:
+    """Return `out`, what D is multiplied by, D's own factor, and the tensor of its factors, of a result by its type.
+
+    Of a format of blocks `out` is a pair, and `scale_out` the result's own factor.
+
+    Raises:
+        OperandError: `out` is no pair.
+    """
+    if not (isinstance(out_dtype, str) and out_dtype in BLOCK_FORMATS):
+        return out, scale_out, None, None
+    if out is None:
+        return None, None, scale_out, None
+    if not isinstance(out, (tuple, list)) or len(out) != 2:
+        raise errors.OperandError(
+            f"{product}: out is no pair beside out_dtype={out_dtype!r}; expected (values, factors), both of which are "
+            "written; leave it away to have them allocated"
+        )
+    return out[0], None, scale_out, out[1]
+
+
+def join_result(found: Any, own: Any) -> Any:
+    """Return what the binding gave as the next product takes it: factors with the result's own one in a pair."""
+    if own is None or not isinstance(found, tuple):
+        return found
+    return found[0], (found[1], own)
 
 
 def split_listed(

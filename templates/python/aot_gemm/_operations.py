@@ -19,12 +19,15 @@ from ._enumerations import ALLOW_TF32, INTERLEAVED, USE_FAST_ACCUM, WEIGHT_FORMA
 from ._extras import (
     ACTIVATIONS,
     activation_number,
+    join_result,
     mode_flags,
     refuse_activation,
     split_factors,
     split_listed,
+    split_result,
     weights_of,
 )
+from ._row_options import element_and_flags
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -85,9 +88,12 @@ def linear(
         scale_w: those of the weight: one; one for each row, (n,), (n, 1) or (1, n); or, where scale_x has blocks, one
             for each 128 by 128 elements, (ceil(n / 128), ceil(k / 128)); or narrow ones, as of x.
         residual: (..., n), of the type of the result, a matrix in memory; added behind the activation.
-        out: (..., n), of the type of the result, written to; allocated where it is not given.
+        out: (..., n), of the type of the result, written to; allocated where it is not given. Beside "nvfp4" a pair, of
+            elements and factors.
         out_dtype: type of the result; by default that of `out`, else bfloat16 beside factors, int32 of int8, or x's.
-        scale_out: float32, one element: the factor of a float8 result, or the product of NVFP4's two that are no pairs.
+            Of NVFP4 operands also "nvfp4", rounded as `quantize` of `torch` rounds float32.
+        scale_out: float32, one element: the factor of a float8 result; or the product of NVFP4's two that are no pairs;
+            or the own factor of a result in "nvfp4", which is known before, beside operands whose factors are pairs.
         allow_tf32: whether products of float32 may be of TF32, where the wheel has those; else they are exact.
         use_fast_accum: whether sums of float8 products may stay in the tensor cores' accumulators, of some 14 bits on
             Hopper, where the wheel has such kernels; else they are added up in float32 every 128 of k.
@@ -96,7 +102,8 @@ def linear(
             costs time at some sizes, and the wheel must have been built for it.
 
     Returns:
-        `out`, or the new tensor, of the kind of tensor that x is.
+        `out`, or the new tensor, of the kind of tensor that x is. Of "nvfp4" elements, (..., n / 2) bytes, and a pair
+        of their factors in atoms and the own one: x and scale_x of the next product.
 
     Raises:
         AotGemmError: one of its classes, each of which says when it is raised.
@@ -105,11 +112,15 @@ def linear(
         epilogue = ACTIVATIONS[activation]
     except (KeyError, TypeError):
         refuse_activation("linear", activation)
-    element = -1 if out_dtype is None else dtype_number("linear: out_dtype", out_dtype)
-    flags = (ALLOW_TF32 if allow_tf32 else 0) | (USE_FAST_ACCUM if use_fast_accum else 0)
+    element, flags = element_and_flags("linear", out_dtype)
+    flags |= (ALLOW_TF32 if allow_tf32 else 0) | (USE_FAST_ACCUM if use_fast_accum else 0)
     flags |= mode_flags(deterministic=deterministic, batch_invariant=batch_invariant)
-    scale_x, scale_w, scale_out = split_factors("linear", scale_x, scale_w, scale_out)
-    return _products.linear(x, weight, bias, out, scale_x, scale_w, residual, scale_out, epilogue, element, flags)
+    out, scale_d, own, factors = split_result("linear", out_dtype, out, scale_out)
+    scale_x, scale_w, scale_d = split_factors("linear", scale_x, scale_w, scale_d)
+    found = _products.linear(
+        x, weight, bias, out, scale_x, scale_w, residual, scale_d, own, factors, epilogue, element, flags
+    )
+    return join_result(found, own)
 
 
 def gated_linear(
@@ -145,7 +156,7 @@ def gated_linear(
         scale_w: as `linear` has it, without blocks of 128: one element, or 2 n, or narrow ones of the 2 n rows.
         out: (..., n), written to; allocated where it is not given.
         out_dtype: as `linear` has it.
-        scale_out: as `linear` has it, of NVFP4.
+        scale_out: as `linear` has it, of NVFP4, and of a result in "nvfp4".
         deterministic: as `linear` has it.
         batch_invariant: as `linear` has it.
 
@@ -156,15 +167,19 @@ def gated_linear(
         AotGemmError: one of its classes, as of `linear`.
     """
     epilogue = activation_number("gated_linear", activation)
-    element = -1 if out_dtype is None else dtype_number("gated_linear: out_dtype", out_dtype)
-    flags = INTERLEAVED if interleaved else 0
+    element, flags = element_and_flags("gated_linear", out_dtype)
+    flags |= INTERLEAVED if interleaved else 0
     flags |= mode_flags(deterministic=deterministic, batch_invariant=batch_invariant)
     weights = None
     if isinstance(weight, (list, tuple)):
         weights = weights_of(weight, "gated_linear", "two (n, k), the gate's and the linear one")
         weight = weights[0]
-    scale_x, scale_w, scale_out = split_factors("gated_linear", scale_x, scale_w, scale_out)
-    return _products.gated_linear(x, weight, bias, out, scale_x, scale_w, scale_out, weights, epilogue, element, flags)
+    out, scale_d, own, factors = split_result("gated_linear", out_dtype, out, scale_out)
+    scale_x, scale_w, scale_d = split_factors("gated_linear", scale_x, scale_w, scale_d)
+    found = _products.gated_linear(
+        x, weight, bias, out, scale_x, scale_w, scale_d, own, factors, weights, epilogue, element, flags
+    )
+    return join_result(found, own)
 
 
 def grouped_linear(

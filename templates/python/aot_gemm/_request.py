@@ -50,6 +50,8 @@ class Request(NamedTuple):
     """`none`, `vector`, `block` or `atoms`."""
     factor: str
     """Of `atoms`, of which type the factors are."""
+    factor_d: str
+    """Of which type the factors are that are written with D; `float32` where there are none."""
     epilogue: str
     """An activation, a gate, or `none`."""
     grouping: str
@@ -84,7 +86,9 @@ class Request(NamedTuple):
         steps = [] if epilogue == "none" else [epilogue]
         steps += [name for name, is_there in (("bias", self.bias), ("residual", self.residual)) if is_there]
         steps += [] if self.scale == "none" else [f"factors of {self._factors}"]
-        return f"{self.a} by {self.b} into {self.d}" + (f" with {', '.join(steps)}" if steps else "")
+        return f"{self.a} by {self.b} into {_named(self.d, self.factor_d)}" + (
+            f" with {', '.join(steps)}" if steps else ""
+        )
 
 
 def _scale_of(scales: object, dtype: str, weight_dtype: str, out_dtype: str | None) -> str:
@@ -130,8 +134,8 @@ def request_of(
         epilogue = "many" if (epilogue, residual) == ("none", False) else _refuse_steps_of_many()
     found = _block_formats(dtype, dtype if weight_dtype is None else weight_dtype)
     if found and scales is None:
-        d = "bfloat16" if out_dtype is None else dtype_name("out_dtype", out_dtype)
-        types = *(x.element for x in found), d, "atoms", found[0].factor
+        d, factor_d = _result(out_dtype)
+        types = *(x.element for x in found), d, "atoms", found[0].factor, factor_d
         return Request("plan", *types, epilogue, "dense", bool(bias), bool(residual), *allowed)
     a = dtype_name("dtype", dtype)
     is_packed = _is_packed(a, weight_dtype)
@@ -142,7 +146,22 @@ def request_of(
         d = a
     if d is None:
         d = "bfloat16" if scale != "none" else "int32" if a == "int8" else a
-    return Request("plan", a, b, d, scale, "float32", epilogue, "dense", bool(bias), bool(residual), *allowed)
+    return Request(
+        "plan", a, b, d, scale, "float32", "float32", epilogue, "dense", bool(bias), bool(residual), *allowed
+    )
+
+
+def _result(out_dtype: Any) -> tuple[str, str]:
+    """Return the element type of a result beside narrow factors, and that of its own blocks' factors."""
+    if isinstance(out_dtype, str) and out_dtype in BLOCK_FORMATS:
+        form = BLOCK_FORMATS[out_dtype]
+        return form.element, form.factor
+    return "bfloat16" if out_dtype is None else dtype_name("out_dtype", out_dtype), "float32"
+
+
+def _named(element: str, factor: str) -> str:
+    """Return the name of a result's elements together with their factors."""
+    return next((x for x, y in BLOCK_FORMATS.items() if (y.element, y.factor) == (element, factor)), element)
 
 
 def _block_formats(dtype: object, weight_dtype: object) -> tuple[BlockFormat, ...]:
@@ -186,6 +205,7 @@ def _computes(row: Row, request: Request) -> bool:
     return (
         (*_types(row), row.scale) == (request.a, request.b, request.d, request.scale)
         and (row.scale != "atoms" or row.factor == request.factor)
+        and row.factor_d == request.factor_d
         and row.epilogue == request.row_epilogue
         and row.grouping == request.grouping
         and (row.epilogue == "residual") == request.residual
@@ -283,8 +303,8 @@ def _left_to_do(request: Request, row: Row) -> list[str] | None:
         left += ["use_fast_accum=True"]
     if row.a == "tf32" and not request.allow_tf32:
         left += ["allow_tf32=True"]
-    if d != request.d and (a, b) == (request.a, request.b):
-        left += [f"out_dtype={d}"]
+    if (d, row.factor_d) != (request.d, request.factor_d) and (a, b) == (request.a, request.b):
+        left += [f"out_dtype={_named(d, row.factor_d)}"]
     return None if _adds_more(request, row) else left + _steps_left(request, row)
 
 

@@ -24,7 +24,7 @@ _ARGUMENTS = (
 )
 _TENSORS = ("x", "weight", "offsets", "bias", "index", "scale_x", "scale_w", "scale_out", "factors")
 """The tensors by position."""
-_REQUEST = Request("grouped_linear", "", "", "", "none", "float32", "none", "kgrouped", *[False] * 4)
+_REQUEST = Request("grouped_linear", "", "", "", "none", "float32", "float32", "none", "kgrouped", *[False] * 4)
 """The gradient of weights, but for its element types."""
 _LISTED = _ARGUMENTS.replace("Tensor weight", "Tensor[] weight").replace(
     "Tensor? scale_out=None", "Tensor? scale_out=None, Tensor[]? factors=None"

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import _operations
+from . import _operations, errors
+from ._catalogue import BLOCK_FORMATS
 from ._constant import ConstantWeight
 from ._dtypes import dtype_name
 from ._extras import split_factors
@@ -46,6 +47,8 @@ def is_recorded(*operands: Any) -> bool:
 
 def dispatch(name: str, direct: Any, operands: tuple[Any, ...], out: Any, options: dict[str, Any]) -> Any:
     """Call an operator where torch is to know of it, else the package's function."""
+    if isinstance(options.get("out_dtype"), str) and options["out_dtype"] in BLOCK_FORMATS:
+        return _in_blocks(name, direct, operands, out, options)
     is_traced = is_compiling()
     if not is_traced and not (
         isinstance(operands[0], torch.Tensor) and is_recorded(*_flat(operands), out, *options.values())
@@ -62,6 +65,21 @@ def dispatch(name: str, direct: Any, operands: tuple[Any, ...], out: Any, option
         return operator.default(*operands, **options)
     operator.out(*operands, **options, out=out)
     return out
+
+
+def _in_blocks(name: str, direct: Any, operands: tuple[Any, ...], out: Any, options: dict[str, Any]) -> Any:
+    """Call the package's function for a result in a format of blocks, of which there is no operator.
+
+    Raises:
+        UnsupportedError: torch traces or records.
+    """
+    form = options["out_dtype"]
+    if is_compiling() or is_recorded(*_flat(operands), *options.values()):
+        raise errors.UnsupportedError(
+            f"{name}: torch traces or records a result in {form}, of which there is no operator; expected an eager "
+            f"call under torch.no_grad(); or compose it: out_dtype=torch.bfloat16, and quantize(result, {form!r})"
+        )
+    return direct(*operands, out=out, **options)
 
 
 def _tensor_of(operand: Any) -> Any:

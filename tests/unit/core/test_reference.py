@@ -214,7 +214,8 @@ def values_of(problem, arrangement, rng):
     return bits, {x: reference_values(problem, x, y[np.ix_(*indices[x])], columns) for x, y in bits.items()}
 
 
-COMPUTED = [x for x in Operation if x.layout.value == "kk" and not x.grouping.has_offsets]
+COMPUTED = [x for x in Operation if x.layout.value == "kk" and not x.grouping.has_offsets and x.factors_of_d is None]
+"""Those whose D is elements alone: of others the reference is of the value in front of rounding, which is the same."""
 PAIRS_IN_TURN = [x for x in COMPUTED if x.gate is not None]
 
 

@@ -46,7 +46,7 @@ RULES = [
     (r"red\..*", "{place}, {elements}"),
     (r"mapa.*", "%r0, %r1, %r2"),
     (r"cvta.*", "%rd0, %rd1"),
-    (r"cvt\..*(bf16x2|f16x2|e4m3x2|e5m2x2)\.f32", "{converted}, {a}, {b}"),
+    (r"cvt\..*(bf16x2|f16x2|e4m3x2|e5m2x2|e2m1x2)\.f32", "{converted}, {a}, {b}"),
     (r"cvt\..*", "{converted}, {a}"),
     (r"fma\.rn\.f32\.b?f16", "%f0, {a}, {b}, %f3"),
     (r"(add|sub)\.rn\.f32\.b?f16", "%f0, {a}, %f2"),

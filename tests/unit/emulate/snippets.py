@@ -23,14 +23,14 @@ SCHEDULES = [Schedule(mode, seed) for seed, mode in enumerate(x for x in Mode if
 """Every mode that differs for operations of the core, which has no TMA stores and no products."""
 
 REGISTERS = """
-.reg .pred %p<20>; .reg .b16 %rs<20>; .reg .b32 %r<40>; .reg .b64 %rd<40>;
+.reg .pred %p<20>; .reg .b8 %b<4>; .reg .b16 %rs<20>; .reg .b32 %r<40>; .reg .b64 %rd<40>;
 .reg .f32 %f<20>; .reg .f64 %fd<20>; .reg .b128 %rq<4>;
 """
 REGISTER_OF = {
     "b8": "%rs", "u8": "%rs", "s8": "%rs", "b16": "%rs", "u16": "%rs", "s16": "%rs", "f16": "%rs", "bf16": "%rs",
     "b32": "%r", "u32": "%r", "s32": "%r", "f32": "%f", "f16x2": "%r", "bf16x2": "%r", "tf32": "%r", "b64": "%rd",
     "u64": "%rd", "s64": "%rd", "f64": "%fd", "f32x2": "%rd", "b128": "%rq", "pred": "%p", "e4m3x2": "%rs",
-    "e5m2x2": "%rs",
+    "e5m2x2": "%rs", "e2m1x2": "%b",
 }  # fmt: skip
 """The registers above that hold a type."""
 STORED = {"%rs": ("b16", np.uint16), "%r": ("b32", np.uint32), "%f": ("f32", np.uint32), "%rd": ("b64", np.uint64),

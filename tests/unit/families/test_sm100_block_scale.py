@@ -112,10 +112,16 @@ def test_more_stages_than_fit_are_explained_in_bytes():
         (Operation.NVFP4_BF16_KK_SWIGLU, "256x128_c2x1_clc_2cta", 230400, 7),
         (Operation.MXFP8_BF16_KK_GEGLU, "256x64_c2x1_static_2cta", 228352, 10),
         (Operation.MXFP8_BF16_KK_RESIDUAL, "256x128_c2x1_static_2cta_swap", 230400, 7),
+        (Operation.NVFP4_NVFP4_KK, "128x64_c1x1_static", 229376, 7),
+        (Operation.NVFP4_NVFP4_KK_BIAS, "128x128_c1x1_clc", 230400, 6),
+        (Operation.NVFP4_NVFP4_KK_SILU, "128x64_c1x1_static_serial2", 230400, 7),
+        (Operation.NVFP4_NVFP4_KK_SWIGLU, "128x128_c1x1_static", 230400, 6),
+        (Operation.NVFP4_NVFP4_KK_GEGLU, "256x128_c2x1_clc_2cta", 230400, 7),
     ],
 )
 def test_resources_are_those_of_the_compiled_kernels(operation, name, smem_bytes, stages):
-    # Source: what quack 0.6.5 and nvidia-cutlass-dsl 4.8.1 gave, 2026-11-27; the last nine 2026-11-28.
+    # Source: what quack 0.6.5 and nvidia-cutlass-dsl 4.8.1 gave, 2026-11-27; nine 2026-11-28, the last five
+    # 2026-11-29, as what their launches asked for.
     assert resources(f"sm100_block_scale_{name}", "thor", operation) == (smem_bytes, stages, 256, 512)
 
 
@@ -133,3 +139,32 @@ def test_mxfp8_takes_no_split():
     assert found[1].endswith("and a product of mxfp8_bf16 is wrong; take no split")
     assert isinstance(check(split, NVFP4, THOR), Accepted)
     assert isinstance(check(split, MIXED, THOR), Accepted)  # whose k is one of whole stages
+
+
+QUANTIZED, QUANTIZED_GATE = Operation.NVFP4_NVFP4_KK, Operation.NVFP4_NVFP4_KK_SWIGLU
+
+
+@pytest.mark.parametrize(
+    ("operation", "changes", "message"),
+    [
+        (QUANTIZED, {"swap_ab": True}, "which swap_ab would make a column of nvfp4_nvfp4_kk; take no swap"),
+        (
+            QUANTIZED_GATE,
+            {"tile_n": 64},
+            "whole atoms of D's factors: tile_n a multiple of 128 of nvfp4_nvfp4_kk_swiglu",
+        ),
+        (QUANTIZED_GATE, {"tile_n": 192}, "tile_n a multiple of 128 of nvfp4_nvfp4_kk_swiglu, got 192"),
+    ],
+)
+def test_a_tile_has_whole_blocks_and_atoms_of_what_it_quantises(operation, changes, message):
+    found, text = reason(changed(named("sm100_block_scale_128x128_c1x1_static"), **changes), "thor", operation)
+    assert found is Reason.COMBINATION
+    assert message in text
+
+
+@pytest.mark.parametrize(("operation", "tiles"), [(QUANTIZED, {64, 128, 192}), (QUANTIZED_GATE, {128})])
+def test_what_quantises_has_these_tiles(operation, tiles):
+    verdicts = {x: check(x, operation, THOR) for x in FAMILY.candidates(operation, THOR)}
+    legal = [x.gemm for x, verdict in verdicts.items() if isinstance(verdict, Accepted)]
+    assert {x.tile_n for x in legal} == tiles
+    assert {x.tile_m for x in legal} == {128, 256}

@@ -216,6 +216,8 @@ enum class Argument : int32_t {
   kBias,
   kResidual,
   kScaleD,
+  kOwnD,
+  kFactorsD,
   kOffsets,
   kIndex,
   kBOfGroups,
@@ -239,7 +241,7 @@ enum class Argument : int32_t {
   kWeightOffset,
   kFlags,
 };
-constexpr int32_t kNumArguments = 30;
+constexpr int32_t kNumArguments = 32;
 constexpr const char* kArgumentWords[] = {
     "a",
     "b",
@@ -249,6 +251,8 @@ constexpr const char* kArgumentWords[] = {
     "bias",
     "residual",
     "scale_d",
+    "own_d",
+    "factors_d",
     "offsets",
     "index",
     "b_of_groups",
@@ -312,7 +316,7 @@ constexpr const char* kProductWords[] = {
 constexpr const char* word_of(Product value) { return kProductWords[static_cast<int32_t>(value)]; }
 
 // Most arguments that a kernel's entry takes.
-constexpr int32_t kMaxArguments = 19;
+constexpr int32_t kMaxArguments = 21;
 
 // What a kernel is told of each of several weights, in 64 bits each.
 constexpr int32_t kNumPartWords = 8;

@@ -24,9 +24,11 @@ enum Field : int32_t {
   kCos,
   kSin,
   kScale,
+  kOwnD,
   kOut,
   kResidualOut,
   kScaleOut,
+  kFactorsD,
   kWeights,
   kFactors,
   kEpilogue,
@@ -39,7 +41,7 @@ enum Field : int32_t {
   kWeightOffset,
   kFunction,
 };
-constexpr int32_t kNumOperands = 15;
+constexpr int32_t kNumOperands = 17;
 
 // What Python calls a tensor, by Field; of a matmul it has other names for the first two.
 constexpr const char* kOperandNames[] = {
@@ -55,9 +57,11 @@ constexpr const char* kOperandNames[] = {
     "cos",
     "sin",
     "scale",
+    "own_d",
     "out",
     "residual_out",
     "scale_out",
+    "factors_d",
 };
 
 // The fields of a function. A call that has none but the first ones may hand over those alone.
@@ -70,9 +74,9 @@ struct FieldList {
 
 // By Product.
 constexpr FieldList kFieldsOf[] = {
-    {11, 4, {kLeft, kRight, kBias, kOut, kScaleX, kScaleW, kResidual, kScaleD, kEpilogue, kElement, kFlags}},  // linear
+    {13, 4, {kLeft, kRight, kBias, kOut, kScaleX, kScaleW, kResidual, kScaleD, kOwnD, kFactorsD, kEpilogue, kElement, kFlags}},  // linear
     {4, 3, {kLeft, kRight, kOut, kFlags}},  // matmul
-    {11, 11, {kLeft, kRight, kBias, kOut, kScaleX, kScaleW, kScaleD, kWeights, kEpilogue, kElement, kFlags}},  // gated_linear
+    {13, 13, {kLeft, kRight, kBias, kOut, kScaleX, kScaleW, kScaleD, kOwnD, kFactorsD, kWeights, kEpilogue, kElement, kFlags}},  // gated_linear
     {14, 14, {kLeft, kRight, kBias, kOut, kScaleX, kScaleW, kScaleD, kOffsets, kIndex, kWeights, kFactors, kEpilogue, kElement, kFlags}},  // grouped_linear
     {9, 9, {kLeft, kRight, kBias, kOut, kScaleW, kElement, kFlags, kWeightFormat, kColumns}},  // packed_linear
     {1, 1, {kLeft}},  // linear_many

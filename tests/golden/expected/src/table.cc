@@ -96,6 +96,7 @@ const Operation kOperations[] = {
      Element::kBfloat16,
      Scale::kNone,
      {Element::kFloat32, 0},
+     {Element::kFloat32, 0},
      {WeightFormat::kNone},
      Epilogue::kNone,
      Presence::kNone,
@@ -108,7 +109,7 @@ const Operation kOperations[] = {
      3,
      Grouping::kDense,
      -1,
-     262151},
+     1048583},
 };
 
 const int32_t kNumOperations = 1;

@@ -287,3 +287,28 @@ def test_mapa_gives_the_same_place_of_another_cta():
     outcome = run(body, np.zeros(4, np.uint32), grid=4, cluster=4)
     assert list(outcome.arrays[0]) == [8, 9, 10, 7]
     assert not outcome.kinds
+
+
+def test_float32_is_rounded_to_pairs_of_4_bits_four_of_which_are_a_word():
+    """The result is a register of 8 bits, as CuTe DSL declares it in a scope of its own; ties go to even codes."""
+    numbers = [0.0, 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 6.0, 7.0, 1e30, np.inf, np.nan, 1e-30, 0.26, 4.99]
+    codes = [0, 0, 2, 2, 4, 4, 6, 6, 7, 7, 7, 7, 7, 0, 1, 6]
+    values = np.array([*numbers, *(-x for x in numbers)], np.float32)
+    wanted = np.array([*codes, *(x | 8 for x in codes)], np.uint32)
+    wanted[28] = 7  # -NaN, whose sign is dropped
+    body = """
+    mov.u32 %r1, %tid.x; mul.wide.u32 %rd5, %r1, 4;
+    add.s64 %rd6, %rd0, %rd5; add.s64 %rd7, %rd1, %rd5; add.s64 %rd8, %rd2, %rd5;
+    ld.global.f32 %f1, [%rd7]; ld.global.f32 %f2, [%rd8];
+    {
+    .reg .b8 b0; .reg .b8 b1;
+    cvt.rn.satfinite.e2m1x2.f32 b0, %f1, %f2;
+    cvt.rn.satfinite.e2m1x2.f32 b1, %f2, %f1;
+    mov.b32 %r2, {b0, b1, b1, b0};
+    }
+    st.global.b32 [%rd6], %r2;
+    """
+    other, of_other = np.roll(values, 3), np.roll(wanted, 3)
+    found, *_ = run(body, np.zeros(32, np.uint32), values, other).arrays
+    first, second = wanted << 4 | of_other, of_other << 4 | wanted
+    assert np.array_equal(found, first | second << 8 | second << 16 | first << 24)

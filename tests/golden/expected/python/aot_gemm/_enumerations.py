@@ -96,12 +96,14 @@ READ = (
     "cos",
     "sin",
     "scale",
+    "own_d",
 )
 """The tensors that calls read; the first seven are those of a call by XLA, by the bits of its operands."""
 WRITTEN = (
     "out",
     "residual_out",
     "scale_out",
+    "factors_d",
 )
 """The tensors that calls write; None where the library is to allocate one."""
 ON_ROWS = (
@@ -138,6 +140,8 @@ FIELDS = {
         "scale_w",
         "residual",
         "scale_d",
+        "own_d",
+        "factors_d",
         "epilogue",
         "element",
         "flags",
@@ -156,6 +160,8 @@ FIELDS = {
         "scale_x",
         "scale_w",
         "scale_d",
+        "own_d",
+        "factors_d",
         "weights",
         "epilogue",
         "element",
@@ -286,7 +292,7 @@ NAMES = {
 NUM_PLAIN = {
     "linear": 4,
     "matmul": 3,
-    "gated_linear": 11,
+    "gated_linear": 13,
     "grouped_linear": 14,
     "packed_linear": 9,
     "linear_many": 1,

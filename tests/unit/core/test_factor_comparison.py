@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from aot.core.block_quantization import block_divisors, block_factors, quantize
+from aot.core.factor_comparison import WrittenFactors, compare_factors
 from aot.core.numerics import decode, encode
 from aot.core.reference import Expected, exact
 from aot.kinds.rows.catalogue import row_operation, row_operations
-from aot.kinds.rows.factor_comparison import WrittenFactors, compare_factors
 
 OPERATIONS = [x for x in row_operations() if x.factors is not None]
 ROWS, COLS = 5, 72
@@ -28,7 +28,7 @@ def right(operation, values):
 def fault_of(operation, values, codes, factors, own, radius=0.0):
     expected = exact(values.astype(np.float64))
     expected = Expected(expected.values, np.full(values.shape, radius))
-    return compare_factors(operation, WrittenFactors(codes, factors, own), expected).fault
+    return compare_factors(operation.form, WrittenFactors(codes, factors, own), expected).fault
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -102,5 +102,7 @@ def test_a_radius_lets_a_neighbour_pass_and_nothing_else(operation):
 
 def test_operations_without_factors_are_refused():
     nothing = np.zeros((1, 16), np.uint8)
-    with pytest.raises(ValueError, match="bf16_e4m3_quantize has no factors of blocks"):
-        compare_factors(row_operation("bf16_e4m3_quantize"), WrittenFactors(nothing, nothing), exact(np.zeros((1, 16))))
+    with pytest.raises(ValueError, match="the format is ''; expected one whose factors lie in atoms"):
+        compare_factors(
+            row_operation("bf16_e4m3_quantize").form, WrittenFactors(nothing, nothing), exact(np.zeros((1, 16)))
+        )

@@ -14,6 +14,7 @@ import numpy as np
 
 from aot.core.block_quantization import block_divisors, block_factors
 from aot.core.comparison import Comparison, largest_share
+from aot.core.formats import BLOCK_FORMATS
 from aot.core.numerics import decode, encode
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from aot.core.formats import ScaleFormat
     from aot.core.numerics import Bits
     from aot.core.reference import Expected
-    from aot.kinds.rows.operation import RowOperation
 
     Array = NDArray[np.float64]
     Singles = NDArray[np.float32]
@@ -82,18 +82,20 @@ def _singles(values: Array) -> Singles:
     return np.asarray(values, np.float32)
 
 
-def compare_factors(operation: RowOperation, written: WrittenFactors, expected: Expected) -> Comparison:
+def compare_factors(
+    name: str, written: WrittenFactors, expected: Expected, called: tuple[str, str] = ("scales", "y")
+) -> Comparison:
     """Hold elements and factors against what an operation gives before it is quantised.
 
     Args:
-        operation: one whose scales are factors in atoms.
-        written: what its kernel wrote.
+        name: of the format, such as `nvfp4`.
+        written: what the operation's kernel wrote.
         expected: values (rows, cols), and by how much a right kernel's may be off.
+        called: what messages call factors and elements.
     """
-    form = operation.factors
-    if form is None:
-        raise ValueError(f"{operation.tag} has no factors of blocks; expected an operation whose scales lie in atoms")
-    name, own = operation.form, written.own
+    if name not in BLOCK_FORMATS:
+        raise ValueError(f"the format is {name!r}; expected one whose factors lie in atoms: {', '.join(BLOCK_FORMATS)}")
+    (element, form), own = BLOCK_FORMATS[name], written.own
     # An exact value is both of its ends, so that a zero keeps its sign.
     ends = [np.where(expected.radius > 0, expected.values + x * expected.radius, expected.values) for x in (-1, 1)]
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
@@ -104,14 +106,14 @@ def compare_factors(operation: RowOperation, written: WrittenFactors, expected: 
         )
         of_factors = _Range(form.element, least, greatest)
         is_any = np.isinf(expected.radius)
-        fault = of_factors.fault("scales", written.factors, _magnitudes(is_any, form) > 0)
+        fault = of_factors.fault(called[0], written.factors, _magnitudes(is_any, form) > 0)
         if fault:
             return Comparison(np.inf, fault, np.inf)
         cols = size.shape[1]
         divisors = np.repeat(block_divisors(written.factors, name, own), form.block_k, 1)[:, :cols]
-        low, middle, high = (encode(operation.y, _singles(x) / divisors) for x in (ends[0], expected.values, ends[1]))
-        of_elements = _Range(operation.y, low, high)
-        fault = of_elements.fault("y", written.y, is_any)
+        low, middle, high = (encode(element, _singles(x) / divisors) for x in (ends[0], expected.values, ends[1]))
+        of_elements = _Range(element, low, high)
+        fault = of_elements.fault(called[1], written.y, is_any)
         if fault:
             return Comparison(np.inf, fault, np.inf)
         share = max(of_factors.share(written.factors, best), of_elements.share(written.y, middle))

@@ -1,0 +1,142 @@
+"""quack's Blackwell GEMM whose D is narrow elements with a factor for each block along n. Imports CUTLASS and quack.
+
+quack has such a store, which finds the magnitudes of blocks in registers and writes the factors in atoms. It is the one
+here, but for the arithmetic: quack multiplies by an approximate reciprocal, drops a NaN, and gives a block of zeros the
+factor 0. What is written here has the bits of `aot.core.block_quantization`, of the float32 value in front of it: the
+factor, the exact quotient, and an element rounded to nearest and ties to even.
+
+Each thread has one row of D and whole blocks of it (`_setup_attributes` of quack widens the pieces that are stored).
+Columns behind the last one have factors of 0, and rows behind the last one none.
+
+No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import cutlass
+from cutlass import Float32, Int32, Uint8, const_expr, cute
+from quack.cute_dsl_utils import mlir_namedtuple
+from quack.epilogue.quantize_out import BlockScaleFactorStore
+
+from aot.core.operation import Operation
+from aot.families._arguments import cutlass_type
+from aot.families._epilogue_kernel import EpilogueMixin, GemmEpilogueSm100
+from aot.families.rows._factor_codes import mx_factor, nvfp4_factor
+from aot.families.rows._memory import maximum
+from aot.families.rows._quotient import divide, in_float32
+
+
+class FactorStore(BlockScaleFactorStore):
+    """The factors of an output's blocks, in atoms, as `aot.core.block_quantization` finds them."""
+
+    def to_params(self, gemm: Any, args: Any) -> dict[str, Any]:
+        """Pass on quack's view of the factors, where D's own factor lies, and D's extents."""
+        view, own = super().to_params(gemm, args)[self.name]
+        return {self.name: (view, own, args.rows, args.columns)}
+
+    @cute.jit
+    def begin(self, gemm: Any, param: Any, smem_tensor: Any, ctx: Any) -> Any:
+        """Return quack's state of a tile, the tile's coordinates of a thread's elements, and D's columns.
+
+        Of a thread whose row is none nothing is written: its limit is 0.
+        """
+        view, own, rows, columns = param
+        state = super().begin(gemm, (view, own), smem_tensor, ctx)
+        assert state.lane_span == 1 and state.warp_span == 1, "a thread has parts of blocks"  # noqa: S101, PT018
+        places = ctx.partition_for_epilogue_fn(cute.make_identity_tensor((ctx.tile_M, ctx.tile_N)))
+        row = ctx.tile_coord_mnkl[0] * ctx.tile_M + cute.filter_zeros(places)[0][0]
+        limit = Int32(cutlass.select_(row < rows, state.limit_m, Int32(0)))
+        columns = columns * getattr(gemm, self._acc_mult_attr()) - ctx.tile_coord_mnkl[1] * ctx.tile_N
+        return state._replace(limit_m=limit), places, columns
+
+    def begin_loop(self, gemm: Any, state: Any, epi_coord: Any) -> Any:
+        """Return quack's state of a piece, its coordinates, and the columns that D has of the tile."""
+        of_tile, places, columns = state
+        piece = cute.group_modes(places, 3, cute.rank(places))[None, None, None, epi_coord]
+        return super().begin_loop(gemm, of_tile, epi_coord), piece, columns
+
+    @cute.jit
+    def quantize(self, gemm: Any, loop_state: Any, frag: Any) -> None:
+        """Divide a thread's elements by the factors of their blocks, in place, and keep those."""
+        state, places, columns = loop_state
+        step, vector = const_expr(getattr(gemm, self._acc_mult_attr())), const_expr(getattr(gemm, self._vec_attr()))
+        size = const_expr(vector // step)
+        codes = cute.recast_tensor(cute.filter_zeros(state.tDrSFD_cur), Uint8)
+        count = const_expr(cute.size(codes))
+        assert cute.size(frag) == count * size, "a thread has parts of blocks"  # noqa: S101
+        for block in cutlass.range_constexpr(count):
+            values = cute.make_tensor(frag.iterator + block * size, cute.make_layout(size))
+            magnitude = Float32(0.0)
+            for i in cutlass.range_constexpr(size):
+                magnitude = maximum(magnitude, cute.math.absf(values[i]))
+            code = self._scale(gemm, values, magnitude, state.norm_const)
+            column = places[block * vector][1]
+            codes[block] = Uint8(Int32(cutlass.select_(column < columns, code, Int32(0))))
+
+    def _scale(self, gemm: Any, values: Any, magnitude: Any, own: Any) -> Any:
+        """Divide the elements of a block by its factor, in place; return the factor's code."""
+        form = gemm.operation.factors_of_d
+        if form.has_tensor_factor:
+            factor = nvfp4_factor(magnitude, own)
+            divide(values, factor.by, magnitude)
+        else:
+            factor = mx_factor(magnitude, gemm.operation.d)
+            for i in range(cute.size(values)):
+                values[i] = in_float32("mul.rn.f32 {$w0}, {$r0}, {$r1};", values[i], factor.by)
+        return factor.code
+
+    @cute.jit
+    def end(
+        self,
+        gemm: Any,
+        param: Any,
+        state: Any,
+        epi_tile: Any,
+        tiled_copy_t2r: Any,
+        tiled_copy_r2s: Any,
+        tile_coord_mnkl: Any,
+        varlen_manager: Any,
+        tidx: Any,
+    ) -> None:
+        """Write the factors of a tile."""
+        others = epi_tile, tiled_copy_t2r, tiled_copy_r2s, tile_coord_mnkl, varlen_manager, tidx
+        super().end(gemm, param, state[0], *others)
+
+
+class GemmQuantizedSm100(GemmEpilogueSm100):
+    """`GemmEpilogueSm100` that writes the factors of D, or of a gate's product, beside it."""
+
+    _epi_ops = (
+        *EpilogueMixin._epi_ops,  # noqa: SLF001 - quack's name of what an epilogue is made of
+        FactorStore("factors_d"),
+        FactorStore("factors_product", output="product"),
+    )
+
+    @mlir_namedtuple
+    class EpilogueArguments(NamedTuple):
+        """The same, and the factors of D or of the product: one of the two, as atoms (1, down, along, 32, 4, 4).
+
+        `sfd_norm_const`, whose name is quack's, points to D's own factor. `rows` and `columns` are D's extents.
+        """
+
+        row_scale: cute.Tensor | None = None
+        column_scale: cute.Tensor | None = None
+        row_bias: cute.Tensor | None = None
+        column_bias: cute.Tensor | None = None
+        scale_d: cute.Tensor | None = None
+        product: cute.Tensor | None = None
+        split_k_semaphore: cute.Tensor | None = None
+        split_k_workspace: cute.Tensor | None = None
+        linear_first: Int32 | None = None
+        factors_d: cute.Tensor | None = None
+        factors_product: cute.Tensor | None = None
+        sfd_norm_const: Any = None
+        rows: Int32 | None = None
+        columns: Int32 | None = None
+
+
+def quantized_class(operation: Operation) -> Any:
+    """Return the GEMM of an operation, to be called with quack's own arguments."""
+    element_b = cutlass_type(operation.b.element)
+    return partial(GemmQuantizedSm100, operation=operation, swap_ab=False, element_b=element_b)

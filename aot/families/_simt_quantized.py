@@ -1,0 +1,133 @@
+"""How the fallback stores a D of 4 bits with a factor for each block along n. Imports CUTLASS.
+
+A thread has a few columns of each of its rows, and its neighbours in the warp the rest of a block. The bits are those
+of `aot.core.block_quantization`, of the float32 value in front of them, on any chip.
+
+No `from __future__ import annotations` here: CuTe DSL reads the annotations of jit functions as they are.
+"""
+
+from typing import Any
+
+import cutlass
+from cuda.bindings import driver as cuda
+from cutlass import Constexpr, Float32, Int32, Int64, Uint8, const_expr, cute, range_constexpr
+
+from aot.core.element import ElementType
+from aot.core.factor_atoms import ATOM_BYTES, byte_in_atom
+from aot.core.operation import Operation
+from aot.core.signature import Argument, Signature
+from aot.core.weight_format import ATOM_COLUMNS, ATOM_ROWS
+from aot.families._epilogue_steps import finish
+from aot.families._simt_tile import TILE
+from aot.families.rows._factor_codes import e2m1_code, nvfp4_factor
+from aot.families.rows._memory import maximum
+from aot.families.rows._quotient import divide
+
+PER_BYTE = ElementType.E2M1.num_sharing
+
+
+def check_form(operation: Operation) -> None:
+    """Check that a tile has whole atoms of blocks, and that D is what is written here.
+
+    Raises:
+        ValueError: it has not, or D is of another format.
+    """
+    form = operation.factors_of_d
+    if form is None or not form.has_tensor_factor or form.block_k * ATOM_COLUMNS > TILE:
+        raise ValueError(f"D of {operation.tag} has factors of {form}; the fallback writes those of nvfp4")
+
+
+@cute.jit
+def _write_byte(target: cute.Tensor, position: Int64, value: Int32) -> None:
+    """Write a byte, counted from a tensor's first."""
+    start = cute.recast_ptr(target.iterator, dtype=Uint8) + position
+    cute.make_tensor(start, cute.make_layout(1))[0] = Uint8(value)
+
+
+@cute.jit
+def _write_factor(
+    factors: cute.Tensor, code: Int32, row: Int32, column: Int32, n: Int32, block_k: Constexpr[int]
+) -> None:
+    """Write the factor of the block that a column begins, and 0 for one that fills a row's last atom up."""
+    along = cute.ceil_div(n, block_k * ATOM_COLUMNS)
+    block = column // block_k
+    atom = Int64(row // ATOM_ROWS) * along + block // ATOM_COLUMNS
+    code = Int32(cutlass.select_(column < n, code, Int32(0)))
+    _write_byte(factors, atom * ATOM_BYTES + Int64(byte_in_atom(row, block)), code)
+
+
+@cute.jit
+def store_row(
+    totals: Any,
+    d: cute.Tensor,
+    factors: cute.Tensor,
+    own: Float32,
+    row: Int32,
+    column: Int32,
+    operands: Any,
+    operation: Constexpr[Operation],
+) -> None:
+    """Finish, round and store a thread's columns of a row, and the factor of their block.
+
+    All lanes of a warp come here.
+
+    Args:
+        totals: for each column the sum, or those of a gate's two halves.
+        d: bytes, with the strides of elements.
+        factors: atoms.
+        own: D's own factor.
+        row: of D; one behind the last is not stored.
+        column: the first.
+        operands: what the epilogue reads.
+        operation: what is computed.
+    """
+    m, n = d.shape[0], d.shape[1]
+    count, block_k = const_expr(len(totals)), const_expr(operation.factors_of_d.block_k)
+    values = cute.make_rmem_tensor(cute.make_layout(count), Float32)
+    magnitude = Float32(0.0)
+    for j in range_constexpr(count):
+        there = cutlass.min(column + j, n - 1)
+        value = finish(totals[j], cutlass.min(row, m - 1), there, operands, operation)
+        values[j] = Float32(cutlass.select_(column + j < n, value, Float32(0.0)))
+        magnitude = maximum(magnitude, cute.math.absf(values[j]))
+    magnitude = cute.arch.warp_reduction(magnitude, maximum, threads_in_group=block_k // count)
+    factor = nvfp4_factor(magnitude, own)
+    divide(values, factor.by, magnitude)
+    for j in range_constexpr(0, count, PER_BYTE):
+        pair = e2m1_code(values[j]) | (e2m1_code(values[j + 1]) << ElementType.E2M1.bits)
+        if (row < m) & (column + j < n):
+            _write_byte(d, (Int64(row) * Int64(d.stride[0]) + Int64(column + j)) // PER_BYTE, pair)
+    if (row < m) & (column % block_k == 0) & (column < cute.round_up(n, block_k * ATOM_COLUMNS)):
+        _write_factor(factors, factor.code, row, column, n, block_k)
+
+
+def with_factors_of_d(launch: Any) -> Any:
+    """Make the entry of an operation whose D has factors; `launch` takes what the plain one does, and the two more."""
+
+    @cute.jit
+    def entry(
+        a: cute.Tensor,
+        b: cute.Tensor,
+        d: cute.Tensor,
+        scale_a: cute.Tensor | None,
+        scale_b: cute.Tensor | None,
+        bias: cute.Tensor | None,
+        residual: cute.Tensor | None,
+        scale_d: cute.Tensor | None,
+        own_d: cute.Tensor | None,
+        factors_d: cute.Tensor,
+        stream: cuda.CUstream,
+    ) -> None:
+        launch(a, b, d, scale_a, scale_b, bias, residual, scale_d, own_d, factors_d, stream)
+
+    return entry
+
+
+def inserted(made: tuple[Any, ...], signature: Signature, own: Any, factors: Any) -> tuple[Any, ...]:
+    """Return arguments with D's own factor and its factors in their place, in front of the stream."""
+    *others, stream = made
+    return (
+        *others,
+        *(x if y in signature else None for x, y in ((own, Argument.OWN_D), (factors, Argument.FACTORS_D))),
+        stream,
+    )
