@@ -301,6 +301,19 @@ with torch.no_grad():
     path = torch._inductor.aoti_compile_and_package(program, package_path=sys.argv[1] + "/model.pt2")
     torch.save((x, model(x)), sys.argv[1] + "/expected.pt")
 """
+ALONE = """
+import subprocess
+import torch._inductor
+path = sys.argv[1] + "/alone.pt2"
+with torch.no_grad():
+    program = torch.export.export(torch.nn.Linear(64, 64).cuda(), (torch.randn(16, 64, device="cuda"),))
+    torch._inductor.aoti_compile_and_package(program, package_path=path)
+load = f"import torch, torch._inductor; torch._inductor.aoti_load_package({path!r})(torch.randn(16, 64, device='cuda'))"
+done = subprocess.run([sys.executable, "-c", load], capture_output=True, check=False)
+if done.returncode:
+    print(f"a package of one Linear ends the process that loads it with {done.returncode}")
+    sys.exit(77)
+"""
 RUN = """
 import torch._inductor
 import aot_gemm.torch

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("aot_gemm")
 
-from tests.device.ends import COMPILE, HEAD, INTERRUPTED, PROGRAMS, RUN, WITHOUT
+from tests.device.ends import ALONE, COMPILE, HEAD, INTERRUPTED, PROGRAMS, RUN, WITHOUT
 
 SECONDS = 180
 """More than any of them takes: that of AOTInductor compiles."""
@@ -56,7 +56,11 @@ def test_a_process_comes_to_its_end(running, name):
 
 
 def test_aotinductor_in_processes_of_their_own(tmp_path):
-    """One exports and compiles; one loads it on each GPU; torch tells the one without the wheel's operators so."""
+    """One exports and compiles; one loads it on each GPU; torch tells the one without the wheel's operators so.
+
+    torch 2.11.0+cu130 on an H200's host, 2026-11-29, ends a process that loads a package of torch alone, by SIGSEGV.
+    """
+    run(ALONE, tmp_path)
     run(COMPILE, tmp_path)
     run(RUN, tmp_path)
     run(WITHOUT, tmp_path)
