@@ -61,7 +61,7 @@ OF_MORE := $(addprefix tests/runtime/test_,$(addsuffix .py,damage dispatch \
   packed_python python_operations python_groups python_refusals operand_kernels grouped_kernels cluster_split_k sm90_cluster_split_k sm90_widths))
 OF_MORE += tests/interrupts/test_interrupts.py tests/simulated/test_tuning.py tests/simulated/test_thor.py tests/simulated/test_remote.py tests/simulated/test_fleet.py tests/simulated/test_fleet_faults.py tests/simulated/test_outside_family.py tests/package/test_wheels.py
 OF_MORE += $(addprefix tests/unit/,test_fuzz_command_line.py select/table/test_stepped.py space/test_smem.py emulate/layouts compile/test_compiler.py \
-  $(addprefix families/,test_simt.py rows/test_kernels.py test_sm90_one_tile_protocol.py test_sm90_split_protocol.py) \
+  $(addprefix families/,test_simt.py test_sm90_realigned.py rows/test_kernels.py test_sm90_one_tile_protocol.py test_sm90_split_protocol.py) \
   $(addprefix emulate/test_,execute.py hopper.py many_weights.py mma_sync_extents.py))
 
 walk: $(READY) ## Take the long ways: images, the tutorial, a wheel without a network, every candidate of Thor's wheel

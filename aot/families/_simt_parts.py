@@ -52,6 +52,8 @@ def make_entry(operation: Operation) -> Any:
                     scale_b=None,
                     residual=None,
                     scale_d=None,
+                    own_d=None,
+                    factors_d=None,
                     operation=operation,
                 ).launch(
                     grid=(cute.ceil_div(d.shape[0], TILE) * cute.ceil_div(n, TILE), 1, 1),
