@@ -63,7 +63,7 @@ def test_an_empty_pattern_is_refused(text):
                 "sm90_partial_tile": (13380, {Reason.COMBINATION: 5600, Reason.TILE: 3240, Reason.REGISTERS: 900}),
                 "sm90_prefetch_b": (13380, {Reason.COMBINATION: 5600, Reason.TILE: 3240, Reason.REGISTERS: 900}),
                 "sm90_quack": (11400, {Reason.COMBINATION: 3920, Reason.TILE: 4800, Reason.REGISTERS: 360}),
-                "sm90_realigned": (592, {}),
+                "sm90_realigned": (592, {Reason.TILE: 26, Reason.REGISTERS: 46, Reason.SMEM: 104}),
                 "sm90_stream_k": (3600, {Reason.TILE: 972, Reason.REGISTERS: 324}),
             },
         ),
