@@ -40,6 +40,7 @@ from aot.core.json_text import plain_json
 from aot.core.scratch import scratch_folder
 from aot.core.strict_json import DecodeError
 from aot.families import Entry, any_family_of, compilers_of
+from aot.families._entry_points import OWN, registrations
 from aot.space.legality import check
 
 if TYPE_CHECKING:
@@ -250,7 +251,8 @@ def compile_one(key: AnyKey, target: Target, root: Path, workplace: Path) -> Com
 def start_compiler(arch: str, workplace: Path) -> None:
     """Make a fresh process one that compiles for an architecture."""
     collect_seldom()
-    import_quack_alone()
+    if all(x.distribution == OWN for x in registrations().values()):  # others' may be made of quack's own operations
+        import_quack_alone()
     # The parent ends these processes; SIGINT is blocked in them from their first moment on.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["CUTE_DSL_ARCH"] = arch

@@ -191,7 +191,7 @@ class Realign:
         return cute.make_tensor(pointer, cute.make_layout(1))
 
 
-def realigned_entry(gemm: Any, signature: Signature, operation: Operation, stores: int, *, has_vectors: bool) -> Entry:
+def realigned_entry(gemm: Any, signature: Signature, operation: Operation, *, has_vectors: bool) -> Entry:
     """Make the entry of a configured GEMM of `sm90_cluster_split_k`, behind the copy.
 
     Args:
@@ -199,7 +199,6 @@ def realigned_entry(gemm: Any, signature: Signature, operation: Operation, store
             the stream.
         signature: the entry's arguments.
         operation: element types, layout and epilogue.
-        stores: bytes of which rows of D begin at multiples, and what the epilogue reads; 1 for any element.
         has_vectors: whether it takes `Vectors`.
     """
     realign = Realign(operation.a.is_k_major, operation.b.is_k_major)
@@ -223,4 +222,4 @@ def realigned_entry(gemm: Any, signature: Signature, operation: Operation, store
         vectors = Vectors(None, None, bias, residual, None, None) if const_expr(has_vectors) else bias
         gemm(loaded_a, loaded_b, d, vectors, Int32(0), stream)
 
-    return Entry(entry, epilogue_arguments(signature, operation, stores, loads=ITEM_BYTES))
+    return Entry(entry, epilogue_arguments(signature, operation, stores=1, loads=ITEM_BYTES))

@@ -28,7 +28,7 @@ from aot.families._grid import along_x
 from aot.families._sm90_packed_decode import QuadDecoder
 from aot.families._sm100_packed_decode import PartDecoder, RowDecoder
 from aot.families._sm100_packed_loads import FragmentLoads, RowLoads
-from aot.families._sm100_packed_store import StoreSm100
+from aot.families._sm100_packed_store import StoreSm100, after_thread_sync, before_thread_sync
 from aot.families._sm100_packed_tile import (
     FIRST_DECODING,
     FIRST_STORING,
@@ -394,13 +394,3 @@ def commit(barrier: Any) -> None:
     """Have a barrier be told when all products that this warp has issued are done."""
     with cute.arch.elect_one():
         tcgen05.commit(barrier, None, tcgen05.CtaGroup.ONE)
-
-
-def after_thread_sync() -> None:
-    """Order tensor memory behind a barrier. Source: PTX ISA, tcgen05.fence."""
-    cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
-
-
-def before_thread_sync() -> None:
-    """Order tensor memory in front of a barrier. Source: PTX ISA, tcgen05.fence."""
-    cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")

@@ -120,3 +120,13 @@ class StoreSm100:
                 for i in range_constexpr(PIECE):
                     if i < left:
                         cute.make_tensor(target + i, cute.make_layout(1))[0] = held[i]
+
+
+def after_thread_sync() -> None:
+    """Order tensor memory behind a barrier. Source: PTX ISA, tcgen05.fence."""
+    cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
+
+
+def before_thread_sync() -> None:
+    """Order tensor memory in front of a barrier. Source: PTX ISA, tcgen05.fence."""
+    cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")

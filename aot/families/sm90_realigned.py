@@ -69,8 +69,7 @@ class Sm90Realigned(Sm90ClusterSplitK):
         plain, with_epilogue, _ = self.kernel_classes(candidate)
         has_vectors = has_own_epilogue(operation)
         gemm = with_epilogue(*configured, operation) if has_vectors else plain(*configured)
-        stores, arguments = self.alignment(candidate).stores, signature(KernelKey(operation, candidate))
-        return realigned_entry(gemm, arguments, operation, stores, has_vectors=has_vectors)
+        return realigned_entry(gemm, signature(KernelKey(operation, candidate)), operation, has_vectors=has_vectors)
 
 
 FAMILY = Sm90Realigned()

@@ -31,14 +31,17 @@ aot_gemm_tensor_t draw_tensor(int64_t rows, int64_t columns) {
   return tensor;
 }
 
+// The address of atoms, which mostly begin at multiples of 16 bytes.
+void* draw_atoms() {
+  const auto address = reinterpret_cast<uintptr_t>(draw_address());
+  return reinterpret_cast<void*>(one_in(10) ? address : address / 16 * 16);
+}
+
 // Factors of the rows of A or B: a vector of them, a matrix of blocks, atoms, or anything.
 aot_gemm_tensor_t draw_factors(const aot::Operation& operation, int64_t rows, int64_t k) {
   if (operation.scale == aot::Scale::kBlock || one_in(30)) return draw_tensor(rows, k / 128 + 1);
-  aot_gemm_tensor_t vector = {draw_address(), {static_cast<int64_t>(draw(1)), 0}};
-  if (operation.scale == aot::Scale::kAtoms && !one_in(10)) {
-    vector.data = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(vector.data) / 16 * 16);
-  }
-  return vector;
+  void* const data = operation.scale == aot::Scale::kAtoms ? draw_atoms() : draw_address();
+  return {data, {static_cast<int64_t>(draw(1)), 0}};
 }
 
 // Draws the operands that an operation takes, and rarely one that it does not.
@@ -57,6 +60,10 @@ void draw_operands(const aot::Operation& operation, aot_gemm_problem_t* problem)
   if (is_scaled || one_in(200)) problem->scale_b = draw_factors(operation, rows, problem->k);
   if (operation.has_residual() || one_in(200)) problem->residual = draw_tensor(problem->m, problem->n);
   if (operation.scales_d() || one_in(200)) problem->scale_d = {draw_address(), {draw_stride(1), draw_stride(1)}};
+  if (operation.writes_factors() || one_in(200)) {
+    problem->own_d = {draw_address(), {draw_stride(1), draw_stride(1)}};
+    problem->factors_d = {draw_atoms(), {0, 0}};
+  }
 }
 
 // Draws a batch at times: mostly of few products, one behind the other.

@@ -33,7 +33,7 @@ SANITIZERS = ["-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"
 
 DRIVERS = ("c_api", "rows_api")
 """Programs that call the C API: of products, and of row operations."""
-ENOUGH_CALLS = 100_000
+ENOUGH_CALLS = 200_000
 """With as many, each operation is launched."""
 
 

@@ -129,6 +129,16 @@ class Garbage:
         return capsule_of(ctypes.addressof(managed), b"dltensor_versioned")
 
 
+class Own:
+    """A tensor's own factor, whose product with another's is a tensor of its framework."""
+
+    def __init__(self, product):
+        self.product = product
+
+    def __mul__(self, _other):
+        return self.product
+
+
 class GarbageFramework(Framework):
     """A framework that hands garbage over, and whose allocator gives what was asked for, or nothing."""
 
@@ -235,6 +245,22 @@ def full_call(package, rng, kinds):
     return package.gated_linear if is_gated else package.linear, (left, right, bias), named
 
 
+def draw_factors(rng, kind, scale, held, rows, k):
+    """Draw the factors of an operand's blocks, mostly in atoms and of the type `held`; seldom what is none."""
+    if rng.random() < 0.03:
+        return rng.choice((*ODD_OBJECTS, None))
+    shape = (scale.size_of(rows, k),) if rng.random() < 0.9 else scale.num_factors(rows, k)
+    return kind(rng, shape, held if rng.random() < 0.97 else rng.choice((E8M0, E4M3, FLOAT32)))
+
+
+def draw_out(rng, kind, operation, m, n):
+    """Draw what a result is written to: of one in blocks its bytes, and the factors' atoms."""
+    if operation.factors_of_d is None:
+        return kind(rng, (m, n), DTYPE_OF[operation.d.value])
+    atoms = (operation.factors_of_d.size_of(m, n),)
+    return kind(rng, (m, n // 2), UINT8), kind(rng, atoms, rng.choice((UINT8, E4M3)))
+
+
 def packed_call(package, rng, kinds):
     """Draw a call with elements of 4 bits, two in a byte, or of 8, whose factors are mostly in atoms."""
     operation, oddness = rng.choice(IN_ATOMS), rng.choice((0.02, 0.1, 1.0))
@@ -249,18 +275,18 @@ def packed_call(package, rng, kinds):
     held = rng.choice((UINT8, E4M3 if scale.element is ElementType.E4M3 else E8M0))
 
     def factors(rows):
-        if rng.random() < 0.03:
-            return rng.choice((*ODD_OBJECTS, None))
-        shape = (scale.size_of(rows, k),) if rng.random() < 0.9 else scale.num_factors(rows, k)
-        return kind(rng, shape, held if rng.random() < 0.97 else rng.choice((E8M0, E4M3, FLOAT32)))
+        return draw_factors(rng, kind, scale, held, rows, k)
 
     rows = operation.num_rows_of_b(n)
     operands = kind(rng, (m, k // x_per_byte), of_x), kind(rng, (rows, k // w_per_byte), of_w)
     named = {"scale_x": factors(m), "scale_w": factors(rows), "out_dtype": operation.d.value}
     if operation.types.scales_d or rng.random() < 0.02:
         named["scale_out"] = draw_scale(rng, kind, ((), (1,)))
+    if operation.factors_of_d is not None:
+        owns = {x: Own(draw_scale(rng, kind, ((), (1,)))) for x in ("scale_x", "scale_w")}
+        named |= {"out_dtype": "nvfp4"} | {x: (named[x], own) for x, own in owns.items()}
     if rng.random() < 0.7:
-        named["out"] = kind(rng, (m, n), DTYPE_OF[operation.d.value])
+        named["out"] = draw_out(rng, kind, operation, m, n)
     if operation.has_bias or rng.random() < 0.02:
         named["bias"] = kind(rng, (rows,), DTYPE_OF[operation.bias.value])
     if operation.gate is not None:
@@ -268,7 +294,7 @@ def packed_call(package, rng, kinds):
         named |= {"activation": activation, "interleaved": rng.random() < 0.9}
         return package.gated_linear, operands, named
     if operation.has_residual or rng.random() < 0.02:
-        named["residual"] = kind(rng, (m, n), DTYPE_OF[operation.d.value])
+        named["residual"] = kind(rng, (m, n), DTYPE_OF[operation.bias.value])
     if operation.activation is not None:
         named["activation"] = operation.activation.value
     return package.linear, operands, named

@@ -19,6 +19,7 @@ from aot.emulate.schedule import Mode, Schedule
 from aot.families.sm90_cluster_split_k import FAMILY as INNER
 from aot.families.sm90_realigned import FAMILY
 from aot.kinds.gemm.edge_shapes import EdgeShape
+from aot.measure.session_kernels import stated
 from aot.measure.verify import Verifier
 from aot.space.enumeration import legal, takes_loads, unaligned
 from aot.space.legality import check
@@ -110,5 +111,8 @@ def test_results_are_right_in_whatever_order_the_copy_and_the_product_run(compil
     kernels = EmulatedKernels(compiled.library, codes, gpu, compiled.target)
     verifier = Verifier(gpu, kernels, np.random.default_rng(2), num_guards=0)
     for shape in shapes(key):
+        problem, bound = shape.problem, kernels.bind(stated(shape.problem))
+        needed = FAMILY.workspace(key.candidate).num_bytes(problem.m, problem.n, problem.k, problem.num_groups)
+        assert kernels.workspace_bytes(index, bound) == needed
         verifier.run_each(shape, index, (False,) * len(SCHEDULES), is_reproducible=True)
     assert [x for run in gpu.executions for x in run.report.findings if x.kind.is_fault] == []
