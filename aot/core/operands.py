@@ -213,8 +213,9 @@ def matrices(problem: Problem, padding: int = 0, stride_multiple: int = 1) -> tu
 
     Leading strides are then rounded up to whole multiples of `stride_multiple` elements.
 
-    With a gate B is (2 n, k); a packed weight is its bytes, without padding. Of a batch all three are stacks. Where
-    rows are grouped, B is one, and m is that of all groups; where k is grouped, D is one, and k is that of all groups.
+    With a gate B is (2 n, k); a packed weight is its bytes, without padding, with a gate those of two weights (n, k).
+    Of a batch all three are stacks. Where rows are grouped, B is one, and m is that of all groups; where k is grouped,
+    D is one, and k is that of all groups.
     """
     operation, rows = problem.operation, problem.operation.num_rows_of_b(problem.n)
     grouping, groups = operation.grouping, problem.num_groups
@@ -226,8 +227,10 @@ def matrices(problem: Problem, padding: int = 0, stride_multiple: int = 1) -> tu
     a = _matrix(m, k, row_major=operation.a.is_k_major, padding=padding, stride_multiple=of_a)
     if operation.b.weight is None:
         b = _matrix(rows, k, row_major=operation.b.is_k_major, padding=padding, stride_multiple=of_b)
-    else:  # whose rows of bytes follow each other
-        b = _matrix(*operation.b.extents(rows, k), row_major=True, padding=0, stride_multiple=1)
+    else:  # whose rows of bytes follow each other; those of a gate's two weights too
+        of_weight, row_bytes = operation.b.extents(problem.n, k)
+        of_all = of_weight * operation.num_rows_of_b(1)
+        b = _matrix(of_all, row_bytes, row_major=True, padding=0, stride_multiple=1)
     d = _matrix(m, problem.n, row_major=True, padding=padding, stride_multiple=of_d)
     is_stack = {
         Grouping.BATCHED: (True, True, True),

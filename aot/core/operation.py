@@ -189,6 +189,51 @@ class Operation(Product):
     BF16_NVFP4_ROWS_KK = "bf16xnvfp4rows_bf16_kk", t.BF16_NVFP4_ROWS, Layout.KK
     FP16_NVFP4_ROWS_KK = "fp16xnvfp4rows_fp16_kk", t.FP16_NVFP4_ROWS, Layout.KK
 
+    BF16_INT4_G128_KK_SWIGLU = "bf16xint4g128_bf16_kk_swiglu", t.BF16_INT4_G128, Layout.KK, Epilogue.SWIGLU
+    BF16_INT4_G128_KK_GEGLU = "bf16xint4g128_bf16_kk_geglu", t.BF16_INT4_G128, Layout.KK, Epilogue.GEGLU
+    BF16_INT4_G128_ZEROS_KK_SWIGLU = "bf16xint4g128z_bf16_kk_swiglu", t.BF16_INT4_G128_ZEROS, Layout.KK, Epilogue.SWIGLU
+    BF16_INT4_G128_ZEROS_KK_GEGLU = "bf16xint4g128z_bf16_kk_geglu", t.BF16_INT4_G128_ZEROS, Layout.KK, Epilogue.GEGLU
+    BF16_NVFP4_KK_SWIGLU = "bf16xnvfp4_bf16_kk_swiglu", t.BF16_NVFP4, Layout.KK, Epilogue.SWIGLU
+    BF16_NVFP4_KK_GEGLU = "bf16xnvfp4_bf16_kk_geglu", t.BF16_NVFP4, Layout.KK, Epilogue.GEGLU
+    BF16_MXFP4_KK_SWIGLU = "bf16xmxfp4_bf16_kk_swiglu", t.BF16_MXFP4, Layout.KK, Epilogue.SWIGLU
+    BF16_MXFP4_KK_GEGLU = "bf16xmxfp4_bf16_kk_geglu", t.BF16_MXFP4, Layout.KK, Epilogue.GEGLU
+    BF16_INT8_KK_SWIGLU = "bf16xint8_bf16_kk_swiglu", t.BF16_INT8, Layout.KK, Epilogue.SWIGLU
+    BF16_INT8_KK_GEGLU = "bf16xint8_bf16_kk_geglu", t.BF16_INT8, Layout.KK, Epilogue.GEGLU
+    FP16_INT4_G128_KK_SWIGLU = "fp16xint4g128_fp16_kk_swiglu", t.FP16_INT4_G128, Layout.KK, Epilogue.SWIGLU
+    FP16_INT4_G128_KK_GEGLU = "fp16xint4g128_fp16_kk_geglu", t.FP16_INT4_G128, Layout.KK, Epilogue.GEGLU
+    FP16_INT4_G128_ZEROS_KK_SWIGLU = "fp16xint4g128z_fp16_kk_swiglu", t.FP16_INT4_G128_ZEROS, Layout.KK, Epilogue.SWIGLU
+    FP16_INT4_G128_ZEROS_KK_GEGLU = "fp16xint4g128z_fp16_kk_geglu", t.FP16_INT4_G128_ZEROS, Layout.KK, Epilogue.GEGLU
+    FP16_NVFP4_KK_SWIGLU = "fp16xnvfp4_fp16_kk_swiglu", t.FP16_NVFP4, Layout.KK, Epilogue.SWIGLU
+    FP16_NVFP4_KK_GEGLU = "fp16xnvfp4_fp16_kk_geglu", t.FP16_NVFP4, Layout.KK, Epilogue.GEGLU
+    FP16_MXFP4_KK_SWIGLU = "fp16xmxfp4_fp16_kk_swiglu", t.FP16_MXFP4, Layout.KK, Epilogue.SWIGLU
+    FP16_MXFP4_KK_GEGLU = "fp16xmxfp4_fp16_kk_geglu", t.FP16_MXFP4, Layout.KK, Epilogue.GEGLU
+    FP16_INT8_KK_SWIGLU = "fp16xint8_fp16_kk_swiglu", t.FP16_INT8, Layout.KK, Epilogue.SWIGLU
+    FP16_INT8_KK_GEGLU = "fp16xint8_fp16_kk_geglu", t.FP16_INT8, Layout.KK, Epilogue.GEGLU
+    BF16_INT4_G64_KK_SWIGLU = "bf16xint4g64_bf16_kk_swiglu", t.BF16_INT4_G64, Layout.KK, Epilogue.SWIGLU
+    BF16_INT4_G64_KK_GEGLU = "bf16xint4g64_bf16_kk_geglu", t.BF16_INT4_G64, Layout.KK, Epilogue.GEGLU
+    BF16_INT4_G64_ZEROS_KK_SWIGLU = "bf16xint4g64z_bf16_kk_swiglu", t.BF16_INT4_G64_ZEROS, Layout.KK, Epilogue.SWIGLU
+    BF16_INT4_G64_ZEROS_KK_GEGLU = "bf16xint4g64z_bf16_kk_geglu", t.BF16_INT4_G64_ZEROS, Layout.KK, Epilogue.GEGLU
+    BF16_INT4_G32_KK_SWIGLU = "bf16xint4g32_bf16_kk_swiglu", t.BF16_INT4_G32, Layout.KK, Epilogue.SWIGLU
+    BF16_INT4_G32_KK_GEGLU = "bf16xint4g32_bf16_kk_geglu", t.BF16_INT4_G32, Layout.KK, Epilogue.GEGLU
+    BF16_INT4_G32_ZEROS_KK_SWIGLU = "bf16xint4g32z_bf16_kk_swiglu", t.BF16_INT4_G32_ZEROS, Layout.KK, Epilogue.SWIGLU
+    BF16_INT4_G32_ZEROS_KK_GEGLU = "bf16xint4g32z_bf16_kk_geglu", t.BF16_INT4_G32_ZEROS, Layout.KK, Epilogue.GEGLU
+    BF16_E4M3_KK_SWIGLU = "bf16xe4m3_bf16_kk_swiglu", t.BF16_E4M3, Layout.KK, Epilogue.SWIGLU
+    BF16_E4M3_KK_GEGLU = "bf16xe4m3_bf16_kk_geglu", t.BF16_E4M3, Layout.KK, Epilogue.GEGLU
+    FP16_INT4_G64_KK_SWIGLU = "fp16xint4g64_fp16_kk_swiglu", t.FP16_INT4_G64, Layout.KK, Epilogue.SWIGLU
+    FP16_INT4_G64_KK_GEGLU = "fp16xint4g64_fp16_kk_geglu", t.FP16_INT4_G64, Layout.KK, Epilogue.GEGLU
+    FP16_INT4_G64_ZEROS_KK_SWIGLU = "fp16xint4g64z_fp16_kk_swiglu", t.FP16_INT4_G64_ZEROS, Layout.KK, Epilogue.SWIGLU
+    FP16_INT4_G64_ZEROS_KK_GEGLU = "fp16xint4g64z_fp16_kk_geglu", t.FP16_INT4_G64_ZEROS, Layout.KK, Epilogue.GEGLU
+    FP16_INT4_G32_KK_SWIGLU = "fp16xint4g32_fp16_kk_swiglu", t.FP16_INT4_G32, Layout.KK, Epilogue.SWIGLU
+    FP16_INT4_G32_KK_GEGLU = "fp16xint4g32_fp16_kk_geglu", t.FP16_INT4_G32, Layout.KK, Epilogue.GEGLU
+    FP16_INT4_G32_ZEROS_KK_SWIGLU = "fp16xint4g32z_fp16_kk_swiglu", t.FP16_INT4_G32_ZEROS, Layout.KK, Epilogue.SWIGLU
+    FP16_INT4_G32_ZEROS_KK_GEGLU = "fp16xint4g32z_fp16_kk_geglu", t.FP16_INT4_G32_ZEROS, Layout.KK, Epilogue.GEGLU
+    FP16_E4M3_KK_SWIGLU = "fp16xe4m3_fp16_kk_swiglu", t.FP16_E4M3, Layout.KK, Epilogue.SWIGLU
+    FP16_E4M3_KK_GEGLU = "fp16xe4m3_fp16_kk_geglu", t.FP16_E4M3, Layout.KK, Epilogue.GEGLU
+    BF16_NVFP4_ROWS_KK_SWIGLU = "bf16xnvfp4rows_bf16_kk_swiglu", t.BF16_NVFP4_ROWS, Layout.KK, Epilogue.SWIGLU
+    BF16_NVFP4_ROWS_KK_GEGLU = "bf16xnvfp4rows_bf16_kk_geglu", t.BF16_NVFP4_ROWS, Layout.KK, Epilogue.GEGLU
+    FP16_NVFP4_ROWS_KK_SWIGLU = "fp16xnvfp4rows_fp16_kk_swiglu", t.FP16_NVFP4_ROWS, Layout.KK, Epilogue.SWIGLU
+    FP16_NVFP4_ROWS_KK_GEGLU = "fp16xnvfp4rows_fp16_kk_geglu", t.FP16_NVFP4_ROWS, Layout.KK, Epilogue.GEGLU
+
     @staticmethod
     def of(element: ElementType, layout: Layout = Layout.KK, epilogue: Epilogue = Epilogue.NONE) -> Operation:
         """Return the operation whose operands and D are all of one element type.

@@ -176,9 +176,18 @@ class Product(Word):
     def is_interleaved(self) -> bool:
         """Say whether a gate's rows of B alternate with the linear ones in any case, the gate's first.
 
-        Elsewhere a caller may choose. Factors in atoms lie as the rows do, which a view puts in no other order.
+        Elsewhere a caller may choose, if `may_interleave`. Factors in atoms lie as the rows do, which a view puts in no
+        other order.
         """
         return self.gate is not None and self.types.factors is FactorLayout.ATOMS
+
+    @property
+    def may_interleave(self) -> bool:
+        """Say whether a gate's rows of B may alternate with the linear ones.
+
+        They would share factors of blocks, and bytes where they are packed, of which each has its own.
+        """
+        return self.gate is not None and self.types.factors is not FactorLayout.BLOCK and self.types.weight is None
 
     @cached_property
     def can_exchange(self) -> bool:

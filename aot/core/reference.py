@@ -224,6 +224,17 @@ def _factors_of(scale: ScaleFormat | None, rows: Indices, k: int) -> tuple[Indic
     return rows // scale.block_m, np.arange(scale.num_factors(1, k)[1], dtype=np.int64)
 
 
+def _rows_of_b(problem: Problem, columns: Indices, arrangement: Arrangement) -> Indices:
+    """Return the rows of B, or of its bytes, that some columns of D are made of: a gate's, then the linear ones."""
+    operation, n = problem.operation, problem.n
+    weight, (behind, _) = operation.b.weight, operation.b.extents(n, problem.k)
+    rows = columns if weight is None else packed_rows(weight, columns, n)
+    if operation.gate is None:
+        return rows
+    halves = (2 * rows, 2 * rows + 1) if arrangement.is_interleaved else (rows, behind + rows)
+    return np.concatenate(halves[::-1] if arrangement.is_linear_first else halves)
+
+
 def needed(
     problem: Problem, rows: Indices, columns: Indices, arrangement: Arrangement
 ) -> dict[Argument, tuple[Indices, Indices]]:
@@ -234,16 +245,13 @@ def needed(
     """
     n, k = problem.n, problem.k
     of_b, zero = columns, np.zeros(1, np.int64)
-    rows_of_b = of_b
     if problem.operation.gate is not None:
         halves = (2 * columns, 2 * columns + 1) if arrangement.is_interleaved else (columns, n + columns)
         of_b = np.concatenate(halves)
-        rows_of_b = np.concatenate(halves[::-1]) if arrangement.is_linear_first else of_b
-    steps = np.arange(k, dtype=np.int64)
-    packed, (_, row_bytes) = problem.operation.b.weight, problem.operation.b.extents(n, k)
+    steps, (_, row_length) = np.arange(k, dtype=np.int64), problem.operation.b.extents(n, k)
     found = (
         (rows, steps),
-        (rows_of_b, steps) if packed is None else (packed_rows(packed, of_b, n), np.arange(row_bytes, dtype=np.int64)),
+        (_rows_of_b(problem, columns, arrangement), np.arange(row_length, dtype=np.int64)),
         (rows, columns),
         _factors_of(problem.operation.a.scale, rows, k),
         _factors_of(problem.operation.b.scale, of_b, k),
@@ -268,7 +276,9 @@ def values_of(problem: Problem, argument: Argument, bits: Bits, columns: Indices
     """
     weight = problem.operation.b.weight
     if argument is Argument.B and weight is not None:
-        return packed_values(weight, bits, columns, problem.k, problem.operation.a.element)
+        parts = np.split(bits, problem.operation.num_rows_of_b(1))
+        x = problem.operation.a.element
+        return np.concatenate([packed_values(weight, part, columns, problem.k, x) for part in parts])
     return decode(element_of(problem.operation, argument), bits)
 
 

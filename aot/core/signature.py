@@ -20,7 +20,7 @@ class Argument(Word):
     B = "b"
     """Tensor (n, k); with a gate (2, n, k), the gate's rows and the linear ones. Of a batch and of grouped rows the
     groups stand in front: (num_groups, n, k) or (num_groups, 2, n, k); likewise in what goes with rows of B. A packed
-    weight is a matrix of bytes, as `aot.core.weight_format.PackedLayout` has it.
+    weight is a matrix of bytes, as `aot.core.weight_format.PackedLayout` has it, with a gate two of them.
 
     Without groups the step from the gate's rows of B to the linear ones may be below 0, which TMA does not take: they
     are weights of their own, and either may lie in front."""

@@ -95,10 +95,13 @@ class Elements:
 
     element: ElementType
     run: int = 1
+    spread: float = 1.0
+    """Their standard deviation."""
 
     def draw(self, rng: np.random.Generator, num_elements: int) -> Bits:
         """Draw them."""
-        return draw(self.element, rng, num_elements // (BYTE_SHARE if self.element.bits <= BYTE_BITS else 1))
+        count = num_elements // (BYTE_SHARE if self.element.bits <= BYTE_BITS else 1)
+        return draw(self.element, rng, count, self.spread)
 
 
 @dataclass(frozen=True)

@@ -215,9 +215,11 @@ def gemm_struct(call: GemmCall, operation: int, *, b_is_constant: bool) -> Probl
     flags = (B_CONSTANT if b_is_constant else 0) | (GATE_INTERLEAVED if call.is_interleaved else 0)
     b = tensors[Argument.B]
     if call.is_linear_first:
-        step = problem.n * b.matrix.row_stride
+        step = b.matrix.num_rows // 2 * b.matrix.row_stride
         b = replace(b, address=b.address + problem.operation.b.element.size_of(step))
         flags, strides[Argument.B] = flags | GATE_PARTS, -step
+        if problem.operation.b.weight is not None and Argument.SCALE_B in tensors:
+            strides[Argument.SCALE_B] = problem.n * tensors[Argument.SCALE_B].matrix.row_stride
     own = {x: y for x, y in {**tensors, Argument.B: b}.items() if not parts or x not in _OF_PARTS}
     return ProblemStruct(
         ctypes.sizeof(ProblemStruct),

@@ -113,7 +113,8 @@ class TorchLibrary:
     def _wide_weight(self, problem: Problem) -> Any:
         """Make a weight of 16 bits in the place of a packed one, of memory of its own for each set of operands."""
         torch, dtype = self._torch, _torch_name(problem.operation.a.element)
-        return torch.empty((problem.n, problem.k), dtype=getattr(torch, dtype), device="cuda").normal_()
+        shape = problem.operation.num_rows_of_b(problem.n), problem.k
+        return torch.empty(shape, dtype=getattr(torch, dtype), device="cuda").normal_()
 
     def bind(self, call: GemmCall, *, b_is_constant: bool = False) -> _Bound:
         """Wrap a call's operands, which are not copied; torch takes no promise.

@@ -70,14 +70,17 @@ def _halves(x, is_interleaved):
 
 
 def _unpacked(operation, bits):
-    """Return a packed weight's values without its float32 factors, (rows, k).
+    """Return a packed weight's values without its float32 factors, (rows, k), or those of a gate's two.
 
     Where nothing else tells how many rows there are, all of the last tile are among them.
     """
-    form, packed, k = operation.b.weight, np.ascontiguousarray(bits[Argument.B]), bits[Argument.A].shape[1]
-    known = [bits[x].size for x in (Argument.BIAS, Argument.SCALE_B) if x in bits]
-    parts = unpack(form, packed, min(known) if form.in_rows else len(packed) * TILE_ROWS, k)
-    return torch.from_numpy(weight_values(form, parts, operation.a.element)[: min(known, default=None)]).float()
+    form, k, count = operation.b.weight, bits[Argument.A].shape[1], operation.num_rows_of_b(1)
+    known = [bits[x].size // count for x in (Argument.BIAS, Argument.SCALE_B) if x in bits]
+    found = []
+    for packed in np.split(np.ascontiguousarray(bits[Argument.B]), count):
+        parts = unpack(form, packed, min(known) if form.in_rows else len(packed) * TILE_ROWS, k)
+        found.append(weight_values(form, parts, operation.a.element)[: min(known, default=None)])
+    return torch.from_numpy(np.concatenate(found)).float()
 
 
 def compute(  # noqa: C901, PLR0912 - a case for each thing that an operation may have

@@ -60,7 +60,8 @@ OWN_LAYOUTS = (FactorLayout.BLOCK, FactorLayout.ATOMS)
 def _of_narrow(operation: Operation, arrangement: Arrangement) -> Baseline:
     """Return the baseline of narrow operands, or of a packed weight."""
     if operation.b.weight is not None:  # of random numbers: what they are, no time depends on
-        return Baseline(Product.MM, arrangement, Agreement.NONE, f"mm of {operation.types.a.tag}")
+        detail = " + ".join([f"mm of {operation.types.a.tag}", *_steps(operation)])
+        return Baseline(Product.MM, arrangement, Agreement.NONE, detail)
     if operation.accumulator is ElementType.INT32:
         agreement = Agreement.EXACT if operation.d is ElementType.INT32 else Agreement.NONE
         return Baseline(Product.INT_MM, arrangement, agreement, Product.INT_MM.value)

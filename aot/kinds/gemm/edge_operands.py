@@ -18,7 +18,7 @@ from aot.core.signature import Argument
 from aot.kinds.gemm.edge_shapes import Content
 from aot.kinds.gemm.group_inputs import POSITIONS, draw_ends
 from aot.kinds.gemm.inputs import MEAN_SQUARE, OWN_D, SCALE_D, SCALED, draw_scales, scaled_by
-from aot.kinds.gemm.packed_inputs import draw_packed
+from aot.kinds.gemm.packed_inputs import draw_weights
 from aot.kinds.inputs import as_bits, deviation, draw, draw_index
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _random_matrix(shape: EdgeShape, argument: Argument, matrix: Matrix, rng: np
     operation, problem = shape.problem.operation, shape.problem
     dtype, extents = element_of(operation, argument), (matrix.num_rows, matrix.num_columns)
     if argument is Argument.B and operation.b.weight is not None:
-        return draw_packed(operation.b.weight, operation.a.element, (problem.n, problem.k), rng)
+        return draw_weights(problem, rng)
     if argument in SCALED:
         # With a stride of 0 all rows are the same element, and so must their factors be.
         rows = extents[0] if matrix.row_stride else 1

@@ -224,13 +224,13 @@ def arrangements_of(operation: Operation) -> tuple[Arrangement, ...]:
         return PART_ARRANGEMENTS
     if is_16_bit_product(operation):
         return (PLAIN,)
-    if operation.gate is not None and operation.types.factors is FactorLayout.BLOCK:
-        # Interleaved rows of a gate would share factors: the library refuses them (templates/src/problem_check.cc).
-        return tuple(x for x in ARRANGEMENTS if not x.is_interleaved)
     if operation.is_interleaved:
         return tuple(x for x in ARRANGEMENTS if x.is_interleaved)
     has_parts = operation.gate is not None and operation.grouping is Grouping.DENSE
-    return GATE_ARRANGEMENTS if has_parts else ARRANGEMENTS
+    found = GATE_ARRANGEMENTS if has_parts else ARRANGEMENTS
+    if operation.gate is not None and not operation.may_interleave:  # the library refuses it: problem_check.cc
+        return tuple(x for x in found if not x.is_interleaved)
+    return found
 
 
 def _num_groups(operation: Operation) -> int:

@@ -34,6 +34,9 @@ MEAN_SQUARE: float = (4.0**SCALE_EXPONENT - 4.0**-SCALE_EXPONENT) / (4.0 * SCALE
 TIMED_SCALE = 2.0**-4
 """What the factors of an operand are multiplied by where kernels are timed: sums of k = 2^16 still fit float16."""
 
+GATED_SPREAD = 2.0**-6
+"""Standard deviation of A where a gate's D is float16, which the product of two sums of k = 2^14 then fits."""
+
 SCALE_D = 1.25
 """The factor of D: not 1, which a kernel could leave away."""
 
@@ -110,4 +113,5 @@ def content_of(operation: Operation, argument: Argument) -> Content | None:
         return Factors(scaled_by(operation, argument), element_of(operation, argument))
     if argument in FACTORS_OF_ALL:
         return FactorOfD(FACTORS_OF_ALL[argument])
-    return Elements(element_of(operation, argument))
+    is_of_small_sums = argument is Argument.A and operation.gate is not None and operation.d is ElementType.FLOAT16
+    return Elements(element_of(operation, argument), spread=GATED_SPREAD if is_of_small_sums else 1.0)

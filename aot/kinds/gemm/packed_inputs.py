@@ -24,6 +24,7 @@ from aot.core.weight_packing import pack
 
 if TYPE_CHECKING:
     from aot.core.numerics import Bits
+    from aot.core.problem import Problem
 
 LEAST_FACTOR, LARGEST_FACTOR = 0.05, 0.2
 """Of groups of int4, whose sums of k = 2^16 then fit float16. Those of e2m1, whose codes are smaller, are up to 1."""
@@ -61,6 +62,15 @@ def draw_parts(form: WeightFormat, element: ElementType, n: int, k: int, rng: np
 def draw_packed(form: WeightFormat, element: ElementType, extents: tuple[int, int], rng: np.random.Generator) -> Bits:
     """Draw the bytes of a packed weight of extents (n, k), otherwise as `draw_parts`."""
     return pack(form, draw_parts(form, element, *extents, rng))
+
+
+def draw_weights(problem: Problem, rng: np.random.Generator) -> Bits:
+    """Draw the bytes of a problem's packed weight, or of a gate's two, one behind the other."""
+    operation, extents = problem.operation, (problem.n, problem.k)
+    form, count = operation.b.weight, operation.num_rows_of_b(1)
+    if form is None:
+        raise ValueError(f"{operation.tag} has no packed weight; expected an operation with one")
+    return np.concatenate([draw_packed(form, operation.a.element, extents, rng) for _ in range(count)])
 
 
 @dataclass(frozen=True)
