@@ -15,7 +15,9 @@ import numpy as np
 
 from aot.compile.compiler import toolchain_versions
 from aot.core.element import ElementType
+from aot.core.epilogue import Step
 from aot.core.numerics import decode, encode, unit_roundoff
+from aot.core.reference import gated, rounded
 from aot.core.weight_format import MAX_ZERO, MXFP4, Code, WeightParts, format_named
 from aot.core.weight_packing import pack
 from aot.core.weight_values import weight_values
@@ -42,13 +44,15 @@ import sys
 import cutlass
 from cutlass import cute
 from aot.core.weight_format import format_named
+from aot.core.epilogue import Step
 from aot.families._weight_only_entry import weight_only_entry
 from aot.families._weight_only_tile import Tile
 host = "llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=x86-64-v2"
 for line in sys.stdin:
-    form, element, arch, folder, scaled, *sizes = line.split()
+    form, element, arch, folder, scaled, gate, *sizes = line.split()
     tile = Tile(format_named(form), *map(int, sizes))
-    entry, arguments = weight_only_entry(tile, getattr(cutlass, element), is_scaled=scaled == "1", is_dependent=True)
+    options = {"is_scaled": scaled == "1", "is_dependent": True, "gate": None if gate == "none" else Step(gate)}
+    entry, arguments = weight_only_entry(tile, getattr(cutlass, element), **options)
     cute.compile(entry, *arguments, options=f"--gpu-arch {arch} --host-target '{host}' --keep-ptx --dump-dir {folder}")
     print("compiled", file=sys.stderr, flush=True)
 """
@@ -63,6 +67,13 @@ class Case:
     element: str
     sizes: tuple[int, ...]
     arch: str = "sm_90a"
+    gate: str = "none"
+    """Or a step of two weights, of which D is made: `swiglu` or `geglu`."""
+
+    @property
+    def num_weights(self):
+        """Return the weights that it multiplies by."""
+        return 1 if self.gate == "none" else 2
 
     @property
     def tile(self):
@@ -88,7 +99,7 @@ def _compiler(arch):
 def _compile(case, folder):
     compiler, words = (
         _compiler(case.arch),
-        (case.form, case.element, case.arch, folder, int(case.is_scaled), *case.sizes),
+        (case.form, case.element, case.arch, folder, int(case.is_scaled), case.gate, *case.sizes),
     )
     print(*words, file=compiler.stdin, flush=True)
     told = []
@@ -173,32 +184,70 @@ class Outcome:
     num_instructions: int
 
 
+TYPICAL_SUM = 2.0
+"""Standard deviation of the sums of a gate, whose activations are curved near 0."""
+
+
+def _sums(x, drawn, form, element):
+    """Return the exact sums of a weight, and what their standard deviations would be, were x's elements random."""
+    _, parts, of_rows, bias = drawn
+    weight = weight_values(form, parts, element)
+    if of_rows is not None:
+        weight *= of_rows.astype(np.float64)[:, None]
+    wide = decode(element, x)
+    root = np.sqrt(wide**2 @ (weight**2).T)
+    return wide @ weight.T + (decode(element, bias) if bias.size else 0.0), root
+
+
+def _error(case, found, x, weights):
+    """Return the largest error of D past its rounding, in standard deviations of a sum."""
+    element = ELEMENTS[case.element]
+    (exact, root), *others = (_sums(x, drawn, case.tile.form, element) for drawn in weights)
+    for linear, of_linear in others:
+        with np.errstate(over="ignore"):
+            expected = gated(Step(case.gate), rounded(exact, root), rounded(linear, of_linear))
+        exact, root = expected.values, expected.radius
+    error = np.abs(decode(element, found) - exact) - unit_roundoff(element) * np.abs(exact)
+    root = np.maximum(root, np.finfo(np.float64).tiny)  # rows whose factors are all 0 have sums of 0
+    return float((error / root).max())
+
+
 def execute(case, m, n, k, schedule=None, *, seed=0, is_constant=True, program=None):
     """Execute a kernel on random operands, whose buffers end with their last element."""
     name, compiled = program or program_of(case)
     element, tile = ELEMENTS[case.element], case.tile
-    x, parts, of_rows, bias = draw(case, m, n, k, seed)
-    memory, parameters = GlobalMemory(), []
-    d = _padded(np.full((m, n), POISON, np.uint16), 3)
-    for operand, what in ((_padded(x, PADDING), "a"), (pack(tile.form, parts), "b"), (d, "d")):
-        address = memory.allocate(operand.nbytes, what, writable=what == "d")
+    weights = [draw(case, m, n, k, seed + 2 * i) for i in range(case.num_weights)]
+    x = weights[0][0]
+    if len(weights) > 1:
+        typical = np.median(_sums(x, weights[0], tile.form, element)[1])
+        x = encode(element, (decode(element, x) * (TYPICAL_SUM / typical)).astype(np.float32))
+    memory = GlobalMemory()
+
+    def put(operand, what):
+        address = memory.allocate(max(operand.nbytes, 2), what, writable=what == "d")
         memory.view(address, operand.nbytes)[:] = np.frombuffer(operand.tobytes(), np.uint8)
-        parameters.append(address.to_bytes(8, "little"))
-    of_d = int.from_bytes(parameters[2], "little")
-    if tile.form.in_rows:
-        parameters[1:2] = maps_of(int.from_bytes(parameters[1], "little"), tile, n, k)
+        return address
+
+    def words(*values):
+        return [x.to_bytes(8, "little") for x in values]
+
+    d = _padded(np.full((m, n), POISON, np.uint16), 3)
+    held = [put(pack(tile.form, parts), "b") for _, parts, *_ in reversed(weights)][::-1]  # the linear one in front
+    of_d = put(d, "d")
+    of_weights = words(*held) if not tile.form.in_rows else [y for z in held for y in maps_of(z, tile, n, k)]
+    parameters = [*words(put(_padded(x, PADDING), "a")), *of_weights, *words(of_d)]
     parameters += [size.to_bytes(4, "little") for size in (m, n, k)]
-    parameters += [stride.to_bytes(8, "little") for stride in (k + PADDING, n + 3)]
-    if of_rows is not None:
-        address = memory.allocate(of_rows.nbytes, "scale_b", writable=False)
-        memory.view(address, of_rows.nbytes)[:] = np.frombuffer(of_rows.tobytes(), np.uint8)
-        parameters += [address.to_bytes(8, "little"), int(of_rows.size > 1).to_bytes(8, "little")]
-    address = memory.allocate(max(bias.nbytes, 2), "bias", writable=False)
-    memory.view(address, bias.nbytes)[:] = np.frombuffer(bias.tobytes(), np.uint8)
-    parameters += [address.to_bytes(8, "little"), bias.size.to_bytes(4, "little")]
+    parameters += words(k + PADDING, n + 3)
+    if case.is_scaled:
+        factors = np.concatenate([of_rows for *_, of_rows, _ in weights])
+        of_each = factors.size // len(weights)
+        parameters += words(put(factors, "scale_b"), int(of_each > 1), *(of_each for _ in weights[1:]))
+    bias = np.concatenate([of_weight for *_, of_weight in weights])
+    count = bias.size // len(weights)
+    parameters += [*words(put(bias, "bias")), count.to_bytes(4, "little"), *words(*(count for _ in weights[1:]))]
     parameters.append(int(is_constant).to_bytes(4, "little"))
     tiles_of_rows = -(-n // 128) * 8 if tile.form.in_rows else -(-n // 16)
-    grid = -(-tiles_of_rows // tile.tiles) * -(-m // tile.columns)
+    grid = -(-tiles_of_rows // (tile.tiles // len(weights))) * -(-m // tile.columns)
     launch = Launch(
         name,
         (grid, 1, 1),
@@ -212,11 +261,4 @@ def execute(case, m, n, k, schedule=None, *, seed=0, is_constant=True, program=N
     found = np.append(np.frombuffer(memory.view(of_d, d.nbytes).tobytes(), np.uint16), [POISON] * 3)
     found = found.astype(np.uint16).reshape(m, n + 3)
     assert (found[:, n:] == POISON).all()
-    weight = weight_values(tile.form, parts, element)
-    if of_rows is not None:
-        weight *= of_rows.astype(np.float64)[:, None]
-    wide = decode(element, x)
-    exact, root = wide @ weight.T + (decode(element, bias) if bias.size else 0.0), np.sqrt(wide**2 @ (weight**2).T)
-    error = np.abs(decode(element, found[:, :n]) - exact) - unit_roundoff(element) * np.abs(exact)
-    root = np.maximum(root, np.finfo(np.float64).tiny)  # rows whose factors are all 0 have sums of 0
-    return Outcome(float((error / root).max()), report.findings, report.num_instructions)
+    return Outcome(_error(case, found[:, :n], x, weights), report.findings, report.num_instructions)

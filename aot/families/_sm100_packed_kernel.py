@@ -13,22 +13,24 @@ are read late the storing ones), stages of operands (decoding warps and TMA; `tc
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import cutlass
 import cutlass.utils.blackwell_helpers as sm100
 from cuda.bindings import driver as cuda
-from cutlass import Constexpr, Float32, Int32, Int64, const_expr, cute, range_constexpr, select_
+from cutlass import Constexpr, Float32, Int32, Int64, const_expr, cute, range_constexpr
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 from cutlass.memory import SmemAllocator
 
+from aot.core.epilogue import Step
 from aot.core.weight_format import BLOCK_K, TILE_ROWS
 from aot.families._grid import along_x
+from aot.families._packed_operands import added_of, weights_of
 from aot.families._sm90_packed_decode import QuadDecoder
 from aot.families._sm100_packed_decode import PartDecoder, RowDecoder
 from aot.families._sm100_packed_loads import FragmentLoads, RowLoads
-from aot.families._sm100_packed_store import StoreSm100, after_thread_sync, before_thread_sync
+from aot.families._sm100_packed_store import StoreSm100, after_thread_sync, before_thread_sync, commit, following
 from aot.families._sm100_packed_tile import (
     FIRST_DECODING,
     FIRST_STORING,
@@ -83,6 +85,13 @@ class PackedGemmSm100:
     element: Any
     """CUTLASS's type of x and D."""
     tile: PackedTile
+    gate: Step | None = field(default=None, repr=False)
+    """Which the name of a kernel, that is of what is printed of this, need not say."""
+
+    @property
+    def of_sums(self) -> StoreSm100:
+        """Return what reads sums, and stores them."""
+        return StoreSm100(self.tile, self.element, self.decoder, self.gate)
 
     @property
     def decoder(self) -> QuadDecoder:
@@ -119,9 +128,9 @@ class PackedGemmSm100:
 
         Args:
             a: x (m, k).
-            b: the packed weight, bytes.
+            b: the packed weight, bytes; with a gate two of them, at any step.
             d: D (m, n).
-            added: float32 factors (n), of stride 1 or 0, or None; and a bias (n), or of 0 elements.
+            added: float32 factors (n), of stride 1 or 0, or None; and a bias (n), or of 0 elements; with a gate (2, n).
             prefetch_b: whether B may be read before the kernel in front has ended.
             stream: where the kernel is launched.
         """
@@ -133,21 +142,19 @@ class PackedGemmSm100:
         load = cpasync.CopyBulkTensorTileG2SOp(tcgen05.CtaGroup.ONE)
         load_x = cute.nvgpu.make_tiled_tma_atom_B(load, a, one, self.tiler, mma, cluster.shape)
         extents = Int32(d.shape[0]), Int32(d.shape[1]), Int32(a.shape[1])
-        scale_b, bias = added
-        scale = (None, None) if scale_b is None else (scale_b.iterator, Int64(scale_b.stride[0]))
-        of_bias = bias.iterator, Int32(bias.shape[0])
+        row_tiles = cute.ceil_div(extents[1], self.of_sums.columns_of_d)
         self.kernel(
             mma,
             load_x[0],
             load_x[1],
             (of_weight, of_x),
-            self.loads.view(b, extents[1], extents[2]),
+            self.loads.view(weights_of(b, self.gate), extents[1], extents[2]),
             (d.iterator, Int64(d.stride[0])),
             extents,
-            (scale, of_bias),
+            added_of(*added, self.gate),
             prefetch_b,
         ).launch(
-            grid=along_x(cute.ceil_div(extents[1], ROWS), cute.ceil_div(extents[0], tile.columns)),
+            grid=along_x(row_tiles, cute.ceil_div(extents[0], tile.columns)),
             block=(NUM_THREADS, 1, 1),
             stream=stream,
             min_blocks_per_mp=1,
@@ -172,7 +179,7 @@ class PackedGemmSm100:
         _, n, k = extents
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         block, _, _ = cute.arch.block_idx()
-        row_tiles = cute.ceil_div(n, ROWS)
+        row_tiles = cute.ceil_div(n, self.of_sums.columns_of_d)
         place = block % row_tiles, block // row_tiles
         num_blocks = cute.ceil_div(k, BLOCK_K)
         memory = SmemAllocator().allocate(tile.smem_bytes, ALIGNMENT_BYTES)
@@ -344,7 +351,7 @@ class PackedGemmSm100:
     @cute.jit
     def _finish(self, tmem: Any, stages: Any, bars: Constexpr[Barriers], place: Any, d: Any, added: Any) -> None:
         """Add up a tile's groups, if factors multiply sums, and store it."""
-        tile, store = self.tile, StoreSm100(self.tile, self.element, self.decoder)
+        tile, store = self.tile, self.of_sums
         where, extents, num_blocks = place
         thread = cute.arch.thread_idx()[0] - 32 * FIRST_STORING
         sums = cute.make_rmem_tensor(tile.columns, Float32)
@@ -381,16 +388,3 @@ class PackedGemmSm100:
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive(bars.packed_empty + stage)
             stage, phase = following(stage, phase, tile.num_packed)
-
-
-def following(stage: Any, phase: Any, count: int) -> tuple[Any, Any]:
-    """Return the stage of a ring behind one, and the phase that is awaited there; to be called while tracing."""
-    is_last = stage + 1 == count
-    return Int32(select_(is_last, Int32(0), stage + 1)), Int32(select_(is_last, phase ^ 1, phase))
-
-
-@cute.jit
-def commit(barrier: Any) -> None:
-    """Have a barrier be told when all products that this warp has issued are done."""
-    with cute.arch.elect_one():
-        tcgen05.commit(barrier, None, tcgen05.CtaGroup.ONE)

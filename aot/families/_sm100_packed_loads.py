@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import cutlass
-from cutlass import Int32, Int64, cute, range_constexpr
+from cutlass import Int32, Int64, const_expr, cute, range_constexpr
 from cutlass.cute.nvgpu import cpasync
 from cutlass.experimental import primitives as prims
 
@@ -30,10 +30,10 @@ class FragmentLoads:
 
     tile: PackedTile
 
-    def view(self, packed: cute.Tensor, n: Int32, k: Int32) -> Any:
-        """Return what the kernel is given; on the host."""
+    def view(self, weights: tuple[Any, ...], n: Int32, k: Int32) -> Any:
+        """Return what the kernel is given of where weights begin; on the host."""
         del n, k
-        return packed.iterator
+        return weights[0] if len(weights) == 1 else weights
 
     def source(self, weight: Any, stages: Any) -> Any:
         """Return what `load` takes.
@@ -43,18 +43,20 @@ class FragmentLoads:
             stages: where they begin in shared memory.
         """
         packed, row_tile, count, k = weight
-        return packed, row_tile * NUM_DECODING, count, cute.ceil_div(k, BLOCK_K), stages
+        weights = packed if isinstance(packed, tuple) else (packed,)
+        first = row_tile * (NUM_DECODING // len(weights))
+        return weights, first, count, cute.ceil_div(k, BLOCK_K), stages
 
     @cute.jit
     def load(self, source: Any, block: Int32, stage: Int32, barrier: Any) -> None:
-        """Ask for a stage. Tiles of 16 rows that are too many are the last again."""
-        packed, first, count, num_blocks, stages = source
-        size = self.tile.layout.block_bytes
+        """Ask for a stage, of each weight as many tiles of 16 rows. Those that are too many are the last again."""
+        weights, first, count, num_blocks, stages = source
+        size, of_each = self.tile.layout.block_bytes, const_expr(NUM_DECODING // len(weights))
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive_and_expect_tx(barrier, self.tile.packed_bytes)
             for i in range_constexpr(NUM_DECODING):
-                row = cutlass.min(first + i, count - 1)
-                place = packed + (Int64(row) * num_blocks + block) * size
+                row = cutlass.min(first + i % of_each, count - 1)
+                place = weights[i // of_each] + (Int64(row) * num_blocks + block) * size
                 bulk_copy(stages + (stage * self.tile.packed_bytes + i * size), place, barrier, size)
 
 
@@ -67,16 +69,16 @@ class RowLoads:
 
     tile: PackedTile
 
-    def view(self, packed: cute.Tensor, n: Int32, k: Int32) -> Any:
+    def view(self, weights: tuple[Any, ...], n: Int32, k: Int32) -> Any:
         """Return what loads codes, the view that it loads from, and where the atoms begin; on the host."""
-        layout = self.tile.layout
+        (packed,), layout = weights, self.tile.layout
         row_bytes = cute.ceil_div(k, layout.run_k) * layout.run_bytes
         stride = cute.assume(Int64(row_bytes), divby=CODE_BYTES)
-        rows = cute.make_tensor(packed.iterator, cute.make_layout((row_bytes, n), stride=(1, stride)))
+        rows = cute.make_tensor(packed, cute.make_layout((row_bytes, n), stride=(1, stride)))
         box = ROW_CODE_BYTES, ROWS
         atom, view = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), rows, cute.make_layout(box), box)
         first = Int64(cute.ceil_div(n, TILE_ROWS) * TILE_ROWS) * Int64(row_bytes)
-        return atom, view, packed.iterator + cute.assume(first, divby=CODE_BYTES)
+        return atom, view, packed + cute.assume(first, divby=CODE_BYTES)
 
     def source(self, weight: Any, stages: Any) -> Any:
         """Return what `load` takes, as that of `FragmentLoads`."""

@@ -1,7 +1,9 @@
 """How a tile of `sm100_weight_only` leaves tensor memory. Imports CUTLASS.
 
 A thread has a row of the weight, and so a column of D: one factor, one bias. It writes its elements to shared memory as
-D has them, over stages that nobody reads any more, from which 16 bytes of a row of D are stored at once.
+D has them, over stages that nobody reads any more, from which 16 bytes of a row of D are stored at once. With a gate
+the upper half of the threads have rows of the linear weight, and write their sums there for the lower half, which has
+the same rows of the gate's.
 
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """
@@ -10,16 +12,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import cutlass
-from cutlass import Float16, Float32, Int32, Int64, Uint8, Uint16, Uint32, const_expr, cute, range_constexpr
+from cutlass import Float16, Float32, Int32, Int64, Uint8, Uint16, Uint32, const_expr, cute, range_constexpr, select_
 from cutlass.cute.nvgpu import tcgen05
 
 from aot.core.weight_format import MXFP4, TILE_ROWS
+from aot.families._epilogue import finish_gate
+from aot.families._epilogue_registers import Registers
 from aot.families._sm100_packed_tile import NUM_STORING, ROWS, PackedTile
 
 CHUNK = 32
 """Columns that a warp reads of tensor memory at once."""
 PIECE = 8
 """Elements of D that are stored at once."""
+D_BYTES = 2
+"""Of an element of D."""
 STORING = 1
 """The named barrier of the warps that store."""
 
@@ -31,6 +37,13 @@ class StoreSm100:
     tile: PackedTile
     element: Any
     decoder: Any
+    gate: Any
+    """A `Step`, or None."""
+
+    @property
+    def columns_of_d(self) -> int:
+        """Return the columns of D that a tile's rows make."""
+        return ROWS if self.gate is None else ROWS // 2
 
     def read(self, tmem: Any, thread: Any) -> Any:
         """Read 32 columns of a thread's lane of tensor memory, from an address on."""
@@ -76,39 +89,67 @@ class StoreSm100:
             place: the tile among rows of the weight and of x; m, n and k; and the thread.
             memory: for the tile as D has it.
             d: D's address, and the stride of its rows.
-            added: factors of the weight's rows with their stride, or None twice; and the bias with its extent.
+            added: factors of the weight's rows, and the bias, as `added_of` returns them.
         """
         (row_tile, column_tile), (m, n, _), thread = place
-        row = row_tile * ROWS + thread
+        rows = const_expr(self.columns_of_d)
+        row, half = row_tile * rows + thread, Int32(0)
+        if const_expr(self.gate is not None):
+            row, half = row_tile * rows + thread % rows, thread // rows
         scale, bias = added
         factor, offset = Float32(2.0**self.decoder.exponent), Float32(0.0)
         if const_expr(scale[0] is not None):  # noqa: SIM102 - known while tracing, the next is not
             if row < n:
-                factor = factor * cute.make_tensor(scale[0] + row * scale[1], cute.make_layout(1))[0]
+                factor = factor * self._of_row(scale[0] + row * scale[1], scale[2:], half)
         if row < bias[1]:
-            offset = cute.make_tensor(bias[0] + row, cute.make_layout(1))[0].to(Float32)
+            offset = self._of_row(bias[0] + row, bias[2:], half).to(Float32)
         staged = cute.make_tensor(
-            cute.recast_ptr(memory, dtype=self.element), cute.make_layout((ROWS, self.tile.columns))
+            cute.recast_ptr(memory, dtype=self.element), cute.make_layout((rows, self.tile.columns))
         )
+        if const_expr(self.gate is None):
+            self._stage(tmem, sums, (staged, thread), None, (factor, offset), thread)
+        else:
+            behind = memory + rows * self.tile.columns * D_BYTES
+            linear = cute.make_tensor(
+                cute.recast_ptr(behind, dtype=Float32), cute.make_layout((rows, self.tile.columns))
+            )
+            if half == 1:
+                self._stage(tmem, sums, (linear, thread - rows), None, (factor, offset), thread)
+            cute.arch.barrier(barrier_id=STORING, number_of_threads=32 * NUM_STORING)
+            if half == 0:
+                self._stage(tmem, sums, (staged, thread), linear, (factor, offset), thread)
+        cute.arch.barrier(barrier_id=STORING, number_of_threads=32 * NUM_STORING)
+        self._copy_out(memory, (row_tile * rows, column_tile * self.tile.columns, m, n), d, thread)
+
+    def _of_row(self, place: Any, step: Any, half: Any) -> Any:
+        """Read what a row has, of a gate's weight or `step` behind it of the linear one; to be called while tracing."""
+        return cute.make_tensor(place + half * step[0] if step else place, cute.make_layout(1))[0]
+
+    @cute.jit
+    def _stage(self, tmem: Any, sums: cute.Tensor, target: Any, linear: Any, affine: Any, thread: Int32) -> None:
+        """Write a thread's row of a tile: times a factor and with a bias; of a gate's weight the gate of both sums."""
+        (factor, offset), (to, row) = affine, target
         for first in range_constexpr(0, self.tile.columns, CHUNK):
             found = cute.make_tensor(sums.iterator + first, cute.make_layout(CHUNK))
             if const_expr(not self.tile.is_promoted):
                 found = self.read(tmem + first, thread)
             for i in range_constexpr(CHUNK):
-                staged[thread, first + i] = (found[i] * factor + offset).to(self.element)
-        cute.arch.barrier(barrier_id=STORING, number_of_threads=32 * NUM_STORING)
-        self._copy_out(memory, (row_tile * ROWS, column_tile * self.tile.columns, m, n), d, thread)
+                value = found[i] * factor + offset
+                if const_expr(linear is not None):
+                    value = Float32(finish_gate(self.gate, value, linear[row, first + i], Registers()))
+                to[row, first + i] = value.to(to.element_type)
 
     @cute.jit
     def _copy_out(self, memory: Any, place: Any, d: Any, thread: Int32) -> None:
         """Store what the tile has of D, 16 bytes at once where a row of D has as many left."""
         first_row, first_column, m, n = place
-        pieces = ROWS // PIECE
+        rows = const_expr(self.columns_of_d)
+        pieces = const_expr(rows // PIECE)
         columns = cutlass.min(m - first_column, self.tile.columns)
         for index in cutlass.range(thread, columns * pieces, 32 * NUM_STORING, unroll=1):
             column, row = index // pieces, index % pieces * PIECE
             left = n - first_row - row
-            source = cute.recast_ptr(memory, dtype=self.element) + (column * ROWS + row)
+            source = cute.recast_ptr(memory, dtype=self.element) + (column * rows + row)
             target = d[0] + (Int64(first_column + column) * d[1] + (first_row + row))
             held = cute.make_rmem_tensor(PIECE, self.element)
             of = cute.make_ptr(self.element, source.toint(), cute.AddressSpace.smem, assumed_align=2 * PIECE)
@@ -130,3 +171,16 @@ def after_thread_sync() -> None:
 def before_thread_sync() -> None:
     """Order tensor memory in front of a barrier. Source: PTX ISA, tcgen05.fence."""
     cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
+
+
+def following(stage: Any, phase: Any, count: int) -> tuple[Any, Any]:
+    """Return the stage of a ring behind one, and the phase that is awaited there; to be called while tracing."""
+    is_last = stage + 1 == count
+    return Int32(select_(is_last, Int32(0), stage + 1)), Int32(select_(is_last, phase ^ 1, phase))
+
+
+@cute.jit
+def commit(barrier: Any) -> None:
+    """Have a barrier be told when all products that this warp has issued are done."""
+    with cute.arch.elect_one():
+        tcgen05.commit(barrier, None, tcgen05.CtaGroup.ONE)

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import cutlass
-from cuda.bindings import driver as cuda
-from cutlass import Float32, Int32, Uint8, Uint16, Uint32, const_expr, cute, range_constexpr
+from cutlass import Float32, Int32, Uint16, Uint32, const_expr, cute, range_constexpr
 from cutlass.cute.nvgpu import warpgroup
 from quack import sm90_utils as quack_sm90
 
 from aot.core.tile_order import HEURISTIC
 from aot.core.weight_format import BLOCK_K, NVFP4
+from aot.families._packed_operands import packed_entry
 from aot.families._sm90_one_tile_kernel import OneTileGemmSm90
 from aot.families._sm90_packed_decode import QuadDecoder
 from aot.families._sm90_packed_loads import PackedLoadsSm90
@@ -298,36 +298,11 @@ class PackedOneTileGemmSm90(PackedRowsSm90, OneTileGemmSm90):
     """The kernel of one candidate that computes a tile in a CTA."""
 
 
-def packed_entry(gemm: Any, *, is_scaled: bool) -> tuple[Any, tuple[Any, ...]]:
-    """Make the entry and its fake arguments: those of `Argument` that a packed weight has, in that order."""
-    element = gemm.element
-    m, n, k = cute.sym_int(), cute.sym_int(), cute.sym_int()
+def entry_of(gemm: Any, *, is_scaled: bool) -> tuple[Any, tuple[Any, ...]]:
+    """Make the entry of a kernel, and its fake arguments."""
 
-    def matrix(kind: Any, shape: Any) -> Any:
-        strides = (cute.sym_int64(divisibility=128 // int(kind.width)), 1)
-        return cute.runtime.make_fake_tensor(kind, shape, stride=strides, assumed_align=16)
-
-    @cute.jit
-    def entry(
-        a: cute.Tensor,
-        b: cute.Tensor,
-        d: cute.Tensor,
-        scale_b: Any,
-        bias: cute.Tensor,
-        prefetch_b: Int32,
-        stream: cuda.CUstream,
-    ) -> None:
+    def launch(a: Any, b: Any, d: Any, added: Any, prefetch_b: Any, stream: Any) -> None:
         weight = gemm.view_weight(b, d.shape[1], a.shape[1])
-        gemm(a, weight, d, (scale_b, bias), prefetch_b, stream, Int32(HEURISTIC))
+        gemm(a, weight, d, added, prefetch_b, stream, Int32(HEURISTIC))
 
-    factors = cute.runtime.make_fake_tensor(Float32, (n,), stride=(cute.sym_int64(),), assumed_align=4)
-    arguments = (
-        matrix(element, (m, k)),
-        matrix(Uint8, (cute.sym_int(), cute.sym_int())),
-        matrix(element, (m, n)),
-        factors if is_scaled else None,
-        cute.runtime.make_fake_tensor(element, (cute.sym_int(),), stride=(1,), assumed_align=2),
-        Int32(0),
-        cute.runtime.make_fake_stream(),
-    )
-    return entry, arguments
+    return packed_entry(launch, gemm.element, is_scaled=is_scaled)

@@ -5,12 +5,12 @@ has some rows of the weight and all of k, so that it stores D itself. Its warps 
 ring of stages of its own, which no other warp waits for: a lane asks for the weight by bulk copies, all lanes for x by
 `cp.async`, and both arrive at the stage's barrier. The codes become operands in registers. Groups' factors multiply
 the sums of a group in float32, those of nvfp4 the operands, which is exact. In the end the warps' sums are added in
-shared memory.
+shared memory. With a gate half of a CTA's rows are of one weight and half of another (`_weight_only_store.py`).
 
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import cutlass
@@ -20,8 +20,10 @@ from cutlass.cute.nvgpu import warp
 from cutlass.experimental import primitives as prims
 from cutlass.memory import SmemAllocator
 
+from aot.core.epilogue import Step
 from aot.core.weight_format import BLOCK_K, TILE_ROWS
 from aot.families._grid import along_x
+from aot.families._packed_operands import added_of, weights_of
 from aot.families._waits import await_phase
 from aot.families._weight_only_decode import Decoder, constant, pair
 from aot.families._weight_only_reads import StageReader
@@ -29,10 +31,10 @@ from aot.families._weight_only_rows import (
     TILES_OF_ATOM,
     load_block,
     prefetch_descriptors,
-    row_of_weight,
     view_weight,
     x_place,
 )
+from aot.families._weight_only_store import WarpSums
 from aot.families._weight_only_tile import ALIGN_BYTES, MMA_N, X_BYTES, X_PIECE, X_TURN, Tile
 
 ARRIVALS = 33
@@ -51,11 +53,18 @@ class WeightOnlyGemm:
     tile: Tile
     is_dependent: bool
     """Whether the chip can start it before the kernel in front of it ends: then it waits for that end."""
+    gate: Step | None = field(default=None, repr=False)
+    """Which the name of a kernel, that is of what is printed of this, need not say."""
 
     @property
     def decoder(self) -> Decoder:
         """Return what makes operands of codes."""
         return Decoder(self.tile.form, self.element)
+
+    @property
+    def of_sums(self) -> WarpSums:
+        """Return what makes D of sums."""
+        return WarpSums(self.element, self.tile, self.decoder.exponent, self.gate)
 
     @property
     def adds_offset(self) -> bool:
@@ -84,9 +93,9 @@ class WeightOnlyGemm:
 
         Args:
             a: x (m, k).
-            b: the packed weight, bytes.
+            b: the packed weight, bytes; with a gate two of them, at any step.
             d: D (m, n).
-            added: float32 factors (n), of stride 1 or 0, or None; and a bias (n), or of 0 elements.
+            added: float32 factors (n), of stride 1 or 0, or None; and a bias (n), or of 0 elements; with a gate (2, n).
             prefetch_b: whether B may be read before the kernel in front has ended.
             stream: where the kernel is launched.
         """
@@ -94,13 +103,12 @@ class WeightOnlyGemm:
         row_tiles, column_tiles = self._ctas_of_rows(d.shape[1]), cute.ceil_div(d.shape[0], tile.columns)
         extents = Int32(d.shape[0]), Int32(d.shape[1]), Int32(a.shape[1])
         strides = Int64(a.stride[0]), Int64(d.stride[0])
-        scale_b, bias = added
-        scale = (None, None) if scale_b is None else (scale_b.iterator, Int64(scale_b.stride[0]))
-        of_bias = bias.iterator, Int32(bias.shape[0])
-        packed = b.iterator
+        weights, (scale_b, bias) = weights_of(b, self.gate), added
         if const_expr(tile.form.in_rows):
-            packed = view_weight(b, extents[1], extents[2], tile)
-        self.kernel(a.iterator, packed, d.iterator, extents, strides, (scale, of_bias), prefetch_b).launch(
+            weights = tuple(view_weight(x, extents[1], extents[2], tile) for x in weights)
+        packed = weights[0] if self.gate is None else weights
+        others = added_of(scale_b, bias, self.gate)
+        self.kernel(a.iterator, packed, d.iterator, extents, strides, others, prefetch_b).launch(
             grid=along_x(row_tiles, column_tiles),
             block=(tile.num_threads, 1, 1),
             stream=stream,
@@ -109,11 +117,17 @@ class WeightOnlyGemm:
             use_pdl=self.is_dependent,
         )
 
+    def _weights(self, packed: Any) -> tuple[Any, ...]:
+        """Return the weights of a CTA's tiles, which have as many each, of what the kernel is given."""
+        return (packed,) if self.gate is None else packed
+
     def _ctas_of_rows(self, n: Any) -> Any:
-        """Count the CTAs that the rows of the weight take: in rows its tiles are those of whole atoms."""
+        """Count the CTAs that the columns of D take: in rows the weight's tiles are those of whole atoms."""
+        columns = self.of_sums.columns_of_d
         if self.tile.form.in_rows:
-            return cute.ceil_div(cute.ceil_div(n, TILE_ROWS * TILES_OF_ATOM) * TILES_OF_ATOM, self.tile.tiles)
-        return cute.ceil_div(n, self.tile.rows)
+            tiles = cute.ceil_div(n, TILE_ROWS * TILES_OF_ATOM) * TILES_OF_ATOM
+            return cute.ceil_div(tiles, columns // TILE_ROWS)
+        return cute.ceil_div(n, columns)
 
     @cute.kernel
     def kernel(
@@ -132,17 +146,18 @@ class WeightOnlyGemm:
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
         warp_index = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-        first_row, first_column = block * tile.rows, Int32(0)
+        columns_of_d = const_expr(self.of_sums.columns_of_d)
+        first_row, first_column = block * columns_of_d, Int32(0)
         if m > tile.columns:  # a division would delay the first load
             row_tiles = self._ctas_of_rows(n)
-            first_row, first_column = block % row_tiles * tile.rows, block // row_tiles * tile.columns
+            first_row, first_column = block % row_tiles * columns_of_d, block // row_tiles * tile.columns
         rows_of_x = cutlass.min(m - first_column, tile.columns)
         memory = SmemAllocator().allocate(tile.smem_bytes, ALIGN_BYTES)
         barriers = cute.recast_ptr(memory, dtype=Int64) + warp_index * tile.num_stages
         ring = memory + (tile.barrier_bytes + warp_index * tile.ring_bytes)
         if const_expr(tile.form.in_rows):  # noqa: SIM102 - known while tracing, the next is not
             if warp_index == 0:
-                prefetch_descriptors(packed)
+                prefetch_descriptors(self._weights(packed))
         with cute.arch.elect_one():
             for s in range_constexpr(tile.num_stages):
                 cute.arch.mbarrier_init(barriers + s, ARRIVALS)
@@ -153,9 +168,10 @@ class WeightOnlyGemm:
         weight = (packed, first_row // TILE_ROWS, cute.ceil_div(n, TILE_ROWS), num_blocks)
         masks = self.decoder.masks(n)
         sums = self._multiply(x_rows, weight, ring, barriers, warp_index, prefetch_b, masks)
-        self._write_sums(sums, ring)
+        self.of_sums.write(sums, ring)
         cute.arch.sync_threads()
-        self._store(memory + tile.barrier_bytes, d, (first_row, first_column, rows_of_x, n), strides[1], added, thread)
+        place = first_row, first_column, rows_of_x, n
+        self.of_sums.store(memory + tile.barrier_bytes, d, place, strides[1], added, thread)
 
     @cute.jit
     def _multiply(
@@ -209,15 +225,16 @@ class WeightOnlyGemm:
         tile = self.tile
         packed, first, count, num_blocks = weight
         size = tile.layout.block_bytes
-        num_bytes = Int32(tile.copy_bytes)
+        weights, num_bytes = self._weights(packed), Int32(tile.copy_bytes)
+        of_each = const_expr(tile.tiles // len(weights))
         if const_expr(tile.blocks > 1):
             num_bytes = cutlass.min(num_blocks - chunk * tile.blocks, tile.blocks) * size
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive_and_expect_tx(barrier, num_bytes * tile.tiles)
             if const_expr(not tile.form.in_rows):
                 for i in range_constexpr(tile.tiles):
-                    row = cutlass.min(first + i, count - 1)
-                    source = packed + (Int64(row) * num_blocks + chunk * tile.blocks) * size
+                    row = cutlass.min(first + i % of_each, count - 1)
+                    source = weights[i // of_each] + (Int64(row) * num_blocks + chunk * tile.blocks) * size
                     target = stage + i * tile.copy_bytes
                     prims.cp_async_bulk_shared_cluster_global(
                         target.to_llvm_ptr(), source.to_llvm_ptr(), barrier.to_llvm_ptr(), num_bytes
@@ -230,10 +247,11 @@ class WeightOnlyGemm:
     def _load_rows(self, weight: Any, block: Int32, index: Constexpr[int], stage: Any, barrier: Any) -> None:
         """Ask for a block of k of a weight in rows, if there is one: zeros stand for tiles too many."""
         target = stage + index * self.tile.layout.block_bytes
+        weights = self._weights(weight[0])
         if const_expr(index == 0):  # noqa: SIM114 - known while tracing, the next is not
-            load_block(weight[0], self.tile, (weight[1], block), target, barrier)
+            load_block(weights, self.tile, (weight[1], block), target, barrier)
         elif block < weight[3]:
-            load_block(weight[0], self.tile, (weight[1], block), target, barrier)
+            load_block(weights, self.tile, (weight[1], block), target, barrier)
 
     @cute.jit
     def _load_x(self, x: Any, chunk: Int32, stage: Any, barrier: Any) -> None:
@@ -356,42 +374,3 @@ class WeightOnlyGemm:
                 if taken is not None:
                     value = value + taken[at] * points[v // 2] if self.tile.form.has_zeros else value + taken[at]
                 total[at] = total[at] + value * factors[v // 2]
-
-    @cute.jit
-    def _write_sums(self, sums: cute.Tensor, ring: Any) -> None:
-        """Write a warp's sums over its ring. Source: PTX ISA, mma.m16n8k16, registers of the accumulator."""
-        tile, lane = self.tile, cute.arch.lane_idx()
-        layout = cute.make_layout((tile.rows, tile.columns), stride=(1, tile.sum_column))
-        part = cute.make_tensor(cute.recast_ptr(ring, dtype=Float32), layout)
-        for i in range_constexpr(tile.tiles):
-            for j in range_constexpr(self.tile.column_tiles):
-                for v in range_constexpr(4):
-                    row, column = i * TILE_ROWS + lane // 4 + v // 2 * 8, j * MMA_N + lane % 4 * 2 + v % 2
-                    part[row, column] = sums[(v % 2, v // 2), 0, j, i]
-
-    @cute.jit
-    def _store(self, rings: Any, d: Any, place: Any, stride: Int64, added: Any, thread: Int32) -> None:
-        """Add the warps' sums, in order, and store the CTA's part of D: neighbours of a row by neighbouring threads."""
-        tile = self.tile
-        first_row, first_column, columns, n = place
-        scale, bias = added
-        layout = cute.make_layout(
-            (tile.rows, tile.columns, tile.num_warps), stride=(1, tile.sum_column, tile.ring_bytes // 4)
-        )
-        parts = cute.make_tensor(cute.recast_ptr(rings, dtype=Float32), layout)
-        for element in cutlass.range(thread, columns * tile.rows, tile.num_threads, unroll=1):
-            row, column = element % tile.rows, element // tile.rows
-            at = first_row + row
-            if const_expr(tile.form.in_rows):
-                at = row_of_weight(first_row // TILE_ROWS + row // TILE_ROWS, row % TILE_ROWS)
-            if at < n:
-                value = parts[row, column, 0]
-                for w in range_constexpr(1, tile.num_warps):
-                    value += parts[row, column, w]
-                value *= 2.0**self.decoder.exponent
-                if const_expr(scale[0] is not None):
-                    value *= cute.make_tensor(scale[0] + at * scale[1], cute.make_layout(1))[0]
-                if at < bias[1]:
-                    value += cute.make_tensor(bias[0] + at, cute.make_layout(1))[0].to(Float32)
-                place_of_d = d + (Int64(first_column + column) * stride + at)
-                cute.make_tensor(place_of_d, cute.make_layout(1))[0] = value.to(self.element)

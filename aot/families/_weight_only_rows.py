@@ -56,31 +56,33 @@ def x_place(piece: Any, row: Any) -> Any:
     return piece ^ (piece // HALF_PIECES % 2 * 2) ^ (row & 1)
 
 
-def view_weight(packed: cute.Tensor, n: Int32, k: Int32, tile: Tile) -> tuple[Any, Any]:
+def view_weight(packed: Any, n: Int32, k: Int32, tile: Tile) -> tuple[Any, Any]:
     """Return what loads a tile's codes of a block, and its factors, each with the view that it loads from; on the host.
 
-    Codes are seen as (bytes of a row, 32 rows, runs of 32), factors as (bytes of an atom, atoms along k, 128 rows).
+    The bytes begin at `packed`. Codes are seen as (bytes of a row, 32 rows, runs of 32), factors as (bytes of an atom,
+    atoms along k, 128 rows).
     """
     runs_of_k = cute.ceil_div(k, tile.layout.run_k)
     row_bytes = runs_of_k * tile.layout.run_bytes
     stride = cute.assume(Int64(row_bytes), divby=CODE_BYTES)
     rows = cute.make_layout((row_bytes, LANES, cute.ceil_div(n, LANES)), stride=(1, stride, LANES * stride))
-    codes = cute.make_tensor(packed.iterator, rows)
+    codes = cute.make_tensor(packed, rows)
     first = Int64(cute.ceil_div(n, TILE_ROWS) * TILE_ROWS) * Int64(row_bytes)
     layout = cute.make_layout(
         (ATOM_BYTES, runs_of_k, cute.ceil_div(n, ATOM_ROWS)), stride=(1, ATOM_BYTES, tile.layout.rows_of_atoms * stride)
     )
-    atoms = cute.make_tensor(packed.iterator + cute.assume(first, divby=CODE_BYTES), layout)
+    atoms = cute.make_tensor(packed + cute.assume(first, divby=CODE_BYTES), layout)
     return tuple(
         cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), view, cute.make_layout(box), box)
         for view, box in zip((codes, atoms), boxes(tile), strict=True)
     )
 
 
-def prefetch_descriptors(loads: Any) -> None:
-    """Bring the descriptors of both loads near, which else the first of them wait for; to be called while tracing."""
-    for atom, _ in loads:
-        cpasync.prefetch_descriptor(atom)
+def prefetch_descriptors(weights: Any) -> None:
+    """Bring the descriptors of all loads near, which else the first of them wait for; to be called while tracing."""
+    for loads in weights:
+        for atom, _ in loads:
+            cpasync.prefetch_descriptor(atom)
 
 
 def boxes(tile: Tile) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
@@ -99,20 +101,21 @@ def _copy(load: Any, box: tuple[int, ...], at: tuple[Any, ...], target: Any, bar
     cute.copy(atom, of, to, tma_bar_ptr=barrier)
 
 
-def load_block(loads: Any, tile: Tile, place: tuple[Any, Any], target: Any, barrier: Any) -> None:
+def load_block(weights: Any, tile: Tile, place: tuple[Any, Any], target: Any, barrier: Any) -> None:
     """Bring a block of k of all tiles of rows of a CTA; to be called while tracing.
 
     Args:
-        loads: what `view_weight` returned.
+        weights: what `view_weight` returned of each weight that has as many of the tiles, one behind the other.
         tile: the CTA's work.
         place: of the first tile among all tiles, and of the block along k.
         target: where in a stage the first tile's codes go, and its factors behind them.
         barrier: at which the bytes arrive.
     """
     of_codes, of_factors = boxes(tile)
-    first, block = place
+    (first, block), of_each = place, tile.tiles // len(weights)
     for i in range(tile.tiles):
-        atom, inside = (first + i) // TILES_OF_ATOM, (first + i) % TILES_OF_ATOM
+        loads, row_tile = weights[i // of_each], first + i % of_each
+        atom, inside = row_tile // TILES_OF_ATOM, row_tile % TILES_OF_ATOM
         start = target + i * tile.copy_bytes
         _copy(loads[0], of_codes, (block, inside, atom), start, barrier)
         _copy(loads[1], of_factors, (inside, block, atom), start + tile.layout.code_bytes, barrier)

@@ -24,11 +24,12 @@ from aot.core.weight_format import (
     PackedLayout,
     WeightFormat,
 )
-from aot.core.weight_packing import E2M1_BITS, INT4_STARTS
+from aot.core.weight_packing import CODE_BYTES, E2M1_BITS, INT4_STARTS
 from aot.families._arguments import cutlass_type
+from aot.families._epilogue_steps import FUNCTIONS, half_of
 from aot.families._simt_kernel import LOADS, ROW, SIDE, THREADS_ACROSS, _multiply
 from aot.families._simt_narrow import _e2m1
-from aot.families._simt_tile import NUM_THREADS, TILE, TILE_K
+from aot.families._simt_tile import NUM_THREADS, TILE, TILE_K, num_halves
 
 LEAST_E8M0, EXPONENT_SHIFT = 0x00400000, 23
 """2^-127 as float32, which the code 0 of ue8m0 is, and the place of its other codes. Source: IEEE 754-2019, 3.4."""
@@ -176,6 +177,18 @@ def _stage_weight(
         staged[k, row] = value
 
 
+@cute.jit
+def _finished(total: Float32, at: Int32, scale_b: Any, bias: cute.Tensor, half: Constexpr[Any]) -> Float32:
+    """Return a sum with its factor and bias, those of a row of the weight, or of one of a gate's two."""
+    value = total
+    if const_expr(scale_b is not None):
+        value = value * half_of(scale_b, half)[at]
+    of_bias = half_of(bias, half)
+    if at < of_bias.shape[0]:
+        value = value + of_bias[at].to(Float32)
+    return value
+
+
 @cute.kernel
 def _kernel(
     a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, scale_b: Any, bias: cute.Tensor, operation: Constexpr[Operation]
@@ -186,26 +199,34 @@ def _kernel(
     tiles_n = cute.ceil_div(d.shape[1], TILE)
     first_m, first_n = block // tiles_n * TILE, block % tiles_n * TILE
     shared, layout = memory.SmemAllocator(), cute.make_layout((TILE_K, TILE), stride=(ROW, 1))
-    staged_a, staged_b = (shared.allocate_tensor(Float32, layout, 16) for _ in range(2))
+    halves = num_halves(operation)
+    staged_a = shared.allocate_tensor(Float32, layout, 16)
+    staged_b = [shared.allocate_tensor(Float32, layout, 16) for _ in range(halves)]
     row, column = thread // THREADS_ACROSS * SIDE, thread % THREADS_ACROSS * SIDE
-    sums = cute.make_rmem_tensor((SIDE, SIDE), Float32)
-    sums.fill(0.0)
+    sums = [cute.make_rmem_tensor((SIDE, SIDE), Float32) for _ in range(halves)]
+    parts = [None] if const_expr(halves == 1) else list(range(halves))
+    weights = [b] if const_expr(halves == 1) else [b[half, None, None] for half in range(halves)]
+    for half in range_constexpr(halves):
+        sums[half].fill(0.0)
     for step in range(cute.ceil_div(a.shape[1], TILE_K)):
         _stage_x(a, staged_a, first_m, step * TILE_K, thread)
         extents = (d.shape[1], a.shape[1])
-        _stage_weight(b, staged_b, (first_n, step * TILE_K), extents, thread, a.element_type, form)
+        for half in range_constexpr(halves):
+            _stage_weight(
+                weights[half], staged_b[half], (first_n, step * TILE_K), extents, thread, a.element_type, form
+            )
         cute.arch.sync_threads()
-        _multiply(staged_a, staged_b, sums, row, column)
+        for half in range_constexpr(halves):
+            _multiply(staged_a, staged_b[half], sums[half], row, column)
         cute.arch.sync_threads()
     for i in range_constexpr(SIDE):
         for j in range_constexpr(SIDE):
             at_m, at_n = first_m + row + i, first_n + column + j
             if at_m < d.shape[0] and at_n < d.shape[1]:
-                value = sums[i, j]
-                if const_expr(scale_b is not None):
-                    value = value * scale_b[at_n]
-                if at_n < bias.shape[0]:
-                    value = value + bias[at_n].to(Float32)
+                value = _finished(sums[0][i, j], at_n, scale_b, bias, parts[0])
+                if const_expr(operation.gate is not None):
+                    linear = _finished(sums[1][i, j], at_n, scale_b, bias, parts[1])
+                    value = Float32(FUNCTIONS[operation.gate](value) * linear)
                 d[at_m, at_n] = value.to(d.element_type)
 
 
@@ -225,19 +246,28 @@ def make_entry(operation: Operation) -> Any:
 def arguments(signature: Signature, operation: Operation) -> tuple[Any, ...]:
     """Make the arguments of the entry; of the factors None where the signature has none."""
 
-    def tensor(element: ElementType, rank: int, align: int = 0) -> Any:
+    def tensor(element: ElementType, rank: int) -> Any:
         shape, strides = (tuple(make() for _ in range(rank)) for make in (cute.sym_int, cute.sym_int64))
-        align = align or element.num_bytes
+        align = element.num_bytes
         return cute.runtime.make_fake_tensor(cutlass_type(element), shape, stride=strides, assumed_align=align)
 
+    pair = () if operation.gate is None else (cute.sym_int(),)
     bias = cute.runtime.make_fake_tensor(
-        cutlass_type(operation.bias), (cute.sym_int(),), stride=(1,), assumed_align=operation.bias.num_bytes
+        cutlass_type(operation.bias),
+        (*pair, cute.sym_int()),
+        stride=(*(cute.sym_int64() for _ in pair), 1),
+        assumed_align=operation.bias.num_bytes,
+    )
+    steps = *(cute.sym_int64(divisibility=CODE_BYTES) for _ in pair), cute.sym_int64(), cute.sym_int64()
+    shape = tuple(cute.sym_int() for _ in steps)
+    weight = cute.runtime.make_fake_tensor(
+        cutlass_type(ElementType.UINT8), shape, stride=steps, assumed_align=CODE_BYTES
     )
     return (
         tensor(operation.a.element, 2),
-        tensor(ElementType.UINT8, 2, 16),
+        weight,
         tensor(operation.d, 2),
-        tensor(ElementType.FLOAT32, 1) if Argument.SCALE_B in signature else None,
+        tensor(ElementType.FLOAT32, 1 + len(pair)) if Argument.SCALE_B in signature else None,
         bias,
         cute.runtime.make_fake_stream(),
     )

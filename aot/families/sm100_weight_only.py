@@ -2,7 +2,8 @@
 
 A tile's rows are 128 rows of the weight, its columns rows of x, so that it is the transpose of a tile of D: candidates
 have `swap_ab`. Warps decode the weight into shared memory, once for all columns of a tile, while the tensor cores
-multiply what was decoded before. A CTA computes a tile. docs/weights.md has the formats, and what is exact.
+multiply what was decoded before. A CTA computes a tile. With a gate half of its rows are of each of two weights.
+docs/weights.md has the formats, and what is exact.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from aot.families._sm100_packed_tile import NUM_THREADS, ROWS, X_BYTES, PackedTi
 from aot.families._sm100_packed_tile import tile_of as sized_tile
 from aot.families.sm90_weight_only import DECODED_K, ROWS_OF_FOUR_WARPS, THREADS_A_CLOCK
 from aot.families.sm90_weight_only import DECODING as OF_HOPPER
+from aot.families.weight_only import WEIGHT_EPILOGUES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,6 +59,11 @@ def _weight_of(operation: Operation) -> WeightFormat:
     return operation.b.weight
 
 
+def _splits_atoms(operation: Operation) -> bool:
+    """Say whether half a tile's rows would have to be read of atoms that have the factors of a whole one."""
+    return operation.gate is not None and _weight_of(operation).in_rows
+
+
 def tile_of(candidate: Candidate, operation: Operation, target: Target) -> PackedTile:
     """Return a candidate's tile, with the stages that fill the shared memory."""
     is_bf16 = operation.a.element is ElementType.BFLOAT16
@@ -72,16 +79,22 @@ class Sm100WeightOnly(Defaults):
     loads_outside = True
     prefetches_b = True
     types = tuple(dict.fromkeys(x.types for x in Operation if x.types.weight is not None))
+    epilogues = WEIGHT_EPILOGUES
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles."""
         del target
-        for tile_n in TILE_N if operation.types in self.types else ():
+        for tile_n in TILE_N if operation.types in self.types and not _splits_atoms(operation) else ():
             yield gemm_candidate(family=self.name, tile_m=ROWS, tile_n=tile_n, swap_ab=True, use_tma_store=False)
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply the kernel's limits on cluster, tile and registers."""
         gemm = candidate.gemm
+        if _splits_atoms(operation):
+            text = (
+                f"{self.name} has {ROWS // 2} rows of each of a gate's weights in a tile, and atoms of factors {ROWS}"
+            )
+            return Rejected(Reason.COMBINATION, text)
         is_alone = (gemm.cluster_m, gemm.cluster_n, gemm.split_k) == (1, 1, 1)
         if (
             gemm.use_2cta
@@ -138,12 +151,13 @@ class Sm100WeightOnly(Defaults):
         """Make the kernel and its entry."""
         from aot.families import Entry
         from aot.families._arguments import cutlass_type
-        from aot.families._sm100_packed_entry import packed_entry
+        from aot.families._packed_operands import packed_entry
+        from aot.families._sm100_packed_kernel import PackedGemmSm100
 
-        tile = tile_of(candidate, operation, target)
+        tile, gate = tile_of(candidate, operation, target), operation.gate
         element = cutlass_type(operation.a.element)
-        function, arguments = packed_entry(tile, element, is_scaled=operation.types.is_scaled)
-        return Entry(function, arguments)
+        gemm = PackedGemmSm100(element, tile, gate)
+        return Entry(*packed_entry(gemm, element, is_scaled=operation.types.is_scaled, gate=gate))
 
 
 FAMILY = Sm100WeightOnly()

@@ -175,13 +175,13 @@ class Sm90WeightOnly(Defaults):
         from aot.families import Entry
         from aot.families._arguments import cutlass_type
         from aot.families._next_start import Places
-        from aot.families._sm90_packed_kernel import PackedOneTileGemmSm90, PackedSplitGemmSm90, packed_entry
+        from aot.families._sm90_packed_kernel import PackedOneTileGemmSm90, PackedSplitGemmSm90, entry_of
 
         tile = tile_of(candidate, operation, target)
         make = PackedSplitGemmSm90 if tile.splits > 1 else PackedOneTileGemmSm90
         places = Places.of(target, tile.num_ctas)
         gemm = make(cutlass_type(operation.d), tile, swap_ab=True, places=places, are_k_major=(True, True))
-        function, arguments = packed_entry(gemm, is_scaled=operation.types.is_scaled)
+        function, arguments = entry_of(gemm, is_scaled=operation.types.is_scaled)
         return Entry(function, arguments)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from aot.core.candidate import Alignment, Candidate, Reason, Rejected, Resources
 from aot.core.constraints import Range
+from aot.core.epilogue import Epilogue
 from aot.core.errors import CandidateError
 from aot.core.feature import Feature
 from aot.core.knobs import GemmKnobs, Knobs
@@ -26,8 +27,12 @@ if TYPE_CHECKING:
     from aot.core.target import Target
     from aot.families import Entry
 
+WEIGHT_EPILOGUES = (Epilogue.NONE, Epilogue.SWIGLU, Epilogue.GEGLU)
+"""Of products of packed weights."""
 TILES = (1, 2, 3, 4, 5, 7)
 """Tiles of 16 rows of the weight in a CTA: so many that n of usual weights is one wave of CTAs."""
+GATE_TILES = (2, 4, 6, 8)
+"""The same with a gate, half of them of each weight."""
 COLUMNS = (1, 4, 8, 16, 32, 64)
 """Rows of x that a CTA has room for."""
 PIPELINES = ((4, 2, 1), (4, 3, 1), (8, 2, 1), (8, 3, 1), (8, 5, 1), (8, 3, 2), (12, 2, 1), (16, 2, 1))
@@ -73,7 +78,7 @@ class WeightOnlyKnobs(Knobs):
     stages: Annotated[int, Range(1, 16)]
     """Of the ring of each warp."""
     tiles: Annotated[int, Range(1, 8)]
-    """Of 16 rows of the weight."""
+    """Of 16 rows of the weight; with a gate half of them are of each."""
     warps: Annotated[int, Range(1, 16)]
     """Of a CTA, which share k."""
 
@@ -110,11 +115,13 @@ class WeightOnly(Defaults):
     needs = (Feature.CP_ASYNC, Feature.MMA_SYNC, Feature.TMA)
     prefetches_b = True
     types = tuple(dict.fromkeys(x.types for x in Operation if x.types.weight is not None))
+    epilogues = WEIGHT_EPILOGUES
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate rows of the weight and of x, and pipelines."""
         del target
-        for tiles in TILES if operation.types in self.types else ():
+        tiles_of = TILES if operation.gate is None else GATE_TILES
+        for tiles in tiles_of if operation.types in self.types else ():
             for columns in COLUMNS:
                 for warps, stages, blocks in PIPELINES:
                     yield Candidate(self.name, WeightOnlyKnobs(blocks, columns, stages, tiles, warps))
@@ -122,6 +129,9 @@ class WeightOnly(Defaults):
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply the limit on registers, of as many CTAs as are to fit an SM."""
         tile = tile_of(candidate, _format_of(operation))
+        if operation.gate is not None and tile.tiles % 2:
+            text = f"{candidate.name} has {tile.tiles} tiles of rows; expected an even number with a gate"
+            return Rejected(Reason.TILE, f"{text}, half of each weight")
         there = min(MAX_REGISTERS, target.registers_per_sm // (tile.num_threads * tile.blocks_per_sm))
         if registers_of(tile) > there:
             text = f"{candidate.name} takes some {registers_of(tile)} registers a thread, and {there} are there"
@@ -168,6 +178,7 @@ class WeightOnly(Defaults):
             cutlass_type(operation.a.element),
             is_scaled=operation.types.is_scaled,
             is_dependent=Feature.DEPENDENT_LAUNCH in target.features,
+            gate=operation.gate,
         )
         return Entry(function, arguments)
 

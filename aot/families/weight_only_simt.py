@@ -11,6 +11,7 @@ from aot.core.candidate import Candidate, KernelKey
 from aot.core.operation import Operation
 from aot.families import Defaults
 from aot.families.simt import Simt
+from aot.families.weight_only import WEIGHT_EPILOGUES
 
 if TYPE_CHECKING:
     from aot.core.target import Target
@@ -22,7 +23,7 @@ class WeightOnlySimt(Simt):
 
     name = "weight_only_simt"
     types = tuple(dict.fromkeys(x.types for x in Operation if x.types.weight is not None))
-    epilogues = Defaults.epilogues
+    epilogues = WEIGHT_EPILOGUES
     groupings = Defaults.groupings
 
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:

@@ -12,7 +12,7 @@ from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.emulate.execute import ExecutionOptions, Executor
 from aot.emulate.schedule import Mode, Schedule
-from aot.families import family_named
+from aot.families import families_of
 from aot.families.sm90_weight_only import FAMILY as OF_HOPPER
 from aot.families.sm90_weight_only import is_promoted
 from aot.families.sm100_weight_only import FAMILY as OF_THOR
@@ -29,11 +29,16 @@ FEW = {
         ("sm90_weight_only_128x48_c1x1_direct_swap", Operation.BF16_NVFP4_KK),
         ("weight_only_simt_64x64_c1x1_direct", Operation.BF16_MXFP4_KK),
         ("weight_only_simt_64x64_c1x1_direct", Operation.FP16_NVFP4_ROWS_KK),
+        ("weight_only_simt_64x64_c1x1_direct", Operation.BF16_NVFP4_KK_GEGLU),
+        ("weight_only_blocks1_columns8_stages2_tiles2_warps4", Operation.FP16_INT4_G64_ZEROS_KK_SWIGLU),
     ),
     "thor": (
         ("sm100_weight_only_128x32_c1x1_direct_swap", Operation.BF16_INT4_G128_KK),
         ("sm100_weight_only_128x64_c1x1_direct_swap", Operation.FP16_INT8_KK),
         ("sm100_weight_only_128x32_c1x1_direct_swap", Operation.BF16_NVFP4_ROWS_KK),
+        ("sm100_weight_only_128x32_c1x1_direct_swap", Operation.BF16_INT4_G128_KK_SWIGLU),
+        ("sm100_weight_only_128x64_c1x1_direct_swap", Operation.FP16_NVFP4_KK_GEGLU),
+        ("weight_only_blocks1_columns16_stages2_tiles4_warps4", Operation.BF16_NVFP4_ROWS_KK_SWIGLU),
     ),
 }
 MODES = tuple(Mode)
@@ -43,20 +48,20 @@ MOST = 20_000 if EVERY else 8_000
 
 def key(name, operation, target):
     """Give the kernel of a name."""
-    family = name[: name.rindex("_", 0, name.index("x"))]
-    found = {x.name: x for x in family_named(family).candidates(operation, load_target(target))}
-    return KernelKey(operation, found[name])
+    device = load_target(target)
+    candidates = (x for family in families_of(operation, device) for x in family.candidates(operation, device))
+    return KernelKey(operation, next(x for x in candidates if x.name == name))
 
 
 def every(target):
     """List kernels of every format."""
     device = load_target(target)
     if target == "thor":
-        operations = [x for x in Operation if x.types in OF_THOR.types]
+        operations = [x for x in Operation if x.types in OF_THOR.types and x.epilogue in OF_THOR.epilogues]
         found = [KernelKey(x, y) for x in operations for y in OF_THOR.candidates(x, device)]
         return [x for x in found if isinstance(check(x.candidate, x.operation, device), Accepted)]
     found = []
-    for operation in [x for x in Operation if x.types in OF_HOPPER.types]:
+    for operation in [x for x in Operation if x.types in OF_HOPPER.types and x.epilogue in OF_HOPPER.epilogues]:
         names = (*TILES, *(PROMOTED if is_promoted(operation) else ()))
         found += [key(f"sm90_weight_only_{name}_swap", operation, target) for name in names]
     return found

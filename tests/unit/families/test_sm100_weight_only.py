@@ -15,7 +15,7 @@ from aot.space.legality import check
 THOR = load_target("thor")
 INT4, OF_NVFP4, INT8 = Operation.BF16_INT4_G128_KK, Operation.BF16_NVFP4_KK, Operation.BF16_INT8_KK
 IN_ROWS = Operation.BF16_NVFP4_ROWS_KK
-OPERATIONS = [x for x in Operation if x.types in FAMILY.types]
+OPERATIONS = [x for x in Operation if x.types in FAMILY.types and not (x.gate is not None and x.types.weight.in_rows)]
 NAME = "sm100_weight_only_128x128_c1x1_direct_swap"
 NAMED = {x.name: x for x in FAMILY.candidates(INT4, THOR)}
 TILE = NAMED[NAME]
@@ -69,6 +69,21 @@ def test_what_is_refused(changes, why, text):
     assert text in verdict.message
 
 
+def test_a_gate_takes_no_half_atoms():
+    operation = Operation.BF16_NVFP4_ROWS_KK_SWIGLU
+    assert list(FAMILY.candidates(operation, THOR)) == []
+    assert "64 rows of each of a gate's weights in a tile, and atoms of" in check(TILE, operation, THOR).message
+
+
+def test_tiles_of_few_rows_are_shared_by_a_gate_s_weights():
+    few = family_named("weight_only")
+    found = {x.name: x for x in few.candidates(Operation.BF16_INT4_G128_KK, THOR)}
+    verdict = check(
+        found["weight_only_blocks1_columns8_stages2_tiles3_warps4"], Operation.BF16_INT4_G128_KK_SWIGLU, THOR
+    )
+    assert "has 3 tiles of rows; expected an even number with a gate, half of each weight" in verdict.message
+
+
 @pytest.mark.parametrize("target", ["thor", "b200"])
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda x: x.tag)
 def test_all_tiles_fit(operation, target):
@@ -81,7 +96,10 @@ def test_all_tiles_fit(operation, target):
         assert tile.smem_bytes <= target.smem_bytes_per_block
         assert tile.tmem_columns <= target.tmem_columns
         assert BARRIER_SIZE * tile.num_barriers + 4 <= 1024  # and the address of tensor memory behind them
-        assert tile.num_operands * tile.decoded_bytes >= ROWS * candidate.gemm.tile_n * 2  # D lies over them
+        if operation.gate is None:
+            assert tile.num_operands * tile.decoded_bytes >= ROWS * candidate.gemm.tile_n * 2  # D lies over them
+        else:  # half of D's columns, and behind them as many sums
+            assert tile.num_operands * tile.operand_bytes >= ROWS // 2 * candidate.gemm.tile_n * (2 + 4)
         assert candidate.gemm.tile_n * tile.num_sums <= tile.tmem_columns
     assert NUM_STORING * 32 == ROWS
 
