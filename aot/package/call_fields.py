@@ -38,7 +38,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "matmul": ("left", "right", "out", "flags"),
     "gated_linear": (*_SCALED, *_OF_D, "weights", *_CHOICE),
     "grouped_linear": (*_SCALED, "scale_d", *_POSITIONS, "weights", "factors", *_CHOICE),
-    "packed_linear": ("left", "right", "bias", "out", "scale_w", "element", "flags", "weight_format", "columns"),
+    "packed_linear": (*_BEGIN, "scale_w", "weights", "factors", *_CHOICE, "weight_format", "columns"),
     "linear_many": ("left",),
     "constant": ("left",),
     "rms_norm": ("left", "right", *_NORM, "weight_offset"),

@@ -90,7 +90,8 @@ typedef enum { AOT_GEMM_TIER_TUNED = 1, AOT_GEMM_TIER_GRID = 2, AOT_GEMM_TIER_FA
 
 /* Flag of a problem whose operation has a gate and no groups: the n gate rows of B begin at b.data, and the n linear rows
  * group_strides.b elements behind, as those of two matrices (n, k) of one stride that need not lie side by side. Below 0 the
- * linear rows lie in front. A bias and factors are (2 n) as ever, the gate's first. */
+ * linear rows lie in front. A bias and factors are (2 n) as ever, the gate's first; but of packed weights factors are two
+ * vectors (n, 1) too, group_strides.scale_b elements apart. */
 #define AOT_GEMM_GATE_PARTS UINT64_C(32)
 
 /* One matrix, or one vector as a matrix of one row. Strides are in elements: strides[0] is the step from row to row,
@@ -101,7 +102,7 @@ typedef struct {
 } aot_gemm_tensor_t;
 
 /* Steps from product to product of a batch, or from group to group, in elements; 0 where all share an operand. None is
- * below 0, but for b with AOT_GEMM_GATE_PARTS. */
+ * below 0, but for b and scale_b with AOT_GEMM_GATE_PARTS. */
 typedef struct {
   int64_t a, b, d, bias, scale_a, scale_b, residual;
 } aot_gemm_group_strides_t;
@@ -152,7 +153,9 @@ typedef struct {
  * A packed weight ("bf16xint4g128_bf16" and others): B is the bytes that the Python package's `pack` writes, at a multiple of
  * 16, and its strides are not looked at. n and k are those of the weight; k is a multiple of 128, 32 or 16, as the format says.
  * A row of bytes is 16 rows of the weight, of blocks of 128 elements along k, rounded up. scale_b, where the format has it,
- * is (n, 1); there is no scale_a, and a bias is optional.
+ * is (n, 1); there is no scale_a, and a bias is optional. With a gate ("bf16xint4g128_bf16_swiglu") B is two such weights of
+ * one n and k, one behind the other, or with AOT_GEMM_GATE_PARTS wherever they are, a multiple of 16 bytes apart; rows do not
+ * alternate.
  *
  * Several weights of one A in one launch, "bf16_many" and "fp16_many": D_i (m, n_i) = A @ B_i^T + bias_i. Each weight is one
  * of `parts`, which has its own b, d and bias, null where there is none, and n; the problem's n is that of all, and its own

@@ -35,6 +35,10 @@ int check_scale(const Operands& operands, bool is_scaled) {
                   is_scaled ? "float32 factors, one or one for each row" : "none", word_of(options.weight_format));
   }
   if (scale == nullptr) return 0;
+  if ((operands.weights != nullptr) != (operands.factors != nullptr)) {
+    return refuse("OperandError", "packed_linear: got %s; expected factors of each of a gate's weights",
+                  operands.factors == nullptr ? "one scale_w beside two weights" : "two scale_w beside one weight");
+  }
   if (check_tensor_of(kPackedProduct, "scale_w", *scale, *operands[kLeft], Element::kFloat32) != 0) return -1;
   if (is_one_element(*scale) || (scale->ndim == 1 && scale->shape[0] == options.columns) ||
       (scale->ndim == 2 && scale->shape[0] == options.columns && scale->shape[1] == 1)) {
@@ -42,6 +46,24 @@ int check_scale(const Operands& operands, bool is_scaled) {
   }
   return refuse("ShapeError", "packed_linear: scale_w has shape %s; expected (1,), (%" PRId64 ",) or (%" PRId64 ", 1)",
                 shape_text(*scale).characters, options.columns, options.columns);
+}
+
+// Checks that there are two weights where there is a gate.
+int check_gate(const Operands& operands) {
+  const bool has_gate = operands.options.epilogue != Epilogue::kNone;
+  if (has_gate == (operands.weights != nullptr)) return 0;
+  return refuse("OperandError", "packed_linear: got %s; expected two packed weights with a gate, and one without",
+                has_gate ? "one weight of a gate" : "two weights and no gate");
+}
+
+// States where a gate's linear weight lies, and its factors: either may be in front of the gate's.
+void state_linear(const Operands& operands, aot_gemm_problem_t* problem) {
+  const auto step_of = [](const void* const* addresses) {
+    return static_cast<int64_t>(reinterpret_cast<uintptr_t>(addresses[1]) - reinterpret_cast<uintptr_t>(addresses[0]));
+  };
+  problem->flags |= AOT_GEMM_GATE_PARTS;
+  problem->group_strides.b = step_of(operands.weights);
+  if (operands.factors != nullptr) problem->group_strides.scale_b = step_of(operands.factors) / bytes_of(Element::kFloat32);
 }
 
 }  // namespace
@@ -55,9 +77,10 @@ int check_packed_linear(const Operands& operands, Result* result) {
   if (check_tensor(kPackedProduct, "x", x, x, &request.a) != 0) return -1;
   if (check_tensor_of(kPackedProduct, "weight", weight, x, Element::kUint8) != 0) return -1;
   if (x.ndim < 1) return refuse("ShapeError", "packed_linear: x has shape (); expected (..., k)");
-  if (check_bytes(x, weight, options) != 0) return -1;
+  if (check_gate(operands) != 0 || check_bytes(x, weight, options) != 0) return -1;
   request.b = Element::kUint8;
   request.weight = options.weight_format;
+  request.epilogue = options.epilogue;
   request.scale = operands[kScaleW] == nullptr ? Scale::kNone : Scale::kVector;
   request.has_bias = operands[kBias] != nullptr;
   if (find_element_of_out(kPackedProduct, operands, request.a, &request.d) != 0) return -1;
@@ -68,9 +91,10 @@ int check_packed_linear(const Operands& operands, Result* result) {
   result->num_dims = x.ndim;
   for (int32_t i = 0; i + 1 < x.ndim; ++i) result->extents[i] = x.shape[i];
   result->extents[x.ndim - 1] = options.columns;
-  const int64_t columns[] = {options.columns};
-  const Element of_bias = result->computed_by().bias_element;
-  if (check_of(kPackedProduct, operands, kBias, of_bias, columns, 1, ", an element for each row of the weight") != 0) return -1;
+  const bool has_gate = result->computed_by().has_gate();
+  const int64_t of_rows[] = {has_gate ? times(2, options.columns) : options.columns};
+  const char* reason = has_gate ? ", an element for each row of both weights, the gate's first" : ", an element for each row of the weight";
+  if (check_of(kPackedProduct, operands, kBias, result->computed_by().bias_element, of_rows, 1, reason) != 0) return -1;
   return check_out(kPackedProduct, operands, *result);
 }
 
@@ -92,6 +116,7 @@ int state_packed_linear(const Operands& operands, const Result& result, aot_gemm
   problem->a = {a.data, {a.strides[0], a.strides[1]}};
   problem->b = {data_of(weight), {0, 0}};
   problem->d = {d.data, {d.strides[0], d.strides[1]}};
+  if (operands.weights != nullptr) state_linear(operands, problem);
   if (operands[kScaleW] == nullptr) return 0;
   return state_scale(kPackedProduct, "scale_w", *operands[kScaleW], Scale::kVector, &problem->scale_b);
 }

@@ -64,7 +64,7 @@ uint64_t distance_of(int64_t step) { return step < 0 ? -static_cast<uint64_t>(st
 
 // Says whether TMA can load the parts of a gate's B, aligned as a matrix: a kernel puts those in order by their addresses.
 bool has_short_steps(const aot_gemm_problem_t& problem, const Operation& operation, int64_t stride, Wanted asked) {
-  const Parts steps = parts_of_b(problem, stride);
+  const Parts steps = parts_of_b(problem, operation, stride);
   const int64_t limit = 8 * kStrideLimitBytes / bits_in(operation.b);
   const int64_t whole = 8 * operation.b_alignment / bits_in(operation.b);
   return distance_of(steps.part) < static_cast<uint64_t>(limit) && steps.row < limit &&
@@ -104,7 +104,7 @@ int32_t lowest_of(uint64_t bits) { return static_cast<int32_t>(bits & (~bits + 1
 int32_t loads_of(const aot_gemm_problem_t& problem, const Operation& operation, const Strides& strides) {
   uint64_t bits = bits_of(problem.a, strides.a[0], operation.a) | bits_of(problem.b, strides.b[0], operation.b);
   if (operation.has_gate()) {
-    bits |= static_cast<uint64_t>(size_of(operation.b, parts_of_b(problem, strides.b[0]).part));
+    bits |= static_cast<uint64_t>(size_of(operation.b, parts_of_b(problem, operation, strides.b[0]).part));
   }
   if (problem.num_groups > 1) {
     bits |= static_cast<uint64_t>(size_of(operation.a, problem.group_strides.a));

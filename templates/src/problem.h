@@ -132,6 +132,11 @@ inline int64_t rows_of_b(const aot_gemm_problem_t& problem, const Operation& ope
   return operation.has_gate() ? 2 * problem.n : problem.n;
 }
 
+// Says whether the two packed weights of a gate are tensors of their own, each of which has its own factors where it has some.
+inline bool has_own_factors(const aot_gemm_problem_t& problem, const Operation& operation) {
+  return operation.weight.is_packed() && (problem.flags & AOT_GEMM_GATE_PARTS) != 0;
+}
+
 // Counts the rows that A has: those that are gathered are of more, or of fewer, than D's.
 inline int64_t rows_of_a(const aot_gemm_problem_t& problem, const Operation& operation) {
   return operation.gathers() ? problem.rows_of_a : problem.m;

@@ -6,6 +6,7 @@
 #include "groups.h"
 #include "lattice.h"
 #include "problem.h"
+#include "problem_operands.h"
 #include "written.h"
 
 namespace aot {
@@ -13,8 +14,8 @@ namespace aot {
 namespace {
 
 aot_gemm_status_t check_flags(uint64_t flags, const Operation& operation) {
-  // Rows of a gate that take turns would share blocks of factors.
-  const bool may_take_turns = operation.has_gate() && operation.scale != Scale::kBlock;
+  // Rows of a gate that take turns would share blocks of factors, or packed bytes.
+  const bool may_take_turns = operation.has_gate() && operation.scale != Scale::kBlock && !operation.weight.is_packed();
   const uint64_t any = AOT_GEMM_B_CONSTANT | AOT_GEMM_BATCH_INVARIANT | AOT_GEMM_DETERMINISTIC;
   const bool may_have_parts = operation.has_gate() && !operation.has_offsets() && !operation.is_interleaved();
   const uint64_t known = any | (may_take_turns ? AOT_GEMM_GATE_INTERLEAVED : 0) |
@@ -187,8 +188,26 @@ aot_gemm_status_t check_packed(const char* name, const aot_gemm_tensor_t& tensor
               "copy %s", name, rows, k, type_of(element).name, tensor.strides[0], tensor.strides[1], sharing, name);
 }
 
-// Checks the bytes of a packed weight, whose strides are not looked at.
-aot_gemm_status_t check_packed_weight(const aot_gemm_problem_t& problem, const PackedFormat& weight, const WrittenMatrix& d) {
+// Checks the step from the gate rows of B, or their factors, to the linear ones, which may lie in front.
+aot_gemm_status_t check_step_of_parts(const char* name, int64_t step, const void* data, int64_t element_bytes) {
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  const bool is_behind = step >= 0;
+  const uintptr_t room = is_behind ? UINTPTR_MAX - address : data == nullptr ? UINTPTR_MAX : address;
+  const auto distance = static_cast<uintptr_t>(step);
+  if ((is_behind ? distance : -distance) <= room / static_cast<uintptr_t>(element_bytes)) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_STRIDE, "group_strides.%s is %" PRId64 ", the step from the gate rows of B to the linear ones; "
+              "expected one to within the address space; launch the two products one after the other", name, step);
+}
+
+// Gives the tensor that lies a step behind another.
+aot_gemm_tensor_t stepped(const aot_gemm_tensor_t& tensor, int64_t step, int64_t element_bytes) {
+  const uintptr_t moved = reinterpret_cast<uintptr_t>(tensor.data) + static_cast<uintptr_t>(times(step, element_bytes));
+  return {tensor.data == nullptr ? nullptr : reinterpret_cast<void*>(moved), {tensor.strides[0], tensor.strides[1]}};
+}
+
+// Checks the bytes of a packed weight, or of a gate's two, whose strides are not looked at.
+aot_gemm_status_t check_packed_weight(const aot_gemm_problem_t& problem, const Operation& operation, const WrittenMatrix& d) {
+  const PackedFormat& weight = operation.weight;
   if (problem.k % weight.quantum() != 0) {
     return fail(AOT_GEMM_ERROR_SHAPE, "k is %" PRId64 "; expected a multiple of %" PRId64 ", of which weights of %s are packed; pad "
                 "A and the weight with zeros", problem.k, weight.quantum(), word_of(weight.format));
@@ -197,7 +216,27 @@ aot_gemm_status_t check_packed_weight(const aot_gemm_problem_t& problem, const P
     return fail(AOT_GEMM_ERROR_STRIDE, "B is at address %p; expected a multiple of %" PRId64 ", which packed weights begin at; "
                 "copy it", problem.b.data, kPackedRunBytes);
   }
-  return d.check_apart("B", {problem.b.data, {0, 1}}, 1, weight.num_rows(problem.n) * weight.row_bytes(problem.k), 1);
+  const int64_t num_bytes = weight.num_rows(problem.n) * weight.row_bytes(problem.k);
+  const aot_gemm_tensor_t bytes = {problem.b.data, {0, 1}};
+  aot_gemm_status_t status = d.check_apart("B", bytes, 1, num_bytes, 1);
+  if (status != AOT_GEMM_OK || !operation.has_gate()) return status;
+  const int64_t step = parts_of_b(problem, operation, weight.row_bytes(problem.k)).part;
+  if (step % kPackedRunBytes != 0) {
+    return fail(AOT_GEMM_ERROR_STRIDE, "group_strides.b is %" PRId64 ", the bytes from the gate's packed weight to the linear one; "
+                "expected a multiple of %" PRId64 ", which packed weights begin at; copy one of them", step, kPackedRunBytes);
+  }
+  status = check_step_of_parts("b", step, problem.b.data, 1);
+  return status == AOT_GEMM_OK ? d.check_apart("B", stepped(bytes, step, 1), 1, num_bytes, 1) : status;
+}
+
+// Checks the factors of each of a gate's packed weights, where they are tensors of their own.
+aot_gemm_status_t check_own_factors(const aot_gemm_problem_t& problem, const WrittenMatrix& d) {
+  const int64_t step = problem.group_strides.scale_b;
+  aot_gemm_status_t status = check_factors("scale_b", problem.scale_b, problem.n, 1, Scale::kVector);
+  if (status == AOT_GEMM_OK) status = check_step_of_parts("scale_b", step, problem.scale_b.data, kFactorBytes);
+  if (status == AOT_GEMM_OK) status = d.check_apart("scale_b", problem.scale_b, problem.n, 1, kFactorBytes);
+  if (status != AOT_GEMM_OK) return status;
+  return d.check_apart("scale_b", stepped(problem.scale_b, step, kFactorBytes), problem.n, 1, kFactorBytes);
 }
 
 // Checks what there is beside A, B and the bias: its strides and addresses, and that it lies apart from D.
@@ -222,6 +261,7 @@ aot_gemm_status_t check_further(const aot_gemm_problem_t& problem, const Operati
       status = check_factors("scale_a", problem.scale_a, problem.m, columns, operation.scale);
       if (status == AOT_GEMM_OK) status = d.check_apart("scale_a", problem.scale_a, problem.m, columns, kFactorBytes);
     }
+    if (has_own_factors(problem, operation)) return status == AOT_GEMM_OK ? check_own_factors(problem, d) : status;
     if (status == AOT_GEMM_OK) status = check_factors("scale_b", problem.scale_b, rows, columns, operation.scale);
     if (status == AOT_GEMM_OK) status = d.check_apart("scale_b", problem.scale_b, rows, columns, kFactorBytes);
   }
@@ -231,17 +271,6 @@ aot_gemm_status_t check_further(const aot_gemm_problem_t& problem, const Operati
   }
   if (status != AOT_GEMM_OK || !operation.writes_factors()) return status;
   return check_factors_of_d(problem, operation, d);
-}
-
-// Checks the step from the gate rows of B to the linear ones, which may lie in front.
-aot_gemm_status_t check_step_of_parts(int64_t step, const void* data, int64_t element_bytes) {
-  const auto address = reinterpret_cast<uintptr_t>(data);
-  const bool is_behind = step >= 0;
-  const uintptr_t room = is_behind ? UINTPTR_MAX - address : data == nullptr ? UINTPTR_MAX : address;
-  const auto distance = static_cast<uintptr_t>(step);
-  if ((is_behind ? distance : -distance) <= room / static_cast<uintptr_t>(element_bytes)) return AOT_GEMM_OK;
-  return fail(AOT_GEMM_ERROR_STRIDE, "group_strides.b is %" PRId64 ", the step from the gate rows of B to the linear ones; "
-              "expected one to within the address space; launch the two products one after the other", step);
 }
 
 // Checks that all elements lie in the address space, and that those of D are its own.
@@ -259,15 +288,14 @@ aot_gemm_status_t check_memory(const aot_gemm_problem_t& problem, const Operatio
   if (status != AOT_GEMM_OK || problem.k == 0) return status;
   status = d.check_apart_packed("A", problem.a, problem.m, problem.k, operation.a);
   if (status != AOT_GEMM_OK) return status;
-  if (operation.weight.is_packed()) return check_packed_weight(problem, operation.weight, d);
+  if (operation.weight.is_packed()) return check_packed_weight(problem, operation, d);
   if ((problem.flags & AOT_GEMM_GATE_PARTS) == 0) {
     return d.check_apart_packed("B", problem.b, rows, problem.k, operation.b);
   }
-  status = check_step_of_parts(problem.group_strides.b, problem.b.data, bytes_of(operation.b));
+  status = check_step_of_parts("b", problem.group_strides.b, problem.b.data, bytes_of(operation.b));
   if (status == AOT_GEMM_OK) status = d.check_apart("B", problem.b, problem.n, problem.k, bytes_of(operation.b));
   if (status != AOT_GEMM_OK || problem.b.data == nullptr) return status;
-  aot_gemm_tensor_t linear = problem.b;
-  linear.data = static_cast<char*>(linear.data) + problem.group_strides.b * bytes_of(operation.b);
+  const aot_gemm_tensor_t linear = stepped(problem.b, problem.group_strides.b, bytes_of(operation.b));
   return d.check_apart("B", linear, problem.n, problem.k, bytes_of(operation.b));
 }
 

@@ -27,11 +27,14 @@ Tensor packed_weight(const aot_gemm_problem_t& problem, const PackedFormat& weig
   return make_tensor(problem.b.data, weight.num_rows(problem.n), strides[0], strides);
 }
 
-// Writes what has a part for the gate and one for the linear rows. A bias that there is not has no elements.
-void write_parts(const aot_gemm_problem_t& problem, const Strides& strides, Canonical* canonical) {
+// Writes what has a part for the gate and one for the linear rows: B is two matrices, of bytes where it is packed. A bias that
+// there is not has no elements.
+void write_parts(const aot_gemm_problem_t& problem, const Operation& operation, const Strides& strides, Canonical* canonical) {
   const auto n = static_cast<int32_t>(problem.n);
-  const Parts b = parts_of_b(problem, strides.b[0]);
-  canonical->b.parts = {problem.b.data, {2, n, static_cast<int32_t>(problem.k)}, {b.part, b.row, strides.b[1]}};
+  Tensor one = {problem.b.data, {n, static_cast<int32_t>(problem.k)}, {strides.b[0], strides.b[1]}};
+  if (operation.weight.is_packed()) one = packed_weight(problem, operation.weight);
+  const Parts b = parts_of_b(problem, operation, one.strides[0]);
+  canonical->b.parts = {one.data, {2, one.shape[0], one.shape[1]}, {b.part, b.row, one.strides[1]}};
   const Parts bias = parts_of(problem, 1);
   canonical->bias.parts = {problem.bias.data, {2, problem.bias.data == nullptr ? 0 : n}, {bias.part, bias.row}};
 }
@@ -56,7 +59,8 @@ void write_factors(const aot_gemm_problem_t& problem, const Operation& operation
   }
   canonical->scale_a.vector = {problem.scale_a.data, {m}, {step_of(problem.scale_a, m)}};
   if (operation.has_gate()) {
-    const Parts steps = parts_of(problem, problem.scale_b.strides[0]);
+    Parts steps = parts_of(problem, problem.scale_b.strides[0]);
+    if (has_own_factors(problem, operation)) steps = {problem.group_strides.scale_b, problem.scale_b.strides[0]};
     canonical->scale_b.matrix = {problem.scale_b.data, {2, n}, {steps.part, steps.row}};
   } else {
     canonical->scale_b.vector = {problem.scale_b.data, {n}, {step_of(problem.scale_b, n)}};
@@ -140,8 +144,9 @@ void write_groups(const aot_gemm_problem_t& problem, const Operation& operation,
 
 }  // namespace
 
-Parts parts_of_b(const aot_gemm_problem_t& problem, int64_t stride) {
+Parts parts_of_b(const aot_gemm_problem_t& problem, const Operation& operation, int64_t stride) {
   if ((problem.flags & AOT_GEMM_GATE_PARTS) != 0) return {problem.group_strides.b, stride};
+  if (operation.weight.is_packed()) return {times(operation.weight.num_rows(problem.n), stride), stride};
   return parts_of(problem, stride);
 }
 
@@ -160,7 +165,7 @@ void write_operands(const aot_gemm_problem_t& problem, const Operation& operatio
   canonical->a = make_tensor(problem.a.data, problem.m, problem.k, strides.a);
   canonical->d = make_tensor(problem.d.data, problem.m, problem.n, strides.d);
   if (operation.has_gate()) {
-    write_parts(problem, strides, canonical);
+    write_parts(problem, operation, strides, canonical);
   } else {
     const PackedFormat& weight = operation.weight;
     canonical->b.matrix = weight.is_packed() ? packed_weight(problem, weight)

@@ -16,9 +16,9 @@ struct Parts {
   int64_t row;
 };
 
-// Finds the steps of B from the one between its rows. The linear rows may lie anywhere, in front of the gate's too: by a
-// step below 0.
-Parts parts_of_b(const aot_gemm_problem_t& problem, int64_t stride);
+// Finds the steps of B from the one between its rows, or those of its bytes. The linear rows may lie anywhere, in front of the
+// gate's too: by a step below 0.
+Parts parts_of_b(const aot_gemm_problem_t& problem, const Operation& operation, int64_t stride);
 
 // The strides, of rows and of columns, that a kernel reads matrices by; one of one stride reads the first alone.
 struct Strides {

@@ -44,12 +44,13 @@ int read_number(Field field, PyObject* value, Numbers* numbers) {
   return *real == -1.0 && PyErr_Occurred() != nullptr ? -1 : 0;
 }
 
-// Says whether a product may have an epilogue: a gate where it is gated, and at will where it is grouped.
+// Says whether a product may have an epilogue: a gate where it is gated, and at will where it is grouped or its weight packed.
 bool has_epilogue(Product product, long number) {
   if (number < 0 || number >= kNumEpilogues) return false;
   const auto epilogue = static_cast<Epilogue>(number);
   const bool is_gate = epilogue == Epilogue::kSwiglu || epilogue == Epilogue::kGeglu;
-  return product == Product::kGroupedLinear ? is_gate || number == 0 : is_gate == (product == Product::kGatedLinear);
+  const bool at_will = product == Product::kGroupedLinear || product == Product::kPackedLinear;
+  return at_will ? is_gate || number == 0 : is_gate == (product == Product::kGatedLinear);
 }
 
 }  // namespace
@@ -71,7 +72,9 @@ PyObject* as_tuple(const Record& record) {
 }
 
 PyObject* list_of(Product product, const Record& record, Field list, Py_ssize_t* count) {
-  if (product != Product::kGatedLinear && product != Product::kGroupedLinear) return nullptr;
+  const bool may_have_lists =
+      product == Product::kGatedLinear || product == Product::kGroupedLinear || product == Product::kPackedLinear;
+  if (!may_have_lists) return nullptr;
   const Field* fields = record.fields(product);
   for (Py_ssize_t i = 0; i < record.count; ++i) {
     if (fields[i] != list || is_none(record.values[i])) continue;

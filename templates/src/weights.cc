@@ -26,7 +26,11 @@ WeightList::~WeightList() {
 
 int WeightList::begin(Product product, Field list, int64_t count, const DLTensor& first) {
   product_ = product;
-  if ((list == kFactors ? begin_factors(count, first) : begin_weights(count, first)) != 0) return -1;
+  if (list == kFactors) name_ = "scale_w";
+  const bool are_packed = product == Product::kPackedLinear;
+  const int status = are_packed ? begin_packed(count, first)
+                     : list == kFactors ? begin_factors(count, first) : begin_weights(count, first);
+  if (status != 0) return -1;
   addresses_ = own_;
   if (count > kNumOwn) addresses_ = static_cast<const void**>(std::malloc(static_cast<size_t>(count) * sizeof(void*)));
   if (addresses_ != nullptr) return 0;
@@ -62,8 +66,22 @@ int WeightList::begin_weights(int64_t count, const DLTensor& first) {
   return 0;
 }
 
+int WeightList::begin_packed(int64_t count, const DLTensor& first) {
+  constexpr int32_t kMostModes = 2;
+  if (count != kNumParts || first.ndim < 0 || first.ndim > kMostModes || (first.ndim > 0 && first.shape == nullptr)) {
+    return refuse("ShapeError", "packed_linear: %s 0 of %" PRId64 " has %d dimensions; expected two, the gate's and the linear one, "
+                  "of up to two dimensions", name_, count, first.ndim);
+  }
+  rank_ = first.ndim;
+  stack_ = first;
+  for (int32_t i = 0; i < rank_; ++i) {
+    shape_[i + 1] = first.shape[i];
+    strides_[i + 1] = stride_of(first, i);
+  }
+  return 0;
+}
+
 int WeightList::begin_factors(int64_t count, const DLTensor& first) {
-  name_ = "scale_w";
   rank_ = 1;
   const bool is_vector = first.ndim == 1 && first.shape != nullptr && first.shape[0] >= 0;
   const bool is_run = is_vector && (first.shape[0] <= 1 || stride_of(first, 0) == 1);

@@ -1,5 +1,5 @@
-// The weights of groups that are tensors of their own, seen as a stack of them; the two of a gate, seen as one matrix; and the
-// factors of groups' weights in atoms, seen as one run.
+// The weights of groups that are tensors of their own, seen as a stack of them; the two of a gate, seen as one matrix, or where
+// they are packed as the first; and the factors of groups' weights in atoms, seen as one run.
 #ifndef AOT_GEMM_WEIGHTS_H_
 #define AOT_GEMM_WEIGHTS_H_
 
@@ -26,8 +26,8 @@ class WeightList {
   // Adds the next one, which must be as the first, but for its address.
   int add(const DLTensor& weight);
 
-  // The stack that they are, (groups, n, k), whose first stride means nothing, or of a gate (2 n, k); of factors the run; null
-  // where there is no list.
+  // The stack that they are, (groups, n, k), whose first stride means nothing, or of a gate (2 n, k); of factors the run; of
+  // packed weights, and their factors, the first; null where there is no list.
   const DLTensor* view() const { return addresses_ == nullptr ? nullptr : &stack_; }
   const void* const* addresses() const { return addresses_; }
   int64_t size() const { return num_added_; }
@@ -38,6 +38,7 @@ class WeightList {
 
   int begin_weights(int64_t count, const DLTensor& first);
   int begin_factors(int64_t count, const DLTensor& first);
+  int begin_packed(int64_t count, const DLTensor& first);
 
   Product product_ = Product::kGroupedLinear;
   const char* name_ = "weight";

@@ -78,11 +78,36 @@ def gated_linear(
     return give(ACTIVATIONS[activation](gate) * line, out_dtype or x.dtype, out)
 
 
-def packed_linear(x, weight, bias=None, *, weight_format, columns, scale_w=None, out=None, out_dtype=None, **_):
+def packed_sums(x, weight, bias, scale, weight_format, columns):
     """Multiply by the numbers that packed bytes stand for: by the package's own `dequantize`, which is tested apart."""
-    held = PACKING["PackedWeight"](weight, scale_w, weight_format, (columns, x.shape[-1]), x.dtype)
+    held = PACKING["PackedWeight"](weight, scale, weight_format, (columns, x.shape[-1]), x.dtype)
     sums = wide(x).detach() @ PACKING["dequantize"](held, torch.float32).t()
-    return give(sums if bias is None else sums + bias.detach(), out_dtype or x.dtype, out)
+    return sums if bias is None else sums + bias.detach()
+
+
+def packed_linear(x, weight, bias=None, *, weight_format, columns, scale_w=None, out=None, out_dtype=None, **_):
+    return give(packed_sums(x, weight, bias, scale_w, weight_format, columns), out_dtype or x.dtype, out)
+
+
+def packed_gated_linear(
+    x,
+    gate,
+    up,
+    bias=None,
+    *,
+    weight_format,
+    columns,
+    activation="silu",
+    scale_gate=None,
+    scale_up=None,
+    out=None,
+    out_dtype=None,
+    **_,
+):
+    biases = (None, None) if bias is None else bias.chunk(2)
+    both = zip((gate, up), biases, (scale_gate, scale_up), strict=True)
+    value, line = (packed_sums(x, *each, weight_format, columns) for each in both)
+    return give(ACTIVATIONS[activation](value) * line, out_dtype or x.dtype, out)
 
 
 PACKING = {}
@@ -231,7 +256,15 @@ def stand_in(package, monkeypatch):
         return function
 
     PACKING.update(vars(import_module(f"{package.__name__}._torch_packed")))
-    for name in ("linear", "linear_many", "gated_linear", "matmul", "grouped_linear", "packed_linear"):
+    for name in (
+        "linear",
+        "linear_many",
+        "gated_linear",
+        "matmul",
+        "grouped_linear",
+        "packed_linear",
+        "packed_gated_linear",
+    ):
         monkeypatch.setattr(package._operations, name, standing_in(name))
     for name in ("rms_norm", "layer_norm", "silu_mul", "gelu_tanh_mul", "rotary", "quantize"):
         monkeypatch.setattr(package._rows, name, norm(name))

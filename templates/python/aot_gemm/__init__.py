@@ -47,7 +47,15 @@ if TYPE_CHECKING:
 _files.OWN.check_sizes()
 try:
     from ._constant import ConstantWeight
-    from ._operations import constant, gated_linear, grouped_linear, linear, matmul, packed_linear
+    from ._operations import (
+        constant,
+        gated_linear,
+        grouped_linear,
+        linear,
+        matmul,
+        packed_gated_linear,
+        packed_linear,
+    )
     from ._rows import gelu_tanh_mul, layer_norm, quantize, rms_norm, rotary, rows, silu_mul
     from ._version import __version__
 except Exception:
@@ -92,6 +100,7 @@ __all__ = [
     "linear",
     "matmul",
     "pack_factors",
+    "packed_gated_linear",
     "packed_linear",
     "plan",
     "plan_rows",

@@ -16,7 +16,13 @@ ACTIVATIONS: dict[Any, int] = {None: 0} | {x: EPILOGUES.index(x) for x in ("relu
 """By name, the number of the epilogue."""
 GATES: dict[Any, int] = {"silu": EPILOGUES.index("swiglu"), "gelu_tanh": EPILOGUES.index("geglu")}
 """The same of gated products."""
-_OF_PRODUCT: dict[str, dict[Any, int]] = {"gated_linear": GATES, "grouped_linear": {None: 0} | GATES}
+_AT_WILL = {None: 0} | GATES
+_OF_PRODUCT: dict[str, dict[Any, int]] = {
+    "gated_linear": GATES,
+    "packed_gated_linear": GATES,
+    "grouped_linear": _AT_WILL,
+    "packed_linear": _AT_WILL,
+}
 """Those of a product that has others than `ACTIVATIONS`, by its name."""
 
 

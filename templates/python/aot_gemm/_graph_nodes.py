@@ -13,6 +13,7 @@ from . import (
     _torch_gates,  # noqa: F401 - these register the operators that nodes call
     _torch_grouped,  # noqa: F401
     _torch_modules,
+    _torch_packed_gates,  # noqa: F401
     _torch_rows,  # noqa: F401
 )
 from ._graph_match import VIEWS, aten, same_extent, same_shape, value_of

@@ -22,6 +22,7 @@ from ._graph_nodes import (
     put_product,
     replace,
 )
+from ._request import find, request_of
 from ._table import plan
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def _join_gate(node: Node) -> str | None:
         if activation is None or activation.name not in GATES:
             continue
         name, x = activation.name, activation.x
-        if _join_two(node, name, x, line) or _join_halves(node, name, x, line):
+        if _join_two(node, name, x, line) or _join_halves(node, name, x, line) or _join_packed(node, name, x, line):
             return "gate"
     return None
 
@@ -96,6 +97,45 @@ def _join_halves(node: Node, name: str, gate: Node, line: Any) -> bool:
     operands = product.x, product.weight, product.bias
     replace(node, put_product(node, product, OPERATORS.gated_linear.default, operands, activation=name))
     return True
+
+
+def _join_packed(node: Node, name: str, gate: Node, line: Any) -> bool:
+    """Replace a gate of two packed weights, where the wheel has it: which way is faster is decided with each call."""
+    found = [_packed_operands(x, node) for x in (gate, line)]
+    if None in found or gate is line:
+        return False
+    (x, weight, scale), (other_x, other, other_scale) = found
+    options, value = gate.kwargs, value_of(node)
+    if x is not other_x or options != line.kwargs or not same_shape(value.shape, value_of(gate).shape):
+        return False
+    if value.dtype != value_of(gate).dtype or not _are_alike(scale, other_scale):
+        return False
+    try:
+        find(request_of(value_of(x).dtype, gated=True, activation=name, weight_dtype=options["weight_format"]))
+    except (errors.UnsupportedError, errors.DtypeError):
+        return False
+    operands = x, weight, other, scale, other_scale
+    replace(node, put(node, OPERATORS.packed_gated_linear.default, operands, {**options, "activation": name}, value))
+    return True
+
+
+def _packed_operands(node: Any, user: Node) -> tuple[Any, Any, Any] | None:
+    """Return x, bytes and factors of a product of a packed weight, whose result one node alone uses; else None.
+
+    With a bias, or an x that may be rounded, it is none.
+    """
+    if not isinstance(node, Node) or node.target is not OPERATORS.packed_linear.default or not is_used_by(node, user):
+        return None
+    x, weight, bias, scale, scale_x, *_ = (*node.args, *(None,) * len(("bias", "scale_w", "scale_x")))
+    is_plain = bias is None and scale_x is None and set(node.kwargs) <= {"weight_format", "columns"}
+    return (x, weight, scale) if is_plain else None
+
+
+def _are_alike(scale: Any, other: Any) -> bool:
+    """Say whether both weights have factors of one shape, or neither."""
+    if scale is None or other is None:
+        return scale is other
+    return tuple(value_of(scale).shape) == tuple(value_of(other).shape)
 
 
 def halves_of(first: Any, second: Any) -> Node | None:

@@ -8,14 +8,13 @@ the weight. Products of int8 are summed up exactly where their sums are numbers 
 
 from __future__ import annotations
 
-import operator
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from . import _products, errors
 from ._constant import ConstantWeight
 from ._dtypes import dtype_number
-from ._enumerations import ALLOW_TF32, INTERLEAVED, USE_FAST_ACCUM, WEIGHT_FORMATS
+from ._enumerations import ALLOW_TF32, INTERLEAVED, USE_FAST_ACCUM
 from ._extras import (
     ACTIVATIONS,
     activation_number,
@@ -27,6 +26,7 @@ from ._extras import (
     split_result,
     weights_of,
 )
+from ._operations_packed import packed_gated_linear, packed_linear
 from ._row_options import element_and_flags
 
 if TYPE_CHECKING:
@@ -34,6 +34,17 @@ if TYPE_CHECKING:
     from typing import ParamSpec
 
     _Parameters = ParamSpec("_Parameters")
+
+__all__ = (
+    "constant",
+    "gated_linear",
+    "grouped_linear",
+    "linear",
+    "linear_many",
+    "matmul",
+    "packed_gated_linear",
+    "packed_linear",
+)
 
 
 def _cheap_where_plain(full: Callable[_Parameters, Any]) -> Callable[_Parameters, Any]:
@@ -270,62 +281,6 @@ def linear_many(x: Any, weights: Sequence[Any], biases: Sequence[Any], *, out: S
             f"linear_many: weights, biases and out are {kinds}; expected a list or tuple each; put one tensor into one"
         ) from None
     _products.linear_many(x, *lists)
-
-
-def packed_linear(
-    x: Any,
-    weight: Any,
-    bias: Any = None,
-    *,
-    weight_format: str,
-    columns: int,
-    scale_w: Any = None,
-    out: Any = None,
-    out_dtype: Any = None,
-    deterministic: bool = False,
-    batch_invariant: bool = False,
-) -> Any:
-    """Compute x @ weight^T + bias with a weight whose bytes are packed for these kernels, best for few rows of x.
-
-    `pack` of this package's `torch` makes such bytes, and its `linear` takes them; this function is for tensors of any
-    framework. Sums are float32, and the result is rounded once. From some 64 rows of x on, on Hopper from some 128,
-    a product of 16 bits is as fast or faster.
-
-    Args:
-        x: (..., k), bfloat16 or float16, in GPU memory. Rows at multiples of 16 bytes are fast.
-        weight: uint8 (ceil(columns / 16), bytes), contiguous, at a multiple of 16 bytes, or what `constant` returned
-            for it.
-        bias: (columns,), of the type of the result; None for none.
-        weight_format: what the bytes are, such as "int4g128"; the wheel must have been built for it.
-        columns: rows of the weight, n.
-        scale_w: float32 factors of the formats that have them: one element, (columns,) or (columns, 1).
-        out: (..., columns), written to; allocated where it is not given.
-        out_dtype: that of x.
-        deterministic: as `linear` has it.
-        batch_invariant: as `linear` has it.
-
-    Returns:
-        `out`, or the new tensor, of the kind of tensor that x is.
-
-    Raises:
-        AotGemmError: one of its classes, as of `linear`.
-    """
-    if weight_format not in WEIGHT_FORMATS[1:]:
-        asked, known = errors.show(weight_format), ", ".join(WEIGHT_FORMATS[1:])
-        raise errors.UnsupportedError(f"packed_linear: weight_format is {asked}; expected one of {known}")
-    try:
-        count = operator.index(columns)
-    except TypeError:
-        count = -1
-    if not 0 <= count < 2**31:
-        raise errors.ShapeError(
-            f"packed_linear: columns is {errors.show(columns)}; expected the rows of the weight that was packed, an "
-            "integer from 0 to 2147483647"
-        )
-    element = -1 if out_dtype is None else dtype_number("packed_linear: out_dtype", out_dtype)
-    flags = mode_flags(deterministic=deterministic, batch_invariant=batch_invariant)
-    number = WEIGHT_FORMATS.index(weight_format)
-    return _products.packed_linear(x, weight, bias, out, scale_w, element, flags, number, count)
 
 
 def matmul(a: Any, b: Any, *, out: Any = None, deterministic: bool = False, batch_invariant: bool = False) -> Any:

@@ -11,6 +11,7 @@ from torch.utils.flop_counter import register_flop_formula
 from . import (
     _torch_grouped,  # noqa: F401 - which register their operators
     _torch_many,  # noqa: F401
+    _torch_packed_gates,  # noqa: F401
     _torch_packed_linear,  # noqa: F401
 )
 from ._torch_blocks import PACKED
@@ -49,6 +50,12 @@ def _linear_many_flops(x_shape: Any, weight_shapes: Any, *_: Any, **__: Any) -> 
 def _packed_linear_flops(x_shape: Any, *_: Any, columns: int, **__: Any) -> int:
     """Count the same of a packed weight, whose bytes do not tell its rows."""
     return int(2 * math.prod(x_shape) * columns)
+
+
+@register_flop_formula(_operators.packed_gated_linear)
+def _packed_gated_linear_flops(x_shape: Any, *_: Any, columns: int, **__: Any) -> int:
+    """Count the same of a gate's two."""
+    return int(4 * math.prod(x_shape) * columns)
 
 
 @register_flop_formula(_operators.matmul)

@@ -49,7 +49,13 @@ def _gate(x: Any, gate: Any, up: Any, *, activation: str = "silu") -> Any:
             torch.mm(x.reshape(-1, x.shape[-1]), weight.t(), out=out.view(-1, n))
         else:
             _operations.linear(x, promised(weight), out=out)
-    if _has_rows(activation, n, x.dtype):
+    return gate_of_halves(both, activation)
+
+
+def gate_of_halves(both: Any, activation: str) -> Any:
+    """Compute activation(first half) * second half of a contiguous result: by the wheel's kernel on rows, or torch."""
+    n = both.shape[-1] // 2
+    if _has_rows(activation, n, both.dtype):
         return getattr(_rows, _ROWS[activation])(both)
     return _ACTIVATIONS[activation](both[..., :n]) * both[..., n:]
 

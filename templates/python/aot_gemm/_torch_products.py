@@ -135,10 +135,23 @@ def gated_linear(x: Any, weight: Any, bias: Any = None, *, out: Any = None, **op
 
     Arguments, result and errors are those of the package's `gated_linear`. No gradient is recorded: GradientError.
     Where torch traces, a list of two weights has an activation alone beside it: else UnsupportedError.
+
+    The two weights may be ones that `pack` returned, with `bias`, `activation`, `out`, `out_dtype` and the modes alone
+    beside them: one launch where the wheel has it and it is the faster way by its tables, else two products.
     """
+    if _is_packed(weight):
+        from ._torch_packed_gates import packed_gated_linear  # which imports this module
+
+        return packed_gated_linear(x, weight, bias, out=out, **options)
     if isinstance(weight, (list, tuple)) and (is_compiling() or is_recorded(x, *weight, bias, out, *options.values())):
         return gate_of_parts(x, weight, bias, out=out, **options)
     return dispatch("gated_linear", _operations.gated_linear, (x, weight, bias), out, options)
+
+
+def _is_packed(weight: Any) -> bool:
+    """Say whether a weight is packed, or some of a list are."""
+    each = weight if isinstance(weight, (list, tuple)) else (weight,)
+    return any(isinstance(x, PackedWeight) for x in each)
 
 
 def matmul(a: Any, b: Any, *, out: Any = None, deterministic: bool = False, batch_invariant: bool = False) -> Any:

@@ -26,6 +26,7 @@ from . import (
     _torch_blocks,
     _torch_flops,  # noqa: F401 - which has FlopCounterMode count the products
     _torch_packed,
+    _torch_packed_gates,  # noqa: F401 - which registers the gate of packed weights
     _torch_packed_linear,  # noqa: F401 - which registers the product of packed weights
     _torch_rows,
     errors,

@@ -78,7 +78,7 @@ constexpr FieldList kFieldsOf[] = {
     {4, 3, {kLeft, kRight, kOut, kFlags}},  // matmul
     {13, 13, {kLeft, kRight, kBias, kOut, kScaleX, kScaleW, kScaleD, kOwnD, kFactorsD, kWeights, kEpilogue, kElement, kFlags}},  // gated_linear
     {14, 14, {kLeft, kRight, kBias, kOut, kScaleX, kScaleW, kScaleD, kOffsets, kIndex, kWeights, kFactors, kEpilogue, kElement, kFlags}},  // grouped_linear
-    {9, 9, {kLeft, kRight, kBias, kOut, kScaleW, kElement, kFlags, kWeightFormat, kColumns}},  // packed_linear
+    {12, 12, {kLeft, kRight, kBias, kOut, kScaleW, kWeights, kFactors, kEpilogue, kElement, kFlags, kWeightFormat, kColumns}},  // packed_linear
     {1, 1, {kLeft}},  // linear_many
     {1, 1, {kLeft}},  // constant
     {11, 11, {kLeft, kRight, kResidual, kScale, kOut, kResidualOut, kScaleOut, kElement, kFlags, kEps, kWeightOffset}},  // rms_norm
