@@ -23,7 +23,6 @@ from aot.families import Entry
 from aot.families._arguments import epilogue_arguments
 from aot.families._epilogue_registers import in_turns
 from aot.families._epilogue_steps import EpilogueOperands
-from aot.families._grid import along_x
 from aot.families._mma_sync_kernel import MmaSyncGemm
 from aot.families._mma_sync_store import Store
 from aot.families._mma_sync_tile import MMA_M, MMA_N
@@ -60,15 +59,8 @@ class BlockScaledGemm(MmaSyncGemm):
             vectors: `EpilogueOperands`.
             stream: where the kernel is launched.
         """
-        tile = self.tile
-        self.kernel(a, b, d, vectors.bias, vectors.residual, vectors.scale_d).launch(
-            grid=along_x(*self._num_tiles(d)),
-            block=(tile.num_threads, 1, 1),
-            stream=stream,
-            min_blocks_per_mp=tile.num_blocks_per_sm,
-            preferred_smem_carveout=100,  # left out, the compiler asks a GPU how much there is
-            use_pdl=self.is_dependent,
-        )
+        operands = a, b, d, vectors.bias, vectors.residual, vectors.scale_d
+        self.kernel(*operands).launch(**self.launch_options(d), stream=stream)
 
     @cute.kernel
     def kernel(self, a: Any, b: Any, d: cute.Tensor, bias: Any, residual: Any, scale_d: Any = None) -> None:

@@ -25,24 +25,17 @@ from aot.core.candidate import (
 )
 from aot.core.epilogue import OF_ONE_WEIGHT
 from aot.core.feature import Feature
-from aot.core.types import (
-    MXFP4_BF16,
-    MXFP4_FP16,
-    MXFP8_BF16,
-    MXFP8_FP16,
-    MXFP8_MXFP4_BF16,
-    MXFP8_MXFP4_FP16,
-    NVFP4_BF16,
-    NVFP4_FP16,
-)
+from aot.core.formats import FactorLayout
+from aot.core.operation import Operation
 from aot.families import Defaults
+from aot.families._mma_sync_tile import no_tile, warps_of
 from aot.families._sm120_block_scale_tile import PIECE_BYTES, STEP_BYTES, BlockScaledTile, instruction_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aot.core.operation import Operation
     from aot.core.target import Target
+    from aot.core.types import Types
     from aot.families import Entry
 
 _SCHEDULE = re.compile(r"b(64|128)k([124])")
@@ -76,8 +69,12 @@ def _parts(candidate: Candidate) -> tuple[int, int]:
 
 def _warps(candidate: Candidate) -> tuple[int, int, int] | None:
     """Return the warps of a candidate's tile; None where there is no such tile."""
-    of_tile = WARPS.get((candidate.gemm.tile_m, candidate.gemm.tile_n), ())
-    return next((x for x in of_tile if x[2] == _parts(candidate)[1]), None)
+    return warps_of(WARPS, (candidate.gemm.tile_m, candidate.gemm.tile_n), _parts(candidate)[1])
+
+
+def _is_taken(types: Types) -> bool:
+    """Say whether operands have factors in atoms, and D has none."""
+    return types.factors is FactorLayout.ATOMS and types.blocks_d is None
 
 
 def tile_of(candidate: Candidate, operation: Operation, target: Target) -> BlockScaledTile:
@@ -103,16 +100,7 @@ class Sm120BlockScale(Defaults):
 
     name = "sm120_block_scale"
     needs = (Feature.CP_ASYNC, Feature.MMA_SYNC, Feature.WARP_BLOCK_SCALE)
-    types = (
-        NVFP4_BF16,
-        NVFP4_FP16,
-        MXFP4_BF16,
-        MXFP4_FP16,
-        MXFP8_BF16,
-        MXFP8_FP16,
-        MXFP8_MXFP4_BF16,
-        MXFP8_MXFP4_FP16,
-    )
+    types = tuple(dict.fromkeys(x.types for x in Operation if _is_taken(x.types)))
     epilogues = OF_ONE_WEIGHT
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
@@ -137,9 +125,7 @@ class Sm120BlockScale(Defaults):
             text = f"{self.name} has schedules such as b64k2: bytes of k of a stage, and warps along k, each of which"
             return Rejected(Reason.COMBINATION, f"{text} has {STEP_BYTES} of them at least; got {knobs.schedule!r}")
         if _warps(candidate) is None:
-            tiles = ", ".join(f"{m}x{n} k{'/'.join(str(x[2]) for x in warps)}" for (m, n), warps in WARPS.items())
-            text = f"{knobs.tile_m}x{knobs.tile_n} with {along_k} warps along k is no tile"
-            return Rejected(Reason.TILE, f"{text}; expected one of {tiles}")
+            return Rejected(Reason.TILE, no_tile(WARPS, (knobs.tile_m, knobs.tile_n), along_k))
         return None
 
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:

@@ -5,9 +5,7 @@ it is zero, as the format has it. The extents end inside of pieces of 16 bytes, 
 """
 
 import re
-from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from aot.core.candidate import KernelKey
@@ -15,16 +13,12 @@ from aot.core.errors import VerificationError
 from aot.core.operands import plain_arrangement
 from aot.core.operation import Operation
 from aot.core.problem import Problem
-from aot.emulate.code import DeviceCode
 from aot.emulate.faults import Fault
-from aot.emulate.gpu import EmulatedGpu
-from aot.emulate.host import EmulatedKernels
 from aot.emulate.schedule import Mode, Schedule
 from aot.families.sm120_block_scale import FAMILY
 from aot.kinds.gemm.edge_shapes import EdgeShape
-from aot.measure.verify import Verifier
 from tests.compiling import EVERY
-from tests.emulated import emulated_set, target_of
+from tests.emulated import EditedKernels, target_of
 from tests.unit.accepted import named
 
 pytestmark = pytest.mark.slow
@@ -59,41 +53,27 @@ def every():
 CASES = {**every(), **FEW} if EVERY else FEW
 
 
-class Kernels:
-    def __init__(self, folder):
-        self._set = emulated_set(list(CASES), "gb10", folder)
-        self._names = [x.kernel.name for x in self._set.products]
-
-    def run(self, key, extents, edit=lambda text: text):
-        """Run a kernel whose PTX is edited on a case under each schedule; return what is wrong besides."""
-        gpu = EmulatedGpu(self._set.target.l2_bytes, SCHEDULES)
-        codes = [DeviceCode.of(x) for x in self._set.products]
-        index = self._names.index(key.name)
-        codes[index] = replace(codes[index], text=edit(codes[index].text))
-        kernels = EmulatedKernels(self._set.library, codes, gpu, self._set.target)
-        shape = EdgeShape(
-            Problem(key.operation, *extents),
-            padding=32,
-            offset=0,
-            arrangement=plain_arrangement(key.operation),
-            stride_multiple=32,
-            stores_anywhere=True,
-        )
-        verifier = Verifier(gpu, kernels, np.random.default_rng(2), num_guards=0)
-        verifier.run_each(shape, index, (False,) * len(SCHEDULES), is_reproducible=True)
-        assert len(gpu.executions) == len(SCHEDULES)
-        return [x for execution in gpu.executions for x in execution.report.findings if x.kind.is_fault]
+def shape(key, extents):
+    """Give a case whose rows are padded by a load and more, and begin at multiples of what TMA takes; D's anywhere."""
+    return EdgeShape(
+        Problem(key.operation, *extents),
+        padding=32,
+        offset=0,
+        arrangement=plain_arrangement(key.operation),
+        stride_multiple=32,
+        stores_anywhere=True,
+    )
 
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory):
-    return Kernels(tmp_path_factory.mktemp("block_scale"))
+    return EditedKernels(list(CASES), "gb10", tmp_path_factory.mktemp("block_scale"))
 
 
 @pytest.mark.parametrize("key", CASES, ids=lambda x: x.name)
 def test_nothing_behind_an_extent_is_used(kernels, key):
     for extents in CASES[key]:
-        assert kernels.run(key, extents) == [], extents
+        assert kernels.run(key, shape(key, extents), SCHEDULES) == [], extents
 
 
 @pytest.mark.parametrize(
@@ -114,4 +94,4 @@ def test_a_kernel_with_a_fault_is_found(kernels, index, old, new):
         return found
 
     with pytest.raises((Fault, VerificationError)):
-        kernels.run(key, FEW[key][0], edit)
+        kernels.run(key, shape(key, FEW[key][0]), SCHEDULES, edit)
