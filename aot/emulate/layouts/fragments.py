@@ -66,8 +66,8 @@ def accumulator_fragment(num_registers: int) -> Fragment:
 def a_factor_lanes(thread_id: int) -> Indices:
     """Return the lanes whose word has the scale factors of A's 16 rows, by the selector's pair of each quad.
 
-    Source: PTX ISA, "Block Scaling for mma.sync": the pair's first thread has those of the quad's row, its second those
-    of the row 8 below.
+    The pair's first thread has those of the quad's row, its second those of the row 8 below. Source: PTX ISA, "Block
+    Scaling for mma.sync"; CUTLASS, include/cute/atom/mma_traits_sm120.hpp, SFALayout.
     """
     rows = np.arange(16)
     return np.asarray(4 * (rows % 8) + 2 * thread_id + rows // 8, np.int64)
