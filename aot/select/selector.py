@@ -63,8 +63,8 @@ Those that are left may be for few rows alone. Source: of the committed H200 sel
 have a gate or a residual, all of `cluster_split_k`, and 52 have an activation."""
 
 MAX_NUM_GROUPS = 16
-"""Numbers of groups that an operation has sections for. Products of a number that has none are answered by the next one's
-section; of drawn batches nearly each has a number of its own, and a section takes some KB of a library."""
+"""Numbers of groups that an operation has sections for: of drawn batches nearly each has a number of its own, and a
+section takes some KB of a library. Where a number has none, the next one's section answers."""
 
 CURVE_MIN_PROBLEMS = 30
 """Problems from which on a curve of kernels against regret says something."""

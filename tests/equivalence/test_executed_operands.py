@@ -7,6 +7,7 @@ products; `make walk` all, an H200's too, and on larger cases.
 import pytest
 
 from aot.cli.emulate import DEFAULT_MODES
+from aot.core.grouping import Grouping
 from aot.emulate.execute import ExecutionOptions, Executor
 from aot.emulate.schedule import Mode, Schedule
 from tests.compiling import EVERY
