@@ -23,11 +23,10 @@ INSTRUCTIONS = 60_000 if EVERY else 4_000
 @pytest.fixture(scope="module", params=operand_kernels.TARGETS)
 def executor(request, tmp_path_factory):
     keys = operand_kernels.keys(request.param)
-    rest = operand_kernels.row_keys(request.param) if EVERY else []
-    keys = [
-        *(x for x in keys if EVERY or (x.candidate.family != "simt" and x.operation.grouping.value != "dense")),
-        *rest,
-    ]
+    if EVERY:
+        keys += operand_kernels.row_keys(request.param)
+    else:
+        keys = [x for x in keys if x.candidate.family != "simt" and x.operation.grouping is not Grouping.DENSE]
     options = ExecutionOptions(tuple(Schedule(mode, 1) for mode in MODES), max_instructions=INSTRUCTIONS)
     kernels = emulated_set(keys, request.param, tmp_path_factory.mktemp("operands"))
     return kernels.names, Executor(kernels, options)
