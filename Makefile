@@ -56,13 +56,9 @@ compiled: $(READY) # what pytest makes of the tests' sources, once and not by ea
 test: $(READY) ## Run the tests, without a GPU
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-# What `make test` runs with fewer kernels or cases: EVERY of tests/compiling.py.
-OF_MORE := $(addprefix tests/runtime/test_,$(addsuffix .py,damage dispatch \
-  packed_python python_operations python_groups python_refusals operand_kernels grouped_kernels cluster_split_k sm90_cluster_split_k sm90_widths))
-OF_MORE += tests/interrupts/test_interrupts.py tests/simulated/test_tuning.py tests/simulated/test_thor.py tests/simulated/test_remote.py tests/simulated/test_fleet.py tests/simulated/test_fleet_faults.py tests/simulated/test_outside_family.py tests/package/test_wheels.py
-OF_MORE += $(addprefix tests/unit/,test_fuzz_command_line.py select/table/test_stepped.py space/test_smem.py emulate/layouts compile/test_compiler.py \
-  $(addprefix families/,test_simt.py test_sm90_realigned.py rows/test_kernels.py test_sm90_one_tile_protocol.py test_sm90_split_protocol.py) \
-  $(addprefix emulate/test_,execute.py hopper.py many_weights.py mma_sync_extents.py))
+# What `make test` runs with fewer kernels or cases, or leaves out: EVERY of tests/compiling.py, the marker `walk`, and
+# those who import tests/runtime/ways.py or tests/simulated/machines.py, which have fewer ways and problems there.
+OF_MORE = $(shell grep -lrE --include='test_*.py' 'EVERY|mark\.walk|import ways|runtime\.ways|simulated\.machines' tests)
 
 walk: $(READY) ## Take the long ways: images, the tutorial, a wheel without a network, every candidate of Thor's wheel
 	AOT_EVERY_CANDIDATE=1 $(BIN)/python -m pytest tests/walks tests/equivalence $(OF_MORE) \

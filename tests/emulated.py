@@ -7,12 +7,17 @@ from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
+import numpy as np
+
 from aot.core.candidate import KernelKey
 from aot.core.target import load_target
 from aot.emulate import kernels as emulate_kernels
 from aot.emulate.build import build_host_library, emulated_library, emulated_target
+from aot.emulate.code import DeviceCode
 from aot.emulate.gpu import EmulatedGpu
+from aot.emulate.host import EmulatedKernels
 from aot.emulate.kernels import EmulatedSet
+from aot.measure.verify import Verifier
 from aot.package.toolchain import TOOLCHAIN_CACHE
 from tests import native
 from tests.compiling import STORE, compile_kernels
@@ -63,6 +68,26 @@ def emulated_set(keys, target_name, folder):
     artifacts = compile_kernels(keys, target)
     products = [x for x in artifacts if isinstance(x.kernel.key, KernelKey)]
     return link(products, [x for x in artifacts if x not in products], target, folder)
+
+
+class EditedKernels:
+    """Products of a target in the interpreter, whose PTX may be changed before each run."""
+
+    def __init__(self, keys, target_name, folder):
+        self._set = emulated_set(keys, target_name, folder)
+        self._names = [x.kernel.name for x in self._set.products]
+
+    def run(self, key, shape, schedules, edit=lambda text: text):
+        """Run a kernel whose PTX is edited on a case under each schedule; return what is wrong besides."""
+        gpu = EmulatedGpu(self._set.target.l2_bytes, schedules)
+        codes = [DeviceCode.of(x) for x in self._set.products]
+        index = self._names.index(key.name)
+        codes[index] = replace(codes[index], text=edit(codes[index].text))
+        kernels = EmulatedKernels(self._set.library, codes, gpu, self._set.target)
+        verifier = Verifier(gpu, kernels, np.random.default_rng(2), num_guards=0)
+        verifier.run_each(shape, index, (False,) * len(schedules), is_reproducible=True)
+        assert len(gpu.executions) == len(schedules)
+        return [x for execution in gpu.executions for x in execution.report.findings if x.kind.is_fault]
 
 
 def with_ptx(kernels, edit, folder):

@@ -26,3 +26,5 @@ class Feature(Word):
     """Products into tensor memory: sm_100 and sm_110."""
     BLOCK_SCALE = "block_scale"
     """Products of narrow elements with a scale factor for each block along k: sm_100, sm_110 and sm_120."""
+    WARP_BLOCK_SCALE = "warp_block_scale"
+    """Such products by a warp, `mma.sync` with .block_scale: sm_120, where tcgen05 has none."""

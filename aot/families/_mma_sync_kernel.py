@@ -83,17 +83,20 @@ class MmaSyncGemm:
             vectors: `EpilogueOperands`.
             stream: where the kernel is launched.
         """
+        self.kernel(a, b, d, vectors.bias, vectors.residual).launch(**self.launch_options(d), stream=stream)
+
+    def launch_options(self, d: cute.Tensor) -> dict[str, Any]:
+        """Say how the kernel is launched, but for the stream; to be called while tracing."""
         tile = self.tile
-        num_products = (d.shape[0],) if const_expr(self.is_batched) else ()
-        self.kernel(a, b, d, vectors.bias, vectors.residual).launch(
-            grid=along_x(*self._num_tiles(d), tile.splits, *num_products),
-            block=(tile.num_threads, 1, 1),
+        num_products = (d.shape[0],) if self.is_batched else ()
+        return {
+            "grid": along_x(*self._num_tiles(d), tile.splits, *num_products),
+            "block": (tile.num_threads, 1, 1),
             **({"cluster": (tile.splits, 1, 1)} if tile.splits > 1 else {}),
-            stream=stream,
-            min_blocks_per_mp=tile.num_blocks_per_sm,
-            preferred_smem_carveout=100,  # left out, the compiler asks a GPU how much there is
-            use_pdl=self.is_dependent,
-        )
+            "min_blocks_per_mp": tile.num_blocks_per_sm,
+            "preferred_smem_carveout": 100,  # left out, the compiler asks a GPU how much there is
+            "use_pdl": self.is_dependent,
+        }
 
     @cute.kernel
     def kernel(

@@ -62,6 +62,21 @@ WARPS = {
 """Warps along m, n and k of each tile (tile_m, tile_n): those along k have every so many steps of k each."""
 
 
+Choices = dict[tuple[int, int], tuple[tuple[int, int, int], ...]]
+"""Warps along m, n and k that tiles (tile_m, tile_n) may have."""
+
+
+def warps_of(choices: Choices, tile: tuple[int, int], along_k: int) -> tuple[int, int, int] | None:
+    """Return the warps of a tile of which so many share k; None where there are no such ones."""
+    return next((x for x in choices.get(tile, ()) if x[2] == along_k), None)
+
+
+def no_tile(choices: Choices, tile: tuple[int, int], along_k: int) -> str:
+    """Say which tiles there are where one is none of them."""
+    tiles = ", ".join(f"{m}x{n} k{'/'.join(str(x[2]) for x in warps)}" for (m, n), warps in choices.items())
+    return f"{tile[0]}x{tile[1]} with {along_k} warps along k is no tile; expected one of {tiles}"
+
+
 @dataclass(frozen=True)
 class Tile:
     """The work of a CTA, and how its warps share it; sizes in elements."""

@@ -32,7 +32,7 @@ from aot.core.grouping import Grouping
 from aot.core.knobs import SplitK
 from aot.core.types import BF16, FP16
 from aot.families import Defaults
-from aot.families._mma_sync_tile import WARPS, Tile
+from aot.families._mma_sync_tile import WARPS, Tile, no_tile, warps_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,8 +73,7 @@ def _parts(candidate: Candidate) -> tuple[int, int]:
 
 def _warps(candidate: Candidate) -> tuple[int, int, int] | None:
     """Return the warps of a candidate's tile; None where there is no such tile."""
-    of_tile = WARPS.get((candidate.gemm.tile_m, candidate.gemm.tile_n), ())
-    return next((x for x in of_tile if x[2] == _parts(candidate)[1]), None)
+    return warps_of(WARPS, (candidate.gemm.tile_m, candidate.gemm.tile_n), _parts(candidate)[1])
 
 
 def tile_of(candidate: Candidate, operation: Operation) -> Tile:
@@ -130,11 +129,7 @@ class MmaSync(Defaults):
             text = f"{self.name} has schedules such as a16k1: bytes of a load, warps along k"
             return Rejected(Reason.COMBINATION, f"{text}; got {candidate.gemm.schedule!r}")
         if _warps(candidate) is None:
-            tiles = ", ".join(f"{m}x{n} k{'/'.join(str(x[2]) for x in warps)}" for (m, n), warps in WARPS.items())
-            text = (
-                f"{candidate.gemm.tile_m}x{candidate.gemm.tile_n} with {_parts(candidate)[1]} warps along k is no tile"
-            )
-            return Rejected(Reason.TILE, f"{text}; expected one of {tiles}")
+            return Rejected(Reason.TILE, no_tile(WARPS, (knobs.tile_m, knobs.tile_n), _parts(candidate)[1]))
         return None
 
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:

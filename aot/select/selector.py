@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -60,6 +61,10 @@ MIN_SHARED = 0.5
 """Least part of the kernels of the operation without an epilogue that must have it, so that it is chosen among them.
 Those that are left may be for few rows alone. Source: of the committed H200 selection's 96 for bf16, 2026-11-22, 15
 have a gate or a residual, all of `cluster_split_k`, and 52 have an activation."""
+
+MAX_NUM_GROUPS = 16
+"""Numbers of groups that an operation has sections for: of drawn batches nearly each has a number of its own, and a
+section takes some KB of a library. Where a number has none, the next one's section answers."""
 
 CURVE_MIN_PROBLEMS = 30
 """Problems from which on a curve of kernels against regret says something."""
@@ -315,6 +320,12 @@ def _told(objective: Objective, what: str) -> Callable[[str], None]:
     return lambda how_far: objective.progress(f"{what}: {how_far}")
 
 
+def _numbers_of_groups(problems: Iterable[Problem]) -> list[int]:
+    """List the numbers of groups that there are sections for: those of most problems, and the smaller of equal ones."""
+    counts = Counter(x.num_groups for x in problems)
+    return sorted(sorted(counts, key=lambda x: (-counts[x], x))[:MAX_NUM_GROUPS])
+
+
 def _sections(
     chosen: Chosen,
     timed: Timed,
@@ -324,15 +335,16 @@ def _sections(
     before: Sequence[Section],
     objective: Objective,
 ) -> Iterator[Section]:
-    """Build the sections of an operation: one for each number of groups that was timed, and one that is invariant.
+    """Build the sections of an operation: one for a number of groups that was timed, and one that is invariant.
 
     The last, where it is asked for, is of one product, and of kernels of which a row's bits do not depend on m.
     """
     operation, portfolio = chosen.operation, chosen.portfolio
-    for num_groups in sorted({x.num_groups for x in portfolio.solutions}):
+    for num_groups in _numbers_of_groups(portfolio.solutions):
         like = next((x for x in before if x.operation is chosen.like and x.num_groups == num_groups), None)
         grid = None if like is None or like.batch_invariant else renamed(like.grid, kernels, indices)
-        named, at = objective.named, _told(objective, f"{operation.tag}: building the table")
+        what = operation.tag if num_groups == 1 else f"{operation.tag} of {num_groups} products"
+        named, at = objective.named, _told(objective, f"{what}: building the table")
         yield build_section(operation, portfolio, timed, indices, fallback, grid, named, num_groups=num_groups, at=at)
     if objective.batch_invariant and operation.grouping is Grouping.DENSE:
         # What waits for its own CTAs could be replaced on a device of fewer SMs, by a kernel of another order.

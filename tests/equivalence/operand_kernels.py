@@ -44,28 +44,23 @@ def grouped_in_atoms(tile_m, tile_n, schedule="clc", **fields):
     return gemm_candidate("sm100_grouped_block_scale", tile_m, tile_n, schedule=schedule, **fields)
 
 
+TARGETS = ("thor", "h200") if EVERY else ("thor",)
+"""Whose kernels are looked at: those of an H200 are launched on one by tests/device besides."""
+
 KERNELS = {
     "thor": [
         (Op.E4M3_BF16_KK, operands.sm100(128, 256, **PAIR)),
-        (Op.E4M3_E4M3_KK, operands.sm100(128, 64)),
         (Op.INT8_FP16_KK, operands.sm100(64, 32, swap_ab=True)),
-        (Op.TF32_KK, operands.sm100(256, 192, swap_ab=True, **PAIR)),
         (Op.BF16_KK_RESIDUAL, operands.sm100(128, 160, swap_ab=True)),
         (Op.E4M3_BF16_KK_SWIGLU, operands.sm100(128, 256)),
         (Op.BF16_MN_BATCHED, operands.sm100(64, 64, "static", swap_ab=True)),
-        (Op.BF16_KN_BATCHED, UNALIGNED),
         (Op.BF16_KN_GROUPED, groups.sm100(128, 256, **PAIR)),
         (Op.E4M3_BF16_KK_GATHERED_SWIGLU, groups.sm100(128, 128)),
         (Op.BF16_MN_KGROUPED, groups.sm100(128, 64, "static")),
         (Op.E4M3_BF16_KK, SKINNY),
         (Op.NVFP4_BF16_KK, in_atoms(128, 64, "static", cluster_m=2, swap_ab=True)),
-        (Op.NVFP4_BF16_KK_RESIDUAL, in_atoms(256, 128, swap_ab=True, **PAIR)),
-        (Op.MXFP8_BF16_KK_GELU_TANH, in_atoms(128, 64, swap_ab=True)),
-        (Op.MXFP8_MXFP4_BF16_KK, in_atoms(256, 64, **PAIR)),
         (Op.NVFP4_BF16_KK_SWIGLU, in_atoms(256, 128, **PAIR)),
-        (Op.NVFP4_BF16_KK_GROUPED, grouped_in_atoms(128, 64, "static", cluster_m=2)),
         (Op.NVFP4_BF16_KK_GROUPED_SWIGLU, grouped_in_atoms(256, 128, **PAIR)),
-        (Op.MXFP8_BF16_KK_GROUPED, grouped_in_atoms(128, 192)),
     ],
     "h200": [
         (Op.E4M3_BF16_KK, operands.sm90(64, 16, swap_ab=True)),
@@ -96,6 +91,14 @@ KERNELS = {
 kind."""
 MORE = {
     "thor": [
+        (Op.TF32_KK, operands.sm100(256, 192, swap_ab=True, **PAIR)),
+        (Op.BF16_KN_BATCHED, UNALIGNED),
+        (Op.E4M3_E4M3_KK, operands.sm100(128, 64)),
+        (Op.NVFP4_BF16_KK_RESIDUAL, in_atoms(256, 128, swap_ab=True, **PAIR)),
+        (Op.MXFP8_BF16_KK_GELU_TANH, in_atoms(128, 64, swap_ab=True)),
+        (Op.MXFP8_MXFP4_BF16_KK, in_atoms(256, 64, **PAIR)),
+        (Op.NVFP4_BF16_KK_GROUPED, grouped_in_atoms(128, 64, "static", cluster_m=2)),
+        (Op.MXFP8_BF16_KK_GROUPED, grouped_in_atoms(128, 192)),
         (Op.BF16_KK_SWIGLU, SKINNY),
         (Op.INT8_INT32_KK, operands.sm100(256, 256, **PAIR)),
         (Op.BF16_KK_BATCHED, operands.sm100(128, 64)),
@@ -167,7 +170,7 @@ ROWS = {
     "bf16_mxfp8_silu_mul": ("row_registers_128x1_v8x2",),
 }
 """Candidates of operations on rows, beside the fallback of each."""
-ROWS_OF_THOR = ("bf16_rms_norm", "bf16_e4m3_layer_norm", "fp16_rotary", "bf16_nvfp4_quantize")
+ROWS_OF_THOR = ("bf16_rms_norm", "fp16_rotary", "bf16_nvfp4_quantize")
 """Those of each family, with factors in rows and in atoms; of an H200 all are looked at, in the same entries."""
 
 

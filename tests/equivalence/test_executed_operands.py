@@ -1,12 +1,13 @@
 """A kernel of each family for each kind of operands, and of operations on rows, is executed in the interpreter.
 
-`make test` executes those of an H200, which are compiled for the tests beside this file, on their smallest cases; `make
-walk` those of a Thor too, and on larger ones.
+`make test` executes a Thor's for batches and groups on their smallest cases, since test_executed.py has those of single
+products; `make walk` all, an H200's too, and on larger cases.
 """
 
 import pytest
 
 from aot.cli.emulate import DEFAULT_MODES
+from aot.core.grouping import Grouping
 from aot.emulate.execute import ExecutionOptions, Executor
 from aot.emulate.schedule import Mode, Schedule
 from tests.compiling import EVERY
@@ -14,15 +15,18 @@ from tests.emulated import emulated_set
 from tests.equivalence import operand_kernels
 
 pytestmark = pytest.mark.slow
-TARGETS = ("h200", "thor") if EVERY else ("h200",)
 MODES = DEFAULT_MODES if EVERY else (Mode.RANDOM,)
 INSTRUCTIONS = 60_000 if EVERY else 4_000
 """Warp instructions of the largest case."""
 
 
-@pytest.fixture(scope="module", params=TARGETS)
+@pytest.fixture(scope="module", params=operand_kernels.TARGETS)
 def executor(request, tmp_path_factory):
-    keys = [*operand_kernels.keys(request.param), *operand_kernels.row_keys(request.param)]
+    keys = operand_kernels.keys(request.param)
+    if EVERY:
+        keys += operand_kernels.row_keys(request.param)
+    else:
+        keys = [x for x in keys if x.candidate.family != "simt" and x.operation.grouping is not Grouping.DENSE]
     options = ExecutionOptions(tuple(Schedule(mode, 1) for mode in MODES), max_instructions=INSTRUCTIONS)
     kernels = emulated_set(keys, request.param, tmp_path_factory.mktemp("operands"))
     return kernels.names, Executor(kernels, options)

@@ -36,7 +36,7 @@ WORDS = (*range(71, 75), 83, 84)
 """Bytes of a descriptor's box, and bits of its element type and of the swizzle's atoms: see `descriptor`."""
 
 
-@pytest.fixture(scope="module", params=["thor", "h200"])
+@pytest.fixture(scope="module", params=operand_kernels.TARGETS)
 def replayed(request, tmp_path_factory):
     """Launch every kernel's problems; gives (kernel, problem, stream, sizes of its parameters, answer) of each."""
     target = load_target(request.param)

@@ -37,9 +37,9 @@ SECOND = KernelKey(Op.NVFP4_BF16_KK, named("sm100_block_scale_128x64_c1x1_static
 FALLBACK = "simt_64x64_c1x1_direct"
 KERNELS = [
     (Op.NVFP4_NVFP4_KK, "sm100_block_scale_128x64_c1x1_static", ((130, 96, 96),)),
-    (Op.NVFP4_NVFP4_KK_SWIGLU, FALLBACK, ((37, 90, 35), (70, 66, 64))),
 ]
 MORE = [
+    (Op.NVFP4_NVFP4_KK_SWIGLU, FALLBACK, ((37, 90, 35), (70, 66, 64))),
     (Op.NVFP4_NVFP4_KK, FALLBACK, ((65, 2, 33),)),
     (Op.NVFP4_NVFP4_KK_BIAS, "sm100_block_scale_128x128_c1x1_clc", ((130, 224, 288),)),
     (Op.NVFP4_NVFP4_KK_SWIGLU, "sm100_block_scale_128x128_c1x1_static", ((37, 96, 96), (130, 224, 288))),

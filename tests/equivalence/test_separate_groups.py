@@ -39,8 +39,9 @@ GROUPS = 7
 REVERSED, EXCHANGED = list(reversed(range(GROUPS))), [1, 0, 3, 2, 5, 4, 6]
 """Which matrix of the stack is each group's, and which atoms."""
 BOTH, OF_B, OF_FACTORS = ("b", "scale_b"), ("b",), ("scale_b",)
-SOME = ((NVFP4, grouped_in_atoms(128, 64, "static"), BOTH), (NVFP4, None, BOTH))
+SOME = ((NVFP4, grouped_in_atoms(128, 64, "static"), BOTH),)
 MORE = (
+    (NVFP4, None, BOTH),
     *((BF16, groups.sm100(128, 64), OF_B), (BF16, None, OF_B)),
     *((MXFP8, grouped_in_atoms(128, 128), BOTH), (MXFP8, None, BOTH)),
     *((MIXED, grouped_in_atoms(128, 64, "static"), BOTH), (MIXED, None, BOTH)),

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.compiling import EVERY
 from tests.fuzz import c_api
+
+NUM_CALLS = c_api.ENOUGH_CALLS if EVERY else 50_000
 
 STATUSES = {f"status {i}" for i in (0, 1, 2, 3, 4, 7, 8)}
 ERRORS = {
@@ -31,14 +34,14 @@ def folder(tmp_path_factory):
 
 
 def test_the_c_api_takes_anything(folder):
-    run = c_api.run_c(folder.parents[1], 200_000, 7)
+    run = c_api.run_c(folder.parents[1], NUM_CALLS, 7)
     assert run.outcomes.keys() >= STATUSES
     assert sum(run.outcomes.values()) == run.calls
     assert run.launches > run.calls / 50
 
 
 def test_the_row_operations_take_anything(folder):
-    run = c_api.run_c(folder.parents[1], 200_000, 9, "rows_api")
+    run = c_api.run_c(folder.parents[1], NUM_CALLS, 9, "rows_api")
     assert run.outcomes.keys() >= {f"status {i}" for i in (0, 1, 2, 3, 4, 7)}
     assert sum(run.outcomes.values()) == run.calls
     assert run.launches > run.calls / 50

@@ -196,6 +196,7 @@ def test_the_wheel_holds_no_path_of_the_build_machine(wheels, target):
     assert str(Path(__file__).parents[2]).encode() not in content
 
 
+@pytest.mark.walk
 def test_a_bundles_library_loads_on_this_machine(tmp_path):
     manifest, objects = small_manifest("h200")
     library = build_library(manifest, objects, tmp_path, load_target("h200"))

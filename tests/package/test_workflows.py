@@ -28,11 +28,13 @@ def actionlint(pattern):
     return done.returncode, output
 
 
+@pytest.mark.walk
 def test_actionlint_finds_no_fault():
     code, output = actionlint(".github/workflows/*.yml")
     assert (code, f"Checking {len(WORKFLOWS)} workflow file(s)" in output) == (0, True), output
 
 
+@pytest.mark.walk
 def test_actionlint_finds_faults(tmp_path):
     text = WORKFLOWS[0].read_text().replace("runs-on: ubuntu-24.04", "runs-upon: ubuntu-24.04", 1)
     (tmp_path / "bad.yml").write_text(text.replace("github.ref ", "github.reff "))

@@ -85,6 +85,7 @@ def test_what_stands_beside_products_is_joined(module, calls):
     assert error_of(got, expected) < 0.01
 
 
+@pytest.mark.walk
 def test_aotinductor_takes_an_exported_program_whose_products_are_called_or_joined(module, calls, tmp_path):
     """What it compiled is loaded in this process, where the module was imported, as its documentation asks."""
 

@@ -175,6 +175,7 @@ def test_a_damaged_wheel_is_not_measured(here, wheel, tmp_path):
     assert "_build.json says {'num_bytes'" in done.stderr
 
 
+@pytest.mark.walk
 def test_a_signed_receipt_is_checked_by_its_key(here, wheel, tmp_path):
     pytest.importorskip("cryptography", reason="NOT TESTED: signatures need cryptography, an extra")
     keys = {}

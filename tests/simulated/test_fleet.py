@@ -203,6 +203,7 @@ def check_same(alone, results, tmp_path, bundle):
         assert chosen.table == chosen_alone.table
 
 
+@pytest.mark.walk
 def test_a_device_by_ssh_is_a_seat_like_any_other(device, sshd, tuning, tmp_path):
     """What `aot worker --on` does, without a scheduler: the bundle, three portions and the end of the run."""
     link = Link(Host.parse(f"{sshd.url}{tmp_path}/there", "fleet"))

@@ -97,6 +97,7 @@ def test_one_command_survives_a_dropped_link_and_its_own_end(device, sshd, words
         assert item.median_us == pytest.approx(device.times[item.kernel.name, item.problem], rel=0.02)
 
 
+@pytest.mark.walk
 def test_interrupt_ends_the_run_there_and_what_is_done_can_be_brought_home(device, sshd, words, tmp_path):
     out = tmp_path / "there" / "results.sqlite"
     device.describe(linger_us=LINGER_US)

@@ -110,6 +110,7 @@ def test_the_device_is_checked_before_anything_is_compiled(device, sshd, words, 
     assert not Path("build", "tuning").exists()
 
 
+@pytest.mark.walk
 def test_a_slice_with_free_clocks_is_tuned_from_afar(device, tuning, sshd, words, tmp_path):
     device.set_clocks(gpu=(315, 1575))
     device._lines[0], device._lines[2] = "name NVIDIA Thor MIG 1g.24gb", "sms 6"

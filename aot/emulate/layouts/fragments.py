@@ -62,6 +62,26 @@ def accumulator_fragment(num_registers: int) -> Fragment:
     return _fragment(_THREAD // 4 + 8 * (register // 2 % 2), column)
 
 
+@lru_cache(maxsize=2)
+def a_factor_lanes(thread_id: int) -> Indices:
+    """Return the lanes whose word has the scale factors of A's 16 rows, by the selector's pair of each quad.
+
+    The pair's first thread has those of the quad's row, its second those of the row 8 below. Source: PTX ISA, "Block
+    Scaling for mma.sync"; CUTLASS, include/cute/atom/mma_traits_sm120.hpp, SFALayout.
+    """
+    rows = np.arange(16)
+    return np.asarray(4 * (rows % 8) + 2 * thread_id + rows // 8, np.int64)
+
+
+@lru_cache(maxsize=4)
+def b_factor_lanes(thread_id: int) -> Indices:
+    """Return the lanes whose word has the scale factors of B's 8 columns, by the selector's thread of each quad.
+
+    Source: the same.
+    """
+    return np.asarray(4 * np.arange(8) + thread_id, np.int64)
+
+
 @dataclass(frozen=True)
 class MatrixBytes:
     """Row of 8 and byte of 16 of the four bytes that a thread has of one matrix, each of shape (32, 4)."""

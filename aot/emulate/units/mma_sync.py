@@ -1,12 +1,13 @@
 """mma.sync, and the loads and stores of 8x8 matrices: ldmatrix and stmatrix.
 
-Source: PTX ISA, "Warp Level Matrix Multiply-Accumulate Instructions: mma", "ldmatrix", "stmatrix". A product is summed
-in float64 and rounded once to float32: the order and the rounding inside of hardware are not known.
+Source: PTX ISA, "Warp Level Matrix Multiply-Accumulate Instructions: mma", "Block Scaling for mma.sync", "ldmatrix",
+"stmatrix". A product is summed in float64 and rounded once to float32: the order and the rounding inside of hardware
+are not known.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,27 +18,46 @@ from aot.emulate.layouts.fragments import (
     MATRIX_B16,
     MATRIX_B16_TRANSPOSED,
     MatrixBytes,
+    a_factor_lanes,
     a_fragment,
     accumulator_fragment,
+    b_factor_lanes,
     b_fragment,
 )
 from aot.emulate.layouts.instruction_descriptor import Element
-from aot.emulate.units._operands import values, word_dtype
+from aot.emulate.ptx import Immediate, Vector
+from aot.emulate.units._operands import E2M1_VALUES, values, word_dtype
 from aot.emulate.units.load_store import count_bank_conflicts
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from aot.emulate.forms import Step
+    from aot.emulate.layouts.fragments import Fragment
     from aot.emulate.program import Program
-    from aot.emulate.ptx import Instruction
+    from aot.emulate.ptx import Instruction, Operand
     from aot.emulate.warp import Warp
 
 ROW_BYTES = 16
 """Of a matrix in shared memory, at the address of one lane. Source: PTX ISA, ldmatrix."""
 
+E2M1_SHIFT = 2
+"""Bits below an e2m1 that has a byte to itself, as beside an operand of 8 bits. Source: PTX ISA, mma, .kind::f8f6f4."""
+
+MAX_THREAD_IDS = 1, 3
+"""Of A and of B. Source: PTX ISA, "Block Scaling for mma.sync": pairs of a quad, and threads of one."""
+
 
 def _check_full(warp: Warp, where: str) -> None:
     if not warp.full:
         raise Fault(FaultKind.DIVERGENCE, f"{where}: warp {warp.index} of CTA {warp.cta.ctaid} has lanes elsewhere")
+
+
+def _words(warp: Warp, slots: list[int], places: Fragment, shape: tuple[int, int]) -> NDArray[Any]:
+    """Return the words of an operand's rows that the lanes of a warp have."""
+    found = np.empty(shape, np.uint32)
+    found[places.rows, places.columns] = np.stack([warp.registers[x] for x in slots])
+    return found
 
 
 @form(
@@ -60,19 +80,80 @@ def multiply(program: Program, instruction: Instruction) -> Step:
 
     def run(warp: Warp) -> None:
         _check_full(warp, where)
-        registers = warp.registers
-        a_words, b_words = np.empty((16, width), np.uint32), np.empty((8, width), np.uint32)
-        a_words[a_place.rows, a_place.columns] = np.stack([registers[x] for x in a])
-        b_words[b_place.rows, b_place.columns] = np.stack([registers[x] for x in b])
+        a_words, b_words = _words(warp, a, a_place, (16, width)), _words(warp, b, b_place, (8, width))
         a_values = values(a_words.view(word_dtype(a_element)), a_element)
         product = a_values @ values(b_words.view(word_dtype(b_element)), b_element).T
         tiles = product[accumulator.rows, accumulator.columns]
-        old = np.stack([registers[x] for x in c])
+        old = np.stack([warp.registers[x] for x in c])
         if is_integer:
             sums = tiles.astype(np.int64) + old.view(np.int32)
             new = (np.clip(sums, -(2**31), 2**31 - 1) if saturates else sums).astype(np.uint32)
         else:
             new = (tiles + old.view(np.float32)).astype(np.float32).view(np.uint32)
+        for i, slot in enumerate(d):
+            warp.put(slot, new[i])
+
+    return run
+
+
+def _selector(operand: Operand, num_factors: int, last_thread: int, where: str) -> tuple[int, int]:
+    """Return byte-id and thread-id, constants of which the first is a multiple of the factors of a row."""
+    items = operand.items if isinstance(operand, Vector) else ()
+    found = tuple(x.value for x in items if isinstance(x, Immediate))
+    if len(found) != 2 or found[0] not in range(0, 4, num_factors) or not 0 <= found[1] <= last_thread:
+        text = f"{where}: {operand} selects no factors; expected a constant byte-id of {num_factors} bytes of a word"
+        raise ValueError(f"{text}, and a thread-id of 0 to {last_thread}")
+    return found[0], found[1]
+
+
+def _scaled(words: NDArray[Any], element: Element, factors: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the values of an operand's rows, each block along k times its factor: exact in float64.
+
+    With one factor a row, of .kind::mxf8f6f4, an e2m1 has a byte to itself.
+    """
+    raw = words.view(np.uint8)
+    is_in_bytes = element is Element.E2M1 and factors.shape[1] == 1
+    widened = E2M1_VALUES[raw >> E2M1_SHIFT & 15] if is_in_bytes else values(raw, element)
+    return np.asarray(widened * np.repeat(factors, widened.shape[1] // factors.shape[1], axis=1))
+
+
+@form(
+    "mma.sync.aligned.kind::mxf4nvf4.block_scale.scale_vec::4X.m16n8k64.row.col.f32.e2m1.e2m1.f32.{ue4m3,ue8m0}",
+    "mma.sync.aligned.kind::{mxf4,mxf4nvf4}.block_scale.scale_vec::2X.m16n8k64.row.col.f32.e2m1.e2m1.f32.ue8m0",
+    "mma.sync.aligned.kind::mxf8f6f4.block_scale.scale_vec::1X.m16n8k32.row.col.f32"
+    ".{e4m3,e5m2,e2m1}.{e4m3,e5m2,e2m1}.f32.ue8m0",
+)
+def multiply_scaled(program: Program, instruction: Instruction) -> Step:
+    """Multiply 16 rows of A with 8 columns of B, each block of k times the factors of both, and add C.
+
+    A word of factors has those of one row. Of A they are taken from the lanes of a pair in each quad, of B from one.
+    """
+    where, types = instruction.where, instruction.opcode.split(".")
+    elements, factor = [Element(x) for x in types[-4:-2]], Element(types[-1])
+    num_factors = int(next(x for x in types if x.startswith("scale_vec::"))[-2])
+    d = program.destinations(instruction.operands[0])
+    a, b, c, factors_a, factors_b = (program.sources(instruction.operands[i], "b32") for i in (1, 2, 3, 4, 6))
+    if [len(x) for x in (d, a, b, c, factors_a, factors_b)] != [4, 4, 2, 4, 1, 1]:
+        raise ValueError(f"{len(d)}, {len(a)}, {len(b)} and {len(c)} registers")
+    selected = [
+        _selector(instruction.operands[i], num_factors, last, where)
+        for i, last in zip((5, 7), MAX_THREAD_IDS, strict=True)
+    ]
+    lanes = a_factor_lanes(selected[0][1]), b_factor_lanes(selected[1][1])
+    a_place, b_place, accumulator = a_fragment(4), b_fragment(2), accumulator_fragment(4)
+
+    def factors(warp: Warp, side: int) -> NDArray[np.float64]:
+        words = np.ascontiguousarray(warp.registers[(factors_a, factors_b)[side][0]][lanes[side]])
+        first = selected[side][0]
+        return values(words.view(np.uint8).reshape(-1, 4)[:, first : first + num_factors], factor)
+
+    def run(warp: Warp) -> None:
+        _check_full(warp, where)
+        rows = _scaled(_words(warp, a, a_place, (16, 8)), elements[0], factors(warp, 0))
+        columns = _scaled(_words(warp, b, b_place, (8, 8)), elements[1], factors(warp, 1))
+        tiles = (rows @ columns.T)[accumulator.rows, accumulator.columns]
+        old = np.stack([warp.registers[x] for x in c])
+        new = (tiles + old.view(np.float32)).astype(np.float32).view(np.uint32)
         for i, slot in enumerate(d):
             warp.put(slot, new[i])
 

@@ -307,9 +307,10 @@ def _grid(known: SectionKernels, operation: Operation, at: Callable[[str], None]
         m_edges, n_edges, k_edges = map(_thin, fine)
         narrow = (x for x in fine[0] if x <= BROAD_M)
         fine = tuple(sorted({*narrow, *m_edges})), tuple(sorted({*BROAD_N, *n_edges})), k_edges
-    if known.loads and operation.grouping is Grouping.BATCHED:
+    is_measured = known.timed.provenance != PROVENANCE_PREDICTED
+    if operation.grouping is Grouping.BATCHED and (known.loads or is_measured):
         fine = (FINE_GRID_M, GRID_N, GRID_K)
-    elif known.loads and known.timed.provenance != PROVENANCE_PREDICTED:
+    elif known.loads and is_measured:
         close = (x for x in FINE_N if x <= CLOSE_N)
         fine = (FINE_GRID_M, tuple(sorted({*NARROW_N, *close, *fine[1]})), FINE_K)
     elif known.loads:

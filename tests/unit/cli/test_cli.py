@@ -567,7 +567,6 @@ main(sys.argv[2:])
         ["shapes"],
         ["space", "--kernels", "sm100_tgv_*"],
         ["smem"],
-        ["explain", "--target", "h100", "8", "4096", "4096"],
         ["tune", "-h"],
         ["build", "-h"],
         ["select", "-h"],

@@ -51,6 +51,7 @@ def test_a_problem_is_executed_and_its_instructions_are_counted():
 
 
 @pytest.mark.slow
+@pytest.mark.walk
 def test_edge_cases_are_recorded_as_executions(workplace):
     words = (*GENERAL, "--max-instructions", "9000", "--modes", "random", "--record", "new/thor.json")
     output = succeed(*words)

@@ -568,6 +568,7 @@ def test_a_build_says_what_computes_batches_that_it_has_no_kernels_for(tmp_path,
     assert [x for x in lines if x.startswith("no kernels for matmul")] == [expected] * is_said
 
 
+@pytest.mark.walk
 def test_operations_on_rows_are_selected_scored_and_kept_beside_products(workplace, selection):
     rows = workplace / "rows.json"
     text = succeed("select", "--target", "h200", "--operations", "[bf][fp]16_silu_mul", "-o", rows)

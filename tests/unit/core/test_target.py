@@ -142,7 +142,11 @@ def test_targets_of_one_architecture_have_its_features():
     for target in map(load_target, target_names()):
         assert features.setdefault(target.arch, target.features) == target.features
         assert (Feature.CLUSTERS in target.features) == (target.compute_capability >= (9, 0))
-    assert [x for x in Feature if x not in features["sm_90a"]] == [Feature.TCGEN05, Feature.BLOCK_SCALE]
+    assert [x for x in Feature if x not in features["sm_90a"]] == [
+        Feature.TCGEN05,
+        Feature.BLOCK_SCALE,
+        Feature.WARP_BLOCK_SCALE,
+    ]
     assert load_target("l4").lacks((Feature.TMA, Feature.FP8, Feature.WGMMA)) == (Feature.TMA, Feature.WGMMA)
 
 

@@ -13,8 +13,6 @@ pytestmark = [
 ]
 SAMPLE = (
     "bf16_kk_residual_sm90_one_tile_64x64_c1x1_direct",
-    "e4m3_bf16_kk_residual_sm90_quack_64x64_c1x1_pingpong_serial2",
-    "e4m3_bf16_block_kk_sm90_block_scale_64x112_c1x1_pingpong",
     "e4m3_bf16_kk_gathered_sm90_grouped_64x32_c2x1_pingpong",
     "fp16_rotary_row_scalar_32x8_v1x1",
     "bf16_silu_mul_row_scalar_256x1_v1x4",

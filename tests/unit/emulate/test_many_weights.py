@@ -31,11 +31,10 @@ K = 72
 POISON = 0x7FC0
 """Of bfloat16 a NaN, which a D holds before it is written, and what lies behind each row of it."""
 CASES = [
-    (1, (40,), (True,)),
-    (9, (49, 3, 130), (True, False, True)),
-    (32, (8, 1, 56, 17), (False, False, True, True)),
-    (5, (0, 48, 0, 5), (False, True, False, False)),
-    *([(7, (100, 24), (False, True))] if EVERY else []),
+    (9, (49, 0, 3), (True, False, True)),
+    *([(1, (40,), (True,)), (7, (100, 24), (False, True))] if EVERY else []),
+    *([(32, (8, 1, 56, 17), (False, False, True, True))] if EVERY else []),
+    *([(5, (0, 48, 0, 5), (False, True, False, False))] if EVERY else []),
 ]
 """Rows of x, those of each weight, ragged ones among them, and which have a bias."""
 

@@ -6,10 +6,8 @@ inside of a tile and at its edge, in rows that are longer than their extent and 
 """
 
 import re
-from dataclasses import replace
 from itertools import product
 
-import numpy as np
 import pytest
 
 from aot.core.candidate import KernelKey, gemm_candidate
@@ -21,15 +19,11 @@ from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
 from aot.core.signature import Argument
 from aot.core.types import BF16, FP16
-from aot.emulate.code import DeviceCode
 from aot.emulate.faults import Fault
-from aot.emulate.gpu import EmulatedGpu
-from aot.emulate.host import EmulatedKernels
 from aot.emulate.schedule import Mode, Schedule
 from aot.kinds.gemm.edge_shapes import EdgeShape
-from aot.measure.verify import Verifier
 from tests.compiling import EVERY
-from tests.emulated import emulated_set
+from tests.emulated import EditedKernels
 from tests.equivalence.operand_kernels import UNALIGNED
 
 pytestmark = pytest.mark.slow
@@ -96,27 +90,9 @@ def shapes(key):
     ]
 
 
-class Kernels:
-    def __init__(self, folder):
-        self._set = emulated_set(KEYS, "thor", folder)
-        self._names = [x.kernel.name for x in self._set.products]
-
-    def run(self, key, shape, edit=lambda text: text):
-        """Run a kernel whose PTX is edited on a case under each schedule; return what is wrong besides."""
-        gpu = EmulatedGpu(self._set.target.l2_bytes, SCHEDULES)
-        codes = [DeviceCode.of(x) for x in self._set.products]
-        index = self._names.index(key.name)
-        codes[index] = replace(codes[index], text=edit(codes[index].text))
-        kernels = EmulatedKernels(self._set.library, codes, gpu, self._set.target)
-        verifier = Verifier(gpu, kernels, np.random.default_rng(2), num_guards=0)
-        verifier.run_each(shape, index, (False,) * len(SCHEDULES), is_reproducible=True)
-        assert len(gpu.executions) == len(SCHEDULES)
-        return [x for execution in gpu.executions for x in execution.report.findings if x.kind.is_fault]
-
-
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory):
-    return Kernels(tmp_path_factory.mktemp("mma_sync"))
+    return EditedKernels(KEYS, "thor", tmp_path_factory.mktemp("mma_sync"))
 
 
 def test_all_that_there_is_is_among_them():
@@ -146,7 +122,7 @@ def test_rows_are_longer_than_their_extents(key):
 @pytest.mark.parametrize("key", KEYS, ids=lambda x: x.name)
 def test_nothing_behind_an_extent_is_used(kernels, key):
     for shape in shapes(key):
-        assert kernels.run(key, shape) == [], shape
+        assert kernels.run(key, shape, SCHEDULES) == [], shape
 
 
 def whole_pieces(text):
@@ -162,4 +138,4 @@ def test_a_kernel_that_masks_nothing_is_found_on_every_problem_that_ends_inside_
     for shape in shapes(key):
         if (shape.problem.m, shape.problem.n, shape.problem.k) != WHOLE:
             with pytest.raises((Fault, VerificationError), match=r"address outside of an allocation|not finite"):
-                kernels.run(key, shape, whole_pieces)
+                kernels.run(key, shape, SCHEDULES, whole_pieces)

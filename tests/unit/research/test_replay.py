@@ -97,6 +97,7 @@ def replayed(recorded, name, budget):
     return summarise(name, budget, [run])
 
 
+@pytest.mark.walk
 def test_the_model_is_within_one_percent_of_exhaustive_with_a_tenth_of_its_measurements(recorded):
     # 49 of the record's 386 problems, so that there is less to learn from than in a tuning.
     # research/log/2026-11-21-searches.md has all.

@@ -126,6 +126,7 @@ def test_scoring_never_overlaps_with_fitting(monkeypatch, h200_times):
 
 
 @pytest.mark.slow
+@pytest.mark.walk
 def test_a_fresh_start_orders_the_record_as_well_as_hand_set_constants(h200_times):
     # Fitted on half of the weights, scored on every other problem of the rest.
     first, second = folds(h200_times[BF16], 2)

@@ -146,6 +146,7 @@ def test_where_it_is_not_installed_what_has_its_times_says_so(record):
     forget_families()
 
 
+@pytest.mark.walk
 def test_the_table_takes_the_fastest_and_a_wheel_has_it_with_its_licence(record, workplace, tmp_path, monkeypatch):
     coarse_grid(monkeypatch)
     one_unaligned(monkeypatch)
