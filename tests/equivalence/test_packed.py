@@ -36,6 +36,7 @@ FEW = {
         ("sm100_weight_only_128x64_c1x1_direct_swap", Operation.FP16_INT8_KK),
         ("sm100_weight_only_128x32_c1x1_direct_swap", Operation.BF16_NVFP4_ROWS_KK),
         ("sm100_weight_only_128x32_c1x1_direct_swap", Operation.BF16_INT4_G128_KK_SWIGLU),
+        ("sm100_weight_only_128x64_c1x1_direct_swap", Operation.FP16_NVFP4_KK_GEGLU),
         ("weight_only_blocks1_columns16_stages2_tiles4_warps4", Operation.BF16_NVFP4_ROWS_KK_SWIGLU),
     ),
 }
