@@ -9,9 +9,9 @@ becomes {"columns": [name, ...], "rows": [[value, ...], ...]}, in which `us.whee
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +97,8 @@ def read_result(path: Path) -> Any:
 
 
 if __name__ == "__main__":
-    for argument in sys.argv[1:]:
-        shrunk = compact(json.loads(Path(argument).read_text(encoding="utf-8")))
-        Path(argument).write_text(text(shrunk), encoding="utf-8")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", nargs="+", type=Path, metavar="RESULT.json")
+    for path in parser.parse_args().results:
+        shrunk = compact(json.loads(path.read_text(encoding="utf-8")))
+        path.write_text(text(shrunk), encoding="utf-8")
