@@ -186,7 +186,7 @@ class MmaSyncGemm:
             self._bring(cursors, operands, memory, block + ahead, num_own, rank)
             ready = block % tile.num_ring
             if const_expr(tile.is_shifted):
-                if block + 1 < num_own:  # noqa: SIM102: the first is Python's, the second the kernel's
+                if block + 1 < num_own:  # the first is Python's, the second the kernel's
                     self._move(cursors, operands, memory, block + 1)
                 ready = tile.num_ring + block % 2
             self._multiply_stage(sums, memory, ready)
