@@ -157,24 +157,26 @@ def test_the_faster_way_is_taken(gemm, packed_package, launched, monkeypatch, is
 
 
 def test_tables_and_rows_decide(packed_package, monkeypatch):
-    """Where tables have times of both, these; else few rows are one launch; what a wheel lacks is none."""
+    """Where tables have times of both, of one kind, these; else few rows are one launch; what a wheel lacks is none."""
     gates = import_module(f"{packed_package.__name__}._torch_packed_gates")
 
-    def chosen(m, one_us, each_us, **changes):
+    def chosen(m, one_us, each_us, origin="predicted", **changes):
         asked = gates.Gate(m, N, K, torch.bfloat16, "int4g128", "silu", bias=False)._replace(**changes)
         times = {True: one_us, False: each_us}
         plan = packed_package._table.plan
 
         def timed(*operands, gated=False, **options):
             found = plan(*operands, gated=gated, **options)
-            return type(found)(**{**vars(found), "time_us": times[gated], "tier": "tuned"})
+            told = {"time_us": times[gated], "tier": "tuned", "provenance": origin if gated else "predicted"}
+            return type(found)(**{**vars(found), **told})
 
         monkeypatch.setattr(gates, "plan", timed)
         gates.is_one_launch.cache_clear()
         return gates.is_one_launch(asked)
 
     assert [chosen(3, 7.0, each) for each in (3.0, 3.6)] == [False, True]
-    assert [chosen(m, None, 1.0) for m in (32, 33)] == [True, False]
+    assert [chosen(m, None, 1.0) for m in (8, 9)] == [True, False]
+    assert [chosen(m, us, 1.0, "measured") for m, us in ((8, 9.0), (9, 0.1))] == [True, False]
     assert not chosen(3, 1.0, 1.0, activation="gelu_tanh")
     gates.is_one_launch.cache_clear()
 

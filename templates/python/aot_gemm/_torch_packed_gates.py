@@ -28,9 +28,10 @@ SCHEMA = (
     "(Tensor x, Tensor gate, Tensor up, Tensor? scale_gate=None, Tensor? scale_up=None, Tensor? bias=None, *, "
     f'str weight_format, int columns, str activation="silu", ScalarType? out_dtype=None, {MODES}) -> Tensor'
 )
-MOST_ROWS = 32
-"""Rows of x up to which a wheel's gated product is taken where its tables have no times of both ways: beyond, kernels
-for many rows of a packed weight take over, and those have no gate. Source: docs/weights.md, "Many rows"."""
+MOST_ROWS = 8
+"""Rows of x up to which a wheel's gated product is taken where its tables have no times of both ways, or a measured one
+beside a predicted one, which says little. On an H200 one launch is 1.02 to 1.18 times as fast at 1 and 4 rows, and
+0.71 to 1.16 at 16 and 32. Source: research/log/2026-11-29-packed-gates.md."""
 _ROWS = {"silu": "silu_mul", "gelu_tanh": "gelu_tanh_mul"}
 _REMEMBERED = 1 << 14
 """Problems whose answer is kept."""
@@ -52,8 +53,8 @@ class Gate(NamedTuple):
 def is_one_launch(asked: Gate, device: int | None = None, target: str | None = None) -> bool:
     """Say whether one kernel computes a gate faster than two products and a kernel on rows, by the wheel's tables.
 
-    The times are those of the tables, measured or predicted, where both ways have one. A wheel that lacks the gated
-    product takes the other way, and one that has nothing else this one.
+    The times are those of the tables, where both ways have one that was measured, or one that was predicted. A wheel
+    that lacks the gated product takes the other way, and one that has nothing else this one.
 
     Args:
         asked: the product.
@@ -71,7 +72,8 @@ def is_one_launch(asked: Gate, device: int | None = None, target: str | None = N
         each = plan(m, n, k, dtype, **options)
     except (errors.UnsupportedError, errors.DtypeError):
         return True
-    if "fallback" in (one.tier, each.tier) or one.time_us is None or each.time_us is None:
+    are_alike = one.time_us is not None and each.time_us is not None and one.provenance == each.provenance
+    if "fallback" in (one.tier, each.tier) or not are_alike:
         return m <= MOST_ROWS and (one.tier != "fallback" or each.tier == "fallback")
     return one.time_us < 2 * each.time_us + _time_on_rows_us(asked, target)
 
