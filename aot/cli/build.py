@@ -164,7 +164,7 @@ def said(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> str:
     if num_objects < num_kernels:
         size += f" in {num_objects} objects"
     texts = {name: gate.coverage_text(found) for name, found in coverages.items()}
-    notes = [states_text(built.manifest), *_without_batches(built.manifest)]
+    notes = [states_text(built.manifest), *_about_batches(built.manifest)]
     if built.api is not None:
         notes = [f"{built.api}: the functions, which find it", f"{built.lock}: both, by their hashes", *notes]
     if len(texts) == 1:
@@ -173,12 +173,26 @@ def said(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> str:
     return "\n".join([f"{size} for {len(texts)} tables", *notes, *tables])
 
 
-def _without_batches(manifest: Manifest) -> list[str]:
-    """Say what computes batches of plain products in a wheel that has no kernels for them."""
-    plain = {x.operation.types for x in manifest.kernels if x.operation in (Operation.BF16_KK, Operation.FP16_KK)}
-    batched = {x.operation.types for x in manifest.kernels if x.operation.grouping is Grouping.BATCHED}
-    what = "no kernels for matmul of batches: torch computes those of its tensors, of others' each product is a launch"
-    return [f"{what}; --operations default,attention has some"] if plain - batched else []
+def _about_batches(manifest: Manifest) -> list[str]:
+    """Say what computes batches in a wheel that has no kernels for them, and of one that has these alone."""
+    operations = {x.operation for x in manifest.kernels}
+    default = {x.types for x in operations if x in (Operation.BF16_KK, Operation.FP16_KK)}
+    plain = {x.types for x in operations if x.grouping is Grouping.DENSE and not x.epilogue.steps}
+    batched = {x.types: x for x in operations if x.grouping is Grouping.BATCHED}
+    notes = []
+    if default - batched.keys():
+        what = (
+            "no kernels for matmul of batches: torch computes those of its tensors, of others' each product is a launch"
+        )
+        notes.append(f"{what}; --operations default,attention has some")
+    single = [batched[x].dense for x in batched.keys() - plain]
+    wanting = ",".join(sorted(x.layouts[0].tag for x in single if x is not None))
+    if wanting:
+        notes.append(
+            "matmul refuses all batches, for it looks for kernels of one product first, and there are none; "
+            f"--operations {wanting} beside them makes some"
+        )
+    return notes
 
 
 def built_facts(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> dict[str, object]:
