@@ -224,7 +224,7 @@ class TwinKernels:
         operands = {x: matrix_bits(element_of(operation, x), y, group) for x, y in call.tensors.items()}
         d = operands.pop(Argument.D)
         if call.is_linear_first:
-            operands[Argument.B] = np.roll(operands[Argument.B], call.problem.n, axis=0)
+            operands[Argument.B] = np.roll(operands[Argument.B], len(operands[Argument.B]) // 2, axis=0)
         bits = self.product(operation, operands, call.is_interleaved)[:, : d.shape[1]]
         if fault == "wrong":
             bits[-1, -1] = encode(dtype, np.float32([1e3]))[0]
