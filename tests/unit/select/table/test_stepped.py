@@ -188,6 +188,7 @@ def test_an_operation_without_times_has_those_of_the_one_of_another_type_and_say
         assert found.others.look_up(RowProblem(TWIN, rows, 1024))[0] == candidate
 
 
+@pytest.mark.walk
 def test_what_the_committed_records_have_is_measured_and_the_rest_by_them_or_the_model():
     asked = (NORM, TWIN, row_operation("fp16_gelu_tanh_mul"))
     found = pipeline.select_stepped(asked, H200, pipeline.records_of(H200, RECORDS))
