@@ -108,6 +108,7 @@ def test_only_compile_compiles_and_only_the_cli_exits():
     assert set(users("sys.exit", "SystemExit", "os._exit")) <= EXITING
 
 
+@pytest.mark.slow
 def test_nothing_heavy_is_loaded_until_it_is_used():
     """Importing every module, the kernels of families apart, and every command loads no compiler and no driver."""
     modules = [f"aot.{name}".removesuffix(".__init__") for name in texts()]

@@ -578,6 +578,7 @@ def test_no_command_needs_what_only_another_one_needs(arguments):
     assert (done.returncode, done.stderr.count("aot: error")) == (0, 0), done.stderr
 
 
+@pytest.mark.slow
 def test_a_missing_package_is_an_error_that_names_it():
     command = [sys.executable, "-c", WITHOUT, "numpy", "select", "--predicted"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

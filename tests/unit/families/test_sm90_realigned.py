@@ -47,6 +47,7 @@ def test_takes_every_layout_and_epilogue_without_a_gate():
     assert {x for x in dense if x not in taken} == {x for x in dense if x.gate is not None}
 
 
+@pytest.mark.slow
 def test_asks_for_no_alignment_and_for_room_for_two_copies():
     assert FAMILY.alignment(TILE) == Alignment(loads=2, stores=1, only_unaligned=True)
     assert FAMILY.workspace(TILE) == Workspace(copies=True)

@@ -34,6 +34,7 @@ def test_of_many_points_each_that_stands_apart_is_drawn_and_the_worst_of_each_he
 
 
 @pytest.mark.parametrize("count", [299, 300, 301, 20_000])
+@pytest.mark.slow
 def test_no_more_points_than_asked_for_however_they_lie(count):
     cells = [replace(cell(1), kernel=i) for i in range(count)]
     found = few.points(cells, lambda x: (x.kernel % 171 * 3.0, x.kernel // 171 * 3.0))

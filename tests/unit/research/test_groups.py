@@ -127,6 +127,7 @@ def test_a_wrong_result_and_a_refusal_are_told():
 
 
 @pytest.mark.parametrize("rows", [1, 128])
+@pytest.mark.slow
 def test_blocks_hold_the_values_times_their_factors(rows):
     values = torch.randn(2, 256, 384)
     rounded, scale = groups.blocks(values, rows)

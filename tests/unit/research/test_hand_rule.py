@@ -73,6 +73,7 @@ def test_two_ctas_are_part_of_the_match():
     assert not matches(pair, replace(tile, use_2cta=False))
 
 
+@pytest.mark.slow
 def test_a_comparison_is_of_the_models_own_times():
     problems = [problem_of(m, 4096, 4096, FP16) for m in (192, 4096)]
     candidates = legal(FP16, THOR)

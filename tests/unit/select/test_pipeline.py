@@ -198,6 +198,7 @@ def test_kernels_that_another_layout_lacks_are_no_error():
         select_predicted(shapes, H200, Objective(), overlap)
 
 
+@pytest.mark.slow
 def test_a_predicted_selection_counts_only_what_a_tuned_kernel_takes():
     shapes = of("layouts = ['kk']\nweights = [{ name = 'w', n = 4096, k = 4096 }, { name = 'h', n = 7, k = 4096 }]")
     found = select_predicted(shapes, H200, Objective(SelectionLimits(2, 4), shapes=shapes), FEW)

@@ -52,6 +52,7 @@ def test_the_design_knows_no_times():
     assert design(available, H200, 16) == design(dict(reversed(available.items())), H200, 16)
 
 
+@pytest.mark.slow
 def test_a_fit_finds_the_order_that_other_constants_make():
     other = Constants(mma_half_edge=60.0, outside_row_ns=4.0, ramp_us=4.0, serial_handover_us=2.0, flops_share=0.8)
     times = invented(other)

@@ -75,6 +75,7 @@ def test_a_kernel_that_fills_the_block_takes_no_number_of_stages():
     assert verdict == Rejected(Reason.COMBINATION, "num_stages is 6; the kernel fills the block, give 0")
 
 
+@pytest.mark.slow
 def test_a_device_with_less_shared_memory_takes_fewer():
     def counts(target):
         return {

@@ -34,6 +34,7 @@ def test_the_best_of_each_problem_comes_first_with_its_kin(candidates):
 
 
 @pytest.mark.parametrize("limit", [1, 5, 15, 100])
+@pytest.mark.slow
 def test_no_more_than_the_limit_and_each_once(candidates, limit):
     chosen = shortlist(candidates, [SMALL, BIG], H200, limit)
     assert len(chosen) == len(set(chosen)) == min(limit, 15)

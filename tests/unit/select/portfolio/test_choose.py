@@ -44,6 +44,7 @@ def method(request, monkeypatch):
     return request.param
 
 
+@pytest.mark.slow
 def test_one_kernel_is_the_best_compromise(method):
     portfolio = choose(times((10, 20, 12), (20, 10, 12), (20, 10, 12)), Budget(1))
     assert portfolio.candidates == (C,)

@@ -167,6 +167,7 @@ def rows(*candidates, operation=SILU_MUL):
     return select_stepped((operation,), H200, SteppedTimes({operation: times}), with_heldout=False)
 
 
+@pytest.mark.slow
 def test_tables_of_operations_on_rows_are_compared_at_the_corners_of_either():
     one, other = legal(row_operation("bf16_silu_mul"), H200)[:2]
     found = compare(rows(one), rows(one), {})

@@ -105,6 +105,7 @@ GOOD = HeldOut(BF16, 1, 30, 0, 0.02, 0.10, 0.5, 0.9, "bf16_kk m2 n4096 k4096")
         ),
     ],
 )
+@pytest.mark.slow
 def test_a_selection_whose_rounding_costs_too_much_is_refused(selection, changes, message):
     selection = replace(selection, heldout=(GOOD, replace(GOOD, **changes)))
     if message is None:
