@@ -32,7 +32,7 @@ setup: ## Make .venv with everything that constraints.txt pins, or install what 
 wheel: $(READY) ## Build dist/*.whl for TARGET, without a GPU
 	$(BIN)/aot build --target $(TARGET)
 
-check: $(READY) ## Check style, types, layers and pure logic in less than a minute; the first fault ends it
+check: $(READY) ## Check style, types, layers and pure logic in under two minutes; the first fault ends it
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/ruff format --check --quiet
 	@$(MAKE) --no-print-directory --jobs=2 types pure
