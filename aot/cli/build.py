@@ -47,8 +47,6 @@ from aot.cli.selection import (
 from aot.compile.compiler import Processes
 from aot.compile.workplace import Workplace
 from aot.core.errors import PackageError, SelectionError
-from aot.core.grouping import Grouping
-from aot.core.operation import Operation
 from aot.core.progress import waiting
 from aot.core.shape_set import load_shape_set
 from aot.core.target import Target, load_target
@@ -56,7 +54,7 @@ from aot.core.whole_file import check_folder, check_output, write_whole
 from aot.kinds.named_operations import DEFAULT_PRESET, HELP, all_named_operations, with_epilogues
 from aot.package.distribution import check_name, check_version
 from aot.package.pack import ANSWERS, pack_name
-from aot.package.states import states_text
+from aot.package.states import batches_texts, states_text
 from aot.package.wheel import DEFAULT_PACKAGE, BuiltWheel, TableSource, check_one_host, make_wheel, toolchain_version
 from aot.select import pipeline
 from aot.select.coverage import only_fallback
@@ -64,7 +62,6 @@ from aot.select.score import gate
 from aot.select.selection import Selection, read_selection
 
 if TYPE_CHECKING:
-    from aot.package.manifest import Manifest
     from aot.select.coverage import Coverage
 
 VARIOUS = "with targets of which some have a selection and others have none"
@@ -164,35 +161,13 @@ def said(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> str:
     if num_objects < num_kernels:
         size += f" in {num_objects} objects"
     texts = {name: gate.coverage_text(found) for name, found in coverages.items()}
-    notes = [states_text(built.manifest), *_about_batches(built.manifest)]
+    notes = [states_text(built.manifest), *batches_texts(built.manifest)]
     if built.api is not None:
         notes = [f"{built.api}: the functions, which find it", f"{built.lock}: both, by their hashes", *notes]
     if len(texts) == 1:
         return "\n".join([size, *notes, *texts.values()])
     tables = [f"{name}: {text}" for name, text in texts.items()]
     return "\n".join([f"{size} for {len(texts)} tables", *notes, *tables])
-
-
-def _about_batches(manifest: Manifest) -> list[str]:
-    """Say what computes batches in a wheel that has no kernels for them, and of one that has these alone."""
-    operations = {x.operation for x in manifest.kernels}
-    default = {x.types for x in operations if x in (Operation.BF16_KK, Operation.FP16_KK)}
-    plain = {x.types for x in operations if x.grouping is Grouping.DENSE and not x.epilogue.steps}
-    batched = {x.types: x for x in operations if x.grouping is Grouping.BATCHED}
-    notes = []
-    if default - batched.keys():
-        what = (
-            "no kernels for matmul of batches: torch computes those of its tensors, of others' each product is a launch"
-        )
-        notes.append(f"{what}; --operations default,attention has some")
-    single = [batched[x].dense for x in batched.keys() - plain]
-    wanting = ",".join(sorted(x.layouts[0].tag for x in single if x is not None))
-    if wanting:
-        notes.append(
-            "matmul refuses all batches, for it looks for kernels of one product first, and there are none; "
-            f"--operations {wanting} beside them makes some"
-        )
-    return notes
 
 
 def built_facts(built: BuiltWheel, coverages: Mapping[str, Coverage | None]) -> dict[str, object]:

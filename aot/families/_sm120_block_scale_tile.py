@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from aot.core.element import BYTE_BITS
 from aot.core.weight_format import ATOM_COLUMNS, ATOM_ROWS
-from aot.families._mma_sync_tile import Tile
+from aot.families._mma_sync_tile import MAX_SHARED_ACCUMULATORS, MAX_STAGES, Tile
 
 if TYPE_CHECKING:
     from aot.core.operation import Operation
@@ -21,16 +21,12 @@ PIECE_BYTES = 16
 LINES = 32
 """Runs of 16 bytes of an atom, each of which has the words of four rows, 32 apart. Source: aot.core.factor_atoms."""
 
-MIN_STAGES, MAX_STAGES = 2, 6
-"""Fewest with which loads overlap the multiplication, and most, beyond which more bytes in flight are assumed to gain
-nothing."""
+MIN_STAGES = 2
+"""Fewest with which loads overlap the multiplication."""
 
 RESERVED_BYTES = 1024
 """What the driver takes of an SM's shared memory for each CTA. Source: CUDA C++ Programming Guide, compute capability
 12.x: 100 KiB an SM, of which a CTA may have 99."""
-
-MAX_SHARED_ACCUMULATORS = 64
-"""Accumulator registers of a thread up to which two CTAs of 256 threads share the 65,536 registers of an SM."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How far the kernels of a wheel were tried: measured on a device, executed in the interpreter, or compiled."""
+"""What a build says of a wheel's kernels: how far each was tried, and what computes batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from aot.compile.artifact import AnyKernel
 from aot.core.candidate import KernelKey
 from aot.core.dispatch import DispatchTable
 from aot.core.execution import Execution, KernelState, execution_of, state_of
+from aot.core.grouping import Grouping
 from aot.core.measurement import OperationTimes, Provenance
+from aot.core.operation import Operation
 from aot.core.work import AnyKey
 from aot.kinds.rows.dispatch import RowTable
 from aot.package.manifest import Manifest
@@ -112,3 +114,25 @@ def state_variables(manifest: Manifest) -> dict[str, object]:
         "states": states_text(manifest),
         "has_executed": any(kernel.state is KernelState.EXECUTED for kernel in manifest.all_kernels),
     }
+
+
+def batches_texts(manifest: Manifest) -> list[str]:
+    """Say what computes batches in a wheel that has no kernels for them, and of one that has these alone."""
+    operations = {x.operation for x in manifest.kernels}
+    default = {x.types for x in operations if x in (Operation.BF16_KK, Operation.FP16_KK)}
+    plain = {x.types for x in operations if x.grouping is Grouping.DENSE and not x.epilogue.steps}
+    batched = {x.types: x for x in operations if x.grouping is Grouping.BATCHED}
+    notes = []
+    if default - batched.keys():
+        what = (
+            "no kernels for matmul of batches: torch computes those of its tensors, of others' each product is a launch"
+        )
+        notes.append(f"{what}; --operations default,attention has some")
+    single = [batched[x].dense for x in batched.keys() - plain]
+    wanting = ",".join(sorted(x.layouts[0].tag for x in single if x is not None))
+    if wanting:
+        notes.append(
+            "by this wheel alone matmul refuses all batches, for it looks for kernels of one product first, and there "
+            f"are none; --operations {wanting} beside them makes some"
+        )
+    return notes

@@ -232,6 +232,11 @@ def test_rounding_is_estimated_by_the_edges_of_buckets(gemm, calls, times, weigh
     assert [chosen(gemm, calls, packed, m) for m in (60, 61)] == [["packed_linear"], ["linear"]]
 
 
+def test_x_is_not_rounded_by_its_rows_where_bits_are_not_to_depend_on_them(activations):
+    of_x = torch.empty(4096, K, dtype=BF16), None, {"batch_invariant": True}
+    assert [activations.is_narrow(asked, *of_x) for asked in ("auto", "nvfp4", "bf16")] == [False, True, False]
+
+
 @pytest.mark.parametrize("which", ["narrow", "rounding"])
 def test_x_is_not_rounded_where_the_wheel_has_no_kernels_for_it(gemm, package, calls, times, weight, which):
     packed = packed_of(gemm, weight)
@@ -247,7 +252,7 @@ def test_x_is_not_rounded_where_the_wheel_has_no_kernels_for_it(gemm, package, c
 
 def test_the_wheel_s_own_tables_are_asked(activations, gemm):
     """Without a kernel that rounds x, as this wheel is, nothing is rounded, whatever the tables say of the products."""
-    problem = activations.Narrow(4096, 4096, 4096, "bfloat16", "nvfp4rows", False, False, False)
+    problem = activations.Narrow(4096, 4096, 4096, "bfloat16", "nvfp4rows", False, False)
     assert activations.narrow_is_faster(problem) is False
 
 

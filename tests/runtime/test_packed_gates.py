@@ -156,6 +156,33 @@ def test_the_faster_way_is_taken(gemm, packed_package, launched, monkeypatch, is
         assert torch.equal(out, found)
 
 
+def test_a_row_gets_its_bits_one_way_where_other_rows_are_not_to_change_them(
+    gemm, packed_package, launched, monkeypatch
+):
+    gates = import_module(f"{packed_package.__name__}._torch_packed_gates")
+    asked = []
+    monkeypatch.setattr(gates, "is_one_launch", lambda problem, _: asked.append(problem.m) or False)
+    weights = [drawn(gemm, "int4g128", i) for i in range(2)]
+    for m in (3, 40):
+        gemm.gated_linear(random_tensor(m, K), weights, batch_invariant=True)
+        gemm.gated_linear(random_tensor(m, K), weights)
+    assert asked == [1, 3, 1, 40]
+
+
+def test_two_products_are_asked_for_the_type_that_one_is(gemm, packed_package, launched, monkeypatch):
+    gates, asked = import_module(f"{packed_package.__name__}._torch_packed_gates"), []
+    monkeypatch.setattr(gates, "is_one_launch", lambda *_: False)
+    stood_in = gates._operations.packed_linear
+
+    def packed_linear(*operands, **options):
+        asked.append(options.get("out_dtype"))
+        return stood_in(*operands, **options)
+
+    monkeypatch.setattr(gates._operations, "packed_linear", packed_linear)
+    gemm.gated_linear(random_tensor(3, K), [drawn(gemm, "int4g128", i) for i in range(2)], out_dtype=torch.float32)
+    assert asked == [torch.float32] * 2
+
+
 def test_tables_and_rows_decide(packed_package, monkeypatch):
     """Where tables have times of both, of one kind, these; else few rows are one launch; what a wheel lacks is none."""
     gates = import_module(f"{packed_package.__name__}._torch_packed_gates")

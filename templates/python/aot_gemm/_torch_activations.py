@@ -39,7 +39,6 @@ class Narrow(NamedTuple):
     weight_format: str
     bias: bool
     deterministic: bool
-    batch_invariant: bool
 
 
 def check_format(asked: Any, weight_format: str) -> None:
@@ -71,8 +70,11 @@ def why_not_narrow(n: int, k: int, dtype: torch.dtype, *, bias: bool) -> str | N
 
 
 def is_narrow(asked: str, x: Any, bias: Any, options: dict[str, Any]) -> bool:
-    """Say whether x is rounded: where that was asked for, or where the tables say that it is faster and it may be."""
-    if asked != AUTO:
+    """Say whether x is rounded: where that was asked for, or where the tables say that it is faster and it may be.
+
+    It may not where a row's bits are not to depend on the other rows, by whose number the tables decide.
+    """
+    if asked != AUTO or options.get("batch_invariant"):
         return asked == NARROW
     k = x.shape[-1]
     problem = Narrow(
@@ -83,7 +85,6 @@ def is_narrow(asked: str, x: Any, bias: Any, options: dict[str, Any]) -> bool:
         weight_format=options["weight_format"],
         bias=bias is not None,
         deterministic=bool(options.get("deterministic")),
-        batch_invariant=bool(options.get("batch_invariant")),
     )
     return narrow_is_faster(problem, x.device.index if x.is_cuda else None)
 
@@ -124,7 +125,7 @@ def narrow_is_faster(problem: Narrow, device: int | None = None, target: str | N
     """
     del device  # by which answers are kept apart
     m, n, k, dtype, weight_format, bias, *_ = problem
-    modes = {"deterministic": problem.deterministic, "batch_invariant": problem.batch_invariant, "target": target}
+    modes = {"deterministic": problem.deterministic, "target": target}
     try:
         rounding = plan_rows("quantize", m, k, dtype, out_dtype=NARROW, target=target)
         before = _rounding_us(rounding)

@@ -101,7 +101,9 @@ def direct(
     """Compute a gate by one launch, or by two products and the gate of their results."""
     k, n = x.shape[-1], options["columns"]
     form, activation = options["weight_format"], options.get("activation", "silu")
-    asked = Gate(x.numel() // k if k else 0, n, k, x.dtype, form, activation, bias is not None)
+    # Both ways round differently: where a row's bits are not to depend on the others, the way is that of one row.
+    m = 1 if options.get("batch_invariant") else x.numel() // k if k else 0
+    asked = Gate(m, n, k, x.dtype, form, activation, bias is not None)
     weights = promised(gate), promised(up)
     if is_one_launch(asked, x.device.index):
         return _operations.packed_gated_linear(
@@ -109,7 +111,7 @@ def direct(
         )
     both = x.new_empty((*x.shape[:-1], 2 * n))
     halves = (None, None) if bias is None else bias.split(n)
-    own = {name: value for name, value in options.items() if name not in ("activation", "out_dtype")}
+    own = {name: value for name, value in options.items() if name != "activation"}
     for weight, scale, of_bias, part in zip(weights, (scale_gate, scale_up), halves, both.split(n, -1), strict=True):
         _operations.packed_linear(x, weight, of_bias, scale_w=scale, out=part, **own)
     found = gate_of_halves(both, activation)
