@@ -5,7 +5,8 @@ stage, in pieces of as many bytes as the operands' rows begin at multiples of; b
 extent are not read, and are zero. They are copied asynchronously, a ring of stages ahead of the multiplication. Rows
 that begin at any element are copied in pieces of 16 bytes from the aligned address in front of each, and moved to a
 second place in shared memory, a block ahead of the multiplication: that takes fewer loads than by elements, and as many
-bytes are under way. Where warps share k, each takes every second, fourth or eighth step; where the CTAs of a cluster
+bytes are under way. A kernel may load an operand by 16 bytes, and not move it, where its rows begin at multiples of
+them and those of the other do not: it finds out as it begins. Where warps share k, each takes every second, fourth or eighth step; where the CTAs of a cluster
 do, each takes every so many blocks. The sums pass through shared memory: see `_mma_sync_store`.
 
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
@@ -52,7 +53,7 @@ class MmaSyncGemm:
     def sides(self) -> tuple[Side, Side]:
         """Describe the parts of A and of B."""
         tile = self.tile
-        shared = tile.loads, tile.num_threads, tile.takes_whole
+        shared = tile.loads, tile.num_threads, tile.takes_whole, tile.loads_own
         return (
             Side(tile.rows, tile.block_k, tile.a_is_k_major, *shared),
             Side(tile.columns, tile.block_k, tile.b_is_k_major, *shared),
@@ -172,53 +173,74 @@ class MmaSyncGemm:
         num_blocks = cute.ceil_div(cute.size(a, mode=[1]), tile.block_k)
         num_own = cute.ceil_div(cutlass.max(num_blocks - rank, 0), tile.splits)
         operands = a, b
-        cursors = [self.sides[side].cursors(operands[side], origin[side], thread) for side in range(2)]
-        ahead = tile.num_ring if tile.is_shifted else tile.num_ring - 1
+        wide = [x.is_wide(y) if tile.loads_own else None for x, y in zip(self.sides, operands, strict=True)]
+        cursors = [self._cursors(side, operands[side], origin[side], thread, wide[side]) for side in range(2)]
+        ahead = tile.num_ahead
         for block in cutlass.range(ahead, unroll=1):
-            self._bring(cursors, operands, memory, block, num_own, rank)
+            self._bring(cursors, operands, memory, block, num_own, rank, wide)
         if const_expr(tile.is_shifted):
             cute.arch.cp_async_wait_group(ahead - 1)
             cute.arch.sync_threads()
-            self._move(cursors, operands, memory, Int32(0))
+            self._move(cursors, operands, memory, Int32(0), wide)
         for block in cutlass.range(num_own, unroll=1):
             cute.arch.cp_async_wait_group(ahead - (2 if tile.is_shifted else 1))
             cute.arch.sync_threads()
-            self._bring(cursors, operands, memory, block + ahead, num_own, rank)
-            ready = block % tile.num_ring
+            self._bring(cursors, operands, memory, block + ahead, num_own, rank, wide)
+            ready = [block % tile.num_ring] * 2
             if const_expr(tile.is_shifted):
                 if block + 1 < num_own:  # the first is Python's, the second the kernel's
-                    self._move(cursors, operands, memory, block + 1)
-                ready = tile.num_ring + block % 2
+                    self._move(cursors, operands, memory, block + 1, wide)
+                moved = tile.num_ring + block % 2
+                if const_expr(tile.loads_own):
+                    ready = [cutlass.select_(wide[side], ready[side], moved) for side in range(2)]
+                else:
+                    ready = [moved] * 2
             self._multiply_stage(sums, memory, ready)
         cute.arch.cp_async_wait_group(0)
         cute.arch.sync_threads()
         return sums
 
+    def _cursors(self, side: int, source: cute.Tensor, first_row: Int32, thread: Int32, is_wide: Any) -> Any:
+        """Return where a thread's pieces of an operand lie; to be called while tracing."""
+        if self.tile.loads_own:
+            return self.sides[side].own_cursors(source, first_row, thread, is_wide)
+        return self.sides[side].cursors(source, first_row, thread)
+
     @cute.jit
-    def _bring(self, cursors: Any, operands: Any, memory: Any, block: Int32, num_own: Int32, rank: Int32) -> None:
+    def _bring(
+        self, cursors: Any, operands: Any, memory: Any, block: Int32, num_own: Int32, rank: Int32, wide: Any
+    ) -> None:
         """Bring one of the CTA's `num_own` blocks of k of both operands into a stage, asynchronously, if it is one."""
         if block < num_own:
             for side in range_constexpr(2):
                 stage = self._stage(memory, block % self.tile.num_ring, side)
-                self.sides[side].copy(cursors[side], operands[side], stage, rank + block * self.tile.splits)
+                place = rank + block * self.tile.splits
+                if const_expr(self.tile.loads_own):
+                    self.sides[side].copy_own(cursors[side], operands[side], stage, place, wide[side])
+                else:
+                    self.sides[side].copy(cursors[side], operands[side], stage, place)
         cute.arch.cp_async_commit_group()
 
     @cute.jit
-    def _move(self, cursors: Any, operands: Any, memory: Any, block: Int32) -> None:
-        """Move the rows of a block that is there to where `ldmatrix` reads them."""
+    def _move(self, cursors: Any, operands: Any, memory: Any, block: Int32, wide: Any) -> None:
+        """Move the rows of a block that is there to where `ldmatrix` reads them, but for an operand that is `wide`."""
         ring = self.tile.num_ring
         for side in range_constexpr(2):
             source = self._stage(memory, block % ring, side)
             target = self._stage(memory, ring + block % 2, side)
-            self.sides[side].write_moved(cursors[side], operands[side], source, target)
+            if const_expr(self.tile.loads_own):
+                if not wide[side]:
+                    self.sides[side].write_moved(cursors[side], operands[side], source, target)
+            else:
+                self.sides[side].write_moved(cursors[side], operands[side], source, target)
 
     @cute.jit
-    def _multiply_stage(self, sums: cute.Tensor, memory: Any, slot: Int32) -> None:
-        """Add the product of a stage's steps of k that are the warp's to its sums."""
+    def _multiply_stage(self, sums: cute.Tensor, memory: Any, slots: Any) -> None:
+        """Add the product of the steps of k that are the warp's, of the stages where A and B are, to its sums."""
         tile = self.tile
         side_a, side_b = self.sides
         along_m, along_n, along_k = self._warp()
-        stage_a, stage_b = self._stage(memory, slot, 0), self._stage(memory, slot, 1)
+        stage_a, stage_b = self._stage(memory, slots[0], 0), self._stage(memory, slots[1], 1)
         mma = cute.make_mma_atom(warp.MmaF16BF16Op(self.element, Float32, (MMA_M, MMA_N, MMA_K)))
         rows, columns = tile.warp_rows // MMA_M, tile.warp_columns // MMA_N
         first_row, first_column = along_m * tile.warp_rows, along_n * tile.warp_columns

@@ -3,7 +3,7 @@
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import cutlass
@@ -49,17 +49,21 @@ class Side:
     num_threads: int
     takes_whole: bool = False
     """Whether blocks that lie inside of the operand are copied by instructions of their own, without limits."""
+    loads_own: bool = False
+    """Whether it is loaded by 16 bytes where its rows begin at multiples of them: see `Side.wide`."""
 
     def __post_init__(self) -> None:
-        """Refuse rows that threads do not share evenly, two at a time (ValueError).
-
-        A thread's pieces would lie in several columns, or in both halves of a gate.
-        """
-        if self.num_threads % (2 * self.per_row):
+        """Refuse rows of more pieces than there are threads for two of them (ValueError)."""
+        if self.step_rows == 0:
             raise ValueError(
-                f"{self.num_threads} threads cannot share pairs of rows of {self.per_row} pieces; expected a multiple "
-                f"of {2 * self.per_row} threads"
+                f"{self.num_threads} threads cannot share pairs of rows of {self.per_row} pieces; expected "
+                f"{2 * self.per_row} threads at least"
             )
+
+    @property
+    def wide(self) -> "Side":
+        """Return the same part, loaded by 16 bytes."""
+        return replace(self, loads=SEGMENT_BYTES, takes_whole=False, loads_own=False)
 
     @property
     def row_length(self) -> int:
@@ -88,8 +92,13 @@ class Side:
 
     @property
     def step_rows(self) -> int:
-        """Rows from one piece of a thread to its next."""
-        return self.num_threads // self.per_row
+        """Rows from one piece of a thread to its next: an even number, so that these lie in the same half of a gate."""
+        return self.num_threads // (2 * self.per_row) * 2
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all threads have pieces."""
+        return self.step_rows * self.per_row == self.num_threads
 
     @property
     def num_turns(self) -> int:
@@ -129,10 +138,39 @@ class Side:
         return Cursor(begin, index, inner, rows, depth - index)
 
     def cursors(self, source: cute.Tensor, first_row: Int32, thread: Int32) -> tuple[Cursor, ...]:
-        """Return where a thread's pieces lie, and of shifted rows where the last piece of each; while tracing."""
+        """Return where a thread's pieces lie, and of shifted rows where the last piece of each; while tracing.
+
+        A thread without pieces is said to be behind the part's last row.
+        """
         inner = thread % self.per_row * self.piece
-        pieces = self.start(source, first_row, thread // self.per_row, inner)
+        row = thread // self.per_row
+        if not self.is_even:
+            row = cutlass.select_(row < self.step_rows, row, Int32(self.num_rows))
+        pieces = self.start(source, first_row, row, inner)
         return (pieces, self.start(source, first_row, thread, Int32(self.row_length))) if self.is_shifted else (pieces,)
+
+    def is_wide(self, source: cute.Tensor) -> Any:
+        """Say whether an operand's rows begin at multiples of 16 bytes; to be called while tracing."""
+        stride = source.stride[0 if self.is_k_major else 1]
+        return ((Int32(source.iterator.toint()) | Int32(Int64(stride) * ITEM_BYTES)) & (SEGMENT_BYTES - 1)) == 0
+
+    def own_cursors(self, source: cute.Tensor, first_row: Int32, thread: Int32, is_wide: Any) -> tuple[Cursor, ...]:
+        """Return the cursors of the width by which an operand is loaded; to be called while tracing."""
+        found = self.cursors(source, first_row, thread)
+        if self.is_shifted:  # whose pieces are as wide
+            return found
+        wide = self.wide.cursors(source, first_row, thread)[0]
+        return (Cursor(*(cutlass.select_(is_wide, x, y) for x, y in zip(wide, found[0], strict=True))),)
+
+    @cute.jit
+    def copy_own(
+        self, cursors: tuple[Cursor, ...], source: cute.Tensor, stage: cute.Tensor, block: Int32, is_wide: Any
+    ) -> None:
+        """Copy a block of k as `copy` does, by 16 bytes where the operand's rows begin at multiples of them."""
+        if is_wide:
+            self.wide.copy(cursors[:1], source, stage, block)
+        else:
+            self.copy(cursors, source, stage, block)
 
     def _has_whole(self, cursor: Cursor, first_k: Int32) -> Any:
         """Say whether all pieces of a block of k lie inside of their rows; to be called while tracing.

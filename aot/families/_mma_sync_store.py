@@ -30,7 +30,7 @@ BATCH = 4
 
 @dataclass(frozen=True)
 class Store:
-    """The end of a tile's work. Tiles and CTAs are powers of two, so that threads share its rows evenly."""
+    """The end of a tile's work. Its rows are a power of two; as many rows at a time as that divides have threads."""
 
     tile: Tile
     operation: Operation
@@ -101,9 +101,10 @@ class Store:
         """Store `width` elements of a row by each thread that has a row, row after row in the same columns."""
         tile = self.tile
         per_row = tile.columns // self.num_halves // width
-        step = tile.num_threads * tile.splits // per_row
+        shared = tile.num_threads * tile.splits // per_row
+        step = 1 << (shared.bit_length() - 1)
         row, column = thread // per_row, thread % per_row * width
-        if row < tile.rows:
+        if row < (tile.rows if step * per_row == tile.num_threads * tile.splits else min(step, tile.rows)):
             num_turns = max(tile.rows // step, 1)
             together = min(BATCH, num_turns)
             for turn in cutlass.range(num_turns // together, unroll=1):

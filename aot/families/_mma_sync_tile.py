@@ -37,7 +37,10 @@ TARGET_SMEM_BYTES = 100 * 1024
 
 MAX_SHARED_ACCUMULATORS = 64
 """Accumulator registers of a thread up to which two CTAs of 256 threads are to share the 65,536 registers of an SM, 128
-a thread. Some such kernels spill all the same, by up to 32 bytes on sm_110a (nvidia-cutlass-dsl 4.8.1, 2026-11-27)."""
+a thread; larger CTAs are not asked to. Some such kernels spill all the same, by up to 32 bytes on sm_110a (nvidia-cutlass-dsl 4.8.1, 2026-11-27)."""
+
+MAX_SHARED_THREADS = 256
+"""Threads of a CTA up to which two are to share an SM."""
 
 WARPS = {
     (16, 16): ((1, 1, 8), (1, 1, 4)),
@@ -58,8 +61,16 @@ WARPS = {
     (128, 256): ((2, 4, 1),),
     (256, 64): ((4, 2, 1),),
     (256, 128): ((4, 2, 1),),
+    (64, 80): ((4, 1, 1), (4, 1, 2)),
+    (64, 96): ((2, 3, 1), (2, 3, 2)),
+    (128, 80): ((4, 1, 1), (4, 1, 2)),
+    (128, 96): ((2, 3, 1), (2, 3, 2)),
+    (256, 80): ((8, 1, 1),),
+    (256, 96): ((4, 3, 1),),
 }
-"""Warps along m, n and k of each tile (tile_m, tile_n): those along k have every so many steps of k each."""
+"""Warps along m, n and k of each tile (tile_m, tile_n): those along k have every so many steps of k each.
+
+Tiles of 80 and 96 columns are for heads of as many, of which 128 would be a quarter or more for nothing."""
 
 
 Choices = dict[tuple[int, int], tuple[tuple[int, int, int], ...]]
@@ -94,6 +105,11 @@ class Tile:
     b_is_k_major: bool
     splits: int = 1
     """CTAs of a cluster that share k."""
+
+    @property
+    def loads_own(self) -> bool:
+        """Whether an operand whose rows begin at multiples of 16 bytes is loaded by as many, whatever the other's do."""
+        return False
 
     @property
     def num_threads(self) -> int:
@@ -165,7 +181,8 @@ class Tile:
     @property
     def num_stages(self) -> int:
         """Stages in all: as many as leave room for a second CTA, two of the ring at least."""
-        return max(2 + self.num_moved, min(MAX_STAGES, TARGET_SMEM_BYTES // self.stage_bytes))
+        least = 2 + self.num_moved + (self.is_shifted and self.loads_own)
+        return max(least, min(MAX_STAGES, TARGET_SMEM_BYTES // self.stage_bytes))
 
     @property
     def num_ring(self) -> int:
@@ -173,10 +190,18 @@ class Tile:
         return self.num_stages - self.num_moved
 
     @property
+    def num_ahead(self) -> int:
+        """Blocks of k that are brought before the first is multiplied.
+
+        An operand that is moved leaves its stage of the ring a turn earlier, unless one that is not lies there too.
+        """
+        return self.num_ring if self.is_shifted and not self.loads_own else self.num_ring - 1
+
+    @property
     def num_blocks_per_sm(self) -> int:
         """CTAs that are to fit an SM at once: two where shared memory and registers allow it."""
         fits = self.smem_bytes <= TARGET_SMEM_BYTES and self.num_accumulators <= MAX_SHARED_ACCUMULATORS
-        return 2 if fits else 1
+        return 2 if fits and self.num_threads <= MAX_SHARED_THREADS else 1
 
     @property
     def num_sums(self) -> int:
@@ -187,3 +212,12 @@ class Tile:
     def smem_bytes(self) -> int:
         """Shared memory of a CTA."""
         return max(self.num_stages * self.stage_bytes, 4 * self.num_sums)
+
+
+class OwnTile(Tile):
+    """A tile whose operands are loaded each by its own rows. A type, not a field: a kernel's name has its tile's."""
+
+    @property
+    def loads_own(self) -> bool:
+        """Say that they are."""
+        return True

@@ -6,7 +6,8 @@ rest. Bytes behind an operand's extents are never read: they are zeros in shared
 next to each other storing elements next to each other. All of it is there since sm_80.
 
 A candidate's schedule says how many bytes its loads bring at once, and over how many warps of a CTA k is split, such as
-`a16k4`: for few tiles, whose time is that of a chain of loads and steps.
+`a16k4`: for few tiles, whose time is that of a chain of loads and steps. One that begins with `o` instead, `o4k1`, loads
+an operand by 16 bytes where its own rows begin at multiples of them and those of the other do not.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from aot.core.grouping import Grouping
 from aot.core.knobs import SplitK
 from aot.core.types import BF16, FP16
 from aot.families import Defaults
-from aot.families._mma_sync_tile import WARPS, Tile, no_tile, warps_of
+from aot.families._mma_sync_tile import WARPS, OwnTile, Tile, no_tile, warps_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,12 +42,15 @@ if TYPE_CHECKING:
     from aot.core.target import Target
     from aot.families import Entry
 
-_SCHEDULE = re.compile(r"a(2|4|8|16)k([1248])")
+_SCHEDULE = re.compile(r"([ao])(2|4|8|16)k([1248])")
 
 SPLITS = (1, 2, 4, 8)
 """CTAs of a cluster that share a tile's k. Source of the most: CUDA C++ Programming Guide, portable cluster size."""
 
-MAX_SPLIT_TILE = 64 * 64
+OWN_LOADS = (4, 2)
+"""Bytes of a load beside which an operand that is aligned may be loaded by its own."""
+
+MAX_SPLIT_TILE = 64 * 96
 """Elements of the largest tile that CTAs share: larger ones are for products that have enough of them."""
 
 
@@ -60,15 +64,17 @@ def _mode(splits: int) -> SplitK:
     return SplitK.CLUSTER if splits > 1 else SplitK.NONE
 
 
-def _schedule(loads: int, along_k: int) -> str:
-    """Name how operands are loaded, and how many warps share k."""
-    return f"a{loads}k{along_k}"
+def _has_one_layout(operation: Operation) -> bool:
+    """Say whether rows of A and of B are both of k, so that those of both begin at the same multiples."""
+    return operation.a.is_k_major and operation.b.is_k_major
 
 
 def _parts(candidate: Candidate) -> tuple[int, int]:
     """Return the bytes of a load and the warps along k of a candidate; (0, 0) where its schedule is none of ours."""
     found = _SCHEDULE.fullmatch(candidate.gemm.schedule)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    if not found or (found[1] == "o" and int(found[2]) not in OWN_LOADS):
+        return 0, 0
+    return int(found[2]), int(found[3])
 
 
 def _warps(candidate: Candidate) -> tuple[int, int, int] | None:
@@ -81,7 +87,8 @@ def tile_of(candidate: Candidate, operation: Operation) -> Tile:
     warps = _warps(candidate) or (1, 1, 1)
     majors = operation.a.is_k_major, operation.b.is_k_major
     knobs, loads = candidate.gemm, _parts(candidate)[0] or LOADS[-1]
-    return Tile(knobs.tile_m, knobs.tile_n, warps, loads, *majors, knobs.split_k)
+    kind = OwnTile if knobs.schedule.startswith("o") else Tile
+    return kind(knobs.tile_m, knobs.tile_n, warps, loads, *majors, knobs.split_k)
 
 
 class MmaSync(Defaults):
@@ -97,16 +104,17 @@ class MmaSync(Defaults):
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles, warps along k, and the bytes of a load."""
-        del operation
+        own = () if _has_one_layout(operation) else OWN_LOADS
+        loads = [*(f"a{x}" for x in LOADS), *(f"o{x}" for x in own)]
         for (tile_m, tile_n), choices in WARPS.items():
             for along_k in dict.fromkeys(x[2] for x in choices):
                 splits_of_tile = SPLITS if tile_m * tile_n <= MAX_SPLIT_TILE else (1,)
-                for loads, splits in product(LOADS, (x for x in splits_of_tile if _fits(x, target))):
+                for load, splits in product(loads, (x for x in splits_of_tile if _fits(x, target))):
                     yield gemm_candidate(
                         self.name,
                         tile_m,
                         tile_n,
-                        schedule=_schedule(loads, along_k),
+                        schedule=f"{load}k{along_k}",
                         use_tma_store=False,
                         split_k=splits,
                         split_k_mode=_mode(splits),
@@ -114,7 +122,6 @@ class MmaSync(Defaults):
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply the kernel's limits on tile and schedule."""
-        del operation
         knobs = candidate.gemm
         cluster = (knobs.cluster_m, knobs.cluster_n, SplitK(knobs.split_k_mode))
         others = knobs.use_2cta or knobs.use_tma_store or knobs.swap_ab or knobs.num_stages
@@ -128,6 +135,9 @@ class MmaSync(Defaults):
         if _parts(candidate) == (0, 0):
             text = f"{self.name} has schedules such as a16k1: bytes of a load, warps along k"
             return Rejected(Reason.COMBINATION, f"{text}; got {candidate.gemm.schedule!r}")
+        if knobs.schedule.startswith("o") and _has_one_layout(operation):
+            text = f"{knobs.schedule} loads an operand by its own rows; in layout kk rows of both are of k: use a"
+            return Rejected(Reason.COMBINATION, text)
         if _warps(candidate) is None:
             return Rejected(Reason.TILE, no_tile(WARPS, (knobs.tile_m, knobs.tile_n), _parts(candidate)[1]))
         return None
