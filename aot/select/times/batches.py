@@ -51,12 +51,9 @@ def batched_problems(operation: Operation) -> list[Problem]:
 def batched_loads(operation: Operation) -> tuple[int, ...]:
     """List the sections of an operation for batches whose kernels are chosen by times of one product.
 
-    D alone is unaligned where B is contiguous along k: else an odd n makes rows of B that are, too. There k is the
-    width of a head, a multiple of 8 nearly always, and rows that begin at multiples of 4 bytes get the kernels of any.
-    In other layouts rows are as long as a sequence.
+    D alone is unaligned where B is contiguous along k: else an odd n makes rows of B that are, too.
     """
-    is_along_k = operation.layout is Layout.KK
-    return tuple(x for x in LOADS if x != (4 if is_along_k else LOADS[-1]))
+    return LOADS if operation.layout is Layout.KK else LOADS[:-1]
 
 
 @dataclass(frozen=True)

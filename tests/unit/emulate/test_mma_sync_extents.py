@@ -70,6 +70,18 @@ def every():
 
 KEYS = every() if EVERY else FEW
 
+OWN = tuple(
+    KernelKey(operation, gemm_candidate("mma_sync", *tile, schedule=schedule, use_tma_store=False))
+    for operation, tile, schedule in (
+        (Operation.BF16_KN_BATCHED, (64, 80), "o4k1"),  # of 12 rows of 10 pieces 128 threads have 120
+        (Operation.FP16_MN, (64, 96), "o2k1"),
+    )
+)
+"""Tiles of other widths, whose operands are loaded each by its own rows."""
+
+ALIGNED = {(67, 72, 70): "B", (70, 81, 40): "A", (69, 83, 70): ""}
+"""(m, n, k) past the edges of those tiles, and which operand's rows begin at multiples of 16 bytes in layout kn."""
+
 
 def shapes(key):
     """List the cases of a kernel: rows padded by a few loads, from an address that is no more aligned than it asks."""
@@ -92,7 +104,7 @@ def shapes(key):
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory):
-    return EditedKernels(KEYS, "thor", tmp_path_factory.mktemp("mma_sync"))
+    return EditedKernels([*KEYS, *OWN], "thor", tmp_path_factory.mktemp("mma_sync"))
 
 
 def test_all_that_there_is_is_among_them():
@@ -139,3 +151,27 @@ def test_a_kernel_that_masks_nothing_is_found_on_every_problem_that_ends_inside_
         if (shape.problem.m, shape.problem.n, shape.problem.k) != WHOLE:
             with pytest.raises((Fault, VerificationError), match=r"address outside of an allocation|not finite"):
                 kernels.run(key, shape, SCHEDULES, whole_pieces)
+
+
+def without_pieces(text):
+    """Leave out the copies of 16 bytes."""
+    found, count = re.subn(r"cp\.async\.cg\.shared\.global [^;]*;", "", text)
+    assert count
+    return found
+
+
+@pytest.mark.parametrize("key", OWN, ids=lambda x: x.name)
+def test_an_operand_is_loaded_by_its_own_rows(kernels, key):
+    """Those of 4 bytes bring by 16 what is aligned alone, and are wrong without; those of 2 bytes always do."""
+    loads = int(key.candidate.gemm.schedule[1])
+    groups = 2 if key.operation.grouping is Grouping.BATCHED else 1
+    for sizes, aligned in ALIGNED.items():
+        shape = EdgeShape(
+            Problem(key.operation, *sizes, groups), padding=0, offset=0, stride_multiple=loads // 2, stores_anywhere=True
+        )
+        assert kernels.run(key, shape, SCHEDULES) == [], shape
+        if loads == 4 and not aligned:
+            assert kernels.run(key, shape, SCHEDULES[:1], without_pieces) == [], shape
+        else:
+            with pytest.raises(VerificationError):
+                kernels.run(key, shape, SCHEDULES[:1], without_pieces)

@@ -58,6 +58,24 @@ def test_of_a_chip_without_tma_aligned_problems_take_those_of_16_bytes():
     assert "mma_sync" not in {x.family for x in legal(Operation.BF16_KK, H200)}
 
 
+def test_an_operand_is_loaded_by_its_own_rows_where_those_of_both_need_not_begin_at_the_same_multiples():
+    def own(operation):
+        return [x for x in FAMILY.candidates(operation, H200) if x.gemm.schedule.startswith("o")]
+
+    assert own(Operation.BF16_KK) == own(Operation.BF16_KK_SWIGLU) == []
+    for operation in (Operation.BF16_KN, Operation.FP16_MK_BATCHED, Operation.BF16_MN):
+        assert {FAMILY.alignment(x).loads for x in own(operation)} == {4, 2}
+        assert {x.gemm.schedule.replace("o", "a") for x in own(operation)} == {
+            x.gemm.schedule for x in FAMILY.candidates(operation, H200) if x.gemm.schedule[:2] in ("a2", "a4")
+        } - {""}
+        for candidate in own(operation):
+            assert isinstance(check(candidate, operation, H200), Accepted), candidate.name
+            tile = tile_of(candidate, operation)
+            assert tile.loads_own
+            assert 1 <= tile.num_ahead == tile.num_ring - 1  # an operand that is not moved lies in the ring till the end
+            assert tile.num_ring >= 2 + tile.is_shifted
+
+
 @pytest.mark.slow
 def test_waits_for_the_kernel_in_front_where_the_chip_can_start_it_early():
     key = KernelKey(Operation.BF16_KK, TILE)
@@ -84,6 +102,8 @@ def test_sections_are_searched_with_loads_as_wide_as_they_give_and_with_shifted_
     [
         ({"schedule": "a3k1"}, Reason.COMBINATION, "bytes of a load, warps along k; got 'a3k1'"),
         ({"schedule": ""}, Reason.COMBINATION, "got ''"),
+        ({"schedule": "o16k2"}, Reason.COMBINATION, "got 'o16k2'"),
+        ({"schedule": "o4k2"}, Reason.COMBINATION, "o4k2 loads an operand by its own rows; in layout kk rows of both are"),
         ({"schedule": "a8k8"}, Reason.TILE, "64x64 with 8 warps along k is no tile; expected one of 16x16 k8/4"),
         ({"tile_n": 48}, Reason.TILE, "64x48 with 2 warps along k is no tile"),
         ({"swap_ab": True}, Reason.COMBINATION, "computes a tile in a CTA"),
@@ -110,7 +130,7 @@ def test_clusters_that_a_target_is_not_known_to_hold_are_refused():
 
 
 @pytest.mark.parametrize("block", [32, 64, 128, 256])
-@pytest.mark.parametrize("extent", [16, 32, 64, 128, 256])
+@pytest.mark.parametrize("extent", [16, 32, 64, 80, 96, 128, 256])
 def test_rows_of_a_stage_lie_in_different_banks(block, extent):
     """Eight rows that `ldmatrix` reads at once are 16 bytes each; banks repeat every 128."""
     for row in (block + PAD, extent + PAD):

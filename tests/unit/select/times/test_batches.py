@@ -56,9 +56,9 @@ def test_what_is_not_asked_for_is_infinite():
     assert times.tolist() == [[128, np.inf], [np.inf, 128]]
 
 
-def test_sections_for_batches_are_of_few_numbers_of_bytes():
+def test_sections_for_batches_are_of_the_bytes_that_their_rows_can_have():
     assert {x: batched_loads(x) for x in BATCHED.layouts} == {
-        Operation.BF16_KK_BATCHED: (2, 8, 16),
+        Operation.BF16_KK_BATCHED: (2, 4, 8, 16),
         Operation.BF16_KN_BATCHED: (2, 4, 8),
         Operation.BF16_MK_BATCHED: (2, 4, 8),
         Operation.BF16_MN_BATCHED: (2, 4, 8),
@@ -71,7 +71,7 @@ def test_sections_for_batches_are_of_few_numbers_of_bytes():
 def test_kernels_that_were_timed_in_one_product_are_chosen_among():
     timed = {Problem(ONE, m, 64, 75): dict.fromkeys(TILES[:1], 1.0 + m) for m in (1, 16, 17, 64, 100, 300)}
     known = UnalignedTimes.of({ONE: timed}, [BATCHED], H200)
-    assert known.loads_of(BATCHED) == (2, 8, 16)
+    assert known.loads_of(BATCHED) == (2, 4, 8, 16)
     found = known.of_batches(BATCHED, 2, H200)
     assert set(found.filled) == set(batched_problems(BATCHED))
     assert {x for row in found.filled.values() for x in row} == {TILES[0]}
@@ -86,7 +86,7 @@ def test_kernels_that_were_timed_in_batches_are_chosen_by_those_times():
     rows = {Problem(BATCHED, *x): {TILES[0]: 1.0 + x[0], TILES[1]: 900.0 - x[0]} for x in sizes}
     single = {Problem(ONE, m, 64, 75): dict.fromkeys(TILES[:1], 1.0 + m) for m in (1, 16, 17, 64, 100, 300)}
     known = UnalignedTimes.of({ONE: single, BATCHED: rows}, [BATCHED], H200)
-    assert known.loads_of(BATCHED) == (2, 8, 16)
+    assert known.loads_of(BATCHED) == (2, 4, 8, 16)
     assert known.model(BATCHED, 2) is not known.model(ONE, 2)
     kernels = []
     found = list(sections(BATCHED, known, KnownTimes({}), [], kernels, 0, H200, Objective()))
