@@ -55,8 +55,8 @@ class MmaSyncGemm:
         tile = self.tile
         shared = tile.loads, tile.num_threads, tile.takes_whole, tile.loads_own
         return (
-            Side(tile.rows, tile.block_k, tile.a_is_k_major, *shared),
-            Side(tile.columns, tile.block_k, tile.b_is_k_major, *shared),
+            Side(tile.rows, tile.block_k, tile.a_is_k_major, *shared, tile.moves_few and tile.a_is_k_major),
+            Side(tile.columns, tile.block_k, tile.b_is_k_major, *shared, tile.moves_few and tile.b_is_k_major),
         )
 
     @property

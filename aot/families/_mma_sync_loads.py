@@ -51,6 +51,8 @@ class Side:
     """Whether blocks that lie inside of the operand are copied by instructions of their own, without limits."""
     loads_own: bool = False
     """Whether it is loaded by 16 bytes where its rows begin at multiples of them: see `Side.wide`."""
+    moves_few: bool = False
+    """Whether rows that the operand does not have are not moved: they reach nothing but rows of D that are not there."""
 
     def __post_init__(self) -> None:
         """Refuse rows of more pieces than there are threads for two of them (ValueError)."""
@@ -302,7 +304,8 @@ class Side:
         """
         begin, step = Int32(cursors[0].begin), Int32(self.step_bytes(source, self.step_rows))
         for turn in range_constexpr(self.num_turns):
-            if cursors[0].row + turn * self.step_rows < self.num_rows:
+            is_there = turn * self.step_rows < cursors[0].num_left if const_expr(self.moves_few) else True
+            if is_there & (cursors[0].row + turn * self.step_rows < self.num_rows):
                 place = (cursors[0].row + turn * self.step_rows) * (self.row_length + PAD) + cursors[0].inner
                 two = cute.make_rmem_tensor((4, 2), Uint32)
                 for half in range_constexpr(2):

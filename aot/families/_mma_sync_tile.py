@@ -112,6 +112,11 @@ class Tile:
         return False
 
     @property
+    def moves_few(self) -> bool:
+        """Whether rows that the operands do not have are not moved in shared memory either."""
+        return False
+
+    @property
     def num_threads(self) -> int:
         """Threads of a CTA."""
         return 32 * self.warps[0] * self.warps[1] * self.warps[2]
@@ -220,4 +225,13 @@ class OwnTile(Tile):
     @property
     def loads_own(self) -> bool:
         """Say that they are."""
+        return True
+
+
+class FewRowsTile(Tile):
+    """A tile for fewer rows of A than it has: what there is of them is moved. A type, as `OwnTile` is."""
+
+    @property
+    def moves_few(self) -> bool:
+        """Say that the others are not."""
         return True

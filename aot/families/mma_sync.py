@@ -7,7 +7,8 @@ next to each other storing elements next to each other. All of it is there since
 
 A candidate's schedule says how many bytes its loads bring at once, and over how many warps of a CTA k is split, such as
 `a16k4`: for few tiles, whose time is that of a chain of loads and steps. One that begins with `o` instead, `o4k1`, loads
-an operand by 16 bytes where its own rows begin at multiples of them and those of the other do not.
+an operand by 16 bytes where its own rows begin at multiples of them and those of the other do not; one that begins with
+`r`, `r2k8`, moves only those rows in shared memory that the operands have: of one row of x 15 of 16 need not be.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from aot.core.grouping import Grouping
 from aot.core.knobs import SplitK
 from aot.core.types import BF16, FP16
 from aot.families import Defaults
-from aot.families._mma_sync_tile import WARPS, OwnTile, Tile, no_tile, warps_of
+from aot.families._mma_sync_tile import WARPS, FewRowsTile, OwnTile, Tile, no_tile, warps_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,13 +43,17 @@ if TYPE_CHECKING:
     from aot.core.target import Target
     from aot.families import Entry
 
-_SCHEDULE = re.compile(r"([ao])(2|4|8|16)k([1248])")
+_LOADS_OF = {"a": LOADS, "o": (4, 2), "r": (2,)}
+"""Bytes of a load by how operands are loaded: a kernel that loads one by its own rows does so beside fewer, and rows are
+moved in shared memory where they begin at any element."""
+
+_SCHEDULE = re.compile(r"([aor])(2|4|8|16)k([1248])")
 
 SPLITS = (1, 2, 4, 8)
 """CTAs of a cluster that share a tile's k. Source of the most: CUDA C++ Programming Guide, portable cluster size."""
 
-OWN_LOADS = (4, 2)
-"""Bytes of a load beside which an operand that is aligned may be loaded by its own."""
+FEW_ROWS = 16
+"""Rows of the tiles that may move those alone that the operands have."""
 
 MAX_SPLIT_TILE = 64 * 96
 """Elements of the largest tile that CTAs share: larger ones are for products that have enough of them."""
@@ -64,15 +69,19 @@ def _mode(splits: int) -> SplitK:
     return SplitK.CLUSTER if splits > 1 else SplitK.NONE
 
 
-def _has_one_layout(operation: Operation) -> bool:
-    """Say whether rows of A and of B are both of k, so that those of both begin at the same multiples."""
-    return operation.a.is_k_major and operation.b.is_k_major
+def _kinds(tile_m: int, operation: Operation) -> str:
+    """List how a tile's operands may be loaded, by the letters that schedules begin with.
+
+    By its own rows not where those of both are of k, and begin at the same multiples.
+    """
+    own = "" if operation.a.is_k_major and operation.b.is_k_major else "o"
+    return "a" + own + ("r" if tile_m == FEW_ROWS and operation.a.is_k_major else "")
 
 
 def _parts(candidate: Candidate) -> tuple[int, int]:
     """Return the bytes of a load and the warps along k of a candidate; (0, 0) where its schedule is none of ours."""
     found = _SCHEDULE.fullmatch(candidate.gemm.schedule)
-    if not found or (found[1] == "o" and int(found[2]) not in OWN_LOADS):
+    if not found or int(found[2]) not in _LOADS_OF[found[1]]:
         return 0, 0
     return int(found[2]), int(found[3])
 
@@ -87,7 +96,7 @@ def tile_of(candidate: Candidate, operation: Operation) -> Tile:
     warps = _warps(candidate) or (1, 1, 1)
     majors = operation.a.is_k_major, operation.b.is_k_major
     knobs, loads = candidate.gemm, _parts(candidate)[0] or LOADS[-1]
-    kind = OwnTile if knobs.schedule.startswith("o") else Tile
+    kind = {"o": OwnTile, "r": FewRowsTile}.get(knobs.schedule[:1], Tile)
     return kind(knobs.tile_m, knobs.tile_n, warps, loads, *majors, knobs.split_k)
 
 
@@ -104,9 +113,8 @@ class MmaSync(Defaults):
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles, warps along k, and the bytes of a load."""
-        own = () if _has_one_layout(operation) else OWN_LOADS
-        loads = [*(f"a{x}" for x in LOADS), *(f"o{x}" for x in own)]
         for (tile_m, tile_n), choices in WARPS.items():
+            loads = [f"{kind}{x}" for kind in _kinds(tile_m, operation) for x in _LOADS_OF[kind]]
             for along_k in dict.fromkeys(x[2] for x in choices):
                 splits_of_tile = SPLITS if tile_m * tile_n <= MAX_SPLIT_TILE else (1,)
                 for load, splits in product(loads, (x for x in splits_of_tile if _fits(x, target))):
@@ -135,9 +143,14 @@ class MmaSync(Defaults):
         if _parts(candidate) == (0, 0):
             text = f"{self.name} has schedules such as a16k1: bytes of a load, warps along k"
             return Rejected(Reason.COMBINATION, f"{text}; got {candidate.gemm.schedule!r}")
-        if knobs.schedule.startswith("o") and _has_one_layout(operation):
-            text = f"{knobs.schedule} loads an operand by its own rows; in layout kk rows of both are of k: use a"
-            return Rejected(Reason.COMBINATION, text)
+        if knobs.schedule[0] not in _kinds(knobs.tile_m, operation):
+            text = (
+                f"{knobs.schedule} is for other layouts than kk, whose rows of A and B need not begin at the same "
+                "multiples"
+                if knobs.schedule[0] == "o"
+                else f"{knobs.schedule} is for tiles of {FEW_ROWS} rows of an A that is contiguous along k"
+            )
+            return Rejected(Reason.COMBINATION, f"{text}: take a{knobs.schedule[1:]}")
         if _warps(candidate) is None:
             return Rejected(Reason.TILE, no_tile(WARPS, (knobs.tile_m, knobs.tile_n), _parts(candidate)[1]))
         return None

@@ -75,9 +75,10 @@ OWN = tuple(
     for operation, tile, schedule in (
         (Operation.BF16_KN_BATCHED, (64, 80), "o4k1"),  # of 12 rows of 10 pieces 128 threads have 120
         (Operation.FP16_MN, (64, 96), "o2k1"),
+        (Operation.BF16_KK, (16, 32), "r2k4"),
     )
 )
-"""Tiles of other widths, whose operands are loaded each by its own rows."""
+"""Tiles of other widths, whose operands are loaded each by its own rows, and one that moves those alone that there are."""
 
 ALIGNED = {(67, 72, 70): "B", (70, 81, 40): "A", (69, 83, 70): ""}
 """(m, n, k) past the edges of those tiles, and which operand's rows begin at multiples of 16 bytes in layout kn."""
@@ -161,7 +162,7 @@ def without_pieces(text):
 
 
 @pytest.mark.parametrize("key", OWN, ids=lambda x: x.name)
-def test_an_operand_is_loaded_by_its_own_rows(kernels, key):
+def test_operands_are_loaded_by_their_own_rows(kernels, key):
     """Those of 4 bytes bring by 16 what is aligned alone, and are wrong without; those of 2 bytes always do."""
     loads = int(key.candidate.gemm.schedule[1])
     groups = 2 if key.operation.grouping is Grouping.BATCHED else 1

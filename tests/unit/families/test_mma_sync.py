@@ -36,8 +36,9 @@ def test_every_candidate_is_legal_and_fits_the_instructions(target, splits):
     found = list(FAMILY.candidates(Operation.BF16_KK, device))
     assert {x.gemm.split_k for x in found} == splits
     assert {x.gemm.split_k for x in found if x.gemm.tile_m * x.gemm.tile_n > MAX_SPLIT_TILE} == {1}
-    assert len(found) == 4 * sum(
-        len({x[2] for x in warps}) * (len(splits) if m * n <= MAX_SPLIT_TILE else 1) for (m, n), warps in WARPS.items()
+    assert len(found) == sum(
+        (5 if m == 16 else 4) * len({x[2] for x in warps}) * (len(splits) if m * n <= MAX_SPLIT_TILE else 1)
+        for (m, n), warps in WARPS.items()
     )
     for candidate in found:
         assert isinstance(check(candidate, Operation.BF16_KK, device), Accepted), candidate.name
@@ -103,8 +104,10 @@ def test_sections_are_searched_with_loads_as_wide_as_they_give_and_with_shifted_
         ({"schedule": "a3k1"}, Reason.COMBINATION, "bytes of a load, warps along k; got 'a3k1'"),
         ({"schedule": ""}, Reason.COMBINATION, "got ''"),
         ({"schedule": "o16k2"}, Reason.COMBINATION, "got 'o16k2'"),
-        ({"schedule": "o4k2"}, Reason.COMBINATION, "o4k2 loads an operand by its own rows; in layout kk rows of both are"),
+        ({"schedule": "o4k2"}, Reason.COMBINATION, "o4k2 is for other layouts than kk"),
         ({"schedule": "a8k8"}, Reason.TILE, "64x64 with 8 warps along k is no tile; expected one of 16x16 k8/4"),
+        ({"schedule": "r4k2"}, Reason.COMBINATION, "got 'r4k2'"),
+        ({"schedule": "r2k2"}, Reason.COMBINATION, "for tiles of 16 rows of an A that is contiguous along k: take a2k2"),
         ({"tile_n": 48}, Reason.TILE, "64x48 with 2 warps along k is no tile"),
         ({"swap_ab": True}, Reason.COMBINATION, "computes a tile in a CTA"),
         ({"cluster_m": 2}, Reason.COMBINATION, "computes a tile in a CTA"),

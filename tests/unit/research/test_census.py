@@ -117,7 +117,7 @@ def test_a_sample_is_the_first_rounds_of_all():
         ),
     ]
     assert len(second) == 2 * len(first) - 2  # each fallback has one candidate
-    assert len(set(every)) == len(every) == 2377 + 7
+    assert len(set(every)) == len(every) == 2449 + 7
 
 
 def test_patterns_leave_the_others_out_before_a_sample_is_drawn():
