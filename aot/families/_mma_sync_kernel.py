@@ -6,8 +6,9 @@ extent are not read, and are zero. They are copied asynchronously, a ring of sta
 that begin at any element are copied in pieces of 16 bytes from the aligned address in front of each, and moved to a
 second place in shared memory, a block ahead of the multiplication: that takes fewer loads than by elements, and as many
 bytes are under way. A kernel may load an operand by 16 bytes, and not move it, where its rows begin at multiples of
-them and those of the other do not: it finds out as it begins. Where warps share k, each takes every second, fourth or eighth step; where the CTAs of a cluster
-do, each takes every so many blocks. The sums pass through shared memory: see `_mma_sync_store`.
+them and those of the other do not: it finds out as it begins. Where warps share k, each takes every second, fourth or
+eighth step; where the CTAs of a cluster do, each takes every so many blocks. The sums pass through shared memory: see
+`_mma_sync_store`.
 
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """

@@ -52,7 +52,7 @@ class Side:
     loads_own: bool = False
     """Whether it is loaded by 16 bytes where its rows begin at multiples of them: see `Side.wide`."""
     moves_few: bool = False
-    """Whether rows that the operand does not have are not moved: they reach nothing but rows of D that are not there."""
+    """Whether rows that the operand does not have are not moved: they reach nothing but rows of D that it has not."""
 
     def __post_init__(self) -> None:
         """Refuse rows of more pieces than there are threads for two of them (ValueError)."""

@@ -37,7 +37,8 @@ TARGET_SMEM_BYTES = 100 * 1024
 
 MAX_SHARED_ACCUMULATORS = 64
 """Accumulator registers of a thread up to which two CTAs of 256 threads are to share the 65,536 registers of an SM, 128
-a thread; larger CTAs are not asked to. Some such kernels spill all the same, by up to 32 bytes on sm_110a (nvidia-cutlass-dsl 4.8.1, 2026-11-27)."""
+a thread; larger CTAs are not asked to. Some such kernels spill all the same, by up to 32 bytes on sm_110a
+(nvidia-cutlass-dsl 4.8.1, 2026-11-27)."""
 
 MAX_SHARED_THREADS = 256
 """Threads of a CTA up to which two are to share an SM."""
@@ -108,7 +109,7 @@ class Tile:
 
     @property
     def loads_own(self) -> bool:
-        """Whether an operand whose rows begin at multiples of 16 bytes is loaded by as many, whatever the other's do."""
+        """Whether an operand whose rows begin at multiples of 16 bytes is loaded by as many, whatever the other is."""
         return False
 
     @property

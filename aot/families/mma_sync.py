@@ -6,9 +6,9 @@ rest. Bytes behind an operand's extents are never read: they are zeros in shared
 next to each other storing elements next to each other. All of it is there since sm_80.
 
 A candidate's schedule says how many bytes its loads bring at once, and over how many warps of a CTA k is split, such as
-`a16k4`: for few tiles, whose time is that of a chain of loads and steps. One that begins with `o` instead, `o4k1`, loads
-an operand by 16 bytes where its own rows begin at multiples of them and those of the other do not; one that begins with
-`r`, `r2k8`, moves only those rows in shared memory that the operands have: of one row of x 15 of 16 need not be.
+`a16k4`: for few tiles, whose time is that of a chain of loads and steps. One that begins with `o` instead, `o4k1`,
+loads an operand by 16 bytes where its own rows begin at multiples of them and those of the other do not; one that
+begins with `r`, `r2k8`, moves only those rows in shared memory that the operands have: of 16 of A perhaps one.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from aot.families import Entry
 
 _LOADS_OF = {"a": LOADS, "o": (4, 2), "r": (2,)}
-"""Bytes of a load by how operands are loaded: a kernel that loads one by its own rows does so beside fewer, and rows are
-moved in shared memory where they begin at any element."""
+"""Bytes of a load by how operands are loaded: one is loaded by its own rows beside another of fewer, and rows are moved
+in shared memory where they may begin at any element."""
 
 _SCHEDULE = re.compile(r"([aor])(2|4|8|16)k([1248])")
 

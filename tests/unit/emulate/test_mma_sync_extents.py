@@ -78,7 +78,7 @@ OWN = tuple(
         (Operation.BF16_KK, (16, 32), "r2k4"),
     )
 )
-"""Tiles of other widths, whose operands are loaded each by its own rows, and one that moves those alone that there are."""
+"""Tiles of other widths, whose operands are loaded each by its own rows, and one that moves those that there are."""
 
 ALIGNED = {(67, 72, 70): "B", (70, 81, 40): "A", (69, 83, 70): ""}
 """(m, n, k) past the edges of those tiles, and which operand's rows begin at multiples of 16 bytes in layout kn."""
@@ -168,7 +168,11 @@ def test_operands_are_loaded_by_their_own_rows(kernels, key):
     groups = 2 if key.operation.grouping is Grouping.BATCHED else 1
     for sizes, aligned in ALIGNED.items():
         shape = EdgeShape(
-            Problem(key.operation, *sizes, groups), padding=0, offset=0, stride_multiple=loads // 2, stores_anywhere=True
+            Problem(key.operation, *sizes, groups),
+            padding=0,
+            offset=0,
+            stride_multiple=loads // 2,
+            stores_anywhere=True,
         )
         assert kernels.run(key, shape, SCHEDULES) == [], shape
         if loads == 4 and not aligned:
