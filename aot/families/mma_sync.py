@@ -52,6 +52,14 @@ _SCHEDULE = re.compile(r"([aor])(2|4|8|16)k([1248])")
 SPLITS = (1, 2, 4, 8)
 """CTAs of a cluster that share a tile's k. Source of the most: CUDA C++ Programming Guide, portable cluster size."""
 
+TIMED = Feature.WGMMA
+"""Feature of the chips on which what the cost model cannot tell apart was timed: narrow tiles, and loads and moves of
+an operand by its own rows. All chips can have these kernels; elsewhere a model would choose them, and none is
+enumerated there until something is timed."""
+
+PLAIN_COLUMNS = (16, 32, 64, 128, 256)
+"""Columns of the tiles that are enumerated everywhere."""
+
 FEW_ROWS = 16
 """Rows of the tiles that may move those alone that the operands have."""
 
@@ -113,8 +121,12 @@ class MmaSync(Defaults):
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles, warps along k, and the bytes of a load."""
+        is_timed = TIMED in target.features
         for (tile_m, tile_n), choices in WARPS.items():
-            loads = [f"{kind}{x}" for kind in _kinds(tile_m, operation) for x in _LOADS_OF[kind]]
+            if not (is_timed or tile_n in PLAIN_COLUMNS):
+                continue
+            kinds = _kinds(tile_m, operation) if is_timed else "a"
+            loads = [f"{kind}{x}" for kind in kinds for x in _LOADS_OF[kind]]
             for along_k in dict.fromkeys(x[2] for x in choices):
                 splits_of_tile = SPLITS if tile_m * tile_n <= MAX_SPLIT_TILE else (1,)
                 for load, splits in product(loads, (x for x in splits_of_tile if _fits(x, target))):

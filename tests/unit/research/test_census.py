@@ -38,7 +38,7 @@ def test_every_candidate_is_legal_or_rejected_with_a_reason():
     assert all(row.num_candidates == row.num_accepted + sum(row.rejected.values()) for row in census.rows)
     assert sum(row.num_accepted for row in census.rows) == len(legal_keys((BF16,), THOR))
     assert [row.num_untried for row in census.rows] == [row.num_accepted for row in census.rows]
-    assert "0 compiled and passed the gate, 0 failed, 2,449 not compiled" in totals(census)
+    assert "0 compiled and passed the gate, 0 failed, 2,377 not compiled" in totals(census)
 
 
 def test_failures_are_named_and_not_taken_for_compiled():
@@ -117,7 +117,7 @@ def test_a_sample_is_the_first_rounds_of_all():
         ),
     ]
     assert len(second) == 2 * len(first) - 2  # each fallback has one candidate
-    assert len(set(every)) == len(every) == 2449 + 7
+    assert len(set(every)) == len(every) == 2377 + 7
 
 
 def test_patterns_leave_the_others_out_before_a_sample_is_drawn():
@@ -139,6 +139,7 @@ def committed():
     return read_census(DATA)
 
 
+@pytest.mark.walk
 def test_the_committed_census_is_of_the_space_as_it_is(committed):
     today = count(OPERATIONS, THOR, {}, nothing)
     assert [(x.operation, x.family, x.num_candidates, x.num_accepted, x.rejected) for x in committed.all_rows] == [

@@ -45,7 +45,7 @@ def test_an_empty_pattern_is_refused(text):
             THOR,
             {
                 "cluster_split_k": (80, {}),
-                "mma_sync": (276, {}),
+                "mma_sync": (204, {}),
                 "sm100_block_scale": (0, {Reason.TYPES: 384}),
                 "sm100_persistent": (512, {Reason.TILE: 384, Reason.CLUSTER: 256}),
                 "sm100_quack": (1568, {Reason.TILE: 448}),

@@ -84,7 +84,7 @@ def test_a_device_with_less_shared_memory_takes_fewer():
 
     assert counts(THOR) == {
         "cluster_split_k": (120, 0),
-        "mma_sync": (388, 0),
+        "mma_sync": (292, 0),
         "sm100_block_scale": (0, 0),
         "sm100_persistent": (1152, 0),
         "sm100_quack": (3360, 0),
@@ -92,7 +92,7 @@ def test_a_device_with_less_shared_memory_takes_fewer():
     }
     assert counts(SMALL) == {
         "cluster_split_k": (92, 0),
-        "mma_sync": (363, 25),
+        "mma_sync": (276, 16),
         "sm100_block_scale": (0, 0),
         "sm100_persistent": (1104, 288),
         "sm100_quack": (3048, 888),
