@@ -15,6 +15,7 @@ from aot.core.constraints import Range
 from aot.core.epilogue import Epilogue
 from aot.core.errors import CandidateError
 from aot.core.feature import Feature
+from aot.core.grouping import Grouping
 from aot.core.knobs import GemmKnobs, Knobs
 from aot.core.operation import Operation
 from aot.core.weight_format import BLOCK_K, Code, WeightFormat
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 WEIGHT_EPILOGUES = (Epilogue.NONE, Epilogue.SWIGLU, Epilogue.GEGLU)
 """Of products of packed weights."""
+WEIGHT_GROUPINGS = (Grouping.DENSE, Grouping.GROUPED, Grouping.GATHERED)
 TILES = (1, 2, 3, 4, 5, 7)
 """Tiles of 16 rows of the weight in a CTA: so many that n of usual weights is one wave of CTAs."""
 GATE_TILES = (2, 4, 6, 8)
@@ -116,6 +118,7 @@ class WeightOnly(Defaults):
     prefetches_b = True
     types = tuple(dict.fromkeys(x.types for x in Operation if x.types.weight is not None))
     epilogues = WEIGHT_EPILOGUES
+    groupings = WEIGHT_GROUPINGS
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate rows of the weight and of x, and pipelines."""
@@ -179,6 +182,7 @@ class WeightOnly(Defaults):
             is_scaled=operation.types.is_scaled,
             is_dependent=Feature.DEPENDENT_LAUNCH in target.features,
             gate=operation.gate,
+            grouping=operation.grouping,
         )
         return Entry(function, arguments)
 
