@@ -1,8 +1,8 @@
 """The kernel of `weight_only` over groups of rows, each with a packed weight of its own: experts. Imports CUTLASS.
 
-A CTA has rows of one group's weight and rows of x of that group. There are as many CTAs as groups of any sizes may need,
-and each finds its group by the offsets; one too many ends there. An earlier kernel may have written the offsets, so that
-nothing is read before that kernel has ended: not the weight either, since until then nobody knows which it is.
+A CTA has rows of one group's weight and rows of x of that group. There are as many CTAs as groups of any sizes may
+need, and each finds its group by the offsets; one too many ends there. An earlier kernel may have written the offsets,
+so that nothing is read before that kernel has ended: not the weight either, since nobody knows which it is.
 
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """

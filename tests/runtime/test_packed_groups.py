@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.library import opcheck
 
 from aot.core.weight_format import PackedLayout
-from aot.measure.call_structs import OFFSETS_START, GroupStrides, ProblemStruct, TensorStruct
+from aot.measure.call_structs import GroupStrides, ProblemStruct, TensorStruct
 from tests.runtime import host, torch_reference
 from tests.runtime.exchange import Framework
 from tests.runtime.stating import PACKED_GROUPS
