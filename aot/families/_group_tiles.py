@@ -30,7 +30,7 @@ def find_tile(starts: Any, num_groups: Int32, tile: Int32, height: Constexpr[int
     begin = cutlass.min(lane * each, num_groups)
     stop = cutlass.min(begin + each, num_groups)
     own, start = Int32(0), starts[begin]
-    for g in cutlass.range(begin, stop, unroll=1):
+    for g in cutlass.range(begin, stop, 1, unroll=1):
         end = starts[g + 1]
         own += cute.ceil_div(cutlass.max(end - start, 0), height)
         start = end
@@ -41,7 +41,7 @@ def find_tile(starts: Any, num_groups: Int32, tile: Int32, height: Constexpr[int
     before, group, first, count = until - own, Int32(-1), Int32(0), Int32(0)
     if tile >= before and tile < until:
         start = starts[begin]
-        for g in cutlass.range(begin, stop, unroll=1):
+        for g in cutlass.range(begin, stop, 1, unroll=1):
             end = starts[g + 1]
             tiles = cute.ceil_div(cutlass.max(end - start, 0), height)
             if tile >= before and tile < before + tiles:

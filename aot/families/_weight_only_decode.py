@@ -123,7 +123,7 @@ class Decoder:
         word = Uint32(words[step])
         return self._int4(word, masks) if self.form.code is Code.INT4 else self._e2m1(word)
 
-    def less_offset(self, registers: list[Any]) -> list[Any]:
+    def without_offset(self, registers: list[Any]) -> list[Any]:
         """Take the codes' offset from operands, which is exact; of formats that have one."""
         add = cute.arch.add_packed_bf16x2 if self.is_bf16 else cute.arch.add_packed_f16x2
         offsets = self.offsets

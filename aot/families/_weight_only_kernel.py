@@ -340,7 +340,7 @@ class WeightOnlyGemm:
                     if tile.form.is_nvfp4:
                         registers = decoder.scaled(registers, factors[i][step * len(factors[i]) * 16 // BLOCK_K])
                     elif decoder.offsets is not None and not self.adds_offset:
-                        registers = decoder.less_offset(registers)
+                        registers = decoder.without_offset(registers)
                     self._mma(found, registers, x[step])
                 if self.has_groups:
                     points = zeros[i][group] if tile.form.has_zeros else (1.0, 1.0)

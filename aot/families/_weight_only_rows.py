@@ -85,7 +85,8 @@ def view_weight(packed: Any, n: Int32, k: Int32, tile: Tile, stack: tuple[Any, A
 
 def weight_of_stack(loads: tuple[Any, Any], place: Int32) -> tuple[Any, Any]:
     """Return what `view_weight` returns of one weight, of what it returned of a stack; to be called while tracing."""
-    return tuple((atom, view[None, None, None, place]) for atom, view in loads)
+    (of_codes, codes), (of_factors, factors) = loads
+    return (of_codes, codes[None, None, None, place]), (of_factors, factors[None, None, None, place])
 
 
 def prefetch_descriptors(weights: Any) -> None:

@@ -129,10 +129,13 @@ class WeightOnly(Defaults):
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate rows of the weight and of x, and pipelines."""
         del target
-        spaces = TILES if operation.gate is None else GATE_TILES, COLUMNS, PIPELINES
+        tiles_of: tuple[int, ...] = TILES if operation.gate is None else GATE_TILES
+        columns_of: tuple[int, ...] = COLUMNS
+        pipelines: tuple[tuple[int, int, int], ...] = PIPELINES
         if operation.grouping.groups_rows:
-            spaces = GROUP_TILES, GROUP_COLUMNS, GROUP_PIPELINES
-        for tiles, columns, (warps, stages, blocks) in product(*spaces) if operation.types in self.types else ():
+            tiles_of, columns_of, pipelines = GROUP_TILES, GROUP_COLUMNS, GROUP_PIPELINES
+        found = product(tiles_of, columns_of, pipelines) if operation.types in self.types else ()
+        for tiles, columns, (warps, stages, blocks) in found:
             yield Candidate(self.name, WeightOnlyKnobs(blocks, columns, stages, tiles, warps))
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:

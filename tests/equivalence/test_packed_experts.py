@@ -36,7 +36,7 @@ SOME = (
     (Operation.FP16_NVFP4_ROWS_KK_GATHERED, MORE),
 )
 CASES = [*SOME, *((x, y) for x in GROUPED for y in (EIGHT, None) if EVERY)]
-SEED = 6
+SEED = 5
 EXTENTS = 6, 24, 160
 """m, n and k of each of 7 groups: k is no multiple of a block's 128."""
 
@@ -52,7 +52,8 @@ def test_each_row_is_multiplied_by_its_experts_weight(operation, candidate, tmp_
     drawn = trial.draw(case, np.random.default_rng(SEED))
     ends = positions_of(drawn, Argument.OFFSETS)
     counts = np.diff(ends, prepend=0)
-    assert 0 in counts and counts.max() > 8
+    assert 0 in counts
+    assert counts.max() > 8
 
     def run(operands):
         edge = EdgeCase(gpu, library, case, np.random.default_rng(SEED), 0, lambda *_: dict(operands))
