@@ -332,4 +332,6 @@ ROW_CATALOGUE = (
     RowRow("bf16_mxfp8_silu_mul", "silu_mul", "bfloat16", "float8_e4m3fn", "mx", "mxfp8", 2, 0),
     RowRow("bf16_mxfp4_rms_norm", "rms_norm", "bfloat16", "float4_e2m1fn", "mx", "mxfp4", 1, 1),
     RowRow("bf16_mxfp4_silu_mul", "silu_mul", "bfloat16", "float4_e2m1fn", "mx", "mxfp4", 2, 0),
+    RowRow("bf16_gpt_oss_mul", "gpt_oss_mul", "bfloat16", "bfloat16", "none", "", 2, 0),
+    RowRow("fp16_gpt_oss_mul", "gpt_oss_mul", "float16", "float16", "none", "", 2, 0),
 )
