@@ -21,7 +21,7 @@ M, N, K = 48, 64, 160
 GATES = [x for x in DENSE if x.gate is not None]
 OPTIONAL_BIAS = [x for x in by_call() if x.has_bias and x.epilogue.value != "bias"]
 ALIGNMENT_BYTES = 16
-NUM_READINGS = 20_000 if EVERY else 3_000
+NUM_READINGS = 20_000 if EVERY else 10_000
 FALLBACK = 3  # AOT_GEMM_TIER_FALLBACK
 STRIDE_LIMIT_BYTES = 2**40
 
