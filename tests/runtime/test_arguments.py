@@ -11,7 +11,7 @@ from aot.core.alignment import as_launched
 from aot.core.formats import SCALE_BLOCK, FactorLayout
 from aot.core.operation import Operation
 from aot.core.problem import Problem
-from tests.compiling import EVERY, some
+from tests.compiling import some
 from tests.runtime.reference import Matrix, code, readings, takes
 from tests.runtime.stating import ADDRESSES, DENSE, by_call, element_bytes, extents, operands_of, packed, state
 from tests.runtime.structs import Bias, Factors
@@ -21,7 +21,6 @@ M, N, K = 48, 64, 160
 GATES = [x for x in DENSE if x.gate is not None]
 OPTIONAL_BIAS = [x for x in by_call() if x.has_bias and x.epilogue.value != "bias"]
 ALIGNMENT_BYTES = 16
-NUM_READINGS = 20_000 if EVERY else 10_000
 FALLBACK = 3  # AOT_GEMM_TIER_FALLBACK
 STRIDE_LIMIT_BYTES = 2**40
 
@@ -347,7 +346,7 @@ def test_what_tma_takes_is_counted_in_bytes_of_each_operand(every):
     _, library = every
     rng = random.Random(7)
     seen = set()
-    for i in range(NUM_READINGS):
+    for i in range(20_000):
         operation = DENSE[i % len(DENSE)]
         m, n, k = (rng.choice((1, 2, 4, 8, 16, 16, 32, 20)) for _ in range(3))
         changes = {}
