@@ -139,6 +139,7 @@ def committed():
     return read_census(DATA)
 
 
+@pytest.mark.walk
 def test_the_committed_census_is_of_the_space_as_it_is(committed):
     today = count(OPERATIONS, THOR, {}, nothing)
     assert [(x.operation, x.family, x.num_candidates, x.num_accepted, x.rejected) for x in committed.all_rows] == [

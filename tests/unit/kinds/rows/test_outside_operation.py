@@ -33,6 +33,7 @@ from aot.select import pipeline
 from aot.select.times.record import read_record
 from aot.space.enumeration import legal
 from aot.tune.bundle import make_bundle
+from tests.compiling import EVERY
 from tests.emulated import share_kept
 from tests.example_family import example_family, forget_families
 from tests.runtime import host
@@ -103,7 +104,7 @@ def test_its_lines_are_behind_ours_and_our_families_compute_them():
     assert aot("space", "--target", "h200", "--operations", "*_relu2_mul") != text  # a pattern names them too
 
 
-@pytest.mark.parametrize(("tag", "kernel"), [(OWN, FASTEST), (NARROW, "row_looped_256x1_v8x1")])
+@pytest.mark.parametrize(("tag", "kernel"), [(OWN, FASTEST), *([(NARROW, "row_looped_256x1_v8x1")] if EVERY else [])])
 def test_the_interpreter_finds_its_kernels_right(workplace, tag, kernel):
     words = ["--target", "h200", "--operations", tag, "--legal", "--kernels", kernel, "--problem", "3,264"]
     assert "1 of 1 kernels are right" in aot("emulate", *words)
