@@ -104,8 +104,8 @@ GPT_OSS_MUL = RowFunction(
     width=2,
     arithmetic="aot.families.rows._gpt_oss:gpt_oss_mul",
 )
-"""g * sigmoid(GPT_OSS_SLOPE * g) * (l + 1) of pairs, g no larger than GPT_OSS_LIMIT and l within it: the gate of GPT-OSS's
-experts. `rows` calls it by name."""
+"""g * sigmoid(GPT_OSS_SLOPE * g) * (l + 1) of pairs, g no larger than GPT_OSS_LIMIT and l within it: the gate of
+GPT-OSS's experts. `rows` calls it by name."""
 GPT_OSS_SLOPE, GPT_OSS_LIMIT = 1.702, 7.0
 """Source: OpenAI, gpt-oss, `swiglu` of gpt_oss/torch/model.py, and config.json, swiglu_limit."""
 

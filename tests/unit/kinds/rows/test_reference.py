@@ -6,7 +6,7 @@ from torch.nn import functional
 from aot.core.element import ElementType
 from aot.core.numerics import decode, encode, round_to
 from aot.kinds.rows.catalogue import row_operation, row_operations
-from aot.kinds.rows.function import GPT_OSS_MUL, RMS_NORM, SILU_MUL
+from aot.kinds.rows.function import GPT_OSS_MUL, RMS_NORM
 from aot.kinds.rows.operation import RowScale
 from aot.kinds.rows.reference import RowParameters, expected_scales, row_reference, scaled
 from aot.kinds.rows.signature import RowArgument
@@ -37,6 +37,18 @@ def rows_of(operation, seed=1):
     return {argument: decode(operation.x, encode(operation.x, values)) for argument, values in drawn.items()}
 
 
+def gpt_oss(gate, linear):
+    gate = gate.clamp(max=7.0)
+    return gate * torch.sigmoid(gate * 1.702) * (linear.clamp(-7.0, 7.0) + 1)
+
+
+PAIRS = {
+    "silu_mul": lambda gate, linear: functional.silu(gate) * linear,
+    "gelu_tanh_mul": lambda gate, linear: functional.gelu(gate, approximate="tanh") * linear,
+    "gpt_oss_mul": gpt_oss,
+}
+
+
 def by_torch(operation, rows, parameters):
     """What torch computes in float32, before Y's scales."""
     given = {argument: torch.tensor(values, dtype=torch.float32) for argument, values in rows.items()}
@@ -47,13 +59,8 @@ def by_torch(operation, rows, parameters):
             return functional.rms_norm(z, (COLS,), given[WEIGHT][0] + parameters.weight_offset, EPS)
         return functional.layer_norm(z, (COLS,), given[WEIGHT][0], given[BIAS][0], EPS)
     if operation.is_pair:
-        gate, linear = (x[:, ::2], x[:, 1::2]) if parameters.is_interleaved else x.chunk(2, 1)
-        if operation.function == SILU_MUL:
-            return functional.silu(gate) * linear
-        if operation.function == GPT_OSS_MUL:
-            gate, linear = gate.clamp(max=7.0), linear.clamp(-7.0, 7.0)
-            return gate * torch.sigmoid(gate * 1.702) * (linear + 1)
-        return functional.gelu(gate, approximate="tanh") * linear
+        halves = (x[:, ::2], x[:, 1::2]) if parameters.is_interleaved else x.chunk(2, 1)
+        return PAIRS[operation.function.name](*halves)
     if operation.is_rotary:
         turned = x[:, : 2 * HALF]
         pairs = turned.reshape(ROWS, HALF, 2) if parameters.is_interleaved else turned.reshape(ROWS, 2, HALF).mT
