@@ -83,7 +83,10 @@ def row_call(package, rng, kinds):
         named["eps"] = rng.choice((1e-6, 0.0, -1.0, float("nan"), 10**400, "small")) if rng.random() < 0.1 else 1e-5
     if operation.is_pair:
         named["interleaved"] = rng.random() < 0.5
-    return getattr(package, function), operands, named | _written(rng, kind, shapes)
+    named |= _written(rng, kind, shapes)
+    if not hasattr(package, function):
+        return package.rows, (function, *operands), named
+    return getattr(package, function), operands, named
 
 
 def row_operations_launched(library, operations):
