@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from . import errors
-from ._torch_packed import PackedWeight, Parts, pack, unpack
+from ._torch_packed import PackedBytes, PackedWeight, Parts, pack, unpack
 from ._weight_format import PackedLayout, format_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from ._weight_format import WeightFormat
 
 
 class Stacked(NamedTuple):
@@ -25,7 +23,7 @@ class Stacked(NamedTuple):
     device: Any
 
 
-class PackedExperts:
+class PackedExperts(PackedBytes):
     """Packed weights (experts, n, k) of one format: what `stack` and `pack` return, and `grouped_linear` takes.
 
     `data` are the bytes, uint8 (experts, rows, bytes), and `scale` the float32 factors beside them, (experts,) or
@@ -51,16 +49,6 @@ class PackedExperts:
             raise errors.FormatError(f"float32 factors of {format} are {held or 'none'}; expected {text}")
         self.data, self.scale, self.format, self.shape, self.dtype = data, scale, format, tuple(shape), dtype
 
-    @property
-    def form(self) -> WeightFormat:
-        """Return the format."""
-        return format_named(self.format)
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes that they take, with their factors."""
-        return int(self.data.nbytes + (0 if self.scale is None else self.scale.nbytes))
-
     def __len__(self) -> int:
         """Count the experts."""
         return self.shape[0]
@@ -78,10 +66,6 @@ class PackedExperts:
         """Return them on another device."""
         scale = None if self.scale is None else self.scale.to(device)
         return PackedExperts(self.data.to(device), scale, self.format, self.shape, self.dtype)
-
-    def __repr__(self) -> str:
-        """Name the format, the size and the device."""
-        return f"<PackedExperts {self.format} {self.shape} on {self.data.device}>"
 
 
 def stack(weights: Sequence[PackedWeight]) -> PackedExperts:

@@ -51,7 +51,30 @@ class Parts(NamedTuple):
     """float32, one for each row or one for all, of nvfp4, int8 and e4m3; None elsewhere."""
 
 
-class PackedWeight:
+class PackedBytes:
+    """What packed weights have, one or a stack: `data`, the bytes, `scale`, the float32 factors, `format`, `shape`."""
+
+    data: Any
+    scale: Any
+    format: str
+    shape: tuple[int, ...]
+
+    @property
+    def form(self) -> WeightFormat:
+        """Return the format."""
+        return format_named(self.format)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes that it takes, with its factors."""
+        return int(self.data.nbytes + (0 if self.scale is None else self.scale.nbytes))
+
+    def __repr__(self) -> str:
+        """Name the format, the size and the device."""
+        return f"<{type(self).__name__} {self.format} {self.shape} on {self.data.device}>"
+
+
+class PackedWeight(PackedBytes):
     """A weight (n, k) whose bytes are packed: what `pack` returns, and `linear` takes in a weight's place.
 
     `data` are the bytes, uint8, and `scale` the float32 factors beside them, or None. `dtype` is the type of x where
@@ -73,16 +96,6 @@ class PackedWeight:
         if (scale is not None) != form.has_row_factors:
             raise errors.FormatError(f"{format} {_scale_text(form)}, got {'none' if scale is None else 'some'}")
         self.data, self.scale, self.format, self.shape, self.dtype = data, scale, format, tuple(shape), dtype
-
-    @property
-    def form(self) -> WeightFormat:
-        """Return the format."""
-        return format_named(self.format)
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes that it takes, with its factors."""
-        return int(self.data.nbytes + (0 if self.scale is None else self.scale.nbytes))
 
     @property
     def rows(self) -> tuple[Any, Any]:
@@ -130,10 +143,6 @@ class PackedWeight:
         """Return it on another device."""
         scale = None if self.scale is None else self.scale.to(device)
         return PackedWeight(self.data.to(device), scale, self.format, self.shape, self.dtype)
-
-    def __repr__(self) -> str:
-        """Name the format, the size and the device."""
-        return f"<PackedWeight {self.format} {self.shape} on {self.data.device}>"
 
 
 def join(weights: Sequence[PackedWeight]) -> PackedWeight:
