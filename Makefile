@@ -56,9 +56,9 @@ compiled: $(READY) # what pytest makes of the tests' sources, once and not by ea
 test: $(READY) ## Run the tests, without a GPU
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-# What `make test` runs with fewer kernels or cases, or leaves out: EVERY of tests/compiling.py, the marker `walk`, and
+# What `make test` runs with fewer kernels or cases, or leaves out: EVERY and some() of tests/compiling.py, the marker `walk`, and
 # those who import tests/runtime/ways.py or tests/simulated/machines.py, which have fewer ways and problems there.
-OF_MORE = $(shell grep -lrE --include='test_*.py' 'EVERY|mark\.walk|import ways|runtime\.ways|simulated\.machines' tests)
+OF_MORE = $(shell grep -lrE --include='test_*.py' 'EVERY|import .*some|mark\.walk|import ways|runtime\.ways|simulated\.machines' tests)
 
 walk: $(READY) ## Take the long ways: images, the tutorial, a wheel without a network, every candidate of Thor's wheel
 	AOT_EVERY_CANDIDATE=1 $(BIN)/python -m pytest tests/walks tests/equivalence $(OF_MORE) \

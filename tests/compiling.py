@@ -27,6 +27,14 @@ EVERY = "AOT_EVERY_CANDIDATE" in os.environ
 property once."""
 
 
+def some(cases, most=8):
+    """Give all cases where `EVERY`, else so many of them: the first, the last, and what lies evenly between."""
+    found = list(cases)
+    if EVERY or len(found) <= most:
+        return found
+    return [found[i * (len(found) - 1) // (most - 1)] for i in range(most)]
+
+
 class _Compiler:
     """A process that compiles for one architecture."""
 

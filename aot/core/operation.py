@@ -234,6 +234,51 @@ class Operation(Product):
     FP16_NVFP4_ROWS_KK_SWIGLU = "fp16xnvfp4rows_fp16_kk_swiglu", t.FP16_NVFP4_ROWS, Layout.KK, Epilogue.SWIGLU
     FP16_NVFP4_ROWS_KK_GEGLU = "fp16xnvfp4rows_fp16_kk_geglu", t.FP16_NVFP4_ROWS, Layout.KK, Epilogue.GEGLU
 
+    BF16_INT4_G128_KK_GROUPED = "bf16xint4g128_bf16_kk_grouped", t.BF16_INT4_G128, *_GROUPED
+    BF16_INT4_G128_KK_GATHERED = "bf16xint4g128_bf16_kk_gathered", t.BF16_INT4_G128, *_GATHERED
+    BF16_INT4_G128_ZEROS_KK_GROUPED = "bf16xint4g128z_bf16_kk_grouped", t.BF16_INT4_G128_ZEROS, *_GROUPED
+    BF16_INT4_G128_ZEROS_KK_GATHERED = "bf16xint4g128z_bf16_kk_gathered", t.BF16_INT4_G128_ZEROS, *_GATHERED
+    BF16_NVFP4_KK_GROUPED = "bf16xnvfp4_bf16_kk_grouped", t.BF16_NVFP4, *_GROUPED
+    BF16_NVFP4_KK_GATHERED = "bf16xnvfp4_bf16_kk_gathered", t.BF16_NVFP4, *_GATHERED
+    BF16_MXFP4_KK_GROUPED = "bf16xmxfp4_bf16_kk_grouped", t.BF16_MXFP4, *_GROUPED
+    BF16_MXFP4_KK_GATHERED = "bf16xmxfp4_bf16_kk_gathered", t.BF16_MXFP4, *_GATHERED
+    BF16_INT8_KK_GROUPED = "bf16xint8_bf16_kk_grouped", t.BF16_INT8, *_GROUPED
+    BF16_INT8_KK_GATHERED = "bf16xint8_bf16_kk_gathered", t.BF16_INT8, *_GATHERED
+    FP16_INT4_G128_KK_GROUPED = "fp16xint4g128_fp16_kk_grouped", t.FP16_INT4_G128, *_GROUPED
+    FP16_INT4_G128_KK_GATHERED = "fp16xint4g128_fp16_kk_gathered", t.FP16_INT4_G128, *_GATHERED
+    FP16_INT4_G128_ZEROS_KK_GROUPED = "fp16xint4g128z_fp16_kk_grouped", t.FP16_INT4_G128_ZEROS, *_GROUPED
+    FP16_INT4_G128_ZEROS_KK_GATHERED = "fp16xint4g128z_fp16_kk_gathered", t.FP16_INT4_G128_ZEROS, *_GATHERED
+    FP16_NVFP4_KK_GROUPED = "fp16xnvfp4_fp16_kk_grouped", t.FP16_NVFP4, *_GROUPED
+    FP16_NVFP4_KK_GATHERED = "fp16xnvfp4_fp16_kk_gathered", t.FP16_NVFP4, *_GATHERED
+    FP16_MXFP4_KK_GROUPED = "fp16xmxfp4_fp16_kk_grouped", t.FP16_MXFP4, *_GROUPED
+    FP16_MXFP4_KK_GATHERED = "fp16xmxfp4_fp16_kk_gathered", t.FP16_MXFP4, *_GATHERED
+    FP16_INT8_KK_GROUPED = "fp16xint8_fp16_kk_grouped", t.FP16_INT8, *_GROUPED
+    FP16_INT8_KK_GATHERED = "fp16xint8_fp16_kk_gathered", t.FP16_INT8, *_GATHERED
+    BF16_INT4_G64_KK_GROUPED = "bf16xint4g64_bf16_kk_grouped", t.BF16_INT4_G64, *_GROUPED
+    BF16_INT4_G64_KK_GATHERED = "bf16xint4g64_bf16_kk_gathered", t.BF16_INT4_G64, *_GATHERED
+    BF16_INT4_G64_ZEROS_KK_GROUPED = "bf16xint4g64z_bf16_kk_grouped", t.BF16_INT4_G64_ZEROS, *_GROUPED
+    BF16_INT4_G64_ZEROS_KK_GATHERED = "bf16xint4g64z_bf16_kk_gathered", t.BF16_INT4_G64_ZEROS, *_GATHERED
+    BF16_INT4_G32_KK_GROUPED = "bf16xint4g32_bf16_kk_grouped", t.BF16_INT4_G32, *_GROUPED
+    BF16_INT4_G32_KK_GATHERED = "bf16xint4g32_bf16_kk_gathered", t.BF16_INT4_G32, *_GATHERED
+    BF16_INT4_G32_ZEROS_KK_GROUPED = "bf16xint4g32z_bf16_kk_grouped", t.BF16_INT4_G32_ZEROS, *_GROUPED
+    BF16_INT4_G32_ZEROS_KK_GATHERED = "bf16xint4g32z_bf16_kk_gathered", t.BF16_INT4_G32_ZEROS, *_GATHERED
+    BF16_E4M3_KK_GROUPED = "bf16xe4m3_bf16_kk_grouped", t.BF16_E4M3, *_GROUPED
+    BF16_E4M3_KK_GATHERED = "bf16xe4m3_bf16_kk_gathered", t.BF16_E4M3, *_GATHERED
+    FP16_INT4_G64_KK_GROUPED = "fp16xint4g64_fp16_kk_grouped", t.FP16_INT4_G64, *_GROUPED
+    FP16_INT4_G64_KK_GATHERED = "fp16xint4g64_fp16_kk_gathered", t.FP16_INT4_G64, *_GATHERED
+    FP16_INT4_G64_ZEROS_KK_GROUPED = "fp16xint4g64z_fp16_kk_grouped", t.FP16_INT4_G64_ZEROS, *_GROUPED
+    FP16_INT4_G64_ZEROS_KK_GATHERED = "fp16xint4g64z_fp16_kk_gathered", t.FP16_INT4_G64_ZEROS, *_GATHERED
+    FP16_INT4_G32_KK_GROUPED = "fp16xint4g32_fp16_kk_grouped", t.FP16_INT4_G32, *_GROUPED
+    FP16_INT4_G32_KK_GATHERED = "fp16xint4g32_fp16_kk_gathered", t.FP16_INT4_G32, *_GATHERED
+    FP16_INT4_G32_ZEROS_KK_GROUPED = "fp16xint4g32z_fp16_kk_grouped", t.FP16_INT4_G32_ZEROS, *_GROUPED
+    FP16_INT4_G32_ZEROS_KK_GATHERED = "fp16xint4g32z_fp16_kk_gathered", t.FP16_INT4_G32_ZEROS, *_GATHERED
+    FP16_E4M3_KK_GROUPED = "fp16xe4m3_fp16_kk_grouped", t.FP16_E4M3, *_GROUPED
+    FP16_E4M3_KK_GATHERED = "fp16xe4m3_fp16_kk_gathered", t.FP16_E4M3, *_GATHERED
+    BF16_NVFP4_ROWS_KK_GROUPED = "bf16xnvfp4rows_bf16_kk_grouped", t.BF16_NVFP4_ROWS, *_GROUPED
+    BF16_NVFP4_ROWS_KK_GATHERED = "bf16xnvfp4rows_bf16_kk_gathered", t.BF16_NVFP4_ROWS, *_GATHERED
+    FP16_NVFP4_ROWS_KK_GROUPED = "fp16xnvfp4rows_fp16_kk_grouped", t.FP16_NVFP4_ROWS, *_GROUPED
+    FP16_NVFP4_ROWS_KK_GATHERED = "fp16xnvfp4rows_fp16_kk_gathered", t.FP16_NVFP4_ROWS, *_GATHERED
+
     @staticmethod
     def of(element: ElementType, layout: Layout = Layout.KK, epilogue: Epilogue = Epilogue.NONE) -> Operation:
         """Return the operation whose operands and D are all of one element type.

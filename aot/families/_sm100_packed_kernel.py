@@ -151,7 +151,7 @@ class PackedGemmSm100:
             self.loads.view(weights_of(b, self.gate), extents[1], extents[2]),
             (d.iterator, Int64(d.stride[0])),
             extents,
-            added_of(*added, self.gate),
+            added_of(*added, is_stack=self.gate is not None),
             prefetch_b,
         ).launch(
             grid=along_x(row_tiles, cute.ceil_div(extents[0], tile.columns)),

@@ -123,6 +123,13 @@ class Decoder:
         word = Uint32(words[step])
         return self._int4(word, masks) if self.form.code is Code.INT4 else self._e2m1(word)
 
+    def without_offset(self, registers: list[Any]) -> list[Any]:
+        """Take the codes' offset from operands, which is exact; of formats that have one."""
+        add = cute.arch.add_packed_bf16x2 if self.is_bf16 else cute.arch.add_packed_f16x2
+        offsets = self.offsets
+        assert offsets is not None  # noqa: S101 - asked by the caller
+        return [add(x, constant(pair(y | 0x8000))) for x, y in zip(registers, offsets, strict=True)]
+
     def _int4(self, word: Any, masks: Any) -> list[Any]:
         """Put codes into the fraction of 32, of float16 into that of 16, whose bits 2 and 6 are worth 1.
 

@@ -107,7 +107,7 @@ class WeightOnlyGemm:
         if const_expr(tile.form.in_rows):
             weights = tuple(view_weight(x, extents[1], extents[2], tile) for x in weights)
         packed = weights[0] if self.gate is None else weights
-        others = added_of(scale_b, bias, self.gate)
+        others = added_of(scale_b, bias, is_stack=self.gate is not None)
         self.kernel(a.iterator, packed, d.iterator, extents, strides, others, prefetch_b).launch(
             grid=along_x(row_tiles, column_tiles),
             block=(tile.num_threads, 1, 1),
@@ -152,6 +152,25 @@ class WeightOnlyGemm:
             row_tiles = self._ctas_of_rows(n)
             first_row, first_column = block % row_tiles * columns_of_d, block // row_tiles * tile.columns
         rows_of_x = cutlass.min(m - first_column, tile.columns)
+        place = first_row, first_column, rows_of_x, n
+        self._compute((x, strides[0], k), packed, (d, strides[1]), place, added, prefetch_b, (thread, warp_index))
+
+    @cute.jit
+    def _compute(
+        self, x: Any, packed: Any, d: Any, place: Any, added: Any, prefetch_b: Int32, threads: tuple[Int32, Int32]
+    ) -> None:
+        """Compute the columns of D of some rows of a weight, and of some rows of x.
+
+        Args:
+            x: where it lies, its step and the length of a row, and what else `_rows_of_x` reads.
+            packed: where the weight lies, or what loads it.
+            d: where D lies, and its step.
+            place: the first column and row of D, its rows of this CTA, and its columns.
+            added: what `added_of` returned.
+            prefetch_b: whether the weight may be read before the kernel in front has ended.
+            threads: the thread and its warp.
+        """
+        tile, (thread, warp_index), (first_row, _, _, n) = self.tile, threads, place
         memory = SmemAllocator().allocate(tile.smem_bytes, ALIGN_BYTES)
         barriers = cute.recast_ptr(memory, dtype=Int64) + warp_index * tile.num_stages
         ring = memory + (tile.barrier_bytes + warp_index * tile.ring_bytes)
@@ -163,15 +182,14 @@ class WeightOnlyGemm:
                 cute.arch.mbarrier_init(barriers + s, ARRIVALS)
         cute.arch.mbarrier_init_fence()
         cute.arch.sync_warp()
-        x_rows = (x + Int64(first_column) * strides[0], strides[0], rows_of_x, k)
-        num_blocks = cute.ceil_div(k, BLOCK_K)
+        x_rows = self._rows_of_x(x, place)
+        num_blocks = cute.ceil_div(x[2], BLOCK_K)
         weight = (packed, first_row // TILE_ROWS, cute.ceil_div(n, TILE_ROWS), num_blocks)
         masks = self.decoder.masks(n)
         sums = self._multiply(x_rows, weight, ring, barriers, warp_index, prefetch_b, masks)
         self.of_sums.write(sums, ring)
         cute.arch.sync_threads()
-        place = first_row, first_column, rows_of_x, n
-        self.of_sums.store(memory + tile.barrier_bytes, d, place, strides[1], added, thread)
+        self.of_sums.store(memory + tile.barrier_bytes, d[0], place, d[1], added, thread)
 
     @cute.jit
     def _multiply(
@@ -257,7 +275,7 @@ class WeightOnlyGemm:
     def _load_x(self, x: Any, chunk: Int32, stage: Any, barrier: Any) -> None:
         """Copy a stage of x, of what lies behind k zeros."""
         tile = self.tile
-        start, stride, rows, k = x
+        start, stride, rows, *_ = x
         target, first = stage + tile.weight_bytes, chunk * (tile.blocks * BLOCK_K)
         lane = cute.arch.lane_idx()
         for i in cutlass.range(cute.ceil_div(rows * tile.x_pieces, 32), unroll=1):
@@ -265,12 +283,13 @@ class WeightOnlyGemm:
             row, inner = piece // tile.x_pieces, piece % tile.x_pieces
             at = first + inner * X_PIECE
             if row < rows:
-                source = start + (Int64(row) * stride + at)
+                source_row, end = self._row_of_x(x, row)
+                source = start + (Int64(source_row) * stride + at)
                 turned = inner ^ (row & 1) * X_TURN
                 if const_expr(tile.form.in_rows):
                     turned = x_place(inner, row)
                 place = target + (row * tile.x_row_bytes + turned * (X_PIECE * X_BYTES))
-                count = cutlass.select_(at < k, Int32(X_PIECE * X_BYTES), Int32(0))
+                count = cutlass.select_(at < end, Int32(X_PIECE * X_BYTES), Int32(0))
                 prims.cp_async_shared_global(
                     place.to_llvm_ptr(),
                     source.to_llvm_ptr(),
@@ -279,6 +298,15 @@ class WeightOnlyGemm:
                     cp_size=count,
                 )
         cute.arch.cp_async_mbarrier_arrive_noinc(barrier)
+
+    def _rows_of_x(self, x: Any, place: Any) -> Any:
+        """Return where a CTA's rows of x lie, their step, how many there are, and their length; while tracing."""
+        start, stride, k = x
+        return start + Int64(place[1]) * stride, stride, place[2], k
+
+    def _row_of_x(self, x: Any, row: Int32) -> tuple[Any, Any]:
+        """Return which row of x a CTA's is, and its length, 0 of one that there is not; to be called while tracing."""
+        return row, x[3]
 
     @cute.jit
     def _multiply_block_of(
@@ -312,7 +340,7 @@ class WeightOnlyGemm:
                     if tile.form.is_nvfp4:
                         registers = decoder.scaled(registers, factors[i][step * len(factors[i]) * 16 // BLOCK_K])
                     elif decoder.offsets is not None and not self.adds_offset:
-                        registers = self._less_offset(registers)
+                        registers = decoder.without_offset(registers)
                     self._mma(found, registers, x[step])
                 if self.has_groups:
                     points = zeros[i][group] if tile.form.has_zeros else (1.0, 1.0)
@@ -337,13 +365,6 @@ class WeightOnlyGemm:
         else:
             found.store(start.load())
         return found
-
-    def _less_offset(self, registers: list[Any]) -> list[Any]:
-        """Take the codes' offset from operands, which is exact."""
-        add = cute.arch.add_packed_bf16x2 if self.decoder.is_bf16 else cute.arch.add_packed_f16x2
-        offsets = self.decoder.offsets
-        assert offsets is not None  # noqa: S101 - asked by the caller
-        return [add(x, constant(pair(y | 0x8000))) for x, y in zip(registers, offsets, strict=True)]
 
     def _mma(self, sums: cute.Tensor, registers: list[Any], x: list[Any]) -> None:
         """Multiply 16 rows of the weight and all columns by 16 of k, and add to sums ((2, 2), 1, columns)."""

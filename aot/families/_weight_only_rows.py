@@ -56,26 +56,37 @@ def x_place(piece: Any, row: Any) -> Any:
     return piece ^ (piece // HALF_PIECES % 2 * 2) ^ (row & 1)
 
 
-def view_weight(packed: Any, n: Int32, k: Int32, tile: Tile) -> tuple[Any, Any]:
+def view_weight(packed: Any, n: Int32, k: Int32, tile: Tile, stack: tuple[Any, Any] | None = None) -> tuple[Any, Any]:
     """Return what loads a tile's codes of a block, and its factors, each with the view that it loads from; on the host.
 
     The bytes begin at `packed`. Codes are seen as (bytes of a row, 32 rows, runs of 32), factors as (bytes of an atom,
-    atoms along k, 128 rows).
+    atoms along k, 128 rows). Of a stack, that is how many weights there are and the bytes from one to the next, the
+    weights are the last mode: see `weight_of_stack`.
     """
+    count, step = ((), ()) if stack is None else ((stack[0],), (stack[1],))
     runs_of_k = cute.ceil_div(k, tile.layout.run_k)
     row_bytes = runs_of_k * tile.layout.run_bytes
     stride = cute.assume(Int64(row_bytes), divby=CODE_BYTES)
-    rows = cute.make_layout((row_bytes, LANES, cute.ceil_div(n, LANES)), stride=(1, stride, LANES * stride))
+    rows = cute.make_layout(
+        (row_bytes, LANES, cute.ceil_div(n, LANES), *count), stride=(1, stride, LANES * stride, *step)
+    )
     codes = cute.make_tensor(packed, rows)
     first = Int64(cute.ceil_div(n, TILE_ROWS) * TILE_ROWS) * Int64(row_bytes)
     layout = cute.make_layout(
-        (ATOM_BYTES, runs_of_k, cute.ceil_div(n, ATOM_ROWS)), stride=(1, ATOM_BYTES, tile.layout.rows_of_atoms * stride)
+        (ATOM_BYTES, runs_of_k, cute.ceil_div(n, ATOM_ROWS), *count),
+        stride=(1, ATOM_BYTES, tile.layout.rows_of_atoms * stride, *step),
     )
     atoms = cute.make_tensor(packed + cute.assume(first, divby=CODE_BYTES), layout)
     return tuple(
         cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), view, cute.make_layout(box), box)
         for view, box in zip((codes, atoms), boxes(tile), strict=True)
     )
+
+
+def weight_of_stack(loads: tuple[Any, Any], place: Int32) -> tuple[Any, Any]:
+    """Return what `view_weight` returns of one weight, of what it returned of a stack; to be called while tracing."""
+    (of_codes, codes), (of_factors, factors) = loads
+    return (of_codes, codes[None, None, None, place]), (of_factors, factors[None, None, None, place])
 
 
 def prefetch_descriptors(weights: Any) -> None:

@@ -10,7 +10,7 @@ from cutlass import Constexpr, Float32, Int32, Int64, Uint32, const_expr, cute, 
 from cutlass._mlir.dialects import arith
 from cutlass.cutlass_dsl import T
 
-from aot.core.element import ElementType
+from aot.core.element import BYTE_BITS, ElementType
 from aot.core.factor_atoms import ATOM_BYTES, byte_in_atom
 from aot.core.operation import Operation
 from aot.core.signature import Argument, Signature
@@ -27,6 +27,12 @@ from aot.core.weight_format import (
 from aot.core.weight_packing import CODE_BYTES, E2M1_BITS, INT4_STARTS
 from aot.families._arguments import cutlass_type
 from aot.families._epilogue_steps import FUNCTIONS, half_of
+from aot.families._group_tiles import most_tiles
+from aot.families._packed_operands import offsets_arguments
+from aot.families._places import num_groups_of, place_of, write_places
+from aot.families._simt_grouped_kernel import _of_group as of_group
+from aot.families._simt_grouped_kernel import _part_of_rows as part_of_rows
+from aot.families._simt_grouped_kernel import _row_of as row_of
 from aot.families._simt_kernel import LOADS, ROW, SIDE, THREADS_ACROSS, _multiply
 from aot.families._simt_narrow import _e2m1
 from aot.families._simt_tile import NUM_THREADS, TILE, TILE_K, num_halves
@@ -142,14 +148,23 @@ def _value_in_rows(
 
 
 @cute.jit
-def _stage_x(x: cute.Tensor, staged: cute.Tensor, first_row: Int32, first_k: Int32, thread: Int32) -> None:
-    """Copy a piece of x to shared memory, widened, zero outside."""
+def _stage_x(x: cute.Tensor, staged: cute.Tensor, rows: tuple[Int32, Any, Any], first_k: Int32, thread: Int32) -> None:
+    """Copy a piece of x to shared memory, widened, zero outside.
+
+    `rows` are the first one, and of groups where the rows of one end, and the index, or None; else None twice.
+    """
+    first_row, end, index = rows
     for i in range_constexpr(LOADS):
         element = thread + i * NUM_THREADS
         k, row = element % TILE_K, element // TILE_K
         value = Float32(0.0)
-        if first_row + row < x.shape[0] and first_k + k < x.shape[1]:
-            value = x[first_row + row, first_k + k].to(Float32)
+        if const_expr(end is None):
+            if first_row + row < x.shape[0] and first_k + k < x.shape[1]:
+                value = x[first_row + row, first_k + k].to(Float32)
+        else:
+            found = row_of(index, first_row + row, end, x.shape[0])
+            if found >= 0 and first_k + k < x.shape[1]:
+                value = x[found, first_k + k].to(Float32)
         staged[k, row] = value
 
 
@@ -189,15 +204,36 @@ def _finished(total: Float32, at: Int32, scale_b: Any, bias: cute.Tensor, half: 
     return value
 
 
-@cute.kernel
-def _kernel(
-    a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, scale_b: Any, bias: cute.Tensor, operation: Constexpr[Operation]
+def _weight_of(stack: Any, place: Any) -> Any:
+    """View a packed weight of a stack, which begins at a multiple of 16 bytes; to be called while tracing."""
+    step = cute.assume(Int64(place) * Int64(stack.stride[0]), divby=CODE_BYTES)
+    return cute.make_tensor(stack.iterator + step, cute.make_layout(stack.shape[1:], stride=stack.stride[1:]))
+
+
+@cute.jit
+def _compute(
+    a: cute.Tensor,
+    b: cute.Tensor,
+    d: cute.Tensor,
+    scale_b: Any,
+    bias: cute.Tensor,
+    groups: Any,
+    operation: Constexpr[Operation],
 ) -> None:
+    """Compute a block's piece of D. `groups` are None, or of groups the offsets, the index or None, and the places."""
     form = const_expr(operation.b.weight)
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     tiles_n = cute.ceil_div(d.shape[1], TILE)
     first_m, first_n = block // tiles_n * TILE, block % tiles_n * TILE
+    rows_of_x, end_m, depth = (first_m, None, None), d.shape[0], a.shape[1]
+    if const_expr(groups is not None):
+        offsets, index, places = groups
+        part = part_of_rows(a, d, offsets, num_groups_of(b, places))
+        first_m, end_m, depth = part.first_m, part.end_m, part.end_k
+        rows_of_x = (first_m, end_m, index)
+        b = _weight_of(b, place_of(places, part.group))
+        scale_b, bias = of_group(scale_b, part.group), of_group(bias, part.group)
     shared, layout = memory.SmemAllocator(), cute.make_layout((TILE_K, TILE), stride=(ROW, 1))
     halves = num_halves(operation)
     staged_a = shared.allocate_tensor(Float32, layout, 16)
@@ -208,8 +244,8 @@ def _kernel(
     weights = [b] if const_expr(halves == 1) else [b[half, None, None] for half in range(halves)]
     for half in range_constexpr(halves):
         sums[half].fill(0.0)
-    for step in range(cute.ceil_div(a.shape[1], TILE_K)):
-        _stage_x(a, staged_a, first_m, step * TILE_K, thread)
+    for step in range(cute.ceil_div(depth, TILE_K)):
+        _stage_x(a, staged_a, rows_of_x, step * TILE_K, thread)
         extents = (d.shape[1], a.shape[1])
         for half in range_constexpr(halves):
             _stage_weight(
@@ -222,12 +258,32 @@ def _kernel(
     for i in range_constexpr(SIDE):
         for j in range_constexpr(SIDE):
             at_m, at_n = first_m + row + i, first_n + column + j
-            if at_m < d.shape[0] and at_n < d.shape[1]:
+            if at_m < end_m and at_n < d.shape[1]:
                 value = _finished(sums[0][i, j], at_n, scale_b, bias, parts[0])
                 if const_expr(operation.gate is not None):
                     linear = _finished(sums[1][i, j], at_n, scale_b, bias, parts[1])
                     value = Float32(FUNCTIONS[operation.gate](value) * linear)
                 d[at_m, at_n] = value.to(d.element_type)
+
+
+@cute.kernel
+def _kernel(
+    a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, scale_b: Any, bias: cute.Tensor, operation: Constexpr[Operation]
+) -> None:
+    _compute(a, b, d, scale_b, bias, None, operation)
+
+
+@cute.kernel
+def _grouped_kernel(
+    a: cute.Tensor,
+    b: cute.Tensor,
+    d: cute.Tensor,
+    scale_b: Any,
+    bias: cute.Tensor,
+    groups: tuple[Any, Any, Any],
+    operation: Constexpr[Operation],
+) -> None:
+    _compute(a, b, d, scale_b, bias, groups, operation)
 
 
 def make_entry(operation: Operation) -> Any:
@@ -240,7 +296,26 @@ def make_entry(operation: Operation) -> Any:
         blocks = cute.ceil_div(d.shape[0], TILE) * cute.ceil_div(d.shape[1], TILE)
         _kernel(a, b, d, scale_b, bias, operation).launch(grid=(blocks, 1, 1), block=(NUM_THREADS, 1, 1), stream=stream)
 
-    return entry
+    @cute.jit
+    def grouped_entry(
+        a: cute.Tensor,
+        b: cute.Tensor,
+        d: cute.Tensor,
+        scale_b: Any,
+        bias: cute.Tensor,
+        offsets: cute.Tensor,
+        index: Any,
+        b_of_groups: cute.Tensor,
+        places: cute.Tensor,
+        stream: cuda.CUstream,
+    ) -> None:
+        write_places((b_of_groups, None), b, None, (places, None), stream, is_dependent=False, bits=BYTE_BITS)
+        blocks = most_tiles(d.shape[0], num_groups_of(b, places), TILE) * cute.ceil_div(d.shape[1], TILE)
+        _grouped_kernel(a, b, d, scale_b, bias, (offsets, index, places), operation).launch(
+            grid=(blocks, 1, 1), block=(NUM_THREADS, 1, 1), stream=stream
+        )
+
+    return grouped_entry if operation.grouping.groups_rows else entry
 
 
 def arguments(signature: Signature, operation: Operation) -> tuple[Any, ...]:
@@ -251,7 +326,8 @@ def arguments(signature: Signature, operation: Operation) -> tuple[Any, ...]:
         align = element.num_bytes
         return cute.runtime.make_fake_tensor(cutlass_type(element), shape, stride=strides, assumed_align=align)
 
-    pair = () if operation.gate is None else (cute.sym_int(),)
+    groups_rows = operation.grouping.groups_rows
+    pair = (cute.sym_int(),) if operation.gate is not None or groups_rows else ()
     bias = cute.runtime.make_fake_tensor(
         cutlass_type(operation.bias),
         (*pair, cute.sym_int()),
@@ -269,5 +345,6 @@ def arguments(signature: Signature, operation: Operation) -> tuple[Any, ...]:
         tensor(operation.d, 2),
         tensor(ElementType.FLOAT32, 1 + len(pair)) if Argument.SCALE_B in signature else None,
         bias,
+        *(offsets_arguments(is_gathered=Argument.INDEX in signature) if groups_rows else ()),
         cute.runtime.make_fake_stream(),
     )

@@ -8,6 +8,7 @@ registers. docs/weights.md has the formats, and what is exact.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Annotated
 
 from aot.core.candidate import Alignment, Candidate, Reason, Rejected, Resources
@@ -15,6 +16,7 @@ from aot.core.constraints import Range
 from aot.core.epilogue import Epilogue
 from aot.core.errors import CandidateError
 from aot.core.feature import Feature
+from aot.core.grouping import Grouping
 from aot.core.knobs import GemmKnobs, Knobs
 from aot.core.operation import Operation
 from aot.core.weight_format import BLOCK_K, Code, WeightFormat
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 WEIGHT_EPILOGUES = (Epilogue.NONE, Epilogue.SWIGLU, Epilogue.GEGLU)
 """Of products of packed weights."""
+WEIGHT_GROUPINGS = (Grouping.DENSE, Grouping.GROUPED, Grouping.GATHERED)
 TILES = (1, 2, 3, 4, 5, 7)
 """Tiles of 16 rows of the weight in a CTA: so many that n of usual weights is one wave of CTAs."""
 GATE_TILES = (2, 4, 6, 8)
@@ -38,6 +41,11 @@ COLUMNS = (1, 4, 8, 16, 32, 64)
 PIPELINES = ((4, 2, 1), (4, 3, 1), (8, 2, 1), (8, 3, 1), (8, 5, 1), (8, 3, 2), (12, 2, 1), (16, 2, 1))
 """Warps, stages of each warp's ring, and blocks of 128 along k in a stage. Source: those that won on an H100, driver
 580.159.04, 2026-11-27 (docs/weights.md)."""
+GROUP_TILES, GROUP_COLUMNS, GROUP_PIPELINES = (2, 3), (8, 16, 32, 64), ((4, 2, 1), (4, 3, 1))
+"""The same of groups of rows, whose CTAs are many, and each of which waits for offsets before it asks for anything:
+small ones, of which several fit an SM, hide that. With 8 warps kernels take 1.1 to 1.9 times as long, with 4 tiles 1.05
+to 1.1; room for 4 rows gains 1%, and loses 1.3 to 1.6 times where groups have 8. Source: 13 kernels of MXFP4 and of
+NVFP4 on an H200, driver 580.159.04, 2026-11-29 (research/log/2026-11-29-packed-experts.md)."""
 MAX_REGISTERS = 255
 """Of a thread. Source: CUDA C++ Programming Guide, technical specifications."""
 TILE_REGISTERS, OTHER_REGISTERS = 8, 44
@@ -116,15 +124,19 @@ class WeightOnly(Defaults):
     prefetches_b = True
     types = tuple(dict.fromkeys(x.types for x in Operation if x.types.weight is not None))
     epilogues = WEIGHT_EPILOGUES
+    groupings = WEIGHT_GROUPINGS
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate rows of the weight and of x, and pipelines."""
         del target
-        tiles_of = TILES if operation.gate is None else GATE_TILES
-        for tiles in tiles_of if operation.types in self.types else ():
-            for columns in COLUMNS:
-                for warps, stages, blocks in PIPELINES:
-                    yield Candidate(self.name, WeightOnlyKnobs(blocks, columns, stages, tiles, warps))
+        tiles_of: tuple[int, ...] = TILES if operation.gate is None else GATE_TILES
+        columns_of: tuple[int, ...] = COLUMNS
+        pipelines: tuple[tuple[int, int, int], ...] = PIPELINES
+        if operation.grouping.groups_rows:
+            tiles_of, columns_of, pipelines = GROUP_TILES, GROUP_COLUMNS, GROUP_PIPELINES
+        found = product(tiles_of, columns_of, pipelines) if operation.types in self.types else ()
+        for tiles, columns, (warps, stages, blocks) in found:
+            yield Candidate(self.name, WeightOnlyKnobs(blocks, columns, stages, tiles, warps))
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply the limit on registers, of as many CTAs as are to fit an SM."""
@@ -179,6 +191,7 @@ class WeightOnly(Defaults):
             is_scaled=operation.types.is_scaled,
             is_dependent=Feature.DEPENDENT_LAUNCH in target.features,
             gate=operation.gate,
+            grouping=operation.grouping,
         )
         return Entry(function, arguments)
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from aot.core.candidate import Candidate, KernelKey
 from aot.core.operation import Operation
-from aot.families import Defaults
 from aot.families.simt import Simt
-from aot.families.weight_only import WEIGHT_EPILOGUES
+from aot.families.weight_only import WEIGHT_EPILOGUES, WEIGHT_GROUPINGS
 
 if TYPE_CHECKING:
     from aot.core.target import Target
@@ -24,7 +23,7 @@ class WeightOnlySimt(Simt):
     name = "weight_only_simt"
     types = tuple(dict.fromkeys(x.types for x in Operation if x.types.weight is not None))
     epilogues = WEIGHT_EPILOGUES
-    groupings = Defaults.groupings
+    groupings = WEIGHT_GROUPINGS
 
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Make the entry over tensors whose strides are all dynamic."""

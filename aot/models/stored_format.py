@@ -111,7 +111,10 @@ def _weight(method: str, found: Mapping[str, Any]) -> tuple[WeightFormat | None,
     if method.startswith("modelopt"):
         return {"NVFP4": NVFP4, "MXFP4": MXFP4}.get(str(found.get("quant_algo")).split("_")[0]), ""
     if method == "mxfp4":
-        return None, "experts in tensors of three dimensions, which no module multiplies packed"
+        return None, (
+            "experts in tensors of three dimensions, which no module multiplies packed; grouped_linear does what "
+            "load_packed makes of them, in a wheel of bf16xmxfp4_bf16_kk_grouped: docs/weights.md"
+        )
     return None, ""
 
 

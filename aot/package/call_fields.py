@@ -28,6 +28,7 @@ _BEGIN = ("left", "right", "bias", "out")
 _SCALED = (*_BEGIN, "scale_x", "scale_w")
 _OF_D = ("scale_d", "own_d", "factors_d")
 _CHOICE = ("epilogue", "element", "flags")
+_PACKED = ("weight_format", "columns")
 _WRITES = ("scale", "out", "scale_out", "element", "flags")
 _POSITIONS = ("offsets", "index")
 _NORM = ("residual", "scale", "out", "residual_out", "scale_out", "element", "flags", "eps")
@@ -37,8 +38,8 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "linear": (*_SCALED, "residual", *_OF_D, *_CHOICE),
     "matmul": ("left", "right", "out", "flags"),
     "gated_linear": (*_SCALED, *_OF_D, "weights", *_CHOICE),
-    "grouped_linear": (*_SCALED, "scale_d", *_POSITIONS, "weights", "factors", *_CHOICE),
-    "packed_linear": (*_BEGIN, "scale_w", "weights", "factors", *_CHOICE, "weight_format", "columns"),
+    "grouped_linear": (*_SCALED, "scale_d", *_POSITIONS, "weights", "factors", *_CHOICE, *_PACKED),
+    "packed_linear": (*_BEGIN, "scale_w", "weights", "factors", *_CHOICE, *_PACKED),
     "linear_many": ("left",),
     "constant": ("left",),
     "rms_norm": ("left", "right", *_NORM, "weight_offset"),

@@ -155,7 +155,8 @@ typedef struct {
  * A row of bytes is 16 rows of the weight, of blocks of 128 elements along k, rounded up. scale_b, where the format has it,
  * is (n, 1); there is no scale_a, and a bias is optional. With a gate ("bf16xint4g128_bf16_swiglu") B is two such weights of
  * one n and k, one behind the other, or with AOT_GEMM_GATE_PARTS wherever they are, a multiple of 16 bytes apart; rows do not
- * alternate.
+ * alternate. Of "bf16xint4g128_bf16_grouped" and "..._gathered" each group has such a weight, group_strides.b bytes behind the
+ * one before it, a multiple of 16.
  *
  * Several weights of one A in one launch, "bf16_many" and "fp16_many": D_i (m, n_i) = A @ B_i^T + bias_i. Each weight is one
  * of `parts`, which has its own b, d and bias, null where there is none, and n; the problem's n is that of all, and its own

@@ -34,6 +34,9 @@ aot_gemm_status_t check_address(const char* name, const void* data, int64_t elem
 aot_gemm_status_t check_factors(const char* name, const aot_gemm_tensor_t& tensor, int64_t rows, int64_t columns,
                                 Scale scale);
 
+// Checks that packed weights have such a k, and that one begins at a multiple of 16 bytes.
+aot_gemm_status_t check_packed_run(const char* name, const void* data, int64_t k, const PackedFormat& weight);
+
 }  // namespace aot
 
 #endif  // AOT_GEMM_CHECKS_H_

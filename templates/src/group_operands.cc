@@ -3,6 +3,7 @@
 #include <cinttypes>
 
 #include "atoms.h"
+#include "packed_operands.h"
 #include "product_operands.h"
 #include "refusal.h"
 #include "scales.h"
@@ -83,9 +84,13 @@ Grouping grouping_of(const Operands& operands) {
   return operands[kIndex] == nullptr ? Grouping::kGrouped : Grouping::kGathered;
 }
 
+// Says whether the weights are packed, bytes that do not tell their rows.
+bool are_packed_weights(const Operands& operands) { return operands.options.weight_format != WeightFormat::kNone; }
+
 int check_bias(const Operands& operands, const Result& result) {
   if (operands[kBias] == nullptr) return 0;
-  const int64_t expected[] = {operands[kRight]->shape[0], operands[kRight]->shape[1]};
+  const DLTensor& weight = *operands[kRight];
+  const int64_t expected[] = {weight.shape[0], are_packed_weights(operands) ? operands.options.columns : weight.shape[1]};
   if (check_of(kProduct, operands, kBias, result.computed_by().bias_element, expected, 2,
                ", an element for each row of each group's weight") != 0) {
     return -1;
@@ -102,7 +107,7 @@ void find_extents(const Operands& operands, Result* result) {
   result->num_dims = 0;
   if (groups_k(operands)) result->extents[result->num_dims++] = operands[kOffsets]->shape[0];
   result->extents[result->num_dims++] = operands[kIndex] == nullptr ? x.shape[0] : operands[kIndex]->shape[0];
-  const int64_t rows = weight.shape[weight.ndim - 2];
+  const int64_t rows = are_packed_weights(operands) ? operands.options.columns : weight.shape[weight.ndim - 2];
   result->extents[result->num_dims++] = is_gate(operands.options.epilogue) ? rows / 2 : rows;
 }
 
@@ -153,9 +158,70 @@ int state_runs_of_k(const Operands& operands, const Result& result, aot_gemm_pro
   return 0;
 }
 
+// Checks x and the bytes of packed weights, one for each group.
+int check_packed_shapes(const Operands& operands) {
+  const DLTensor& x = *operands[kLeft];
+  const DLTensor& weight = *operands[kRight];
+  const Options& options = operands.options;
+  if (x.ndim != 2 || weight.ndim != 3 || weight.shape[0] == 0) {
+    return refuse("ShapeError", "grouped_linear: got x %s and packed weight %s; expected x (rows, k) and weight (groups, rows, bytes), "
+                  "of one group or more", shape_text(x).characters, shape_text(weight).characters);
+  }
+  int64_t extents[] = {weight.shape[0], 0, 0};
+  if (check_packed_shape(kProduct, x, options, extents + 1) != 0) return -1;
+  if (weight.shape[1] == extents[1] && weight.shape[2] == extents[2]) return 0;
+  return refuse("ShapeError", "grouped_linear: packed weight has shape %s; expected %s, the bytes of %" PRId64 " rows of %s in each group "
+                "for x %s", shape_text(weight).characters, Text(extents, 3).characters, options.columns,
+                word_of(options.weight_format), shape_text(x).characters);
+}
+
+// Checks the factors of packed weights: one for all, one for each group, or one for each row.
+int check_packed_factors(const Operands& operands) {
+  if (check_packed_scale(kProduct, operands) != 0) return -1;
+  const DLTensor* scale = operands[kScaleW];
+  if (scale == nullptr || is_one_element(*scale)) return 0;
+  const int64_t expected[] = {operands[kRight]->shape[0], operands.options.columns};
+  if (have_shape(*scale, expected, 1) || have_shape(*scale, expected, 2)) return 0;
+  return refuse("ShapeError", "grouped_linear: scale_w has shape %s; expected (1,), (%" PRId64 ",) or (%" PRId64 ", %" PRId64 ")",
+                shape_text(*scale).characters, expected[0], expected[0], expected[1]);
+}
+
+// Checks groups of packed weights, and finds the operation.
+int check_packed_groups(const Operands& operands, Result* result) {
+  const DLTensor& x = *operands[kLeft];
+  Request request = {};
+  if (check_tensor(kProduct, "x", x, x, &request.a) != 0) return -1;
+  if (check_tensor_of(kProduct, "weight", *operands[kRight], x, Element::kUint8) != 0) return -1;
+  if (check_packed_shapes(operands) != 0 || check_offsets(operands) != 0 || check_packed_factors(operands) != 0) return -1;
+  request.b = Element::kUint8;
+  request.factor_d = Element::kFloat32;
+  request.weight = operands.options.weight_format;
+  request.epilogue = operands.options.epilogue;
+  request.scale = operands[kScaleW] == nullptr ? Scale::kNone : Scale::kVector;
+  request.grouping = grouping_of(operands);
+  request.has_bias = operands[kBias] != nullptr;
+  if (find_element_of_out(kProduct, operands, request.a, &request.d) != 0) return -1;
+  result->operation = find_operation(request);
+  return result->operation >= 0 ? 0 : refuse(kNoOperation, "%s", write_request(kProduct, request).characters);
+}
+
+// States the bytes of packed weights.
+int state_packed_weights(const DLTensor& weight, aot_gemm_problem_t* problem) {
+  Mode bytes;
+  problem->b.strides[0] = problem->b.strides[1] = 0;
+  if (join(weight, 1, 3, &bytes) && (bytes.extent <= 1 || bytes.stride == 1)) return 0;
+  return refuse("StrideError", "grouped_linear: packed weight of shape %s has the strides %s; expected a group's bytes adjacent; make it "
+                "contiguous", shape_text(weight).characters, stride_text(weight).characters);
+}
+
 }  // namespace
 
 int check_grouped(const Operands& operands, Result* result) {
+  if (are_packed_weights(operands)) {
+    if (check_packed_groups(operands, result) != 0) return -1;
+    find_extents(operands, result);
+    return check_bias(operands, *result) == 0 ? check_out(kProduct, operands, *result) : -1;
+  }
   const DLTensor& x = *operands[kLeft];
   const DLTensor& weight = *operands[kRight];
   Element a;
@@ -181,6 +247,7 @@ int state_grouped(const Operands& operands, const Result& result, aot_gemm_probl
   const Operation& operation = result.computed_by();
   if (is_packed(operation.a) && unpack(kProduct, "x", &a) != 0) return -1;
   if (is_packed(operation.b) && unpack_weights(weight, problem) != 0) return -1;
+  if (operation.weight.is_packed() && state_packed_weights(weight, problem) != 0) return -1;
   problem->m = result.extents[0];
   problem->n = result.extents[1];
   problem->k = a.extents[1];
@@ -202,10 +269,12 @@ int state_grouped(const Operands& operands, const Result& result, aot_gemm_probl
     problem->bias = {data_of(*operands[kBias]), {0, 1}};
     problem->group_strides.bias = stride_of(*operands[kBias], 0);
   }
-  if (operands[kScaleX] == nullptr) return 0;
+  if (operands[kScaleW] == nullptr) return 0;
   const Scale kind = operation.scale;
   if (kind == Scale::kAtoms) return state_narrow_factors(operands, operation, problem);
-  if (state_scale(kProduct, "scale_x", *operands[kScaleX], kind, &problem->scale_a) != 0) return -1;
+  if (operands[kScaleX] != nullptr && state_scale(kProduct, "scale_x", *operands[kScaleX], kind, &problem->scale_a) != 0) {
+    return -1;
+  }
   return state_group_scale(*operands[kScaleW], kind, &problem->scale_b, &problem->group_strides.scale_b);
 }
 

@@ -266,11 +266,26 @@ aot_gemm_status_t check_of_groups(const aot_gemm_problem_t& problem, const Opera
   const int64_t columns = is_blocked ? num_blocks(problem.k) : 1;
   const int64_t rows = is_blocked ? num_blocks(all_rows) : all_rows;
   const int64_t rows_a = rows_of_a(problem, operation);
-  status = check_factors("scale_a", problem.scale_a, rows_a, columns, operation.scale);
+  const bool has_scale_a = operation.takes(Argument::kScaleA);  // which is not there beside a packed weight
+  if (has_scale_a) status = check_factors("scale_a", problem.scale_a, rows_a, columns, operation.scale);
   if (status == AOT_GEMM_OK) status = check_factors("scale_b", problem.scale_b, rows, columns, operation.scale);
-  if (status == AOT_GEMM_OK) status = d.check_apart("scale_a", problem.scale_a, 1, 0, rows_a, columns, kFactorBytes);
+  if (status == AOT_GEMM_OK && has_scale_a) {
+    status = d.check_apart("scale_a", problem.scale_a, 1, 0, rows_a, columns, kFactorBytes);
+  }
   if (status != AOT_GEMM_OK) return status;
   return d.check_apart("scale_b", problem.scale_b, groups, steps.scale_b, rows, columns, kFactorBytes);
+}
+
+// Checks the bytes of so many packed weights, at steps of a stack.
+aot_gemm_status_t check_packed_weights(const char* name, const void* data, int64_t count, int64_t step,
+                                       const aot_gemm_problem_t& problem, const PackedFormat& weight, const GroupedResult& d) {
+  const aot_gemm_status_t status = check_packed_run(name, data, problem.k, weight);
+  if (status != AOT_GEMM_OK) return status;
+  if (count > 1 && step % kPackedRunBytes != 0) {
+    return fail(AOT_GEMM_ERROR_STRIDE, "group_strides.b is %" PRId64 ", the bytes from a packed weight to the next; expected a multiple "
+                "of %" PRId64 ", which packed weights begin at; copy B", step, kPackedRunBytes);
+  }
+  return d.check_apart(name, {const_cast<void*>(data), {0, 1}}, count, step, 1, weight.num_bytes(problem.n, problem.k), 1);
 }
 
 // Checks the B of groups that have an address each.
@@ -284,7 +299,9 @@ aot_gemm_status_t check_b_of_groups(const aot_gemm_problem_t& problem, const Ope
     const aot_gemm_tensor_t b = {const_cast<void*>(problem.b_of_groups[i]),
                                  {problem.b.strides[0], problem.b.strides[1]}};
     aot_gemm_status_t status = check_address("B of a group", b.data, address_bytes);
-    if (status == AOT_GEMM_OK) {
+    if (status == AOT_GEMM_OK && operation.weight.is_packed()) {
+      status = check_packed_weights("B of a group", b.data, 1, 0, problem, operation.weight, d);
+    } else if (status == AOT_GEMM_OK) {
       status = d.check_apart_packed("B of a group", b, 1, 0, rows_of_b(problem, operation), problem.k, operation.b);
     }
     if (status != AOT_GEMM_OK) return status;
@@ -316,6 +333,9 @@ aot_gemm_status_t check_groups(const aot_gemm_problem_t& problem, const Operatio
   status = d.check_apart_packed("A", problem.a, 1, 0, rows_a, problem.k, operation.a);
   if (status != AOT_GEMM_OK) return status;
   if (problem.b_of_groups != nullptr) return check_b_of_groups(problem, operation, d);
+  if (operation.weight.is_packed()) {
+    return check_packed_weights("B", problem.b.data, count_b, problem.group_strides.b, problem, operation.weight, d);
+  }
   if (is_packed(operation.b) && problem.group_strides.b % kElementsInByte != 0) {
     return fail(AOT_GEMM_ERROR_STRIDE, "group_strides.b is %" PRId64 "; expected a multiple of %" PRId64 " elements, which share a "
                 "byte; copy B", problem.group_strides.b, kElementsInByte);

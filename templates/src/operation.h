@@ -68,6 +68,7 @@ struct PackedFormat {
     const int64_t run = kWeightRuns[static_cast<int32_t>(format)];
     return times(k / run + (k % run != 0), kWeightRunBytes[static_cast<int32_t>(format)]);
   }
+  constexpr int64_t num_bytes(int64_t n, int64_t k) const { return times(num_rows(n), row_bytes(k)); }
 };
 
 constexpr uint32_t bit_of(Argument argument) { return 1u << static_cast<int32_t>(argument); }

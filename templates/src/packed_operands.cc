@@ -13,33 +13,24 @@ constexpr Product kPackedProduct = Product::kPackedLinear;
 
 // Checks that the bytes are those of a weight of so many rows, for the k of x.
 int check_bytes(const DLTensor& x, const DLTensor& weight, const Options& options) {
-  const PackedFormat format = {options.weight_format};
-  const char* name = word_of(options.weight_format);
-  const int64_t k = x.ndim > 0 ? x.shape[x.ndim - 1] : 0;
-  if (k % format.quantum() != 0) {
-    return refuse("ShapeError", "packed_linear: x %s has k %" PRId64 "; expected a multiple of %" PRId64 ", of which weights of "
-                  "%s are packed", shape_text(x).characters, k, format.quantum(), name);
-  }
-  const int64_t extents[] = {format.num_rows(options.columns), format.row_bytes(k)};
+  int64_t extents[2];
+  if (check_packed_shape(kPackedProduct, x, options, extents) != 0) return -1;
   if (weight.ndim == 2 && weight.shape[0] == extents[0] && weight.shape[1] == extents[1]) return 0;
   return refuse("ShapeError", "packed_linear: weight has shape %s; expected %s, the bytes of %" PRId64 " rows of %s for x %s",
-                shape_text(weight).characters, Text(extents, 2).characters, options.columns, name, shape_text(x).characters);
+                shape_text(weight).characters, Text(extents, 2).characters, options.columns, word_of(options.weight_format),
+                shape_text(x).characters);
 }
 
 // Checks the factors of the weight: one for each of its rows, or one for all.
-int check_scale(const Operands& operands, bool is_scaled) {
+int check_scale(const Operands& operands) {
   const DLTensor* scale = operands[kScaleW];
   const Options& options = operands.options;
-  if ((scale != nullptr) != is_scaled) {
-    return refuse("OperandError", "packed_linear: got %s; expected %s, as weights of %s have", scale == nullptr ? "no scale_w" : "scale_w",
-                  is_scaled ? "float32 factors, one or one for each row" : "none", word_of(options.weight_format));
-  }
+  if (check_packed_scale(kPackedProduct, operands) != 0) return -1;
   if (scale == nullptr) return 0;
   if ((operands.weights != nullptr) != (operands.factors != nullptr)) {
     return refuse("OperandError", "packed_linear: got %s; expected factors of each of a gate's weights",
                   operands.factors == nullptr ? "one scale_w beside two weights" : "two scale_w beside one weight");
   }
-  if (check_tensor_of(kPackedProduct, "scale_w", *scale, *operands[kLeft], Element::kFloat32) != 0) return -1;
   if (is_one_element(*scale) || (scale->ndim == 1 && scale->shape[0] == options.columns) ||
       (scale->ndim == 2 && scale->shape[0] == options.columns && scale->shape[1] == 1)) {
     return 0;
@@ -68,6 +59,28 @@ void state_linear(const Operands& operands, aot_gemm_problem_t* problem) {
 
 }  // namespace
 
+int check_packed_shape(Product product, const DLTensor& x, const Options& options, int64_t* shape) {
+  const PackedFormat format = {options.weight_format};
+  const int64_t k = x.ndim > 0 ? x.shape[x.ndim - 1] : 0;
+  shape[0] = format.num_rows(options.columns);
+  shape[1] = format.row_bytes(k);
+  if (k % format.quantum() == 0) return 0;
+  return refuse("ShapeError", "%s: x %s has k %" PRId64 "; expected a multiple of %" PRId64 ", of which weights of %s are packed",
+                product_name(product), shape_text(x).characters, k, format.quantum(), word_of(options.weight_format));
+}
+
+int check_packed_scale(Product product, const Operands& operands) {
+  const DLTensor* scale = operands[kScaleW];
+  const WeightFormat format = operands.options.weight_format;
+  const bool is_scaled = kWeightHasRowFactors[static_cast<int32_t>(format)];
+  if ((scale != nullptr) != is_scaled) {
+    return refuse("OperandError", "%s: got %s; expected %s, as weights of %s have", product_name(product),
+                  scale == nullptr ? "no scale_w" : "scale_w",
+                  is_scaled ? "float32 factors, one or one for each row" : "none", word_of(format));
+  }
+  return scale == nullptr ? 0 : check_tensor_of(product, "scale_w", *scale, *operands[kLeft], Element::kFloat32);
+}
+
 int check_packed_linear(const Operands& operands, Result* result) {
   const DLTensor& x = *operands[kLeft];
   const DLTensor& weight = *operands[kRight];
@@ -84,8 +97,7 @@ int check_packed_linear(const Operands& operands, Result* result) {
   request.scale = operands[kScaleW] == nullptr ? Scale::kNone : Scale::kVector;
   request.has_bias = operands[kBias] != nullptr;
   if (find_element_of_out(kPackedProduct, operands, request.a, &request.d) != 0) return -1;
-  const bool is_scaled = kWeightHasRowFactors[static_cast<int32_t>(options.weight_format)];
-  if (check_scale(operands, is_scaled) != 0) return -1;
+  if (check_scale(operands) != 0) return -1;
   result->operation = find_operation(request);
   if (result->operation < 0) return refuse(kNoOperation, "%s", write_request(kPackedProduct, request).characters);
   result->num_dims = x.ndim;

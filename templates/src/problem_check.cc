@@ -166,6 +166,16 @@ aot_gemm_status_t check_factors(const char* name, const aot_gemm_tensor_t& tenso
               name, rows, tensor.strides[0]);
 }
 
+aot_gemm_status_t check_packed_run(const char* name, const void* data, int64_t k, const PackedFormat& weight) {
+  if (k % weight.quantum() != 0) {
+    return fail(AOT_GEMM_ERROR_SHAPE, "k is %" PRId64 "; expected a multiple of %" PRId64 ", of which weights of %s are packed; pad "
+                "A and the weight with zeros", k, weight.quantum(), word_of(weight.format));
+  }
+  if (reinterpret_cast<uintptr_t>(data) % kPackedRunBytes == 0) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_STRIDE, "%s is at address %p; expected a multiple of %" PRId64 ", which packed weights begin at; "
+              "copy it", name, data, kPackedRunBytes);
+}
+
 namespace {
 
 // Checks that the elements of a bias, where there is one, are adjacent.
@@ -208,17 +218,11 @@ aot_gemm_tensor_t stepped(const aot_gemm_tensor_t& tensor, int64_t step, int64_t
 // Checks the bytes of a packed weight, or of a gate's two, whose strides are not looked at.
 aot_gemm_status_t check_packed_weight(const aot_gemm_problem_t& problem, const Operation& operation, const WrittenMatrix& d) {
   const PackedFormat& weight = operation.weight;
-  if (problem.k % weight.quantum() != 0) {
-    return fail(AOT_GEMM_ERROR_SHAPE, "k is %" PRId64 "; expected a multiple of %" PRId64 ", of which weights of %s are packed; pad "
-                "A and the weight with zeros", problem.k, weight.quantum(), word_of(weight.format));
-  }
-  if (reinterpret_cast<uintptr_t>(problem.b.data) % kPackedRunBytes != 0) {
-    return fail(AOT_GEMM_ERROR_STRIDE, "B is at address %p; expected a multiple of %" PRId64 ", which packed weights begin at; "
-                "copy it", problem.b.data, kPackedRunBytes);
-  }
-  const int64_t num_bytes = weight.num_rows(problem.n) * weight.row_bytes(problem.k);
+  aot_gemm_status_t status = check_packed_run("B", problem.b.data, problem.k, weight);
+  if (status != AOT_GEMM_OK) return status;
+  const int64_t num_bytes = weight.num_bytes(problem.n, problem.k);
   const aot_gemm_tensor_t bytes = {problem.b.data, {0, 1}};
-  aot_gemm_status_t status = d.check_apart("B", bytes, 1, num_bytes, 1);
+  status = d.check_apart("B", bytes, 1, num_bytes, 1);
   if (status != AOT_GEMM_OK || !operation.has_gate()) return status;
   const int64_t step = parts_of_b(problem, operation, weight.row_bytes(problem.k)).part;
   if (step % kPackedRunBytes != 0) {

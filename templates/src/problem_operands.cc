@@ -132,6 +132,9 @@ void write_groups(const aot_gemm_problem_t& problem, const Operation& operation,
     canonical->b.stack_of_parts = {problem.b.data,
                                    {static_cast<int32_t>(count_of_b), 2, static_cast<int32_t>(n), static_cast<int32_t>(k)},
                                    {problem.group_strides.b, rows.part, rows.row, strides.b[1]}};
+  } else if (operation.weight.is_packed()) {
+    const Tensor one = packed_weight(problem, operation.weight);
+    canonical->b.stack = make_stack(one.data, count_of_b, problem.group_strides.b, one.shape[0], one.shape[1], one.strides);
   } else {
     canonical->b.stack = make_stack(problem.b.data, count_of_b, problem.group_strides.b, n, k, strides.b);
   }

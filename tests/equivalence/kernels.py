@@ -62,40 +62,24 @@ def of_16_bits():
     return [key for key in wide if key.operation.element in ELEMENTS]
 
 
-TILE = ("tile_m", "tile_n")
-
-
-@cache
-def _sizes_of_tiles(family, name):
-    return {getattr(key.candidate.gemm, name) for key in of_16_bits() if key.candidate.family == family}
-
-
-def tile_facets(key):
-    """List what a tile's sizes decide of the boxes of descriptors: their least and their largest value in a family."""
-    family, sizes = key.candidate.family, {name: getattr(key.candidate.gemm, name) for name in TILE}
-    ends = {name: _sizes_of_tiles(family, name) for name in TILE}
-    return {(family, *x) for x in sizes.items() if x[1] in (min(ends[x[0]]), max(ends[x[0]]))}
-
-
 def facets(key, *, of_every=EVERY):
     """List what host code depends on: the candidate in each layout and epilogue, and the family in each operation.
 
-    Unless every candidate is asked for, a candidate counts by the values of its knobs in its family, of a tile's sizes
-    by the least and the largest, and by the groups of knobs that a grid is counted from; and an operation by its
-    element type, and by its layout.
+    Unless every candidate is asked for, a candidate counts by what of its knobs another number of parameters, another
+    box or another count of CTAs follows from; and an operation by its element type, and by its layout.
     """
     operation, candidate, family = key.operation, key.candidate, key.candidate.family
     found = {(family, operation.element), (family, operation.layout, operation.epilogue)}
     if of_every:
         return found | {(family, operation), (candidate, operation.layout, operation.epilogue)}
-    swaps = candidate.gemm.swap_ab
-    found |= {(family, *x) for x in vars(candidate.knobs).items() if x[0] not in TILE}
-    found |= tile_facets(key)
-    found |= {
-        (family, "split", candidate.gemm.split_k, candidate.gemm.split_k_mode, swaps),
-        (family, candidate.gemm.schedule, swaps),
+    knobs = candidate.gemm
+    return found | {
+        (family, "split", knobs.split_k_mode, knobs.swap_ab),
+        (family, "pair", knobs.use_2cta, knobs.swap_ab),
+        (family, "cluster", knobs.cluster_m > 1, knobs.cluster_n > 1),
+        (family, "schedule", knobs.schedule),
+        (family, "stores", knobs.use_tma_store),
     }
-    return found | {(family, "cluster", candidate.gemm.cluster_m, candidate.gemm.cluster_n, swaps)}
 
 
 @cache

@@ -7,6 +7,7 @@ on small cases; `make walk` executes kernels of every format, and an H200's, on 
 import pytest
 
 from aot.core.candidate import Accepted, KernelKey
+from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.emulate.execute import ExecutionOptions, Executor
@@ -56,14 +57,14 @@ def key(name, operation, target):
 
 def every(target):
     """List kernels of every format."""
-    device = load_target(target)
+    device, dense = load_target(target), [x for x in Operation if x.grouping is Grouping.DENSE]
     if target == "thor":
-        operations = [x for x in Operation if x.types in OF_THOR.types and x.epilogue in OF_THOR.epilogues]
+        operations = [x for x in dense if x.types in OF_THOR.types and x.epilogue in OF_THOR.epilogues]
         found = [KernelKey(x, y) for x in operations for y in OF_THOR.candidates(x, device)]
         found = [x for x in found if isinstance(check(x.candidate, x.operation, device), Accepted)]
         return [x for x in found if x.operation.gate is None or x.candidate.gemm.tile_n == OF_GATES]
     found = []
-    for operation in [x for x in Operation if x.types in OF_HOPPER.types and x.epilogue in OF_HOPPER.epilogues]:
+    for operation in [x for x in dense if x.types in OF_HOPPER.types and x.epilogue in OF_HOPPER.epilogues]:
         names = (*TILES, *(PROMOTED if is_promoted(operation) else ()))
         found += [key(f"sm90_weight_only_{name}_swap", operation, target) for name in names]
     return found

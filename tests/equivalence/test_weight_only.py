@@ -32,15 +32,16 @@ GATES = [
     *([Case("nvfp4", "Float16", GATE, gate="geglu")] if EVERY else ()),
 ]
 """Products of two weights, whose rings are those of one."""
+ALIKE = ("int4g64", "e5m2")
+"""Formats that are another one's but for a number: `make walk` executes them."""
 CASES = (
     EACH
     if EVERY
     else [
-        *(Case(form.name, (*ELEMENTS,)[i % 2], FEW) for i, form in enumerate(FORMATS)),
-        *(Case(form, "BFloat16", MORE) for form in ("int4g128", "nvfp4rows")),
+        *(Case(form.name, (*ELEMENTS,)[i % 2], FEW) for i, form in enumerate(FORMATS) if form.name not in ALIKE),
+        Case("int4g128", "BFloat16", MORE),
         Case("nvfp4", "BFloat16", MOST),
-        Case("nvfp4rows", "Float16", FEW, "sm_110a"),
-        *(Case(form, "BFloat16", ONE, "sm_110a") for form in ("int4g32", "mxfp4")),
+        *(Case(form, "BFloat16", ONE, "sm_110a") for form in ("nvfp4rows", "mxfp4")),
     ]
 )
 """Each format once, each number of warps, and each chip."""

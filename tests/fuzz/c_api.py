@@ -28,7 +28,7 @@ from tests.runtime import host
 from tests.runtime.rows import with_rows
 
 ROOT = Path(__file__).parents[2]
-SANITIZERS = ["-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+SANITIZERS = ["-O0", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
 DRIVERS = ("c_api", "rows_api")

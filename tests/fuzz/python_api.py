@@ -21,7 +21,7 @@ from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from tests.fuzz.python_rows import row_call, row_operations_launched
-from tests.fuzz.python_weights import many_call, packed_linear_call
+from tests.fuzz.python_weights import many_call, packed_grouped_call, packed_linear_call
 from tests.runtime.exchange import Framework, ManagedTensor, capsule_of
 from tests.runtime.structs import FakeLaunch
 from tests.runtime.tensors import DLManagedTensor, DLTensor
@@ -55,7 +55,7 @@ NAMES = {
     INT32: "int32",
 }
 DTYPE_OF = {name: dtype for dtype, name in NAMES.items()}
-GROUPED = tuple(x for x in Operation if x.grouping.has_offsets)
+GROUPED = tuple(x for x in Operation if x.grouping.has_offsets and x.types.weight is None)
 IN_ATOMS = tuple(x for x in Operation if x.types.factors is FactorLayout.ATOMS and x not in GROUPED)
 ODD_OBJECTS = (1, 0.5, "text", [1], {}, object(), b"", True, -1)
 ODD_DEVICES = ((13, 0), (2, 1), (1, 0), (2, -1), (0, 0), (2, 99))
@@ -399,7 +399,7 @@ def plan_call(package, rng, kinds):
 def call(package, rng, kinds):
     """Make one call; gives the name of what it raised, or `ok`."""
     draws = (plain_call, full_call, packed_call, grouped_call, packed_linear_call, many_call, plan_call, row_call)
-    draw = rng.choices(draws, (9, 9, 9, 6, 5, 3, 2, 6))[0]
+    draw = rng.choices((*draws, packed_grouped_call), (9, 9, 9, 6, 5, 3, 2, 6, 3))[0]
     function, operands, named = draw(package, rng, kinds)
     if rng.random() < 0.02 and len(operands) > 1:
         operands = (operands[0], rng.choice((None, *ODD_OBJECTS)), *operands[2:])

@@ -43,6 +43,13 @@ def _written(rng, kind, shapes):
     return {name: tensor for name, tensor in drawn.items() if tensor is not None}
 
 
+def _called(package, function, operands):
+    """Return what computes a function, and its operands: where the package has none of the name, `rows` by it."""
+    if hasattr(package, function):
+        return getattr(package, function), operands
+    return package.rows, (function, *operands)
+
+
 def row_call(package, rng, kinds):
     """Draw a call of an operation on rows."""
     operation = rng.choice(tuple(row_operations()))
@@ -83,7 +90,7 @@ def row_call(package, rng, kinds):
         named["eps"] = rng.choice((1e-6, 0.0, -1.0, float("nan"), 10**400, "small")) if rng.random() < 0.1 else 1e-5
     if operation.is_pair:
         named["interleaved"] = rng.random() < 0.5
-    return getattr(package, function), operands, named | _written(rng, kind, shapes)
+    return *_called(package, function, operands), named | _written(rng, kind, shapes)
 
 
 def row_operations_launched(library, operations):

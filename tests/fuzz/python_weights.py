@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.weight_format import PackedLayout
 from tests.fuzz.python_rows import DTYPES, EXTENTS, ODD_OBJECTS
 
-PACKED = tuple(x for x in Operation if x.types.weight is not None)
+PACKED = tuple(x for x in Operation if x.types.weight is not None and x.grouping is Grouping.DENSE)
+GROUPED = tuple(x for x in Operation if x.types.weight is not None and x.grouping.groups_rows)
 MANY = tuple(x for x in Operation if x.has_parts)
-UINT8, FLOAT32 = (1, 8), DTYPES["float32"]
+UINT8, FLOAT32, INT32 = (1, 8), DTYPES["float32"], (0, 32)
 MAX_WEIGHTS = 4
 
 
@@ -44,6 +46,33 @@ def packed_linear_call(package, rng, kinds):
     if rng.random() < 0.02:
         named["weight_format"] = rng.choice((*ODD_OBJECTS, "int5", None))
     return package.packed_linear, operands, named
+
+
+def packed_grouped_call(package, rng, kinds):
+    """Draw a call of `packed_grouped_linear`, whose weights mostly have the bytes of their format."""
+    operation, kind = rng.choice(GROUPED), _drawn_by(rng, kinds, rng.choice((0.02, 0.1, 1.0)))
+    form, dtype = operation.types.weight, DTYPES[operation.d.value]
+    (m, n), k, groups = (
+        (rng.choice(EXTENTS) for _ in range(2)),
+        form.quantum * rng.choice((0, 1, 3)),
+        rng.choice((1, 5)),
+    )
+    of_one = PackedLayout(form).shape(n, k)
+    weight = kind((groups, *of_one), UINT8)
+    if rng.random() < 0.3:
+        weight = [kind(of_one, UINT8) for _ in range(groups)]
+    is_gathered = operation.grouping is Grouping.GATHERED
+    operands = kind((rng.choice(EXTENTS) if is_gathered else m, k), dtype), weight, kind((groups,), INT32)
+    named = {"weight_format": form.name, "columns": n if rng.random() < 0.97 else rng.choice((*ODD_OBJECTS, -1))}
+    if is_gathered:
+        named["index"] = kind((m,), INT32)
+    if form.has_row_factors or rng.random() < 0.02:
+        named["scale_w"] = kind(rng.choice(((1,), (groups,), (groups, n))), FLOAT32)
+    if rng.random() < 0.4:
+        named["bias"] = kind((groups, n), dtype)
+    if rng.random() < 0.7:
+        named["out"] = kind((m, n), dtype)
+    return package.packed_grouped_linear, operands, named
 
 
 def many_call(package, rng, kinds):

@@ -16,6 +16,7 @@ ERRORS = {
         "ok full_call",
         "ok grouped_call",
         "ok packed_linear_call",
+        "ok packed_grouped_call",
         "ok many_call",
         "ok plan_call",
         "ok row_call",

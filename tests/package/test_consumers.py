@@ -57,6 +57,7 @@ def run(program, *folders):
     return subprocess.run([program], env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.walk
 def test_the_example_is_built_by_cmake(site, cuda, tmp_path):
     build = tmp_path / "build"
     options = [f"-DCUDA_INCLUDE_DIR={cuda}", f"-DCUDA_DRIVER={site.parent / 'libcuda.so'}"]

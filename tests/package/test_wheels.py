@@ -178,6 +178,7 @@ def test_the_wheel_carries_the_headers_of_its_users_alone(wheels, target):
         assert [x for x in archive.namelist() if x.endswith(".h")] == headers
 
 
+@pytest.mark.walk
 @pytest.mark.parametrize("name", ["thor", "h200"] if EVERY else ["thor"])
 def test_equal_inputs_give_equal_wheels(wheels, name, tmp_path, monkeypatch):
     """All of it is compiled again: the objects that are kept do not count."""

@@ -36,6 +36,13 @@ PACKED = (
 """Some operations of packed weights: without float32 factors, with one, with one for each row; and one in rows."""
 PACKED_GATES = (Operation.BF16_INT4_G128_KK_SWIGLU, Operation.FP16_INT8_KK_GEGLU, Operation.BF16_NVFP4_ROWS_KK_SWIGLU)
 """Some gates of two."""
+PACKED_GROUPS = (
+    Operation.BF16_MXFP4_KK_GROUPED,
+    Operation.BF16_NVFP4_KK_GATHERED,
+    Operation.FP16_INT8_KK_GROUPED,
+    Operation.BF16_NVFP4_ROWS_KK_GROUPED,
+)
+"""Some groups of them."""
 
 OPERANDS = ("a", "b", "d", "bias", "scale_a", "scale_b", "residual", "scale_d", "own_d", "factors_d")
 """The tensors of `aot_gemm_problem_t`."""

@@ -237,6 +237,21 @@ def test_x_is_not_rounded_by_its_rows_where_bits_are_not_to_depend_on_them(activ
     assert [activations.is_narrow(asked, *of_x) for asked in ("auto", "nvfp4", "bf16")] == [False, True, False]
 
 
+@pytest.mark.parametrize("asked", ["by the call", "by the package"])
+def test_a_factor_of_all_rows_is_refused_where_bits_are_not_to_depend_on_them(
+    gemm, package, calls, activations, monkeypatch, weight, asked
+):
+    options = {"activation_format": "nvfp4"} | ({"batch_invariant": True} if asked == "by the call" else {})
+    if asked == "by the package":
+        built = package._manifest.manifest() | {"batch_invariant": True}
+        monkeypatch.setattr(package._manifest, "manifest", lambda: built)
+    packed, x = packed_of(gemm, weight), random_tensor(3, K)
+    with pytest.raises(package.OperandError, match=r"expected scale_x, x's own factor as of a calibration"):
+        gemm.linear(x, packed, **options)
+    assert gemm.linear(x, packed, scale_x=torch.ones(1), **options).shape == (3, N)
+    assert calls.names == ["linear"]
+
+
 @pytest.mark.parametrize("which", ["narrow", "rounding"])
 def test_x_is_not_rounded_where_the_wheel_has_no_kernels_for_it(gemm, package, calls, times, weight, which):
     packed = packed_of(gemm, weight)

@@ -11,6 +11,7 @@ from aot.core.alignment import as_launched
 from aot.core.formats import SCALE_BLOCK, FactorLayout
 from aot.core.operation import Operation
 from aot.core.problem import Problem
+from tests.compiling import some
 from tests.runtime.reference import Matrix, code, readings, takes
 from tests.runtime.stating import ADDRESSES, DENSE, by_call, element_bytes, extents, operands_of, packed, state
 from tests.runtime.structs import Bias, Factors
@@ -115,7 +116,7 @@ def check_launch(operation, stated, launch, num_strides):
     assert launch.stream == 0x5550
 
 
-@pytest.mark.parametrize("operation", DENSE, ids=lambda x: x.tag)
+@pytest.mark.parametrize("operation", some(DENSE, 16), ids=lambda x: x.tag)
 @pytest.mark.parametrize("flags", [0, INTERLEAVED])
 def test_every_argument_arrives_as_it_was_stated(every, operation, flags):
     """Aligned and of one leading stride; then with strides that only the fallback takes."""

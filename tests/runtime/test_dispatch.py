@@ -34,8 +34,8 @@ MAX_WORKSPACE = 2**33 - 4
 """Bytes that a workspace's 32-bit number of words reaches: templates/src/plan.cc."""
 NUM_RANDOM = 20_000 if EVERY else 600
 """Whole problems, through strides, alignment and roles: for those test_canonical.py is the finer sieve."""
-NUM_SHAPES = 1_000_000 if EVERY else 60_000
-NUM_SHAPES_OF_TARGET = 100_000 if EVERY else 20_000
+NUM_SHAPES = 1_000_000 if EVERY else 20_000
+NUM_SHAPES_OF_TARGET = 100_000 if EVERY else 8_000
 
 
 def sections_of(manifest, place):

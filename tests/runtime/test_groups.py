@@ -13,7 +13,7 @@ from aot.core.operation import Operation
 from aot.measure.call_structs import GATE_INTERLEAVED, OFFSETS_START, ProblemStruct, TensorStruct
 from tests.runtime import host
 
-GROUPED = tuple(x for x in Operation if x.grouping.has_offsets)
+GROUPED = tuple(x for x in Operation if x.grouping.has_offsets and x.types.weight is None)
 M, N, K, GROUPS, ROWS_OF_A = 48, 128, 256, 5, 19
 STREAM = 0x5550
 ADDRESSES = {

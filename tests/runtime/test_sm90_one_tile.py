@@ -11,6 +11,7 @@ import pytest
 
 from aot.core.problem import Problem
 from aot.core.tile_order import NUM_ORDERS, count_clusters, sequence
+from tests.compiling import some
 from tests.objects import BF16
 from tests.runtime.host import Library, compile_library, problem
 from tests.runtime.test_cluster_split_k import compile_beside_others
@@ -47,7 +48,7 @@ def walk(record, parameters, num_ctas):
 
 
 @pytest.mark.parametrize("candidate", ONE_TILES)
-@pytest.mark.parametrize("order", range(NUM_ORDERS))
+@pytest.mark.parametrize("order", some(range(NUM_ORDERS), 3))
 def test_the_device_starts_the_tiles_in_the_order_of_the_launch(real, built, candidate, order):
     for m, n in SIZES:
         _, record, parameters = launch(real, *built, candidate, problem(m, n, 264, data=(A, B, D)), tile_order=order)

@@ -88,7 +88,7 @@ def by_library(package, tensors, options):
     element = -1 if dtype is None else package._dtypes.dtype_number("out_dtype", dtype)
     epilogue = 0 if gate is None else package._extras.GATES[gate]
     fields = ("x", "weight", "bias", "out", "scale_x", "scale_w", "scale_out", "offsets", "index", "weights", "factors")
-    record = (*map(capsules.get, fields), epilogue, element, 0)
+    record = (*map(capsules.get, fields), epilogue, element, 0, 0, 0)
     try:
         *shape, element = package._library.binding()["grouped_linear_result"](record)[0]["out"]
     except package.AotGemmError as error:
@@ -373,7 +373,7 @@ def test_listed_weights_that_differ_are_refused_as_the_library_does(package, ope
     capsules = tuple(FakeTensor(shape, GPU_DTYPES[dtype]).__dlpack__() for shape, dtype in made)
     left = FakeTensor((ROWS, K), GPU_DTYPES[BF16]).__dlpack__()
     offsets = FakeTensor((2,), GPU_DTYPES[torch.int32]).__dlpack__()
-    record = (left, capsules[0], None, None, None, None, None, offsets, None, capsules, None, 0, -1, 0)
+    record = (left, capsules[0], None, None, None, None, None, offsets, None, capsules, None, 0, -1, 0, 0, 0)
     with pytest.raises(package.AotGemmError) as by_library:
         package._library.binding()["grouped_linear_result"](record)
     assert (type(by_library.value).__name__, str(by_library.value)) == (kind, str(by_fake.value))

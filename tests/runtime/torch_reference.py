@@ -110,6 +110,21 @@ def packed_gated_linear(
     return give(ACTIVATIONS[activation](value) * line, out_dtype or x.dtype, out)
 
 
+def packed_grouped_linear(
+    x, weight, offsets, bias=None, *, weight_format, columns, index=None, scale_w=None, out=None, out_dtype=None, **_
+):
+    """Compute groups; rows that are in none are NaN, as nothing writes them."""
+    rows = x if index is None else x[index.long()]
+    ends = [0, *offsets.tolist()][-len(weight) - 1 :]
+    values = rows.new_full((len(rows), columns), math.nan) if out is None else out
+    for group, (start, end) in enumerate(itertools.pairwise(ends)):
+        scale = None if scale_w is None else scale_w[group].reshape(-1)
+        of_bias = None if bias is None else bias[group]
+        sums = packed_sums(rows[start:end], weight[group], of_bias, scale, weight_format, columns)
+        values[start:end] = sums.to(values.dtype)
+    return values if out is not None else values.to(out_dtype or x.dtype)
+
+
 PACKING = {}
 """What the package has for packed weights that `stand_in` stands in for."""
 
@@ -264,6 +279,7 @@ def stand_in(package, monkeypatch):
         "grouped_linear",
         "packed_linear",
         "packed_gated_linear",
+        "packed_grouped_linear",
     ):
         monkeypatch.setattr(package._operations, name, standing_in(name))
     for name in ("rms_norm", "layer_norm", "silu_mul", "gelu_tanh_mul", "rotary", "quantize"):

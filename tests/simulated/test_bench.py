@@ -85,6 +85,7 @@ def sizes():
     return [word for m, n, k in SIZES for word in ("--size", f"{m}x{n}x{k}")]
 
 
+@pytest.mark.walk
 def test_a_receipt_has_the_times_of_both_and_is_repeated_on_another_machine(here, wheel, tmp_path, driver, tuning):
     path = tmp_path / "receipt.json"
     done = here.bench(wheel, "--receipt", path, "--library", "cublas", *sizes())

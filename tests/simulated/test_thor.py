@@ -66,6 +66,7 @@ def make_tune():
     return [words[1:] for words in lines]
 
 
+@pytest.mark.walk
 def test_make_tune_measures_this_machine_and_makes_its_record(device, tuning, aot, tmp_path, monkeypatch):
     measure, bring_home = make_tune()
     assert (measure[0], bring_home[0]) == ("tune", "import")

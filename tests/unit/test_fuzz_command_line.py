@@ -9,7 +9,7 @@ from tests.compiling import EVERY
 from tests.fuzz.command_line import fuzz
 
 pytestmark = pytest.mark.slow
-NUM_CASES = 600 if EVERY else 60
+NUM_CASES = 600 if EVERY else 40
 
 
 def test_no_command_line_gives_a_traceback_or_writes_elsewhere():

@@ -13,7 +13,7 @@ from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.numerics import decode, poison
 from aot.core.operands import element_of
-from aot.core.reference import needed, reference
+from aot.core.reference import needed, reference, values_of
 from aot.core.signature import Argument
 from aot.kinds.gemm.group_inputs import POSITIONS
 
@@ -51,7 +51,7 @@ def _rows_of_group(
     if operation.types.factors is FactorLayout.ATOMS:
         indices[Argument.SCALE_A] = (row_in_atoms(rows, start, group), indices[Argument.SCALE_A][1])
     values = {
-        x: decode(element_of(operation, x), y[min(group, len(y) - 1)][np.ix_(*indices[x])])
+        x: values_of(shape.problem, x, y[min(group, len(y) - 1)][np.ix_(*indices[x])], columns)
         for x, y in bits.items()
         if x not in POSITIONS
     }

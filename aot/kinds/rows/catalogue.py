@@ -17,7 +17,7 @@ from aot.core.element import ElementType
 from aot.core.errors import OperationError
 from aot.core.strict_json import DecodeError, shown
 from aot.kinds.rows import function as f
-from aot.kinds.rows.function import OPEN_ARGUMENTS, OWN_FUNCTIONS, RowFunction
+from aot.kinds.rows.function import OPEN_ARGUMENTS, RowFunction
 from aot.kinds.rows.operation import RowOperation, RowScale
 from aot.kinds.rows.signature import RowArgument
 
@@ -63,6 +63,8 @@ _LINES = (
     RowOperation("bf16_mxfp8_silu_mul", _BF16, f.SILU_MUL, _E4M3, RowScale.MX),
     RowOperation("bf16_mxfp4_rms_norm", _BF16, f.RMS_NORM, _E2M1, RowScale.MX),
     RowOperation("bf16_mxfp4_silu_mul", _BF16, f.SILU_MUL, _E2M1, RowScale.MX),
+    RowOperation("bf16_gpt_oss_mul", _BF16, f.GPT_OSS_MUL),
+    RowOperation("fp16_gpt_oss_mul", _FP16, f.GPT_OSS_MUL),
 )
 OWN_ROW_OPERATIONS = tuple(line.at(position) for position, line in enumerate(_LINES))
 """Ours."""
@@ -127,7 +129,7 @@ def outside_entries() -> dict[str, EntryPoint]:
     Raises:
         OperationError: two functions have one name, or one that of one of ours.
     """
-    own = {x.name for x in OWN_FUNCTIONS}
+    own = {x.function.name for x in OWN_ROW_OPERATIONS}
     found: dict[str, EntryPoint] = {}
     for entry in sorted(entry_points(group=GROUP), key=lambda x: x.name):
         if entry.name in own or entry.name in found:

@@ -97,6 +97,17 @@ ROTARY = RowFunction("rotary", f"{_REFERENCES}:rotary_reference", flops=3, argum
 products and a sum."""
 QUANTIZE = RowFunction("quantize", f"{_REFERENCES}:quantize_reference")
 """x itself, in fewer bits."""
+GPT_OSS_MUL = RowFunction(
+    "gpt_oss_mul",
+    f"{_REFERENCES}:gpt_oss_mul_reference",
+    flops=8,
+    width=2,
+    arithmetic="aot.families.rows._gpt_oss:gpt_oss_mul",
+)
+"""g * sigmoid(GPT_OSS_SLOPE * g) * (l + 1) of pairs, g no larger than GPT_OSS_LIMIT and l within it: the gate of
+GPT-OSS's experts. `rows` calls it by name."""
+GPT_OSS_SLOPE, GPT_OSS_LIMIT = 1.702, 7.0
+"""Source: OpenAI, gpt-oss, `swiglu` of gpt_oss/torch/model.py, and config.json, swiglu_limit."""
 
 OWN_FUNCTIONS = (RMS_NORM, LAYER_NORM, SILU_MUL, GELU_TANH_MUL, ROTARY, QUANTIZE)
 """In the order of their numbers in a library."""

@@ -23,7 +23,7 @@ from aot.core.epilogue import Step
 from aot.core.formats import SCALE_BLOCK
 from aot.core.numerics import decode, encode, max_finite
 from aot.core.reference import LEAST_NORMAL, ULP, Expected, exact, gated, rounded
-from aot.kinds.rows.function import LAYER_NORM
+from aot.kinds.rows.function import GPT_OSS_LIMIT, GPT_OSS_SLOPE, LAYER_NORM
 from aot.kinds.rows.operation import RowOperation, RowScale
 from aot.kinds.rows.quantization import LEAST_SCALE
 from aot.kinds.rows.signature import RowArgument
@@ -154,6 +154,16 @@ def gelu_tanh_mul_reference(operation: RowOperation, rows: Rows, parameters: Row
     """Compute gelu_tanh(gate) * linear."""
     del operation
     return _gated(Step.GEGLU, rows, parameters)
+
+
+def gpt_oss_mul_reference(operation: RowOperation, rows: Rows, parameters: RowParameters) -> RowExpected:
+    """Compute silu(slope * gate) / slope * (linear + 1), both clamped; NaN stays."""
+    del operation
+    gate, linear = halves_of(rows, parameters)
+    above = np.where(gate > GPT_OSS_LIMIT, GPT_OSS_LIMIT, gate)
+    within = np.where(np.abs(linear) > GPT_OSS_LIMIT, np.copysign(GPT_OSS_LIMIT, linear), linear)
+    slope, of_slope = (rounded(np.full_like(gate, x)) for x in (GPT_OSS_SLOPE, 1.0 / GPT_OSS_SLOPE))
+    return RowExpected(gated(Step.SWIGLU, exact(above) * slope, rounded(within + 1.0) * of_slope))
 
 
 def rotary_reference(operation: RowOperation, rows: Rows, parameters: RowParameters) -> RowExpected:

@@ -54,6 +54,7 @@ try:
         linear,
         matmul,
         packed_gated_linear,
+        packed_grouped_linear,
         packed_linear,
     )
     from ._rows import gelu_tanh_mul, layer_norm, quantize, rms_norm, rotary, rows, silu_mul
@@ -101,6 +102,7 @@ __all__ = [
     "matmul",
     "pack_factors",
     "packed_gated_linear",
+    "packed_grouped_linear",
     "packed_linear",
     "plan",
     "plan_rows",

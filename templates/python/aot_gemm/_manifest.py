@@ -187,6 +187,11 @@ def manifest() -> dict[str, Any]:
     return manifest_in(_files.kernels())
 
 
+def is_batch_invariant(options: dict[str, Any]) -> bool:
+    """Say whether a row's bits are not to depend on the other rows: a call asks for it, or the package was built so."""
+    return bool(options.get("batch_invariant") or manifest().get("batch_invariant"))
+
+
 def row_kernels(manifest: dict[str, Any]) -> list[dict[str, Any]]:
     """List the kernels of operations on rows, which are behind those of products and say what they ask of a problem."""
     return [kernel for kernel in manifest["kernels"] if "limits" in kernel]

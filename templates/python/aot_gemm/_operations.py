@@ -26,7 +26,7 @@ from ._extras import (
     split_result,
     weights_of,
 )
-from ._operations_packed import packed_gated_linear, packed_linear
+from ._operations_packed import packed_gated_linear, packed_grouped_linear, packed_linear
 from ._row_options import element_and_flags
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ __all__ = (
     "linear_many",
     "matmul",
     "packed_gated_linear",
+    "packed_grouped_linear",
     "packed_linear",
 )
 
@@ -256,8 +257,9 @@ def grouped_linear(
     weights = weights_of(weight, "grouped_linear", "one (n, k) for each group, one or more") if are_many else None
     first = weight if weights is None else weights[0]
     scale_x, scale_w, scale_out, factors = split_listed("grouped_linear", scale_x, scale_w, scale_out, weights)
+    scales = scale_x, scale_w, scale_out
     return _products.grouped_linear(
-        x, first, bias, out, scale_x, scale_w, scale_out, offsets, index, weights, factors, epilogue, element, flags
+        x, first, bias, out, *scales, offsets, index, weights, factors, epilogue, element, flags, 0, 0
     )
 
 

@@ -145,3 +145,55 @@ def packed_gated_linear(
         weight_number,
         count,
     )
+
+
+def packed_grouped_linear(
+    x: Any,
+    weight: Any,
+    offsets: Any,
+    bias: Any = None,
+    *,
+    weight_format: str,
+    columns: int,
+    index: Any = None,
+    scale_w: Any = None,
+    out: Any = None,
+    out_dtype: Any = None,
+    deterministic: bool = False,
+    batch_invariant: bool = False,
+) -> Any:
+    """Compute x[rows of g] @ weight[g]^T + bias[g] for each group g of rows, with packed weights: a mixture's experts.
+
+    It is `grouped_linear` with the weights that `packed_linear` takes, in one launch, best for few rows of each group.
+    Groups without rows cost nothing, and where groups end is read on the device.
+
+    Args:
+        x: (rows, k), bfloat16 or float16, in GPU memory; with an index (tokens, k).
+        weight: uint8 (groups, ceil(columns / 16), bytes), each group's bytes adjacent and at a multiple of 16 bytes; or
+            a list or tuple of one for each group, wherever they lie: nothing is copied.
+        offsets: as `grouped_linear` has it, of rows.
+        bias: (groups, columns), of the type of the result; None for none.
+        weight_format: as `packed_linear` has it.
+        columns: rows of each group's weight, n.
+        index: as `grouped_linear` has it.
+        scale_w: float32 factors of the formats that have them: one element, (groups,) or (groups, columns).
+        out: (rows, columns), written to; allocated where it is not given. Rows of no group are not written.
+        out_dtype: that of x.
+        deterministic: as `linear` has it.
+        batch_invariant: as `grouped_linear` has it.
+
+    Returns:
+        `out`, or the new tensor, of the kind of tensor that x is.
+
+    Raises:
+        AotGemmError: one of its classes, as of `linear`.
+    """
+    weight_number, count = _packed("packed_grouped_linear", weight_format, columns)
+    element = -1 if out_dtype is None else dtype_number("packed_grouped_linear: out_dtype", out_dtype)
+    flags = mode_flags(deterministic=deterministic, batch_invariant=batch_invariant)
+    weights = None
+    if isinstance(weight, (list, tuple)):
+        weights = weights_of(weight, "packed_grouped_linear", "the bytes of one for each group, one or more")
+    first = weight if weights is None else weights[0]
+    others = None, scale_w, None, offsets, index, weights, None, 0, element, flags
+    return _products.grouped_linear(x, first, bias, out, *others, weight_number, count)

@@ -13,6 +13,7 @@ import torch
 
 from . import _operations, errors
 from ._constant import ConstantWeight
+from ._manifest import is_batch_invariant
 from ._request import find, request_of
 from ._row_table import RowPlan, plan_rows
 from ._table import plan
@@ -74,7 +75,7 @@ def is_narrow(asked: str, x: Any, bias: Any, options: dict[str, Any]) -> bool:
 
     It may not where a row's bits are not to depend on the other rows, by whose number the tables decide.
     """
-    if asked != AUTO or options.get("batch_invariant"):
+    if asked != AUTO or is_batch_invariant(options):
         return asked == NARROW
     k = x.shape[-1]
     problem = Narrow(
@@ -156,9 +157,16 @@ def narrow_linear(operands: tuple[Any, ...], out: Any, options: dict[str, Any]) 
         options: as `packed_linear` has them.
 
     Raises:
+        OperandError: a row's bits are not to depend on the others, and x's own factor is not given.
         UnsupportedError: the wheel has no kernels for it.
     """
     x, data, bias, scale, own = operands
+    if own is None and is_batch_invariant(options):
+        raise errors.OperandError(
+            "linear: x is rounded to nvfp4 by a factor that is found of all its rows, and a row's bits are not to "
+            "depend on the others; expected scale_x, x's own factor as of a calibration; give it, or leave x as it is: "
+            "activation_format='16-bit'"
+        )
     held = data if isinstance(data, ConstantWeight) else promised(data)
     is_promised = isinstance(held, ConstantWeight) and held.is_kept
     tensor = held.tensor if isinstance(held, ConstantWeight) else held

@@ -9,6 +9,7 @@ import torch
 
 from . import errors
 from ._torch_check import check_tensor
+from ._torch_experts import stack
 from ._torch_packed import DTYPES, PackedWeight, bits_of, pack
 from ._weight_format import GPTQ_ZERO_OFFSETS
 
@@ -21,11 +22,11 @@ _KNOWN = (
     "qweight, qzeros and scales (GPTQ, with g_idx; or AWQ)",
     "weight_packed and weight_scale (compressed-tensors; with weight_zero_point, or weight_global_scale of NVFP4)",
     "weight, weight_scale and weight_scale_2 (ModelOpt's NVFP4)",
-    "blocks and scales (GPT-OSS's MXFP4, of one expert)",
+    "blocks and scales (GPT-OSS's MXFP4, of one expert or of all)",
 )
 
 
-def load_packed(tensors: Mapping[str, Any], dtype: Any = None, *, checkpoint_format: str = "gptq") -> PackedWeight:
+def load_packed(tensors: Mapping[str, Any], dtype: Any = None, *, checkpoint_format: str = "gptq") -> Any:
     """Pack a weight that a checkpoint holds in a narrow format: its tensors, by the ends of their names.
 
         with safetensors.safe_open(path, "pt") as file:
@@ -40,10 +41,13 @@ def load_packed(tensors: Mapping[str, Any], dtype: Any = None, *, checkpoint_for
     Args:
         tensors: of one weight: of GPTQ and AWQ `qweight`, `qzeros` and `scales`; of compressed-tensors
             `weight_packed`, `weight_scale` and what else there is; of ModelOpt's NVFP4 `weight`, `weight_scale` and
-            `weight_scale_2`; of GPT-OSS's MXFP4 `blocks` and `scales`.
+            `weight_scale_2`; of GPT-OSS's MXFP4 `blocks` and `scales`, of one expert or of all.
         dtype: of int4's factors, and so of x: bfloat16 or float16; by default as they are.
         checkpoint_format: as the checkpoint's quantization_config says it of GPTQ: "gptq", whose zero points are less
             by 1 than they stand for, or "gptq_v2".
+
+    Returns:
+        A PackedWeight; of the blocks of all experts, (experts, n, k / 32, 16), PackedExperts.
 
     Raises:
         OperandError: `tensors` is no mapping.
@@ -168,9 +172,18 @@ def _modelopt(checkpoints: Any, tensors: Mapping[str, Any], dtype: Any, zero_off
     return _packed(checkpoints.from_nvfp4(_bits({"weight": _matrix(tensors, "weight")}, "weight"), scales, whole), None)
 
 
-def _mxfp4(checkpoints: Any, tensors: Mapping[str, Any], dtype: Any, zero_offset: int) -> PackedWeight:
-    del dtype, zero_offset
-    blocks = tensors["blocks"]
-    if blocks.ndim != 3:
-        raise errors.FormatError(f"load_packed: blocks are of {tuple(blocks.shape)}; expected (n, k / 32, 16)")
-    return _packed(checkpoints.from_mxfp4(_bits(tensors, "blocks"), bits_of(_matrix(tensors, "scales"))), None)
+def _mxfp4(checkpoints: Any, tensors: Mapping[str, Any], dtype: Any, zero_offset: int) -> Any:
+    blocks, scales = tensors["blocks"], tensors["scales"]
+    if blocks.ndim not in (3, 4) or scales.ndim != blocks.ndim - 1:
+        raise errors.FormatError(
+            f"load_packed: blocks are of {tuple(blocks.shape)} and scales of {tuple(scales.shape)}; expected (n, k / "
+            "32, 16) and (n, k / 32), or the same with all experts in front"
+        )
+    if blocks.ndim == 3:
+        return _packed(checkpoints.from_mxfp4(_bits(tensors, "blocks"), bits_of(scales)), None)
+    if len(blocks) != len(scales):
+        raise errors.FormatError(
+            f"load_packed: blocks are of {len(blocks)} experts, and scales of {len(scales)}; expected as many"
+        )
+    each = ({"blocks": x, "scales": y} for x, y in zip(blocks, scales, strict=True))
+    return stack([_mxfp4(checkpoints, x, dtype, zero_offset) for x in each])

@@ -12,6 +12,7 @@ from . import (
     _torch_grouped,  # noqa: F401 - which register their operators
     _torch_many,  # noqa: F401
     _torch_packed_gates,  # noqa: F401
+    _torch_packed_groups,  # noqa: F401
     _torch_packed_linear,  # noqa: F401
 )
 from ._torch_blocks import PACKED
@@ -56,6 +57,13 @@ def _packed_linear_flops(x_shape: Any, *_: Any, columns: int, **__: Any) -> int:
 def _packed_gated_linear_flops(x_shape: Any, *_: Any, columns: int, **__: Any) -> int:
     """Count the same of a gate's two."""
     return int(4 * math.prod(x_shape) * columns)
+
+
+@register_flop_formula(_operators.packed_grouped_linear, get_raw=True)
+def _packed_grouped_flops(x: Any, *others: Any, columns: int, **__: Any) -> int:
+    """Count the same of groups with packed weights."""
+    index = (*others, None, None, None, None)[3]
+    return int(2 * (x if index is None else index).shape[0] * x.shape[1] * columns)
 
 
 @register_flop_formula(_operators.matmul)

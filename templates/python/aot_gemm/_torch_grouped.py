@@ -9,7 +9,9 @@ import torch
 from . import _operations, errors
 from ._extras import split_listed, weights_of
 from ._request import Request, find
+from ._torch_experts import PackedExperts
 from ._torch_operators import LIBRARY, MODES, NAMESPACE, RECORDED
+from ._torch_packed_groups import packed_grouped_linear
 from ._torch_products import dispatch
 from ._torch_promises import promised
 from ._torch_result import TensorCall, dtype_text, result_of
@@ -192,7 +194,13 @@ def grouped_linear(
     backward pass is of grouped products too, in the same modes: with the weights transposed, and with runs of rows for
     the weights. A row that is in no group has a gradient of zeros. Weights of a list have a gradient each, which are
     one stack in memory.
+
+    The weight may be what `stack` or `pack` returned of experts, with `bias`, `index`, `out`, `out_dtype` and the modes
+    alone beside it; no gradient is recorded then.
     """
+    if isinstance(weight, PackedExperts):
+        scales = {"scale_x": scale_x, "scale_w": scale_w, "scale_out": scale_out}
+        return packed_grouped_linear(x, weight, offsets, bias, index=index, out=out, **scales, **options)
     is_listed = isinstance(weight, (list, tuple))
     weights = weight if is_listed else None
     *scales, factors = split_listed("grouped_linear", scale_x, scale_w, scale_out, weights)

@@ -51,7 +51,30 @@ class Parts(NamedTuple):
     """float32, one for each row or one for all, of nvfp4, int8 and e4m3; None elsewhere."""
 
 
-class PackedWeight:
+class PackedBytes:
+    """What packed weights have, one or a stack: `data`, the bytes, `scale`, the float32 factors, `format`, `shape`."""
+
+    data: Any
+    scale: Any
+    format: str
+    shape: tuple[int, ...]
+
+    @property
+    def form(self) -> WeightFormat:
+        """Return the format."""
+        return format_named(self.format)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes that it takes, with its factors."""
+        return int(self.data.nbytes + (0 if self.scale is None else self.scale.nbytes))
+
+    def __repr__(self) -> str:
+        """Name the format, the size and the device."""
+        return f"<{type(self).__name__} {self.format} {self.shape} on {self.data.device}>"
+
+
+class PackedWeight(PackedBytes):
     """A weight (n, k) whose bytes are packed: what `pack` returns, and `linear` takes in a weight's place.
 
     `data` are the bytes, uint8, and `scale` the float32 factors beside them, or None. `dtype` is the type of x where
@@ -73,16 +96,6 @@ class PackedWeight:
         if (scale is not None) != form.has_row_factors:
             raise errors.FormatError(f"{format} {_scale_text(form)}, got {'none' if scale is None else 'some'}")
         self.data, self.scale, self.format, self.shape, self.dtype = data, scale, format, tuple(shape), dtype
-
-    @property
-    def form(self) -> WeightFormat:
-        """Return the format."""
-        return format_named(self.format)
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes that it takes, with its factors."""
-        return int(self.data.nbytes + (0 if self.scale is None else self.scale.nbytes))
 
     @property
     def rows(self) -> tuple[Any, Any]:
@@ -130,10 +143,6 @@ class PackedWeight:
         """Return it on another device."""
         scale = None if self.scale is None else self.scale.to(device)
         return PackedWeight(self.data.to(device), scale, self.format, self.shape, self.dtype)
-
-    def __repr__(self) -> str:
-        """Name the format, the size and the device."""
-        return f"<PackedWeight {self.format} {self.shape} on {self.data.device}>"
 
 
 def join(weights: Sequence[PackedWeight]) -> PackedWeight:
@@ -199,7 +208,7 @@ def pack(
     *,
     format: str,  # noqa: A002 - what the thing is called
     scale: Any = None,
-) -> PackedWeight:
+) -> Any:
     """Pack a weight once, where a model is loaded: codes and factors as checkpoints hold them.
 
         packed = aot_gemm.torch.pack(codes, factors, format="int4g128")
@@ -217,6 +226,9 @@ def pack(
         format: such as "int4g128", "int4g128z", "nvfp4", "mxfp4", "int8".
         scale: float32, of nvfp4 one element by which the weight is multiplied, of int8 and e4m3 (n,) or (n, 1) or one.
 
+    Returns:
+        A PackedWeight; of codes (experts, n, k), with the experts in front of all else too, PackedExperts.
+
     Raises:
         OperandError: one of them is no tensor, or has no elements.
         FormatError: extents, types or codes that the format does not have.
@@ -226,6 +238,10 @@ def pack(
     for name, given in (("codes", codes), ("factors", factors), ("zeros", zeros), ("scale", scale)):
         if given is not None or name == "codes":
             check_tensor("pack", name, given, has_memory=True)
+    if codes.ndim == 3:  # of experts
+        from ._torch_experts import pack_experts  # which imports this module
+
+        return pack_experts(codes, factors, zeros, format=format, scale=scale)
     _check_types(form, codes, factors)
     parts = WeightParts(*(None if x is None else bits_of(x) for x in (codes, factors, zeros)))
     data = torch.from_numpy(_packing().pack(form, parts)).to(codes.device)
@@ -284,10 +300,9 @@ def unpack(packed: PackedWeight) -> Parts:
         OperandError: it is none that `pack` returned.
     """
     if not isinstance(packed, PackedWeight):
-        kind = type(packed)
-        raise errors.OperandError(
-            f"unpack: got a {kind.__module__}.{kind.__qualname__}; expected a PackedWeight, which pack returns"
-        )
+        from ._torch_experts import unpack_experts  # which imports this module
+
+        return unpack_experts(packed)
     form, (n, k) = packed.form, packed.shape
     layout = PackedLayout(form)
     if form.in_rows:
@@ -355,18 +370,18 @@ def dequantize(packed: PackedWeight, dtype: Any = None) -> Any:
     """Return the weight (n, k) that packed bytes stand for, on their device: a float32 product, rounded to `dtype`.
 
     Args:
-        packed: the weight.
+        packed: the weight, or of experts (experts, n, k).
         dtype: bfloat16, float16 or float32; by default that of the factors, or bfloat16.
     """
     parts, form = unpack(packed), packed.form
     dtype = dtype or packed.dtype or torch.bfloat16
     values = _code_values(form.code, parts.codes)
     if parts.zeros is not None:
-        values = values + INT4_OFFSET - parts.zeros.float().repeat_interleave(form.group, 1)
+        values = values + INT4_OFFSET - parts.zeros.float().repeat_interleave(form.group, -1)
     if parts.factors is not None:
         factors = of_powers(parts.factors) if form is MXFP4 else parts.factors.float()
-        values = values * factors.repeat_interleave(form.group, 1)
-    return (values if parts.scale is None else values * parts.scale.reshape(-1, 1)).to(dtype)
+        values = values * factors.repeat_interleave(form.group, -1)
+    return (values if parts.scale is None else values * parts.scale.reshape(*values.shape[:-2], -1, 1)).to(dtype)
 
 
 def _code_values(code: Code, codes: Any) -> Any:

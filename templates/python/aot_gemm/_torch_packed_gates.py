@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from . import _operations, errors
+from ._manifest import is_batch_invariant
 from ._row_table import plan_rows
 from ._table import plan
 from ._torch_check import check_tensor
@@ -102,7 +103,7 @@ def direct(
     k, n = x.shape[-1], options["columns"]
     form, activation = options["weight_format"], options.get("activation", "silu")
     # Both ways round differently: where a row's bits are not to depend on the others, the way is that of one row.
-    m = 1 if options.get("batch_invariant") else x.numel() // k if k else 0
+    m = 1 if is_batch_invariant(options) else x.numel() // k if k else 0
     asked = Gate(m, n, k, x.dtype, form, activation, bias is not None)
     weights = promised(gate), promised(up)
     if is_one_launch(asked, x.device.index):

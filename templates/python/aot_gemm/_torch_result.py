@@ -252,6 +252,8 @@ def _shape_of_product(call: TensorCall) -> tuple[Any, ...]:
 def _shape_of_groups(call: TensorCall) -> tuple[Any, ...]:
     index, weight = call.tensors.get("index"), call.tensors["weight"]
     rows = call.x.shape[0] if index is None else index.shape[0]
+    if "columns" in call.options:  # of packed weights
+        return rows, call.options["columns"]
     n = call.weight.shape[-2] if call.options.get("gate") is None else call.weight.shape[-2] // 2
     groups_k = not isinstance(weight, list) and weight.ndim == 2
     return *((call.tensors["offsets"].shape[0],) if groups_k else ()), rows, n

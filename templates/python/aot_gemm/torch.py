@@ -27,11 +27,13 @@ from . import (
     _torch_flops,  # noqa: F401 - which has FlopCounterMode count the products
     _torch_packed,
     _torch_packed_gates,  # noqa: F401 - which registers the gate of packed weights
+    _torch_packed_groups,  # noqa: F401 - which registers groups of packed weights
     _torch_packed_linear,  # noqa: F401 - which registers the product of packed weights
     _torch_rows,
     errors,
 )
 from ._torch_checkpoints import load_packed
+from ._torch_experts import PackedExperts, stack
 from ._torch_export import fuse
 from ._torch_grouped import grouped_linear
 from ._torch_load import load_quantized
@@ -47,6 +49,7 @@ from ._torch_rows import gelu_tanh_mul, layer_norm, rms_norm, rotary, rows, silu
 
 __all__ = [
     "Linear",
+    "PackedExperts",
     "PackedWeight",
     "PatchReport",
     "PreparedWeight",
@@ -74,6 +77,7 @@ __all__ = [
     "rotary",
     "rows",
     "silu_mul",
+    "stack",
     "unpack",
     "unpatch",
 ]
@@ -86,22 +90,22 @@ def dequantize(values: Any, scale: Any = None, dtype: Any = None) -> Any:
         wide = aot_gemm.torch.dequantize(*aot_gemm.torch.quantize(x, "nvfp4"))
 
     Args:
-        values: a PackedWeight, which has its factors; or (..., k / 2) of uint8 or float4_e2m1fn_x2, or (..., k) of
-            float8_e4m3fn, on any device.
+        values: a PackedWeight or PackedExperts, which have their factors; or (..., k / 2) of uint8 or float4_e2m1fn_x2,
+            or (..., k) of float8_e4m3fn, on any device.
         scale: of elements: factors of blocks, of float8_e4m3fn or float8_e8m0fnu, in atoms or in rows of blocks; with
             a pair the second is the tensor's own float32 factor.
         dtype: of the result, to which products in float32 are rounded once: bfloat16, float16 or float32; by default
             that of a packed weight's factors, or bfloat16.
 
     Returns:
-        (n, k) of a packed weight, else (..., k), on the device of `values`.
+        (n, k) of a packed weight, (experts, n, k) of experts, else (..., k), on the device of `values`.
 
     Raises:
         DtypeError: of elements or factors of another type.
         OperandError: a packed weight is given factors, or elements none.
         ShapeError: the factors are not those of so many elements.
     """
-    if not isinstance(values, PackedWeight):
+    if not isinstance(values, (PackedWeight, PackedExperts)):
         return _torch_blocks.dequantize(values, scale, dtype or torch.bfloat16)
     if scale is not None:
         raise errors.OperandError(
@@ -182,5 +186,5 @@ def inductor_options() -> dict[str, Any]:
     return {"post_grad_custom_pre_pass": ProductsPass()}
 
 
-for _public in (Linear, PackedWeight, QuantizedLinear, PatchReport, QuantizeReport, PreparedWeight):
+for _public in (Linear, PackedExperts, PackedWeight, QuantizedLinear, PatchReport, QuantizeReport, PreparedWeight):
     _public.__module__ = __name__  # where pickles look for it

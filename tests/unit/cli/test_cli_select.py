@@ -417,6 +417,7 @@ def test_what_it_has_not_is_selected_for_and_says_predicted(built, monkeypatch):
     assert len(kernels) <= 24 + 1
 
 
+@pytest.mark.walk
 @pytest.mark.usefixtures("few_committed")
 def test_what_a_committed_selection_has_a_sibling_of_is_not_selected_anew(built, monkeypatch):
     asked = []

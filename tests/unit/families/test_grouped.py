@@ -182,6 +182,8 @@ FAST = {
     ("thor", "atoms"): "sm100_grouped_block_scale",
 }
 """The family beside the fallback, by target and how factors lie."""
+PACKED = {"weight_only", "weight_only_simt"}
+"""Those of packed weights, the second of which is their fallback."""
 
 
 @pytest.mark.parametrize("operation", WITH_OFFSETS, ids=lambda x: x.tag)
@@ -202,14 +204,14 @@ def test_every_operation_has_a_fallback_and_what_is_rejected_says_why(operation,
     if not set(operation.needs) <= set(target.features):
         assert not legal
         return
-    assert "simt" in legal
     fast = FAST.get((target.name, operation.types.scaling))
-    assert legal - {"simt"} == (set() if fast is None else {fast})
+    expected = PACKED if operation.types.weight else {"simt", *(() if fast is None else (fast,))}
+    assert legal == expected
 
 
 def test_no_other_family_builds_groups():
     offering = {x.name for x in (*families_for(H200), *families_for(THOR)) if Grouping.GROUPED in x.groupings}
-    assert offering == {"simt", *FAST.values()}
+    assert offering == {"simt", *FAST.values(), *PACKED}
 
 
 def test_groups_need_no_workspace_and_kernels_of_them_take_all_shapes():

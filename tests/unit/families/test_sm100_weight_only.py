@@ -15,7 +15,8 @@ from aot.space.legality import check
 THOR = load_target("thor")
 INT4, OF_NVFP4, INT8 = Operation.BF16_INT4_G128_KK, Operation.BF16_NVFP4_KK, Operation.BF16_INT8_KK
 IN_ROWS = Operation.BF16_NVFP4_ROWS_KK
-OPERATIONS = [x for x in Operation if x.types in FAMILY.types and not (x.gate is not None and x.types.weight.in_rows)]
+OPERATIONS = [x for x in Operation if x.types in FAMILY.types and x.grouping in FAMILY.groupings]
+OPERATIONS = [x for x in OPERATIONS if x.gate is None or not x.types.weight.in_rows]
 NAME = "sm100_weight_only_128x128_c1x1_direct_swap"
 NAMED = {x.name: x for x in FAMILY.candidates(INT4, THOR)}
 TILE = NAMED[NAME]

@@ -76,6 +76,7 @@ def test_factors_multiply_operands_where_that_is_exact():
 
 
 OPERATIONS = [x for x in Operation if x.types in FAMILY.types and x.epilogue in FAMILY.epilogues]
+OPERATIONS = [x for x in OPERATIONS if x.grouping in FAMILY.groupings]
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda x: x.tag)

@@ -50,7 +50,7 @@ def test_every_family_names_one():
     assert (names["simt"], names["sm100_quack"], names["sm90_block_scale"]) == ("fma", "tcgen05", "wgmma by blocks")
 
 
-GROUPED = [x for x in Operation if x.grouping.has_offsets]
+GROUPED = [x for x in Operation if x.grouping.has_offsets and x.types.weight is None]
 
 
 @pytest.mark.parametrize("target", ["h200", "thor"])
@@ -63,3 +63,9 @@ def test_all_kernels_of_groups_but_the_fallback_have_one_order(operation, target
     orders = {family_of(x).sum_order(x) for x in found}
     assert orders == ({"wgmma" if target == "h200" else "tcgen05"} if found else set())
     assert not any(family_of(x).workspace(x).waits for x in found)
+
+
+def test_kernels_of_groups_of_packed_weights_differ_in_how_codes_lose_their_offset_alone():
+    device = load_target("h200")
+    orders = {family_of(x).sum_order(x) for x in legal(Operation.BF16_INT4_G128_KK_GROUPED, device)}
+    assert {x.partition(", offset")[0] for x in orders} == {"mma.sync of packed weights, 1 blocks by turns of 4"}

@@ -25,6 +25,7 @@ from aot.measure.inputs import RandomPools
 from aot.measure.library_times import LibraryBench
 from aot.measure.protocol import TimingPlan, num_sets, set_bytes
 from aot.measure.torch_library import TorchLibrary, load_torch
+from tests.compiling import some
 from tests.unit.twins import TwinGpu, TwinKernels, kernel_of, problem_of
 
 pytestmark = pytest.mark.slow
@@ -138,7 +139,7 @@ def test_a_packed_weight_is_timed_beside_one_of_16_bits():
     assert (baseline.name("torch 2.11"), fake.calls) == ("torch 2.11 mm of bf16", ["mm"])
 
 
-@pytest.mark.parametrize("operation", WITH_BASELINE, ids=lambda x: x.tag)
+@pytest.mark.parametrize("operation", some(WITH_BASELINE, 12), ids=lambda x: x.tag)
 def test_torchs_calls_compute_the_operation_on_its_operands_in_place(operation):
     problem, rng, fake = problem_of(24, 32, 48, operation), np.random.default_rng(1), CpuTorch()
     library = TorchLibrary(fake, 77)
@@ -241,7 +242,7 @@ def library_bench(operation, fake):
 
 
 @pytest.mark.parametrize(
-    "operation", [x for x in Operation if x.layout.value == "kk" and not x.grouping.has_offsets], ids=str
+    "operation", some((x for x in Operation if x.layout.value == "kk" and not x.grouping.has_offsets), 12), ids=str
 )
 def test_every_baseline_is_checked_and_stored_under_its_name(operation):
     bench, problem, store, warned = library_bench(operation, CpuTorch())

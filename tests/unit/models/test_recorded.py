@@ -93,6 +93,7 @@ raise SystemExit(3)
 """A program on whose last two products the recorder breaks: it goes on, and its end says so."""
 
 
+@pytest.mark.walk
 @pytest.mark.slow
 def test_a_program_that_fails_keeps_what_it_computed_and_says_what_could_not_be_counted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -24,6 +24,7 @@ from aot.select.score.explain import explained
 from aot.select.score.tiles import tile_notes
 from aot.select.selection import Regret, parse_selection, write_selection
 from aot.space.roofline import roofline
+from tests.compiling import some
 from tests.unit.accepted import named
 from tests.unit.selections import SELECTION
 
@@ -66,7 +67,9 @@ def of_each(*facets):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "operation", of_each(lambda x: x.types, lambda x: x.layout, lambda x: x.epilogue, lambda x: x.grouping), ids=str
+    "operation",
+    some(of_each(lambda x: x.types, lambda x: x.layout, lambda x: x.epilogue, lambda x: x.grouping), 12),
+    ids=str,
 )
 def test_an_operation_is_explained_with_its_roofline_and_bigger_tiles(operation):
     found, problem = selection_of([operation]), Problem(operation, *SIZES)

@@ -31,6 +31,7 @@ def run(result, png):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.walk
 def test_the_plot_of_the_committed_result_is_a_png_of_the_stated_size(tmp_path):
     png = tmp_path / "roofline.png"
     assert run(RESULT, png).returncode == 0

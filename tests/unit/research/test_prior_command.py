@@ -10,6 +10,7 @@ from aot.core.shape_set import load_shape_set
 from aot.core.target import load_target, target_names
 from research.studies import hand_rule, prior
 from research.studies.prior_command import PARTS, SHOWN
+from tests.compiling import some
 from tests.unit.invoked import study, succeed
 
 pytestmark = pytest.mark.slow
@@ -42,7 +43,7 @@ def printed(part):
     return succeed("prior", "--target", "thor", "--part", part, run=study)
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", some(PARTS, 2))
 def test_the_study_quotes_what_is_printed(part):
     assert dict(QUOTED)[f"prior --target thor --part {part}"] == printed(part)
 

@@ -107,6 +107,7 @@ def test_the_model_is_within_one_percent_of_exhaustive_with_a_tenth_of_its_measu
     assert point.within_1_percent > 0.85
 
 
+@pytest.mark.walk
 def test_the_model_stops_by_itself_and_is_nearly_exhaustive(recorded):
     point = replayed(recorded, MODEL, 1.0)
     assert point.fraction < 0.2

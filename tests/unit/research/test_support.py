@@ -36,6 +36,7 @@ def rows():
     return {line[0].strip("`"): line[3:] for line in lines if len(line) == 3 + len(alike(target_names()))}
 
 
+@pytest.mark.walk
 @pytest.mark.slow
 def test_the_page_is_what_the_code_says():
     """Where this fails: python -m research.studies.support."""

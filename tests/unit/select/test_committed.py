@@ -122,6 +122,7 @@ def why_outside(key, section, sizes, is_open):
     return f"asks for {most} bytes" if most > MAX_WORKSPACE_BYTES else None
 
 
+@pytest.mark.walk
 @pytest.mark.parametrize("path", TIMED, ids=lambda path: path.name)
 def test_no_time_of_a_committed_table_is_below_what_the_target_can_do(path):
     selection = committed(path)
@@ -147,6 +148,7 @@ def test_no_time_of_a_committed_table_is_below_what_the_target_can_do(path):
     assert below == []
 
 
+@pytest.mark.walk
 @pytest.mark.parametrize("path", TIMED, ids=lambda path: path.name)
 def test_no_time_that_is_told_of_a_committed_table_is_below_the_roofline(path):
     selection = committed(path)

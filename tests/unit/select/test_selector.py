@@ -602,6 +602,7 @@ def noise(h200_record):
         return len(problems), again, compare(first, selection_of(noisy(record, 1), first), {BF16: [timed]})
 
 
+@pytest.mark.walk
 def test_the_same_times_again_change_nothing(noise):
     _, again, _ = noise
     assert (again.changes, again.added, again.dropped) == ((), (), ())

@@ -101,6 +101,7 @@ def test_folds_part_weights():
     assert [len(x) for x in weights] == [1, 1, 1]
 
 
+@pytest.mark.walk
 def test_scoring_never_overlaps_with_fitting(monkeypatch, h200_times):
     rows = {problem: row for problem, row in h200_times[BF16].items() if problem.m in (1, 2048)}
     times = {problem: dict(sorted(row.items())[:30]) for problem, row in rows.items()}

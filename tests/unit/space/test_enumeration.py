@@ -52,7 +52,7 @@ def test_an_empty_pattern_is_refused(text):
                 "sm100_tgv": (12, {Reason.SMEM: 3}),
             },
         ),
-        (
+        pytest.param(
             H200,
             {
                 "cluster_split_k": (120, {}),
@@ -66,6 +66,7 @@ def test_an_empty_pattern_is_refused(text):
                 "sm90_realigned": (592, {Reason.TILE: 26, Reason.REGISTERS: 46, Reason.SMEM: 104}),
                 "sm90_stream_k": (3600, {Reason.TILE: 972, Reason.REGISTERS: 324}),
             },
+            marks=pytest.mark.walk,
         ),
     ],
 )

@@ -86,7 +86,7 @@ def stand_ins(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("has_products", [False, True])
 def test_a_bundle_has_rows_beside_products_or_alone(stand_ins, tmp_path, has_products):
-    request = request_of(1)
+    request = request_of(1, "sm90_quack_64x16_*,row_*")
     request = replace(request, operations=(*request.operations, *BOTH) if has_products else BOTH)
     bundle, failures = make_tuning_bundle(request, H200, tmp_path / "b", Workplace())
     found = read_tuning_set(bundle.directory)

@@ -10,7 +10,7 @@ from aot.core.target import load_target
 from aot.families import rows_families_of, rows_family_of
 from aot.kinds.rows.candidate import RowKernelKey
 from aot.kinds.rows.catalogue import row_operation
-from aot.kinds.rows.function import GELU_TANH_MUL, OWN_FUNCTIONS
+from aot.kinds.rows.function import GELU_TANH_MUL, GPT_OSS_MUL, OWN_FUNCTIONS
 from aot.kinds.rows.signature import RowArgument
 from tests import native
 from tests.compiling import EVERY, compile_kernels
@@ -32,6 +32,7 @@ KERNELS = {
     "bf16_mxfp8_quantize": "row_scalar_256x1_v1x4",
     "bf16_nvfp4_rms_norm": "row_looped_512x1_v8x2",
     "bf16_nvfp4_silu_mul": "row_registers_256x1_v8x4",
+    "bf16_gpt_oss_mul": "row_registers_128x1_v8x2",
 }
 OF_THOR = {
     *("bf16_rms_norm", "bf16_layer_norm", "bf16_e4m3_layer_norm", "fp16_rotary", "bf16_rotary"),
@@ -182,7 +183,7 @@ def test_launches_are_programmatic_and_as_large_as_the_problem(objects, tmp_path
 
 
 def test_the_kernels_are_of_every_function_and_family():
-    assert {row_operation(tag).function for tag in KERNELS} == set(OWN_FUNCTIONS) - {GELU_TANH_MUL}
+    assert {row_operation(tag).function for tag in KERNELS} == {*OWN_FUNCTIONS, GPT_OSS_MUL} - {GELU_TANH_MUL}
     assert {key_of(tag).candidate.family for tag in KERNELS} == {
         "row_registers",
         "row_looped",

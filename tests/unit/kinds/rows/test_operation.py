@@ -5,7 +5,7 @@ import pytest
 from aot.core.element import ElementType
 from aot.core.formats import MX, NVFP4
 from aot.kinds.rows.catalogue import row_operation, row_operations, twins
-from aot.kinds.rows.function import GELU_TANH_MUL, RMS_NORM, SILU_MUL
+from aot.kinds.rows.function import GELU_TANH_MUL, GPT_OSS_MUL, RMS_NORM, SILU_MUL
 from aot.kinds.rows.operation import RowScale
 from aot.kinds.rows.problem import RowProblem
 
@@ -22,8 +22,8 @@ def test_a_tag_says_types_scales_and_function(operation):
 
 def test_the_catalogue_is_ordered_and_every_line_is_its_own():
     lines = {(x.x, x.y, x.function, x.scale) for x in row_operations()}
-    assert len(lines) == len(row_operations()) == 34
-    assert [x.position for x in row_operations()] == list(range(34))
+    assert len(lines) == len(row_operations()) == 36
+    assert [x.position for x in row_operations()] == list(range(36))
 
 
 def test_factors_are_those_of_block_scaled_products():
@@ -113,7 +113,7 @@ def test_blocks_have_a_scale_each_and_the_last_may_be_narrower():
 
 def test_a_pair_reads_twice_as_many_columns():
     assert [x for x in row_operations() if x.num_columns_of_x(5) == 10] == [
-        x for x in row_operations() if x.function in (SILU_MUL, GELU_TANH_MUL)
+        x for x in row_operations() if x.function in (SILU_MUL, GELU_TANH_MUL, GPT_OSS_MUL)
     ]
     assert RowProblem(row_operation("fp16_silu_mul"), 3, 5).name == "fp16_silu_mul rows 3 cols 5"
     assert row_operation("bf16_e4m3_silu_mul").y is ElementType.E4M3

@@ -28,6 +28,7 @@ SIGNATURES = {
     "mxfp8_silu_mul": "x y scale offsets index flags stream",
     "mxfp4_rms_norm": "x residual weight y residual_out scale eps weight_offset flags stream",
     "mxfp4_silu_mul": "x y scale offsets index flags stream",
+    "gpt_oss_mul": "x y flags stream",
 }
 
 

@@ -20,6 +20,7 @@ from aot.select.selection import read_selection
 from aot.select.table.unaligned import UnalignedTimes, sections
 from aot.select.times.batches import BATCHES, OfBatches, batched_loads, batched_problems
 from aot.space.cost_operands import sizes_of
+from tests.unit.invoked import coarse_grid
 
 H200 = load_target("h200")
 BATCHED, ONE = Operation.BF16_KK_BATCHED, Operation.BF16_KK
@@ -81,7 +82,8 @@ def test_kernels_that_were_timed_in_one_product_are_chosen_among():
 
 
 @pytest.mark.slow
-def test_kernels_that_were_timed_in_batches_are_chosen_by_those_times():
+def test_kernels_that_were_timed_in_batches_are_chosen_by_those_times(monkeypatch):
+    coarse_grid(monkeypatch)
     sizes = [(m, n, 75, groups) for m in (49, 197, 577) for n in (64, 96) for groups in (6, 12, 96)]
     rows = {Problem(BATCHED, *x): {TILES[0]: 1.0 + x[0], TILES[1]: 900.0 - x[0]} for x in sizes}
     single = {Problem(ONE, m, 64, 75): dict.fromkeys(TILES[:1], 1.0 + m) for m in (1, 16, 17, 64, 100, 300)}

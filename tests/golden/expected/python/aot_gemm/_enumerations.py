@@ -182,6 +182,8 @@ FIELDS = {
         "epilogue",
         "element",
         "flags",
+        "weight_format",
+        "columns",
     ),
     "packed_linear": (
         "left",
@@ -296,7 +298,7 @@ NUM_PLAIN = {
     "linear": 4,
     "matmul": 3,
     "gated_linear": 13,
-    "grouped_linear": 14,
+    "grouped_linear": 16,
     "packed_linear": 12,
     "linear_many": 1,
     "constant": 1,

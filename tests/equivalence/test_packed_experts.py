@@ -1,0 +1,75 @@
+"""Groups of rows by packed weights are executed in the interpreter: ragged and empty groups, an index, weights apart.
+
+What lies behind the last group's rows is NaN, and each case is executed once more with NaN in all rows of a group: no
+other group's bits may change. `make walk` executes every operation, and its fallback.
+"""
+
+import numpy as np
+import pytest
+
+from aot.compile.tuned import tuned_kernel
+from aot.core.candidate import Candidate, KernelKey
+from aot.core.grouping import Grouping
+from aot.core.numerics import poison
+from aot.core.operation import Operation
+from aot.core.signature import Argument
+from aot.core.target import load_target
+from aot.emulate.code import DeviceCode
+from aot.emulate.gpu import EmulatedGpu
+from aot.families.weight_only import WeightOnlyKnobs
+from aot.families.weight_only_simt import FAMILY as FALLBACK
+from aot.kinds.gemm.edge_groups import positions_of
+from aot.kinds.gemm.edge_shapes import shape_of
+from aot.kinds.gemm.group_inputs import GroupSizes
+from aot.kinds.trials import trial_of
+from aot.measure.verify import EdgeCase, Verifier
+from tests.compiling import EVERY
+from tests.emulated import emulated_set
+from tests.equivalence.test_separate_groups import OF_B, REVERSED, Separate, of_groups
+
+pytestmark = pytest.mark.slow
+GROUPED = [x for x in Operation if x.types.weight is not None and x.grouping.groups_rows]
+EIGHT, MORE = (Candidate("weight_only", WeightOnlyKnobs(1, x, 2, 2, 4)) for x in (8, 16))
+"""Kernels with room for so many rows; a group of each case has more than 8."""
+SOME = (
+    (Operation.BF16_MXFP4_KK_GROUPED, EIGHT),
+    (Operation.FP16_NVFP4_ROWS_KK_GATHERED, MORE),
+)
+CASES = [*SOME, *((x, y) for x in GROUPED for y in (EIGHT, None) if EVERY)]
+SEED = 5
+EXTENTS = 6, 24, 160
+"""m, n and k of each of 7 groups: k is no multiple of a block's 128."""
+
+
+@pytest.mark.parametrize(("operation", "candidate"), CASES, ids=lambda x: getattr(x, "tag", "") or str(x and x.name))
+def test_each_row_is_multiplied_by_its_experts_weight(operation, candidate, tmp_path):
+    candidate = candidate or next(iter(FALLBACK.candidates(operation, load_target("thor"))))
+    kernels = emulated_set([KernelKey(operation, candidate)], "thor", tmp_path)
+    gpu, trial = EmulatedGpu(kernels.target.l2_bytes), trial_of(operation)
+    library = Separate(kernels.library, [DeviceCode.of(x) for x in kernels.products], gpu, kernels.target)
+    library.apart = OF_B
+    case = shape_of(tuned_kernel(kernels.products[0].kernel), EXTENTS, sizes=GroupSizes.SHORT)
+    drawn = trial.draw(case, np.random.default_rng(SEED))
+    ends = positions_of(drawn, Argument.OFFSETS)
+    counts = np.diff(ends, prepend=0)
+    assert 0 in counts
+    assert counts.max() > 8
+
+    def run(operands):
+        edge = EdgeCase(gpu, library, case, np.random.default_rng(SEED), 0, lambda *_: dict(operands))
+        verifier = Verifier(gpu, library, np.random.default_rng(SEED), num_guards=0)
+        return verifier._run(0, edge, edge.bound)
+
+    found = run(drawn)
+    assert trial.check(case, of_groups(operation, drawn, REVERSED, None))(found).fault == ""
+    if operation.grouping is Grouping.GATHERED:
+        return  # of which rows are no group's alone
+    group = int(np.argmax(counts))
+    rows = slice(int(ends[group] - counts[group]), int(ends[group]))
+    damaged = drawn[Argument.A].copy()
+    damaged[0, rows] = poison(operation.a.element)
+    again = run(drawn | {Argument.A: damaged})
+    kept = np.ones(found[Argument.D].shape[1], np.bool_)
+    kept[rows] = False
+    assert np.array_equal(again[Argument.D][0, kept], found[Argument.D][0, kept])
+    assert not np.array_equal(again[Argument.D][0, rows], found[Argument.D][0, rows])
