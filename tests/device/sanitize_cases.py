@@ -6,13 +6,14 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from aot.core.candidate import Candidate, gemm_candidate
+from aot.core.candidate import Candidate
 from aot.core.grouping import Grouping
-from aot.core.knobs import SplitK
+from aot.core.knobs import GemmKnobs
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.signature import Argument
 from aot.core.tile_order import HEURISTIC, NUM_ORDERS, order_name
+from aot.families import tiling_of
 from aot.kinds.gemm.edge_shapes import BATCH, GROUPS, SIZES, EdgeShape, arrangements_of, rounded
 from aot.kinds.rows.call import RowCase, row_cases
 from aot.kinds.rows.candidate import RowLimits
@@ -90,23 +91,24 @@ def read_kernels(manifest: Path) -> list[ShippedKernel]:
     return sorted(found, key=lambda x: (x.is_on_rows, x.family, x.name))
 
 
-def _in_flight(candidate: Candidate, operation: Operation, smem_bytes: int) -> int:
+def _in_flight(tiling: GemmKnobs, operation: Operation, smem_bytes: int) -> int:
     """Return about how many elements of k a tile's CTAs hold in shared memory at once; rather too many."""
-    row_bytes = (candidate.gemm.tile_m + candidate.gemm.tile_n) * operation.a.element.num_bytes
-    sharing = candidate.gemm.split_k * candidate.gemm.cluster_m * candidate.gemm.cluster_n
-    return max(1, smem_bytes // row_bytes) * sharing
+    types, bits = operation.types, operation.b.element.bits
+    weight_bits = bits if types.weight is None else types.weight.code.bits
+    row_bytes = (tiling.tile_m * operation.a.element.bits + tiling.tile_n * weight_bits) // 8
+    return max(1, smem_bytes // row_bytes) * tiling.split_k * tiling.cluster_m * tiling.cluster_n
 
 
-def _extents(kernel: ShippedKernel, candidate: Candidate, operation: Operation) -> dict[str, tuple[int, int, int]]:
+def _extents(kernel: ShippedKernel, tiling: GemmKnobs, operation: Operation) -> dict[str, tuple[int, int, int]]:
     """Return (m, n, k) of each case of a product, before they are rounded up to what its types need."""
-    rows, columns = candidate.gemm.tile_m, candidate.gemm.tile_n
-    across, along = rows * candidate.gemm.cluster_m, columns * candidate.gemm.cluster_n
-    if candidate.gemm.swap_ab:
+    rows, columns = tiling.tile_m, tiling.tile_n
+    across, along = rows * tiling.cluster_m, columns * tiling.cluster_n
+    if tiling.swap_ab:
         rows, across, along = columns, along, across
     num_tiles = ROUNDS * kernel.facts["num_sms"] + EXTRA_TILES
     if operation.grouping is Grouping.BATCHED:
         num_tiles = -(-num_tiles // BATCH)
-    k = _in_flight(candidate, operation, kernel.facts["smem_bytes"]) * 3 // 2 + BEYOND
+    k = _in_flight(tiling, operation, kernel.facts["smem_bytes"]) * 3 // 2 + BEYOND
     return {
         "few": (across + min(BEYOND, across), along + min(BEYOND, along), k),
         "one": (1, 8, 8),
@@ -120,13 +122,13 @@ def _product_cases(kernel: ShippedKernel) -> list[Case]:
     few: a cluster of tiles and a part of the next, each way, and a k that goes round the pipeline; with B promised to
     be constant and without. one: the smallest problem. many: several tiles for each SM, most of them partial.
     """
-    operation, fields = Operation(kernel.facts["operation"]), dict(kernel.facts["candidate"])
-    candidate = gemm_candidate(**{**fields, "split_k_mode": SplitK(fields["split_k_mode"])})
+    operation = Operation(kernel.facts["operation"])
+    tiling = tiling_of(Candidate.read_json(kernel.facts["candidate"]))
     arrangements, orders = arrangements_of(operation), Argument.TILE_ORDER.value in kernel.facts["signature"]
     groups = {Grouping.DENSE: 1, Grouping.BATCHED: BATCH}.get(operation.grouping, GROUPS)
     found = []
     least = groups if operation.grouping.has_offsets else 1
-    for turn, (name, (m, n, k)) in enumerate(_extents(kernel, candidate, operation).items()):
+    for turn, (name, (m, n, k)) in enumerate(_extents(kernel, tiling, operation).items()):
         problem = Problem(operation, max(m, least), n, max(k, least), groups)
         if kernel.is_fallback:  # of any extents, at addresses that are not aligned
             problem, offset = replace(problem, operation=operation.layouts[turn % len(operation.layouts)]), 1

@@ -76,6 +76,14 @@ def test_the_cases_of_a_product_go_through_the_whole_kernel(swap):
     assert [case.promises for case in kernel.cases()] == [(False, True), (True,), (False,)]
 
 
+def test_a_kernel_with_knobs_of_its_own_is_watched_on_whole_groups_of_its_weight():
+    candidate = {"family": "weight_only", "knobs": {"blocks": 1, "columns": 16, "stages": 3, "tiles": 2, "warps": 4}}
+    facts = product(operation="bf16xint4g128_bf16_kk").facts | {"candidate": candidate}
+    found = problems(ShippedKernel("x", "digest", 0, is_on_rows=False, facts=facts))
+    assert {name: x.k % 128 for name, x in found.items()} == {"few": 0, "one": 0, "many": 0}
+    assert (found["few"].m > 16, found["few"].n > 32, found["few"].k > 2000) == (True, True, True)
+
+
 def test_a_kernel_that_splits_k_has_more_of_it():
     assert problems(product(split_k=4, split_k_mode="separate"))["few"].k >= 3.9 * problems(product())["few"].k
 
