@@ -94,10 +94,10 @@ def stack(weights: Sequence[PackedWeight]) -> PackedExperts:
                 "factors and device; expected the same of all; pack them alike"
             )
     factors = [x.scale.reshape(-1) for x in weights if x.scale is not None]
-    if any(x.numel() > 1 for x in factors):
-        factors = [x.expand(first.shape[0]) for x in factors]
-    scale = torch.stack(factors).squeeze(1) if factors and factors[0].numel() == 1 else None
-    scale = torch.stack(factors) if factors and scale is None else scale
+    if all(x.numel() == 1 for x in factors):
+        scale = torch.cat(factors) if factors else None
+    else:
+        scale = torch.stack([x.expand(first.shape[0]) for x in factors])
     data = torch.stack([x.data for x in weights])
     return PackedExperts(data, scale, first.format, (len(weights), *first.shape), first.dtype)
 
