@@ -52,6 +52,7 @@ def test_the_study_quotes_each_part_once():
     assert len(QUOTED) == len(PARTS)
 
 
+@pytest.mark.walk
 def test_without_a_part_all_are_printed():
     assert succeed("prior", run=study) == "\n".join(printed(part) for part in PARTS)
 

@@ -44,6 +44,7 @@ def test_the_page_is_what_the_code_says():
     assert with_tables(page) == page
 
 
+@pytest.mark.walk
 @pytest.mark.slow
 def test_every_operation_has_a_status_on_every_target():
     found = rows()
