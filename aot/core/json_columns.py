@@ -81,9 +81,12 @@ def _records(kind: Any, decoder: Callable[[Any], Decoder]) -> Column:
             columns.update({field.name: column(hints[field.name], decoder) for field in fields(kind)})
         if set(map(type, values)) != {dict} or any(x.keys() != columns.keys() for x in values):
             return None
-        found = [at_once([x[name] for x in values]) for name, at_once in columns.items()]
-        if any(x is None for x in found):
-            return None
+        found = []
+        for name, at_once in columns.items():
+            decoded = at_once([x[name] for x in values])
+            if decoded is None:
+                return None
+            found.append(decoded)
         try:
             return list(map(kind, *found))
         except ValueError:

@@ -149,6 +149,7 @@ def test_an_operation_on_rows_is_right_where_all_of_its_kernels_were(tmp_path, m
 FALLBACKS = "simt", "row_scalar", "weight_only_simt"
 
 
+@pytest.mark.walk
 @pytest.mark.slow
 def test_what_is_said_to_compile_for_a_thor_has_compiled():
     census = read_census(ROOT / "research" / "studies" / "thor-census.json")
