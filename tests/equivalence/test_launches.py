@@ -112,7 +112,6 @@ def test_every_candidate_and_layout_of_the_wheel_gets_enough_problems(runs):
     for facet in (
         lambda x: (x.candidate if kernels.EVERY else x.candidate.family, x.operation.layout, x.operation.epilogue),
         lambda x: (x.candidate.family, x.operation if kernels.EVERY else x.operation.element),
-        lambda x: (x.candidate.family, x.candidate.gemm.schedule),
         lambda x: (x.candidate.family, x.candidate.gemm.use_2cta, x.candidate.gemm.swap_ab),
         lambda x: (x.candidate.family, x.candidate.gemm.split_k_mode, x.candidate.gemm.swap_ab),
     ):

@@ -20,6 +20,7 @@ from tests.package.test_header import build_driver, check_example
 
 pytestmark = [
     pytest.mark.package,
+    pytest.mark.walk,  # a wheel of its own; test_debian.py builds the examples of the one that is there
     pytest.mark.skipif(os.uname().machine != "x86_64", reason="the wheel is for x86-64"),
 ]
 
@@ -57,7 +58,6 @@ def run(program, *folders):
     return subprocess.run([program], env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.walk
 def test_the_example_is_built_by_cmake(site, cuda, tmp_path):
     build = tmp_path / "build"
     options = [f"-DCUDA_INCLUDE_DIR={cuda}", f"-DCUDA_DRIVER={site.parent / 'libcuda.so'}"]
@@ -68,7 +68,6 @@ def test_the_example_is_built_by_cmake(site, cuda, tmp_path):
         check_example(run(build / program, site.parent), "h200")
 
 
-@pytest.mark.walk
 @pytest.mark.skipif(shutil.which("pkg-config") is None, reason="NOT TESTED: this machine has no pkg-config")
 def test_the_example_is_built_by_pkg_config(site, cuda, tmp_path):
     environment = {**os.environ, "PKG_CONFIG_PATH": info(site, "pkgconfig_dir")}

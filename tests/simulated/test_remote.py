@@ -120,6 +120,7 @@ def test_interrupt_ends_the_run_there_and_what_is_done_can_be_brought_home(devic
     assert num_commits(out) < 49
 
 
+@pytest.mark.walk
 def test_a_device_out_of_reach_is_an_error(device, sshd, words):
     sshd.drop()
     done = tune(device.machine, *words)
