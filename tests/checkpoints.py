@@ -126,6 +126,14 @@ def quantised(layout, wide, element=F16):
     return held, values
 
 
+def gpt_oss(wide):
+    """Round weights (experts, n, k); return the tensors of GPT-OSS's experts by their ends, and what they stand for."""
+    parts = [rounded(MXFP4, x, BF16).parts for x in wide]
+    blocks = np.stack([halves(x.codes).reshape(len(x.codes), -1, 16) for x in parts])
+    values = np.stack([weight_values(MXFP4, x, BF16) for x in parts])
+    return [("blocks", "U8", blocks), ("scales", "U8", np.stack([x.factors for x in parts]))], values
+
+
 def weight_values_of_bytes(codes):
     from aot.core.numerics import decode
 
