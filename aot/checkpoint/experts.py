@@ -81,8 +81,9 @@ def alike(layers: Mapping[str, StoredLayer]) -> dict[str, StoredLayer]:
         form = layer.packed.format
         with_zeros = f"{form}z"
         if layer.packed.form is not None and formats[_place(name)] == {form, with_zeros}:
-            layer = replace(layer, packed=replace(layer.packed, format=with_zeros))
-        found[name] = layer
+            found[name] = replace(layer, packed=replace(layer.packed, format=with_zeros))
+        else:
+            found[name] = layer
     return found
 
 

@@ -1,4 +1,4 @@
-"""The weights of a checkpoint that can be packed, of Linears and of experts: which tensors are theirs, in which layout, to which format.
+"""The weights of a checkpoint that can be packed: which tensors are theirs, in which layout, to which format.
 
 A layout is told by the ends of the tensors' names and by their types; the configuration says what these do not, and is
 refused where it names a method that is not known.
@@ -101,7 +101,7 @@ def _packed_as(
     left: dict[str, str],
 ) -> StoredLayer | None:
     """Return a layer that is quantised, or is to be; None where it is copied."""
-    layer = _layer(name, tensors, method, dtype)
+    layer = stack_of(name, tensors) if "blocks" in tensors else _layer(name, tensors, method, dtype)
     if form is None:
         return layer
     if not method.name:
@@ -123,8 +123,6 @@ def _laid_out(layer: StoredLayer, layout: WeightFormat) -> StoredLayer:
 def _layer(name: str, tensors: Mapping[str, StoredTensor], method: Method, dtype: str | None) -> StoredLayer | None:
     """Return a layer that is quantised; None where it is not."""
     weight = tensors.get("weight")
-    if "blocks" in tensors:
-        return stack_of(name, tensors)
     if "qweight" in tensors:
         return _words(name, tensors, method, dtype)
     if "weight_packed" in tensors:

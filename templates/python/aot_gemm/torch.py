@@ -39,7 +39,8 @@ from ._torch_grouped import grouped_linear
 from ._torch_load import load_quantized
 from ._torch_many import linear_many
 from ._torch_modules import Linear
-from ._torch_packed import PackedWeight, join, pack, unpack
+from ._torch_packed import PackedWeight, pack, unpack
+from ._torch_packed_join import join
 from ._torch_patch import patch, patched, quantize_model, unpatch
 from ._torch_prepare import PreparedWeight, prepare
 from ._torch_products import gated_linear, linear, matmul
