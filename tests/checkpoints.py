@@ -167,7 +167,7 @@ def write_folder(folder, layout, tensors, *, config=None, num_files=1):
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
 
 
-def convert(layout, source, folder, *, kept=("embed", "norm", "lm_head", "mlp.gate.", "router")):
+def convert(layout, source, folder, *, kept=("embed", "norm", "lm_head", "mlp.gate.", "moe.gate.", "router")):
     """Quantise a checkpoint of 16 bits; write the layout, and beside it the values that it stands for."""
     tensors, wide = [], []
     for name, stored in read_header(source).items():

@@ -45,6 +45,7 @@ from ._torch_patch import patch, patched, quantize_model, unpatch
 from ._torch_prepare import PreparedWeight, prepare
 from ._torch_products import gated_linear, linear, matmul
 from ._torch_quantized import QuantizedLinear
+from ._torch_quantized_experts import QuantizedExperts
 from ._torch_report import PatchReport, QuantizeReport
 from ._torch_rows import gelu_tanh_mul, layer_norm, rms_norm, rotary, rows, silu_mul
 
@@ -55,6 +56,7 @@ __all__ = [
     "PatchReport",
     "PreparedWeight",
     "QuantizeReport",
+    "QuantizedExperts",
     "QuantizedLinear",
     "dequantize",
     "fuse",
@@ -187,5 +189,8 @@ def inductor_options() -> dict[str, Any]:
     return {"post_grad_custom_pre_pass": ProductsPass()}
 
 
-for _public in (Linear, PackedExperts, PackedWeight, QuantizedLinear, PatchReport, QuantizeReport, PreparedWeight):
+for _public in (
+    *(Linear, PackedExperts, PackedWeight, QuantizedExperts, QuantizedLinear),
+    *(PatchReport, QuantizeReport, PreparedWeight),
+):
     _public.__module__ = __name__  # where pickles look for it
