@@ -71,7 +71,7 @@ def make(folder: Path, dtype: torch.dtype, hidden: int, model: str = "llama") ->
 
 
 def compare(layout: str, folder: Path, package: str, dtype: torch.dtype, device: str) -> dict[str, object]:
-    """Quantise, pack and load; return the errors of logits, over their standard deviation."""
+    """Quantise, pack and load; return the worst errors of logits, and root mean squares, over their deviation."""
     checkpoints.convert(layout, folder / "wide" / "model.safetensors", folder / layout)
     packed = folder / f"{layout}-packed"
     report = pack_checkpoint(Request(folder / layout, packed), 1)
@@ -83,14 +83,15 @@ def compare(layout: str, folder: Path, package: str, dtype: torch.dtype, device:
     gemm = import_module(f"{package}.torch")
     config = transformers.AutoConfig.from_pretrained(packed)
     loaded = gemm.load_quantized(config, packed, device=device, dtype=dtype)
-    errors = {"ours": 0.0, "torch": 0.0}
+    errors = {"ours": 0.0, "torch": 0.0, "ours_rms": 0.0, "torch_rms": 0.0}
     for shape in ROWS:
         tokens = torch.randint(0, 1024, shape, device=device)
         with torch.no_grad():
             expected = exact(tokens).logits
             for name, model in (("ours", loaded), ("torch", plain)):
-                difference = (model(tokens).logits.float() - expected).abs().max() / expected.std()
-                errors[name] = max(errors[name], float(difference))
+                difference = (model(tokens).logits.float() - expected) / expected.std()
+                errors[name] = max(errors[name], float(difference.abs().max()))
+                errors[f"{name}_rms"] = max(errors[f"{name}_rms"], float(difference.square().mean().sqrt()))
     made = [x for name, x in loaded.model.layers.named_modules() if name.endswith(("proj", "experts"))]
     kinds = {type(x).__name__ for x in made}
     return {

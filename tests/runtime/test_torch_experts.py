@@ -195,6 +195,12 @@ def test_the_wheels_gate_and_its_gathered_product_are_taken(gemm, calls, monkeyp
     assert names == [("gpt_oss_mul", True)]
 
 
+def test_a_trace_knows_the_shape_of_a_gate_that_is_called_by_name(packed_package):
+    result = import_module(f"{packed_package.__name__}._torch_result")
+    call = result.TensorCall("rows", {"x": torch.empty(6, 128)}, {"function": "gpt_oss_mul"})
+    assert result._shapes_of(call)["out"] == (6, 64)
+
+
 class Other(Experts):
     def _apply_gate(self, x):
         gate, up = x.chunk(2, -1)
