@@ -224,7 +224,7 @@ def test_experts_that_are_not_known_are_left_with_the_reason(gemm, calls):
     left = gemm.quantize(model, "mxfp4", where=lambda name, _: name != "e").left
     texts = {
         "a": "Other, whose gate is none of silu_mul, gelu_tanh_mul, gpt_oss_mul",
-        "b": "Plain, whose forward may be its own; expected experts with a gate",
+        "b": "Plain, whose forward may be its own; expected a module of experts",
         "c": "its forward was replaced on the module itself",
         "d": "its gate_up_proj is torch.float32; expected torch.bfloat16",
         "e": "where= does not choose it",

@@ -66,8 +66,10 @@ def kind_of(module: Any) -> Kind | str:
     name = f"it is a {type(module).__module__}.{type(module).__qualname__}"
     flags = ("has_gate", "has_bias", "is_transposed", "num_experts", "_apply_gate")
     is_stated = all(hasattr(module, x) for x in flags) and hasattr(type(module).forward, "__wrapped__")
-    if not are_experts(module) or not is_stated or not module.has_gate:
-        return f"{name}, whose forward may be its own; expected experts with a gate, as transformers 5 has them"
+    if is_stated and not module.has_gate:
+        return f"{name}, whose experts have no gate"
+    if not are_experts(module) or not is_stated:
+        return f"{name}, whose forward may be its own; expected a module of experts as transformers 5 has them"
     if "forward" in vars(module):
         return "its forward was replaced on the module itself"
     first = module._parameters[WEIGHTS[0]]  # noqa: SLF001
@@ -104,7 +106,8 @@ def _why_others(module: Any, kind: Kind, dtype: Any) -> str:
 def _is_gate(module: Any, gate: str, *, interleaved: bool) -> bool:
     """Say whether a module's gate is one of ours, by what it gives for some numbers, small and large."""
     drawn = torch.Generator().manual_seed(0)
-    x = 6 * torch.randn(16, 32, generator=drawn, dtype=torch.float64, device="cpu")
+    sizes = torch.logspace(-2, 3, 16, dtype=torch.float64, device="cpu")  # some are past what a gate may be cut at
+    x = sizes[:, None] * torch.randn(16, 32, generator=drawn, dtype=torch.float64, device="cpu")
     try:
         with torch.no_grad():
             found = module._apply_gate(x)  # noqa: SLF001 - which transformers' own ways of computing experts call

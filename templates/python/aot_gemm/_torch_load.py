@@ -43,18 +43,20 @@ def load_quantized(
     constant: bool = False,
     verify: bool = True,
 ) -> Any:
-    """Load a folder that `aot pack` wrote into a model: its packed Linears become quantised ones.
+    """Load a folder that `aot pack` wrote into a model: its packed Linears and experts become quantised ones.
 
         model = aot_gemm.torch.load_quantized(AutoConfig.from_pretrained(folder), folder, device="cuda")
         model = aot_gemm.torch.load_quantized(lambda: MyModel(sizes), folder)
         aot_gemm.torch.load_quantized(model, folder)
 
     Each Linear that the folder has packed gets the class QuantizedLinear, which `quantize` gives, and stays the same
-    object; its weight of 16 bits is never made, or freed. Everything else is loaded as `load_state_dict` does, by the
-    same names: into memory of the model's own, or of the meta device in new memory. Files are mapped, and read a tensor
-    at a time. What can be wrong of the folder, of names, shapes and types is found before the model changes.
+    object; its weight of 16 bits is never made, or freed. So do modules of a mixture's experts, as transformers 5 has
+    them: QuantizedExperts, of stacks, or of an expert's Linears, which are joined and stacked. Everything else is
+    loaded as `load_state_dict` does, by the same names: into memory of the model's own, or of the meta device in new
+    memory. Files are mapped, and read a tensor at a time. What can be wrong of the folder, of names, shapes and types
+    is found before the model changes.
 
-    Linears that this wheel has no tuned products for are computed by torch from the unpacked weight, slowly; a warning
+    Modules that this wheel has no tuned products for are computed by torch from unpacked weights, slowly; a warning
     says which, and why.
 
     Args:

@@ -127,12 +127,13 @@ def quantize(x: Any, *arguments: Any, **options: Any) -> Any:
 
     `quantize(model, format, *, where=None, constant=False, activation_format="16-bit")` makes a QuantizedLinear of
     every nn.Linear of bfloat16 or float16 that this wheel has tuned products of the format for, and of those under
-    `patch`. The module stays the same object, with its hooks and its bias. Its parameter `weight` becomes the buffers
-    `qweight` and `scale`, and the weight of 16 bits is freed; while this runs, both are held. `state_dict` has the
-    buffers; they are loaded into a model that was quantized as well, whose weights may be of the meta device, on the
-    CPU or other ones. Inputs of "fp8" and "int8" are rounded by rows with each call, by the wheel's kernel, or by torch
-    where it has none. A weight that another module has too, as an embedding has the head's, stays. Where this raises,
-    the model is as it was.
+    `patch`; and, of formats of the weight alone, QuantizedExperts of a mixture's experts as transformers 5 has them.
+    The module stays the same object, with its hooks and its bias. Its parameter `weight` becomes the buffers `qweight`
+    and `scale`, and the weight of 16 bits is freed; while this runs, both are held. `state_dict` has the buffers; they
+    are loaded into a model that was quantized as well, whose weights may be of the meta device, on the CPU or other
+    ones. Inputs of "fp8" and "int8" are rounded by rows with each call, by the wheel's kernel, or by torch where it has
+    none. A weight that another module has too, as an embedding has the head's, stays. Where this raises, the model is
+    as it was.
 
     `quantize(x, dtype=torch.float8_e4m3fn, granularity="row", *, scale=None, out=None, scale_out=None)` is the
     package's `quantize`, as `rms_norm` is here.
