@@ -68,6 +68,7 @@ def test_the_example_is_built_by_cmake(site, cuda, tmp_path):
         check_example(run(build / program, site.parent), "h200")
 
 
+@pytest.mark.walk
 @pytest.mark.skipif(shutil.which("pkg-config") is None, reason="NOT TESTED: this machine has no pkg-config")
 def test_the_example_is_built_by_pkg_config(site, cuda, tmp_path):
     environment = {**os.environ, "PKG_CONFIG_PATH": info(site, "pkgconfig_dir")}

@@ -266,6 +266,7 @@ def test_equals_reference_in_the_table_that_is_shipped(name, tmp_path):
     check_selection(read_selection(COMMITTED[name]), tmp_path)
 
 
+@pytest.mark.walk
 def test_equals_reference_in_a_predicted_table(tmp_path, monkeypatch):
     """In what `aot select --predicted` makes, of few kernels and cells: many are in the tables that are shipped."""
     coarse_grid(monkeypatch)

@@ -58,6 +58,7 @@ def start(machine, words):
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
+@pytest.mark.walk
 def test_one_command_survives_a_dropped_link_and_its_own_end(device, sshd, words, tmp_path, monkeypatch):
     out = tmp_path / "there" / "results.sqlite"
     device.describe(linger_us=LINGER_US)

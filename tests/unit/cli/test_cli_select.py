@@ -387,6 +387,7 @@ def test_epilogues_that_mean_nothing_are_refused(built, selection):
     assert built == []
 
 
+@pytest.mark.walk
 @pytest.mark.usefixtures("few_committed")
 def test_what_it_has_not_is_selected_for_and_says_predicted(built, monkeypatch):
     asked = []
