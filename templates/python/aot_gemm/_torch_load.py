@@ -90,14 +90,15 @@ def load_quantized(
             check_shard(path / name, shard)
     reasons = _place(made, plan, device, constant=constant)
     if reasons:
-        texts = "; ".join(f"{count} of them: {reason}" for reason, count in Counter(reasons.values()).most_common(3))
-        warnings.warn(
-            f"torch computes {len(reasons)} of {len(plan.layers) + len(plan.experts)} packed modules from unpacked "
-            f"weights, slowly: "
-            f"{texts}",
-            stacklevel=2,
-        )
+        warnings.warn(_slow_text(reasons, len(plan.layers) + len(plan.experts)), stacklevel=2)
     return made
+
+
+def _slow_text(reasons: dict[str, str], count: int) -> str:
+    """Say how many of all packed modules torch computes, and why."""
+    found = Counter(reasons.values()).most_common(3)
+    texts = "; ".join(f"{number} of them: {reason}" for reason, number in found)
+    return f"torch computes {len(reasons)} of {count} packed modules from unpacked weights, slowly: {texts}"
 
 
 def _stored(folder: Path, packed: PackedFolder) -> dict[str, StoredTensor]:
