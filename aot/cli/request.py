@@ -38,7 +38,7 @@ class Request:
     target: Target
     shapes: str
     is_default_shapes: bool
-    """Whether the shape set was not asked for: a wheel by the model then has kernels of every layout."""
+    """Whether the shape set was not asked for: a wheel by the model then has the target's default operations."""
     records: tuple[Path, ...] = ()
     """Read as one, which is named as the first; where there are none, it is by the cost model."""
     limits: SelectionLimits = field(default_factory=SelectionLimits)
@@ -192,14 +192,9 @@ def _kept(request: Request) -> Selection | None:
 def _selected(request: Request, shapes: ShapeSet, objective: Objective, added: tuple[Operation, ...]) -> Selection:
     if not request.records:
         constants = constants_of(request.calibration, request.target.name)
-        is_default = request.is_default_shapes and not request.operations
-
-        def selected(told: Objective) -> Selection:
-            target, patterns = request.target, request.kernels
-            return pipeline.select_predicted(shapes, target, told, patterns, constants, any_layout=is_default)
-
-        chosen = selected(objective)
-        return joined(chosen, selected(replace(objective, operations=shapes.having(added)))) if added else chosen
+        asked = tuple(dict.fromkeys((*shapes.operations, *added)))
+        told = replace(objective, operations=shapes.having(asked)) if added else objective
+        return pipeline.select_predicted(shapes, request.target, told, request.kernels, constants)
     heldout = load_shape_set(request.heldout) if request.heldout else None
     return pipeline.select_measured(request.records, request.target, objective, request.kernels, heldout)
 
@@ -211,9 +206,9 @@ def _other_incumbent(request: Request) -> Selection | None:
 
 
 def _added(request: Request) -> NamedOperations:
-    """List what a target's wheel has beside the operations of the shape set: those that --kernels leaves kernels of.
+    """List what a wheel by the cost model has where nobody names operations or a shape set.
 
-    That is so of a wheel by the cost model, where nobody names operations or a shape set.
+    Those are a target's default operations, but for those that --kernels leaves no kernels of.
     """
     is_whole = request.is_default_shapes and not (request.operations or request.others)
     if request.records or not is_whole:

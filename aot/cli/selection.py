@@ -295,18 +295,17 @@ def selection_of_layers(context: click.Context, operations: Collection[Operation
 
 
 def _of_whole(context: click.Context, device: Target, operations: Iterable[Operation]) -> Selection | None:
-    """Select what a whole wheel by the cost model has of some operations, and of those that share kernels with them.
+    """Select what a whole wheel by the cost model has of some operations, and of those whose kernels they take.
 
     A whole one takes minutes; these tables are the same in it. None where it has none of the operations.
     """
-    alike = {y for x in operations for y in (x.plain, *x.plain.twins)}
-    of_shapes = [y for x in load_shape_set(context.params["shapes"]).operations for y in x.layouts]
-    parts = (of_shapes, default_operations(device).products)
-    asked = [tuple(x for x in dict.fromkeys(part) if x.plain in alike) for part in parts]
-    if any(asked) and not context.params["predicted"]:
+    alike = {z for x in operations for y in (x, x.plain) for z in (y, *y.twins)}
+    asked = tuple(x for x in default_operations(device).products if x in alike)
+    if not asked:
+        return None
+    if not context.params["predicted"]:
         _say_no_selection(device)
-    found = [_select_anew(context, device, None, x) for x in asked if x]
-    return reduce(joined, found) if found else None
+    return _select_anew(context, device, None, asked)
 
 
 def _say_no_selection(device: Target) -> None:

@@ -136,12 +136,12 @@ def named_operations(text: str) -> tuple[Operation, ...]:
 
 
 def default_operations(target: Target) -> NamedOperations:
-    """Return what a target's wheel by the cost model has beside the operations of its shape set, by its tags.
+    """Return what a target's wheel by the cost model has: the preset `default`, and what the target's file names.
 
     Raises:
-        TargetError: there is no such operation, or the chip cannot compute it.
+        TargetError: the file names what is no operation, or what the chip cannot compute.
     """
-    found = []
+    found = [*all_named_operations(DEFAULT_PRESET).operations]
     for tag in target.default_operations or ():
         operation = all_operations().get(tag)
         if operation is None:
@@ -154,7 +154,7 @@ def default_operations(target: Target) -> NamedOperations:
                 f"{target.name}: default_operations has {tag}, which needs {lacks}; expected what the chip can do"
             )
         found.append(operation)
-    return NamedOperations(tuple(found))
+    return NamedOperations(tuple(dict.fromkeys(found)))
 
 
 def _epilogues(text: str) -> list[Epilogue]:

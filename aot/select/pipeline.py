@@ -262,8 +262,6 @@ def select_predicted(
     objective: Objective,
     kernels: str,
     constants: Constants = DEFAULTS,
-    *,
-    any_layout: bool = False,
 ) -> Selection:
     """Select by the cost model, for want of a record.
 
@@ -273,7 +271,6 @@ def select_predicted(
         objective: limits, and the incumbent.
         kernels: include and exclude patterns on candidate names.
         constants: the cost model's.
-        any_layout: select kernels of the layouts too that the shape set does not ask for.
 
     Raises:
         CandidateError: no candidate is left for an operation that the shape set asks for.
@@ -282,7 +279,7 @@ def select_predicted(
     asked_for = objective.operations or shapes.operations
     (parted, tuned), at = _parted(replace(objective, operations=asked_for), {}, target), objective.progress
     objective, patterns = replace(objective, by_fallback=parted.by_fallback), Patterns.parse(kernels)
-    times = predicted_times(shapes, target, patterns, constants, any_layout=any_layout, operations=tuned, at=at)
+    times = predicted_times(shapes, target, patterns, constants, operations=tuned, at=at)
     if not times and not objective.by_fallback:
         asked = [x for operation in asked_for for x in shapes.problems(operation)]
         reasons = "; ".join(list(dict.fromkeys(map(misalignment, asked)))[:NUM_REASONS])

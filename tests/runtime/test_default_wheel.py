@@ -1,4 +1,4 @@
-"""A model in NVFP4 on Thor's default wheel: its own table says what answers, with torch in the kernels' place."""
+"""Models on Thor's default wheel: its own table says what answers, with torch in the kernels' place."""
 
 from __future__ import annotations
 
@@ -127,3 +127,12 @@ def test_the_table_says_from_how_many_rows_on_both_are_narrow(gemm, calls):
 def test_what_stands_in_front_of_a_narrow_product_is_no_fallback(package, function):
     for rows in (FEW, MANY):
         assert package.plan_rows(function, rows, WIDTH, "bfloat16", out_dtype="nvfp4").tier != "fallback"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(("n", "k"), [(1152, 1152), (1001, 1152), (1152, 588), (7, 1029)])
+def test_a_linear_of_16_bits_with_a_bias_has_a_tuned_kernel_whether_aligned_or_not(package, n, k, dtype):
+    for rows in (FEW, 50, MANY):
+        found = package.plan(rows, n, k, dtype, bias=True)
+        assert found.tier != "fallback"
+        assert "_kk_bias_" in found.kernel

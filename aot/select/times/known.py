@@ -13,7 +13,6 @@ import numpy as np
 
 from aot.core.alignment import as_launched, is_aligned, section_loads
 from aot.core.candidate import Candidate
-from aot.core.errors import CandidateError
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.problem import Problem
@@ -157,7 +156,6 @@ def predicted_times(
     patterns: space.Patterns,
     constants: Constants = DEFAULTS,
     *,
-    any_layout: bool = False,
     operations: Sequence[Operation] | None = None,
     at: Callable[[str], None] = quietly,
 ) -> OperationTimes:
@@ -168,7 +166,6 @@ def predicted_times(
         target: the device.
         patterns: which candidates there are.
         constants: the cost model's.
-        any_layout: predict also for the layouts that are not asked for, where there are candidates.
         operations: what is asked for; by default the shape set's operations.
         at: told of each operation.
 
@@ -176,16 +173,10 @@ def predicted_times(
         CandidateError: no candidate is left for an operation that is asked for.
     """
     asked = shapes.operations if operations is None else tuple(operations)
-    more = [x for operation in asked for x in operation.layouts] if any_layout else []
     times: _Growing = {}
-    for operation, problems in launched_problems(list(dict.fromkeys([*asked, *more])), shapes).items():
+    for operation, problems in launched_problems(asked, shapes).items():
         at(f"{operation.tag}: predicting times")
-        try:
-            candidates = _predicted_candidates(operation, target, patterns, constants)
-        except CandidateError:
-            if operation in asked:
-                raise
-            continue
+        candidates = _predicted_candidates(operation, target, patterns, constants)
         rows = cost.estimate(candidates, problems, target, constants).total_us.tolist()
         times[operation] = {
             problem: dict(zip(candidates, row, strict=True)) for problem, row in zip(problems, rows, strict=True)

@@ -69,7 +69,8 @@ def test_the_command_takes_rows_and_columns(selection, tmp_path, monkeypatch):
     ("target", "operation", "asked"),
     [
         ("thor", "fp16_kk", ["bf16_kk", "fp16_kk"]),
-        ("thor", "nvfp4_bf16_kk", ["nvfp4_bf16_kk", "nvfp4_bf16_kk_bias"]),
+        ("orin", "fp16_kk_bias", ["bf16_kk", "fp16_kk", "bf16_kk_bias", "fp16_kk_bias"]),
+        ("thor", "nvfp4_bf16_kk_bias", ["nvfp4_bf16_kk", "nvfp4_bf16_kk_bias"]),
         pytest.param("thor", "mxfp8mxfp4_bf16_kk", ["mxfp8mxfp4_bf16_kk"], marks=pytest.mark.walk),
         pytest.param("h100", "fp32_kk", ["fp32_kk"], marks=pytest.mark.slow),
     ],

@@ -17,6 +17,7 @@ from aot.kinds.named_operations import (
     with_epilogues,
 )
 from aot.kinds.rows.catalogue import row_operations
+from aot.space.enumeration import has_tuned_kernels
 
 
 def tags(text):
@@ -52,19 +53,22 @@ def test_the_default_are_the_products_that_have_run_on_a_gpu():
     assert len(expected) == 2 * len(Layout) + 2
 
 
-def test_what_a_target_s_wheel_has_beside_is_of_any_kind():
-    found = default_operations(load_target("thor"))
+def test_a_wheel_has_the_preset_default_and_what_its_target_s_file_names_of_any_kind():
+    preset, found = named_operations(DEFAULT_PRESET), default_operations(load_target("thor"))
     products = ["nvfp4_bf16_kk", "nvfp4_bf16_kk_bias", "e4m3_bf16_kk"]
     products += [f"bf16x{x}_bf16_kk" for x in ("int4g128", "nvfp4", "nvfp4rows")]
-    assert [x.tag for x in found.products] == products
+    assert [x.tag for x in found.products] == [*(x.tag for x in preset), *products]
     assert [x.tag for x in found.others] == [f"bf16_nvfp4_{x}" for x in ("quantize", "rms_norm", "silu_mul")]
-    assert default_operations(load_target("h200")).operations == ()
+    named_again = replace(load_target("h200"), default_operations=("bf16_kk", "bf16_kk_bias"))
+    assert default_operations(named_again).operations == preset
 
 
 @pytest.mark.parametrize("name", target_names())
-def test_each_target_s_default_operations_are_found(name):
+def test_each_target_s_default_operations_are_found_and_have_tuned_kernels(name):
     target = load_target(name)
-    assert [x.tag for x in default_operations(target).operations] == list(target.default_operations or ())
+    found = default_operations(target).operations
+    assert {*(target.default_operations or ()), "bf16_kk_bias", "fp16_kk_bias"} <= {x.tag for x in found}
+    assert all(has_tuned_kernels(x, target) for x in found)
 
 
 @pytest.mark.parametrize(

@@ -158,18 +158,18 @@ def test_a_record_of_another_target_is_refused(record_path):
     assert str(caught.value) == f"{record_path} is a record of h200, not of thor; give --target h200"
 
 
+FEW = "*_128x128_c1x1_pingpong,*_64x16_c1x1_*"
+
+
 @pytest.mark.slow
 def test_a_predicted_selection_says_so():
-    objective = Objective(SelectionLimits(2, 2))
-    found = select_predicted(SHAPES, H200, objective, "*_128x128_c1x1_pingpong,*_64x16_c1x1_*", any_layout=True)
+    objective = Objective(SelectionLimits(2, 2), operations=Operation.BF16_KK.layouts)
+    found = select_predicted(SHAPES, H200, objective, FEW)
     assert (found.provenance, found.record, found.conditions, found.heldout) == ("predicted", "cost-model-v1", (), ())
     assert [x.operation.tag for x in found.table.sections] == ["bf16_kk", "bf16_kn", "bf16_mk", "bf16_mn"]
     rows = [row for x in found.table.sections for ladder in x.ladders for row in ladder.rows]
     assert {row.provenance for row in rows} == {"predicted"}
     check_heldout(found, 0.0, 0.0)
-
-
-FEW = "*_128x128_c1x1_pingpong,*_64x16_c1x1_*"
 
 
 def of(text):
@@ -188,14 +188,10 @@ def test_only_the_layouts_that_are_asked_for_are_predicted(layouts, tags):
 
 
 @pytest.mark.slow
-def test_kernels_that_another_layout_lacks_are_no_error():
-    shapes, overlap = of("layouts = ['kk']\nweights = [{ name = 'w', n = 4096, k = 4096 }]"), "sm90_prefetch_b_64x*"
-    for any_layout in (False, True):
-        found = select_predicted(shapes, H200, Objective(SelectionLimits(2, 4)), overlap, any_layout=any_layout)
-        assert [x.operation.tag for x in found.table.sections] == ["bf16_kk"]
+def test_an_operation_that_patterns_leave_no_kernels_of_is_an_error():
     shapes = of("layouts = ['kk', 'kn']\nweights = [{ name = 'w', n = 4096, k = 4096 }]")
     with pytest.raises(CandidateError, match="no candidate of bf16_kn on h200 is left"):
-        select_predicted(shapes, H200, Objective(), overlap)
+        select_predicted(shapes, H200, Objective(), "sm90_prefetch_b_64x*")
 
 
 @pytest.mark.slow
