@@ -95,7 +95,7 @@ class Target:
     fp4_flops_per_s: Rate | None = None
     """The dense rate of FP4 with block scale factors; None where tensor cores multiply none."""
     default_operations: tuple[Identifier, ...] | None = None
-    """Tags of what a wheel by the cost model has beside the operations of its shape set, where nobody names some. They
+    """Tags of what a wheel by the cost model has beside the preset `default`, where nobody names operations. They
     are of any kind, and looked up where they are asked for: `aot.kinds.named_operations.default_operations`."""
 
     def __post_init__(self) -> None:

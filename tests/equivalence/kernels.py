@@ -1,7 +1,7 @@
 """The Thor wheel's kernels, and their objects for the two hosts whose launches are compared.
 
-Launches are compared of products of 16 bits; those of narrower elements that the wheel has are among `operand_kernels`,
-and those of packed weights and on rows are executed alone.
+Launches are compared of plain products of 16 bits; those with a bias and of narrower elements that the wheel has are
+among `operand_kernels`, and those of packed weights and on rows are executed alone.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def _found():
 
 
 def of_16_bits():
-    """List the wheel's kernels of elements of 16 bits, both operands."""
-    wide = (key for key in wheel().kernels if key.operation.types.weight is None)
+    """List the wheel's kernels of plain products of 16 bits, both operands."""
+    wide = (x for x in wheel().kernels if x.operation.types.weight is None and x.operation.plain is x.operation)
     return [key for key in wide if key.operation.element in ELEMENTS]
 
 
