@@ -547,26 +547,29 @@ def _d(o, name="d"):
     return tensor(given.data, extents, strides)
 
 
+def _factors(o):
+    """Give the factors of A and of B, where the operation has some."""
+    return [o.factors(x) for x in ("scale_a", "scale_b")] if o.operation.types.is_scaled else []
+
+
 def _skinny(o):
     """Give the parameters of our own kernel for few rows."""
     candidate, found = o.kernel.candidate, []
     for name, rows in (("a", candidate.gemm.tile_n), ("b", candidate.gemm.tile_m * candidate.gemm.cluster_m)):
         map_, shape = o.descriptor(name, (ROW_BYTES // o.operation.types.a.num_bytes, rows))
         found += [map_, Plain(struct.pack("<2i", *shape))]
-    factors = o.factors("scale_a"), o.factors("scale_b")
     rows = candidate.gemm.tile_m * candidate.gemm.cluster_m // o.operation.num_rows_of_b(1)
     num_clusters = ceil(o.problem.m / candidate.gemm.tile_n) * ceil(o.problem.n / rows)
     blocks_per_sm = 2 if 2 * (o.kernel.smem_bytes + SMEM_OF_SYSTEM) <= SMEM_OF_SM else 1
-    read = [*factors, o.bias(), *o.linear_first()]
+    read = [*_factors(o), o.bias(), *o.linear_first()]
     return [*found, _d(o), *read, *_starts(o, num_clusters, blocks_per_sm, knows_loads=False)]
 
 
 def _shared_k(o):
     """Give the parameters of our own kernel whose clusters share the k of a tile."""
-    factors = [o.factors(x) for x in ("scale_a", "scale_b")] if o.operation.types.is_scaled else []
     bias = [o.bias()] if o.operation.has_bias else []
     residual = [_d(o, "residual")] if o.operation.has_residual else []
-    read = [*factors, *bias, *residual, *o.scale_d(), *o.linear_first()]
+    read = [*_factors(o), *bias, *residual, *o.scale_d(), *o.linear_first()]
     return [Plain(bytes(1)), *_loads(o), _d(o), *read, *_starts(o, prod(_clusters(o)))]
 
 
@@ -589,7 +592,7 @@ def _groups(o):
 
 
 def _plain(o):
-    """Give the parameters of our own kernel for operands of any alignment: A, B and D with their leading strides."""
+    """Give the parameters of our own kernel for any alignment: A, B and D with their leading strides, and the bias."""
     found = []
     for name in "abd":
         rows, columns, element, row_major, is_stack = o._matrix(name)
@@ -597,13 +600,12 @@ def _plain(o):
         if is_stack:
             extents, strides = [o.groups, *extents], [getattr(o.steps, name), *strides]
         found.append(tensor(getattr(o.problem, name).data, extents, strides))
-    return found
+    return [*found, o.bias()] if o.operation.has_bias else found
 
 
 def _fallback(o):
     """Give the parameters of the fallback: the operands as they were stated."""
-    operation, found = o.operation, [o.plain(x) for x in "abd"]
-    scales = [o.factors(x) for x in ("scale_a", "scale_b")] if operation.types.is_scaled else []
+    operation, found, scales = o.operation, [o.plain(x) for x in "abd"], _factors(o)
     bias = [o.bias()] if operation.has_bias else []
     if o.grouping.has_offsets:
         return [*found, *scales, *bias, *o.scale_d(), o.starts()[0], *o.index(), *o.places(), *o.places_of_factors()]
