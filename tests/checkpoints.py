@@ -42,6 +42,8 @@ QUANTIZATION = {
     "deepseek": {"quant_method": "fp8", "weight_block_size": [128, 128]},
 }
 """By the name of a layout: what the configuration of such a checkpoint says."""
+OF_EXPERTS = {"gpt_oss": {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}}
+"""The same of layouts that experts alone have."""
 FORMATS = {
     **dict.fromkeys(("gptq", "gptq_v2", "awq"), "int4g128z"),
     **dict.fromkeys(("nvfp4", "modelopt_nvfp4"), "nvfp4"),
@@ -126,6 +128,14 @@ def quantised(layout, wide, element=F16):
     return held, values
 
 
+def gpt_oss(wide):
+    """Round weights (experts, n, k); return the tensors of GPT-OSS's experts by their ends, and what they stand for."""
+    parts = [rounded(MXFP4, x, BF16).parts for x in wide]
+    blocks = np.stack([halves(x.codes).reshape(len(x.codes), -1, 16) for x in parts])
+    values = np.stack([weight_values(MXFP4, x, BF16) for x in parts])
+    return [("blocks", "U8", blocks), ("scales", "U8", np.stack([x.factors for x in parts]))], values
+
+
 def weight_values_of_bytes(codes):
     from aot.core.numerics import decode
 
@@ -142,8 +152,9 @@ def write_folder(folder, layout, tensors, *, config=None, num_files=1):
     """Write a checkpoint in as many files, with an index where there are several."""
     folder.mkdir(parents=True, exist_ok=True)
     values = {"model_type": "llama", **(config or {})}
-    if layout in QUANTIZATION:
-        values["quantization_config"] = QUANTIZATION[layout]
+    said = (QUANTIZATION | OF_EXPERTS).get(layout)
+    if said:
+        values["quantization_config"] = said
     (folder / "config.json").write_text(json.dumps(values))
     if num_files == 1:
         write_file(folder / "model.safetensors", tensors)
@@ -156,12 +167,16 @@ def write_folder(folder, layout, tensors, *, config=None, num_files=1):
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
 
 
-def convert(layout, source, folder, *, kept=("embed", "norm", "lm_head")):
+def convert(layout, source, folder, *, kept=("embed", "norm", "lm_head", "mlp.gate.", "moe.gate.", "router")):
     """Quantise a checkpoint of 16 bits; write the layout, and beside it the values that it stands for."""
     tensors, wide = [], []
     for name, stored in read_header(source).items():
         bits = np.array(stored.bits())
-        if name.endswith(".weight") and bits.ndim == 2 and not any(x in name for x in kept):
+        if layout == "gpt_oss" and bits.ndim == 3:  # (experts, k, n)
+            held, values = gpt_oss(wide_of(bits, stored.dtype).transpose(0, 2, 1))
+            tensors += [(f"{name}_{end}", *rest) for end, *rest in held]
+            wide.append((name, "F32", values.transpose(0, 2, 1).astype(np.float32)))
+        elif layout != "gpt_oss" and name.endswith(".weight") and bits.ndim == 2 and not any(x in name for x in kept):
             element = F16 if stored.dtype == "F16" else BF16
             held, values = quantised(layout, wide_of(bits, stored.dtype), element)
             tensors += [(f"{name.removesuffix('weight')}{end}", *rest) for end, *rest in held]

@@ -1,4 +1,4 @@
-"""The Linears of a checkpoint whose weights can be packed: which tensors are theirs, in which layout, to which format.
+"""The weights of a checkpoint that can be packed: which tensors are theirs, in which layout, to which format.
 
 A layout is told by the ends of the tensors' names and by their types; the configuration says what these do not, and is
 refused where it names a method that is not known.
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from aot.checkpoint.experts import STACKED, alike, is_wide_stack, owner_of, stack_of
 from aot.checkpoint.methods import Method, method_of
-from aot.checkpoint.stored import TELLS, Found, Stored, StoredLayer, rest_of
+from aot.checkpoint.stored import TELLS, WIDE, Found, Stored, StoredLayer, rest_of
 from aot.core.errors import CheckpointError, FormatError
 from aot.core.packed_folder import FLOATS, PACKED_FORMATS, SCALE_BLOCK, PackedLayer
 from aot.core.safetensors_file import StoredTensor, short
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
     from aot.checkpoint.source import Checkpoint
 
-WIDE = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
-"""Types of a weight that is not quantised."""
 KEPT = ("lm_head", "*.lm_head", "*embed*", "wte", "wpe", "*.wte", "*.wpe", "*.gate", "*router*", "*norm*", "*.rotary*")
 """Matrices that are not rounded unless they are named: embeddings, heads and the routers of experts."""
 
@@ -65,7 +64,7 @@ def find_layers(
         raise CheckpointError(f"{checkpoint.path}: {error}") from error
     groups: dict[str, dict[str, StoredTensor]] = defaultdict(dict)
     for tensor in checkpoint.tensors.values():
-        prefix, _, end = tensor.name.rpartition(".")
+        prefix, end = owner_of(tensor.name, checkpoint.tensors)
         groups[prefix][end] = tensor
     if not any(x.endswith(TELLS) for x in checkpoint.tensors):
         method = Method("")  # whatever the configuration still says, the weights are wide again
@@ -86,8 +85,10 @@ def find_layers(
             raise CheckpointError(f"{next(iter(tensors.values())).file}: {error}") from error
         if layer is not None:
             layers[prefix] = layer
+    layers = alike(layers)
     is_quantised = bool(method.name) or any(x.is_quantised for x in layers.values())
     plain = [x for name, held in groups.items() for x in rest_of(held, layers.get(name), left, is_quantised)]
+    left |= {x.name: STACKED for x in plain if form is not None and is_wide_stack(x)}
     return Found(tuple(layers.values()), tuple(plain), left)
 
 
@@ -100,7 +101,7 @@ def _packed_as(
     left: dict[str, str],
 ) -> StoredLayer | None:
     """Return a layer that is quantised, or is to be; None where it is copied."""
-    layer = _layer(name, tensors, method, dtype)
+    layer = stack_of(name, tensors) if "blocks" in tensors else _layer(name, tensors, method, dtype)
     if form is None:
         return layer
     if not method.name:

@@ -61,7 +61,7 @@ class LayerReader:
         Raises:
             CheckpointError: factors are not finite, or codes are none of the format's.
         """
-        (n, k), form = self.layer.packed.shape, self.layer.packed.form
+        (n, k), form = self.layer.packed.matrix, self.layer.packed.form
         step = max(SCALE_BLOCK, CHUNK // k // SCALE_BLOCK * SCALE_BLOCK)
         behind = []  # the factors of a weight in rows, which stand behind all of them
         try:
@@ -77,7 +77,7 @@ class LayerReader:
 
     def scale(self) -> Wide:
         """Return `scale`, which of what is rounded is known once all rows were given."""
-        layer, (n, _) = self.layer, self.layer.packed.shape
+        layer, (n, _) = self.layer, self.layer.packed.matrix
         shape = layer.packed.tensors[1][2]
         if layer.stored is Stored.BYTES:
             held = layer.tensors["scale"]
@@ -110,7 +110,7 @@ class LayerReader:
             self._check_factors(parts)
         packed = pack(form, parts)
         count = stop - start if self.check_all else min(TILE_ROWS, stop - start)
-        k = self.layer.packed.shape[1]
+        _, k = self.layer.packed.matrix
         if form.in_rows:
             again = unpack(form, packed, stop - start, k)
             again = WeightParts(again.codes[:count], again.factors[:count])  # type: ignore[index]
@@ -208,6 +208,6 @@ class LayerReader:
 
     def _most(self) -> np.float32:
         """Return the largest magnitude of a wide weight."""
-        n, k = self.layer.packed.shape
+        n, k = self.layer.packed.matrix
         step = max(1, CHUNK // k)
         return np.float32(max(float(np.abs(self._wide(i, min(i + step, n))).max()) for i in range(0, n, step)))

@@ -29,7 +29,7 @@ PARTIAL = ".partial"
 
 @dataclass(frozen=True)
 class Part:
-    """A packed Linear, or a tensor that is copied."""
+    """A packed Linear or stack of experts, or a tensor that is copied."""
 
     layer: StoredLayer | None
     plain: StoredTensor | None = None
@@ -130,17 +130,20 @@ def _contents(task: Task) -> Iterator[memoryview]:
     for part in task.parts:
         if part.layer is not None:
             try:
-                yield from _packed(LayerReader(part.layer, check_all=task.check_all))
+                yield from _packed([LayerReader(x, check_all=task.check_all) for x in part.layer.matrices])
             except CheckpointError as error:
                 raise CheckpointError(f"{part.place[0]}: {error}") from error
         elif part.plain is not None:
             yield from _copied(part.plain)
 
 
-def _packed(reader: LayerReader) -> Iterator[memoryview]:
-    for rows in reader.qweight():
-        yield rows.reshape(-1).view("u1").data
-    yield reader.scale().reshape(-1).view("u1").data
+def _packed(readers: list[LayerReader]) -> Iterator[memoryview]:
+    """Give the bytes of all matrices of a layer, then their float32 factors."""
+    for reader in readers:
+        for rows in reader.qweight():
+            yield rows.reshape(-1).view("u1").data
+    for reader in readers:
+        yield reader.scale().reshape(-1).view("u1").data
 
 
 def _copied(tensor: StoredTensor) -> Iterator[memoryview]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -17,9 +17,12 @@ if TYPE_CHECKING:
     from aot.core.safetensors_file import StoredTensor
 
 EXPERTS = ("_blocks", "_scales")
-"""How the names of GPT-OSS's experts end. Source: openai/gpt-oss-20b, model.safetensors.index.json."""
+"""How the names of GPT-OSS's experts end: codes, and factors. Source: openai/gpt-oss-20b,
+model.safetensors.index.json."""
 TELLS = ("qweight", "weight_packed", "weight_scale", "weight_scale_inv", *EXPERTS)
 """How the name of a tensor of a checkpoint ends that is quantised, whatever its configuration says."""
+WIDE = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+"""Types of a weight that is not quantised."""
 BESIDE = ("bias",)
 """What a quantised weight may have beside it that is copied."""
 NO_ZEROS = ("weight_zero_point",)
@@ -34,6 +37,8 @@ class Stored(Enum):
     INT4 = "compressed-tensors int4"
     NVFP4 = "nvfp4"
     MXFP4 = "mxfp4"
+    EXPERTS = "mxfp4 of experts"
+    """All experts' in one tensor, as GPT-OSS has them."""
     BYTES = "elements of 8 bits"
     """FP8 or int8, with factors of all, of rows or of blocks."""
     WIDE = "16 bits"
@@ -41,7 +46,7 @@ class Stored(Enum):
 
 @dataclass(frozen=True)
 class StoredLayer:
-    """A Linear of a checkpoint, and what it is packed as."""
+    """A Linear of a checkpoint, or a stack of experts' weights, and what it is packed as."""
 
     name: str
     stored: Stored
@@ -59,7 +64,18 @@ class StoredLayer:
     @property
     def numel(self) -> int:
         """Return the elements of the weight."""
-        return self.packed.shape[0] * self.packed.shape[1]
+        return self.packed.numel
+
+    @property
+    def matrices(self) -> tuple[StoredLayer, ...]:
+        """Return the weights of a stack, each as a Linear's; of a Linear itself."""
+        if not self.packed.experts:
+            return (self,)
+        packed = replace(self.packed, shape=self.packed.matrix)
+        return tuple(
+            StoredLayer(self.name, Stored.MXFP4, packed, {end: x.matrix(i) for end, x in self.tensors.items()})
+            for i in range(*self.packed.experts)
+        )
 
 
 @dataclass(frozen=True)
@@ -79,6 +95,7 @@ CONSUMED: dict[Stored, tuple[str, ...]] = {
     Stored.INT4: ("weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "weight_g_idx"),
     Stored.NVFP4: ("weight_packed", "weight", "weight_scale", "weight_scale_2", "weight_global_scale", "weight_shape"),
     Stored.MXFP4: ("weight_packed", "weight", "weight_scale", "weight_shape"),
+    Stored.EXPERTS: ("blocks", "scales"),
     Stored.BYTES: ("weight", "weight_scale", "weight_scale_inv"),
     Stored.WIDE: ("weight",),
 }
@@ -107,9 +124,6 @@ def rest_of(
         for end in [x for x in found if x in NO_ZEROS and not found[x].bits().any()]:
             left[found.pop(end).name] = "dropped: zero points that are all 0"
         _refuse_unknown(layer, [x for end, x in found.items() if end not in BESIDE])
-    for tensor in found.values():
-        if tensor.name.endswith(EXPERTS):
-            left[tensor.name] = "experts of three dimensions, which no module multiplies packed: copied as they are"
     return list(found.values())
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from aot.select.selection import Selection
 
 STATES = {MEASURED: "native", PREDICTED: "native", GENERAL: "slow", REFUSED: "absent"}
+NARROW_EXPERTS = "no module multiplies experts in 8 bits, whose inputs are rounded too; of 4 bits, packed, one does"
 PASSES = 4
 """Most numbers of rows of which the time of a pass through all Linears is shown."""
 
@@ -166,13 +167,16 @@ def _layer(model: ConfiguredModel, x: Linear) -> Layer:
     if not model.stored.holds(x.name):
         epilogue = Epilogue.BIAS if x.has_bias else Epilogue.NONE
         return Layer(x.name, x.n, x.k, x.count, m, Operation.of(model.element, epilogue=epilogue))
-    found = _of_types(model.stored.types_for(model.element))
+    types = model.stored.types_for(model.element)
+    if x.rows.is_expert and types is not None and types.weight is None:
+        return Layer(x.name, x.n, x.k, x.count, m, None, NARROW_EXPERTS)
+    found = _of_types(types, Grouping.GROUPED if x.rows.is_expert else Grouping.DENSE)
     return Layer(x.name, x.n, x.k, x.count, m, found, model.stored.why_absent)
 
 
-def _of_types(types: Types | None) -> Operation | None:
+def _of_types(types: Types | None, grouping: Grouping) -> Operation | None:
     """Return the plain product of element types; where they have factors, it takes a bias or none."""
-    asked = (types, Layout.KK, Epilogue.NONE, Grouping.DENSE)
+    asked = (types, Layout.KK, Epilogue.NONE, grouping)
     return next((x for x in Operation if (x.types, x.layout, x.epilogue, x.grouping) == asked), None)
 
 
@@ -199,15 +203,31 @@ def _next(found: Sequence[Diagnosis], selection: Selection, model: ConfiguredMod
         return f"load the checkpoint in 16 bits, as {model.element.value}, whose products {wheel} has"
     asked = [x for x in dict.fromkeys(x.layer.operation for x in found) if x is not None]
     if all(x.types.weight is None for x in asked) or model.stored.is_packed:
-        return _next_wheel(found, selection, asked, words)
+        return _next_wheel(found, selection, asked, words, model)
     folder = path if path.is_dir() else path.parent
-    return f"{_next_wheel(found, selection, asked, words)}; and {shlex.join(['aot', 'pack', str(folder)])}"
+    return f"{_next_wheel(found, selection, asked, words, model)}; and {shlex.join(['aot', 'pack', str(folder)])}"
 
 
-def _next_wheel(found: Sequence[Diagnosis], selection: Selection, asked: Sequence[Operation], words: str) -> str:
+def _beside(operation: Operation, model: ConfiguredModel) -> tuple[str, ...]:
+    """Return the operations that a mixture of experts takes beside the product of groups."""
+    if operation.grouping is not Grouping.GROUPED:
+        return ()
+    gate = "gpt_oss_mul" if model.read.model_type == "gpt_oss" else "silu_mul"
+    gathered = operation.tag.replace(Grouping.GROUPED.value, Grouping.GATHERED.value)
+    return gathered, f"{operation.a.element.tag}_{gate}"
+
+
+def _next_wheel(
+    found: Sequence[Diagnosis],
+    selection: Selection,
+    asked: Sequence[Operation],
+    words: str,
+    model: ConfiguredModel,
+) -> str:
     has = {x.operation.call for x in selection.table.sections}
     if any(x.call not in has for x in asked):
-        return f"aot build --target {selection.target} --operations {','.join(x.tag for x in asked)}"
+        tags = dict.fromkeys(y for x in asked for y in (x.tag, *_beside(x, model)))
+        return f"aot build --target {selection.target} --operations {','.join(tags)}"
     worst = {x.worst for x in found}
     if PREDICTED in worst:
         return f"aot wheel {words} --on ssh://user@host, which measures what is predicted"

@@ -122,10 +122,10 @@ def _text(packed: Packed, seconds: float) -> str:
 def pack_command(**values: Any) -> None:
     """Write CHECKPOINT once in the layout that kernels of packed weights read: docs/weights.md.
 
-    CHECKPOINT is a folder with files of safetensors, or one such file: of compressed-tensors (int4, NVFP4, MXFP4,
-    FP8), ModelOpt (NVFP4, FP8), AWQ, GPTQ, or FP8 in blocks of 128 x 128 as DeepSeek has it; or of 16 bits, with
-    --format. What is quantised keeps its codes and factors bit for bit. Nothing of a checkpoint is executed, and
-    nothing is fetched.
+    CHECKPOINT is a folder with files of safetensors, or one such file: of compressed-tensors (int4, NVFP4, MXFP4, FP8),
+    ModelOpt (NVFP4, FP8), AWQ, GPTQ, FP8 in blocks of 128 x 128 as DeepSeek has it, or GPT-OSS's experts; or of 16
+    bits, with --format. What is quantised keeps its codes and factors bit for bit. Nothing of a checkpoint is executed,
+    and nothing is fetched.
 
     Tensors are read a part at a time, so that memory may be smaller than the checkpoint. What an interrupted run has
     finished is used by the next. A wheel's load_quantized(config, folder) loads the result.

@@ -1,8 +1,10 @@
 """A folder of packed weights: what `aot pack` writes and `load_quantized` reads, and its list, `aot-packed.json`.
 
 The folder has files of safetensors and a configuration, as other checkpoints have. A packed Linear's
-tensors are those of a wheel's QuantizedLinear: `NAME.qweight`, `NAME.scale` and, where it has one, `NAME.bias`. The
-list says which Linears these are, in which format, and the SHA-256 of each file. A wheel has this module too.
+tensors are those of a wheel's QuantizedLinear: `NAME.qweight`, `NAME.scale` and, where it has one, `NAME.bias`. Weights
+of a mixture's experts that the checkpoint has as one stack are packed as one, with the experts in front: those of a
+wheel's QuantizedExperts. The list says which these are, in which format, and the SHA-256 of each file. A wheel has this
+module too.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import hashlib
 import json
 import re
 from dataclasses import asdict, dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,8 @@ from aot.core.weight_format import FORMATS, PackedLayout, WeightFormat
 FILE = "aot-packed.json"
 VERSION = 1
 """Of the list, and of the layout of packed bytes that it speaks of."""
+EXPERTS = "experts"
+"""What the configuration beside the list says that the format is of, where stacks of experts alone are packed."""
 SCALE_BLOCK = 128
 """Rows and columns that a factor of `fp8_block` is of. Source: DeepSeek-V3 technical report, section 3.3.2."""
 MAX_BYTES = 2**28
@@ -41,12 +46,12 @@ _PACK = "pack the checkpoint again by `aot pack`"
 
 @dataclass(frozen=True)
 class PackedLayer:
-    """A Linear whose weight is packed."""
+    """A Linear whose weight is packed, or a stack of the weights of a mixture's experts."""
 
     format: str
     """As `quantize` of a model names it."""
-    shape: tuple[int, int]
-    """(n, k)."""
+    shape: tuple[int, ...]
+    """(n, k), or of a stack (experts, n, k)."""
     dtype: str | None = None
     """Of factors of 16 bits, and so of x, as torch names it; None where the format has none."""
 
@@ -55,23 +60,43 @@ class PackedLayer:
         """Return the packed format; None of those that lie as torch has them."""
         return PACKED_FORMATS.get(self.format)
 
+    @property
+    def matrix(self) -> tuple[int, int]:
+        """Return (n, k), of a stack those of each weight."""
+        n, k = self.shape[-2:]
+        return n, k
+
+    @property
+    def experts(self) -> tuple[int, ...]:
+        """Return how many weights a stack has, as a shape that stands in front of theirs; none of a Linear."""
+        return self.shape[:-2]
+
+    @property
+    def numel(self) -> int:
+        """Return the elements of the weight."""
+        return prod(self.shape)
+
     def check(self) -> None:
         """Refuse extents that the format has not (FormatError)."""
-        n, k = self.shape
+        n, k = self.matrix
         if self.form is not None:
             self.form.check(n, k)
+        elif self.experts:
+            raise FormatError(f"a stack of experts cannot be packed as {self.format}, whose inputs are rounded too")
         elif n < 1 or k < 1:
             raise FormatError(f"a weight of {n} x {k} cannot be packed as {self.format}: expected a row and a column")
 
     @property
     def tensors(self) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
         """Return the ends of the names, the types and the shapes of its tensors, but for a bias."""
-        n, k = self.shape
+        n, k = self.matrix
         if self.form is None:
             scale = (-(-n // SCALE_BLOCK), -(-k // SCALE_BLOCK)) if self.format == "fp8_block" else (n, 1)
             return ("qweight", ROW_FORMATS[self.format], (n, k)), ("scale", "F32", scale)
-        count = 0 if not self.form.has_row_factors else 1 if self.form.group else n
-        return ("qweight", "U8", PackedLayout(self.form).shape(n, k)), ("scale", "F32", (count,))
+        factors: tuple[int, ...] = (0,)
+        if self.form.has_row_factors:
+            factors = (*self.experts, n) if self.experts or not self.form.group else (1,)
+        return ("qweight", "U8", (*self.experts, *PackedLayout(self.form).shape(n, k))), ("scale", "F32", factors)
 
 
 def name_of(layer: str, end: str) -> str:
@@ -167,14 +192,15 @@ class _Reader:
         form, shape, dtype = self.record(f"layer {short(name)}", value, ("format", "shape", "dtype"))
         if not isinstance(form, str) or form not in FORMAT_NAMES:
             raise self.refuse(f"the format of {short(name)}", form, f"one of {', '.join(FORMAT_NAMES)}")
-        if not isinstance(shape, list) or len(shape) != 2 or not all(type(x) is int and 0 < x < 2**31 for x in shape):
-            raise self.refuse(f"the shape of {short(name)}", shape, "[n, k]")
+        are_extents = isinstance(shape, list) and all(type(x) is int and 0 < x < 2**31 for x in shape)
+        if not are_extents or len(shape) not in (2, 3):
+            raise self.refuse(f"the shape of {short(name)}", shape, "[n, k], or [experts, n, k]")
         packed = PACKED_FORMATS.get(form)
         has_dtype = packed is not None and packed.factor_bits == 16
         if (dtype is not None) != has_dtype or (has_dtype and dtype not in tuple(FLOATS)):
             expected = " or ".join(FLOATS) if has_dtype else "null, for its factors are of no type of x's"
             raise self.refuse(f"the dtype of {short(name)}", dtype, expected)
-        layer = PackedLayer(form, (shape[0], shape[1]), dtype)
+        layer = PackedLayer(form, tuple(shape), dtype)
         try:
             layer.check()
         except FormatError as error:

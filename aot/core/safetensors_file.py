@@ -64,6 +64,13 @@ class StoredTensor:
         """Return what messages say of it."""
         return f"{short(self.name)} is {self.dtype} of {self.shape}"
 
+    def matrix(self, number: int) -> StoredTensor:
+        """Return one of the items along the first dimension, the last dimensions of which are joined to columns."""
+        _, rows, *columns = self.shape
+        shape = (rows, prod(columns))
+        start = self.start + number * prod(shape) * ELEMENT_BYTES[self.dtype]
+        return StoredTensor(self.file, self.name, self.dtype, shape, start)
+
     def bits(self) -> Bits:
         """Return its elements' bits, in its shape, as a mapping of the file: what is not looked at is not read."""
         import numpy as np  # a wheel does without, but for weights that are packed

@@ -68,13 +68,12 @@ def _takes_all(kernel: TableKernel) -> bool:
     return (kernel.m_multiple, kernel.n_multiple) == (1, 1)
 
 
-def _row_fault(row: Row, section: Section, kernels: Sequence[TableKernel]) -> str:
+def _row_fault(row: Row, faults: Sequence[str], kernels: Sequence[TableKernel]) -> str:
     for name, index in (("kernel", row.kernel), ("general kernel", row.general), ("runner-up", row.runner_up)):
         if not 0 <= index < len(kernels):
             return f"its {name} is {index}; there are {len(kernels)} kernels"
-        fault = _kernel_fault(kernels[index], section)
-        if fault:
-            return f"its {name} {index} {fault}"
+        if faults[index]:
+            return f"its {name} {index} {faults[index]}"
     if not _takes_all(kernels[row.general]):
         m, n = kernels[row.general].m_multiple, kernels[row.general].n_multiple
         return (
@@ -98,22 +97,18 @@ def _fallback_fault(section: Section, kernels: Sequence[TableKernel]) -> str:
     return ""
 
 
-def _rows_fault(place: str, rows: Sequence[Row], section: Section, kernels: Sequence[TableKernel]) -> str:
-    faults = ((i, _row_fault(row, section, kernels)) for i, row in enumerate(rows))
-    return next((f"{place} {i}: {fault}" for i, fault in faults if fault), "")
-
-
 def _ascends(edges: Sequence[int]) -> bool:
     return bool(edges) and edges[0] >= 1 and all(map(lt, edges, edges[1:]))
 
 
-def _ladder_fault(ladder: Ladder, section: Section, kernels: Sequence[TableKernel]) -> str:
+def _ladder_fault(ladder: Ladder, kernel_faults: Sequence[str], kernels: Sequence[TableKernel]) -> str:
     place = f"ladder n {ladder.n} k {ladder.k}"
     if not _ascends(ladder.m_edges):
         return f"{place}: its edges in m must ascend from 1 or more, and not be empty"
     if len(ladder.rows) != len(ladder.m_edges):
         return f"{place}: {len(ladder.rows)} rows for {len(ladder.m_edges)} edges in m"
-    return _rows_fault(f"{place}, row", ladder.rows, section, kernels)
+    faults = ((i, _row_fault(row, kernel_faults, kernels)) for i, row in enumerate(ladder.rows))
+    return next((f"{place}, row {i}: {fault}" for i, fault in faults if fault), "")
 
 
 def takes_aligned(kernel: TableKernel) -> bool:
@@ -178,7 +173,8 @@ def _section_fault(section: Section, kernels: Sequence[TableKernel]) -> str:
     if section.loads and section.loads not in LOADS:
         return f"it is for operands of {section.loads} bytes; expected one of {', '.join(map(str, LOADS))}"
     faults = [_fallback_fault(section, kernels), _grid_fault(section, kernels)]
-    faults += [_ladder_fault(ladder, section, kernels) for ladder in section.ladders]
+    kernel_faults = [_kernel_fault(kernel, section) for kernel in kernels]
+    faults += [_ladder_fault(ladder, kernel_faults, kernels) for ladder in section.ladders]
     return next(filter(None, faults), "")
 
 

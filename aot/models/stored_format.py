@@ -10,7 +10,7 @@ from aot.core.constraints import one_line
 from aot.core.element import ElementType
 from aot.core.formats import SCALE_BLOCK
 from aot.core.operation import Operation
-from aot.core.packed_folder import PACKED_FORMATS
+from aot.core.packed_folder import EXPERTS, PACKED_FORMATS
 from aot.core.types import Types
 from aot.core.weight_format import BLOCK_K, FORMATS, GPTQ_ZERO_OFFSETS, MXFP4, NVFP4, WeightFormat
 from aot.models.linears import REPLICATED
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 MAX_LABEL = 80
 PACKED = "aot"
 """`quant_method` of a folder that `aot pack` wrote."""
+EXPERT = "expert "
+"""What the names of experts' Linears begin with."""
 WHOLE = ("lm_head", *REPLICATED)
 """Linears that are taken to be left in 16 bits. An assumption: configurations name modules, not these."""
 
@@ -41,6 +43,8 @@ class StoredFormat:
     """Why weights are not packed; empty where they are, or where nothing more is known than the label."""
     kept: tuple[str, ...] = ()
     """Linears that the configuration leaves in 16 bits, by the last part of their names."""
+    is_of_experts: bool = False
+    """Whether a mixture's experts alone are stored so, as GPT-OSS has them."""
 
     @property
     def is_packed(self) -> bool:
@@ -50,6 +54,8 @@ class StoredFormat:
     def holds(self, name: str) -> bool:
         """Say whether the weights of a name, or of names joined by commas, are stored so."""
         names = [x.rpartition(" ")[2].rpartition(".")[2] for x in name.split(", ")]
+        if self.is_of_experts and not name.startswith(EXPERT):
+            return False
         return bool(self.label) and not all(x in {*WHOLE, *self.kept} for x in names)
 
     def types_for(self, element: ElementType) -> Types | None:
@@ -86,7 +92,8 @@ def stored_format(config: Configuration) -> StoredFormat:
     label, computed = read.get(method, _bits)(found)
     weight, refusal = _weight(method, found)
     text = one_line(f"{method}, {label}" if label else method, MAX_LABEL)
-    return StoredFormat(text, computed, weight, refusal, _kept(found))
+    of_experts = method == MXFP4.name or found.get("of") == EXPERTS
+    return StoredFormat(text, computed, weight, refusal, _kept(found), of_experts)
 
 
 def _kept(found: Mapping[str, Any]) -> tuple[str, ...]:
@@ -110,12 +117,7 @@ def _weight(method: str, found: Mapping[str, Any]) -> tuple[WeightFormat | None,
         return PACKED_FORMATS.get(str(found.get("format"))), ""
     if method.startswith("modelopt"):
         return {"NVFP4": NVFP4, "MXFP4": MXFP4}.get(str(found.get("quant_algo")).split("_")[0]), ""
-    if method == "mxfp4":
-        return None, (
-            "experts in tensors of three dimensions, which no module multiplies packed; grouped_linear does what "
-            "load_packed makes of them, in a wheel of bf16xmxfp4_bf16_kk_grouped: docs/weights.md"
-        )
-    return None, ""
+    return (MXFP4 if method == MXFP4.name else None), ""
 
 
 def _words(method: str, found: Mapping[str, Any]) -> tuple[WeightFormat | None, str]:

@@ -133,7 +133,6 @@ def enumeration_variables(functions: Sequence[RowFunction] = OWN_FUNCTIONS) -> d
         "most_fields": max(len(x.fields) for x in fields),
         "on_rows": [*(x.name for x in OWN_FUNCTIONS), "rows"],
         "row_functions": [x.name for x in functions],
-        "pairs": [x.name for x in OWN_FUNCTIONS if x.is_pair],
         "read": READ,
         "written": WRITTEN,
         "python_names": PYTHON_NAMES,

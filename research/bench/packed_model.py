@@ -1,6 +1,8 @@
-"""A small Llama of transformers, quantised as published checkpoints are, packed, loaded, and its logits compared.
+"""A small model of transformers, quantised as published checkpoints are, packed, loaded, and its logits compared.
 
     python -m research.bench.packed_model --layout nvfp4 --layout gptq --device cuda -o packed_model.json
+    python -m research.bench.packed_model --model qwen3_moe --layout awq    # a mixture of experts
+    python -m research.bench.packed_model --model gpt_oss --layout gpt_oss  # whose experts alone are quantised
 
 needs a wheel that has the operations, transformers and safetensors; on the CPU, torch computes what kernels would.
 Weights are random. For each layout the checkpoint of 16 bits is rounded and written in that layout, `aot pack` packs
@@ -18,6 +20,7 @@ import sys
 import tempfile
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -30,41 +33,67 @@ ROWS = ((1, 1), (1, 5), (1, 16), (2, 40))
 NARROW_INPUTS = ("fp8", "modelopt_fp8", "deepseek")
 
 
-def make(folder: Path, dtype: torch.dtype, hidden: int) -> None:
-    """Write a Llama of two layers with random weights."""
+def configured(model: str, hidden: int) -> Any:
+    """Return the configuration of two layers."""
+    sizes = {
+        "hidden_size": hidden,
+        "intermediate_size": 2 * hidden,
+        "num_hidden_layers": 2,
+        "num_attention_heads": hidden // 64,
+        "num_key_value_heads": hidden // 128,
+        "head_dim": 64,
+        "vocab_size": 1024,
+        "initializer_range": 0.05,
+    }
+    if model == "gpt_oss":
+        return transformers.GptOssConfig(**sizes | {"intermediate_size": hidden}, **_experts("num_local_experts"))
+    if model == "mixtral":
+        return transformers.MixtralConfig(**sizes, **_experts("num_local_experts"))
+    if model == "qwen3_moe":
+        return transformers.Qwen3MoeConfig(**sizes, moe_intermediate_size=hidden // 2, **_experts("num_experts"))
+    return transformers.LlamaConfig(**sizes)
+
+
+def _experts(count: str) -> dict[str, int]:
+    return {count: 8, "num_experts_per_tok": 2}
+
+
+def make(folder: Path, dtype: torch.dtype, hidden: int, model: str = "llama") -> None:
+    """Write a model of two layers with random weights."""
     torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        hidden_size=hidden,
-        intermediate_size=2 * hidden,
-        num_hidden_layers=2,
-        num_attention_heads=hidden // 64,
-        num_key_value_heads=hidden // 128,
-        vocab_size=1024,
-        initializer_range=0.05,
-    )
-    transformers.LlamaForCausalLM(config).to(dtype).save_pretrained(folder)
+    config = configured(model, hidden)
+    made = transformers.AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for name, x in made.named_parameters():
+            if name.endswith("bias"):  # which are zeros else
+                x.normal_(std=0.05)
+    made.to(dtype).save_pretrained(folder)
 
 
 def compare(layout: str, folder: Path, package: str, dtype: torch.dtype, device: str) -> dict[str, object]:
-    """Quantise, pack and load; return the errors of logits, over their standard deviation."""
+    """Quantise, pack and load; return the worst errors of logits, and root mean squares, over their deviation."""
     checkpoints.convert(layout, folder / "wide" / "model.safetensors", folder / layout)
     packed = folder / f"{layout}-packed"
     report = pack_checkpoint(Request(folder / layout, packed), 1)
     wide = folder / layout / "dequantised"
-    exact = transformers.LlamaForCausalLM.from_pretrained(wide, dtype=torch.float32).to(device).eval()
-    plain = transformers.LlamaForCausalLM.from_pretrained(wide, dtype=dtype).to(device).eval()
+    exact, plain = (
+        transformers.AutoModelForCausalLM.from_pretrained(wide, dtype=x).to(device).eval()
+        for x in (torch.float32, dtype)
+    )
     gemm = import_module(f"{package}.torch")
     config = transformers.AutoConfig.from_pretrained(packed)
     loaded = gemm.load_quantized(config, packed, device=device, dtype=dtype)
-    errors = {"ours": 0.0, "torch": 0.0}
+    errors = {"ours": 0.0, "torch": 0.0, "ours_rms": 0.0, "torch_rms": 0.0}
     for shape in ROWS:
         tokens = torch.randint(0, 1024, shape, device=device)
         with torch.no_grad():
             expected = exact(tokens).logits
             for name, model in (("ours", loaded), ("torch", plain)):
-                difference = (model(tokens).logits.float() - expected).abs().max() / expected.std()
-                errors[name] = max(errors[name], float(difference))
-    kinds = {type(x).__name__ for x in loaded.model.layers.modules() if isinstance(x, torch.nn.Linear)}
+                difference = (model(tokens).logits.float() - expected) / expected.std()
+                errors[name] = max(errors[name], float(difference.abs().max()))
+                errors[f"{name}_rms"] = max(errors[f"{name}_rms"], float(difference.square().mean().sqrt()))
+    made = [x for name, x in loaded.model.layers.named_modules() if name.endswith(("proj", "experts"))]
+    kinds = {type(x).__name__ for x in made}
     return {
         "layout": layout,
         "dtype": str(dtype),
@@ -77,7 +106,9 @@ def compare(layout: str, folder: Path, package: str, dtype: torch.dtype, device:
 def main() -> int:
     """Compare the layouts that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--layout", choices=list(checkpoints.QUANTIZATION), action="append")
+    known = [*checkpoints.QUANTIZATION, *checkpoints.OF_EXPERTS]
+    parser.add_argument("--model", choices=("llama", "qwen3_moe", "mixtral", "gpt_oss"), default="llama")
+    parser.add_argument("--layout", choices=known, action="append")
     parser.add_argument("--package", default="aot_gemm", help="import name of the wheel")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", choices=("bfloat16", "float16"), default="bfloat16")
@@ -86,7 +117,7 @@ def main() -> int:
     values = parser.parse_args()
     dtype, found = getattr(torch, values.dtype), []
     with tempfile.TemporaryDirectory() as name:
-        make(Path(name) / "wide", dtype, values.hidden)
+        make(Path(name) / "wide", dtype, values.hidden, values.model)
         for layout in values.layout or checkpoints.QUANTIZATION:
             found.append(compare(layout, Path(name), values.package, dtype, values.device))
             print(json.dumps(found[-1]), flush=True)

@@ -77,7 +77,6 @@ def facets(key, *, of_every=EVERY):
         (family, "split", knobs.split_k_mode, knobs.swap_ab),
         (family, "pair", knobs.use_2cta, knobs.swap_ab),
         (family, "cluster", knobs.cluster_m > 1, knobs.cluster_n > 1),
-        (family, "schedule", knobs.schedule),
         (family, "stores", knobs.use_tma_store),
     }
 

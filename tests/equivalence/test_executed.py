@@ -26,7 +26,7 @@ from tests.emulated import emulated_set, target_of
 from tests.equivalence import kernels
 
 pytestmark = pytest.mark.slow
-FEW = {"thor": 12_000, "h200": 6_000}
+FEW = {"thor": 6_000, "h200": 6_000}
 """Warp instructions of the cases that `make test` executes."""
 SCHEDULES = tuple(Schedule(mode, 0) for mode in DEFAULT_MODES)
 AGAIN = {
@@ -109,6 +109,7 @@ def hopper_keys():
     return {key.name: key for key in read_selection(path).kernels}
 
 
+@pytest.mark.walk
 def test_the_record_of_an_h200_has_every_kernel_of_its_wheel_and_all_are_right():
     record = record_of("h200")
     assert sorted(record) == sorted(hopper_keys()), AGAIN["h200"]

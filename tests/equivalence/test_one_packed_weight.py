@@ -105,6 +105,7 @@ def is_right(found, x, weight):
     return bool((np.abs(found - exact) <= ROUNDING * np.abs(exact) + 2 * SUMMING * size).all())
 
 
+@pytest.mark.walk
 def test_all_products_read_the_same_bytes(tmp_path):
     rng = np.random.default_rng(3)
     device = Device(tmp_path, rng)

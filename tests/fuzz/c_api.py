@@ -56,12 +56,12 @@ class Run:
         return f"{self.part}: {self.calls} calls, {self.seconds:.1f} s, 0 reports, {self.launches} launches; {outcomes}"
 
 
-def build(directory):
-    """Build library, package and driver with sanitizers; gives the package's folder."""
+def build(directory, sanitizers=SANITIZERS):
+    """Build library, package and driver, with sanitizers or without; gives the package's folder."""
     manifest = with_rows(host.random_manifest(operations=tuple(Operation)))
-    folder = host.compile_installed(manifest, directory, flags=SANITIZERS)
+    folder = host.compile_installed(manifest, directory, flags=sanitizers)
     library = next(folder.glob("lib*.so.*"))
-    flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", *SANITIZERS]
+    flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", *sanitizers]
     links, includes = [f"-Wl,-rpath,{folder}"], [directory / "include", directory / "src", Path(__file__).parent]
     for driver in DRIVERS:
         files = [Path(__file__).with_name(f"{driver}.cc"), library]

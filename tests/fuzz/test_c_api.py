@@ -1,4 +1,4 @@
-"""A short run of each fuzz; `python -m tests.fuzz.c_api` has the long ones."""
+"""A short run of each fuzz, with sanitizers in `make walk`; `python -m tests.fuzz.c_api` has the long ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ERRORS = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return c_api.build(tmp_path_factory.mktemp("fuzz"))
+    return c_api.build(tmp_path_factory.mktemp("fuzz"), c_api.SANITIZERS if EVERY else ())
 
 
 def test_the_c_api_takes_anything(folder):

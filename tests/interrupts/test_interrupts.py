@@ -62,6 +62,7 @@ def test_packing_a_checkpoint_carries_on(tmp_path, monkeypatch):
     assert sorted(x.name for x in tmp_path.iterdir()) == ["c", "o", "tmp"]
 
 
+@pytest.mark.walk
 @pytest.mark.package
 def test_linking_and_packaging(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

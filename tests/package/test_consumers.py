@@ -20,6 +20,7 @@ from tests.package.test_header import build_driver, check_example
 
 pytestmark = [
     pytest.mark.package,
+    pytest.mark.walk,  # a wheel of its own; test_debian.py builds the examples of the one that is there
     pytest.mark.skipif(os.uname().machine != "x86_64", reason="the wheel is for x86-64"),
 ]
 
@@ -57,7 +58,6 @@ def run(program, *folders):
     return subprocess.run([program], env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.walk
 def test_the_example_is_built_by_cmake(site, cuda, tmp_path):
     build = tmp_path / "build"
     options = [f"-DCUDA_INCLUDE_DIR={cuda}", f"-DCUDA_DRIVER={site.parent / 'libcuda.so'}"]

@@ -108,6 +108,7 @@ def run(program, *folders):
     return subprocess.run([program], env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.walk
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="NOT TESTED: the packages are for x86-64")
 def test_the_examples_are_built_by_cmake_of_the_systems_library(systems, tmp_path):
     root = systems["h200"]

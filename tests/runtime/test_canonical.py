@@ -12,6 +12,7 @@ from aot.core.element import ElementType
 from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
 from aot.core.signature import Argument
+from tests.compiling import EVERY
 from tests.golden.manifest import with_table
 from tests.runtime import host
 from tests.runtime.host import BIAS, CALLS, LAUNCH, names_of, problem
@@ -76,7 +77,7 @@ def check_memory(rng, stated, launch, layout, exchanged, stride_multiple=8):
 def test_kernels_get_the_memory_that_was_stated(library, manifest):
     rng = random.Random(11)
     seen = set()
-    for _ in range(20_000):
+    for _ in range(20_000 if EVERY else 8_000):
         m, n, k = (rng.choice(EXTENTS) for _ in range(3))
         shapes = ((m, k, False), (n, k, False), (m, n, True))
         strides = tuple(random_strides(rng, rows, columns, output=out) for rows, columns, out in shapes)
@@ -220,7 +221,7 @@ def check_as_launched(library, manifest):
     """Compare with `aot.core.alignment.as_launched`, which selections are counted and explained by."""
     rng = random.Random(5)
     answers = set()
-    for _ in range(20_000):
+    for _ in range(20_000 if EVERY else 8_000):
         m, n, k = (rng.choice((1, 1, 2, 7, 8, 9, 16, 64, 4096, rng.randint(1, 300))) for _ in range(3))
         operation = rng.choice([x for x in Operation if x.call in CALLS])
         asked, layout = Problem(operation, m, n, k), operation.layout

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from tests.compiling import some
 from tests.runtime.torch_reference import random_tensor
 
 COLS = 4096
@@ -81,7 +82,7 @@ def taken(layers, name):
     return made
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", some(CASES, 2))
 def test_a_layer_is_the_packages_in_inference_and_torchs_where_a_gradient_is_recorded(layers, calls, name):
     layer = taken(layers, name)
     own, x = type(layer).forward, random_tensor(2, 3, COLS)

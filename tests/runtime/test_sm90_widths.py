@@ -98,6 +98,7 @@ def test_widths_of_one_object_are_loaded_once(built, tmp_path):
 
 
 @pytest.mark.package
+@pytest.mark.walk
 def test_a_wheel_holds_each_object_once(built, tmp_path):
     manifest, objects = built
     wheel = build_wheel(manifest, objects, tmp_path, H200)

@@ -147,6 +147,7 @@ def test_every_standard_and_no_exceptions_are_served(manifest, said, tmp_path, s
     assert lines(program) == without_throwing(said)
 
 
+@pytest.mark.walk
 @pytest.mark.parametrize("target", ["thor"])
 def test_the_wheels_compiler_builds_the_same(manifest, said, tmp_path, target):
     device = load_target(target)

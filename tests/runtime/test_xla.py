@@ -169,7 +169,7 @@ def test_a_batch_of_weights_is_a_product_each(functions, xla):
     assert len(xla.launches) == 9
 
 
-@pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0), (1, 1)])
+@pytest.mark.parametrize("axes", some([(0, 0), (0, None), (None, 0), (1, 1)], 2))
 @pytest.mark.parametrize("inner", some([(0, 0), (0, None), (None, 0)], 2))
 def test_batches_of_batches_are_those_of_jax(functions, xla, axes, inner):
     def shape(which, *rest):
@@ -222,7 +222,7 @@ def test_gradients_of_linear_are_those_of_jax(functions, xla, leading, has_bias)
 
 
 @pytest.mark.parametrize(
-    ("a", "b"), [((M, K), (K, N)), ((2, 3, K), (K, N)), ((K,), (K, N)), ((M, K), (K,)), ((K,), (K,))]
+    ("a", "b"), some([((M, K), (K, N)), ((2, 3, K), (K, N)), ((K,), (K, N)), ((M, K), (K,)), ((K,), (K,))], 3)
 )
 def test_gradients_of_matmul_are_those_of_jax(functions, xla, a, b):
     operands = draw(*a), draw(*b, seed=1)

@@ -128,6 +128,7 @@ def test_a_receipt_has_the_times_of_both_and_is_repeated_on_another_machine(here
     assert "wheel, machine and library are the same" in again.stdout
 
 
+@pytest.mark.walk
 def test_products_are_drawn_from_a_shape_set(here, wheel, tmp_path):
     path, shapes = tmp_path / "receipt.json", tmp_path / "shapes.toml"
     shapes.write_text(

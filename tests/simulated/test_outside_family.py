@@ -138,6 +138,7 @@ def test_its_times_are_recorded_by_its_knobs(example, record):
         parse_record(text.replace(f'"{last}": {value}', f'"{last}": 99'), "x")
 
 
+@pytest.mark.walk
 def test_the_table_takes_it_and_the_wheel_has_it_with_its_licence(example, record, tmp_path, monkeypatch):
     coarse_grid(monkeypatch)
     one_unaligned(monkeypatch)

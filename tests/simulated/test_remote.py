@@ -58,6 +58,7 @@ def start(machine, words):
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
+@pytest.mark.walk
 def test_one_command_survives_a_dropped_link_and_its_own_end(device, sshd, words, tmp_path, monkeypatch):
     out = tmp_path / "there" / "results.sqlite"
     device.describe(linger_us=LINGER_US)
@@ -119,6 +120,7 @@ def test_interrupt_ends_the_run_there_and_what_is_done_can_be_brought_home(devic
     assert num_commits(out) < 49
 
 
+@pytest.mark.walk
 def test_a_device_out_of_reach_is_an_error(device, sshd, words):
     sshd.drop()
     done = tune(device.machine, *words)

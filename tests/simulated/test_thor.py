@@ -94,6 +94,7 @@ def test_make_tune_measures_this_machine_and_makes_its_record(device, tuning, ao
         assert item.median_us == pytest.approx(device.times[item.kernel.name, item.problem], rel=0.02)
 
 
+@pytest.mark.walk
 def test_the_device_is_checked_before_anything_is_compiled(device, sshd, words, tmp_path):
     device.set_clocks(gpu=(315, 1575))
     device._lines[2] = "sms 6"

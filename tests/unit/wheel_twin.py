@@ -27,7 +27,7 @@ def wheel_twin(name, **functions):
     of_torch.quantize = _no_quantize
     for module in (twin, of_torch):
         vars(module).update(functions)
-    twin.__path__, examples.__path__ = [], [str(EXAMPLES)]
+    twin.__path__, examples.__path__ = [str(EXAMPLES.parent)], [str(EXAMPLES)]
     sys.modules |= {name: twin, f"{name}.torch": of_torch, f"{name}.examples": examples}
     sys.modules.pop(f"{name}.examples.moe", None)
     importlib.import_module(f"{name}.examples.moe")

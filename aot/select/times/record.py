@@ -15,7 +15,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from aot.core.constraints import Form, Index, TargetName, Text, Version, one_line
+from aot.core.constraints import Form, TargetName, Text, Version, one_line
 from aot.core.errors import CandidateError, StoreError, TargetError
 from aot.core.measurement import (
     CONDITIONS_KEY_TEXT,
@@ -94,11 +94,6 @@ class _Header:
     target: TargetName
     conditions: tuple[Conditions, ...]
     kernels: tuple[Annotated[tuple[AnyKey, int], Form(Any, _ordered)], ...]
-
-
-@dataclass(frozen=True)
-class _Number:
-    kernel: Index
 
 
 @dataclass(frozen=True)
@@ -199,9 +194,10 @@ class _Rows:
             self._add_measurement(row)
 
     def _add_measurement(self, row: list[Any]) -> None:
-        number = decode(_Number, {"kernel": row[0]}).kernel
-        if number >= len(self._kernels):
-            raise DecodeError(f"expected the number of one of {len(self._kernels)} kernels, got {number}", ("kernel",))
+        number = row[0]
+        if type(number) is not int or not 0 <= number < len(self._kernels):
+            expected = f"expected the number of one of {len(self._kernels)} kernels, got {shown(number)}"
+            raise DecodeError(expected, ("kernel",))
         kernel, tile_order = self._kernels[number]
         kind = kind_of(kernel.operation)
         end = 1 + len(kind.stated_axes)
@@ -256,6 +252,17 @@ def _header(line: str) -> _Header:
     return replace(header, conditions=conditions)
 
 
+def _at_once(lines: Sequence[str]) -> list[Any] | None:
+    """Parse lines of which each is a list, in a quarter of the time that one by one takes; None where that fails."""
+    if not all(line.startswith("[") and line.endswith("]") for line in lines):
+        return None
+    try:
+        found: list[Any] = parse_json(f"[{','.join(lines)}]")
+    except DecodeError:
+        return None
+    return found if len(found) == len(lines) else None
+
+
 def recorded_kernels(path: Path) -> tuple[AnyKey, ...]:
     """Read the kernels that a record has measurements of, from its first line alone.
 
@@ -281,8 +288,9 @@ def parse_record(text: str, where: str) -> AnyRecord:
     try:
         header = _header(lines[0])
         rows = _Rows(header.kernels)
-        for number, line in enumerate(lines[1:], 2):  # noqa: B007 - an error's line
-            rows.add(parse_json(line))
+        parsed = _at_once(lines[1:])
+        for number, line in enumerate(lines[1:], 2):
+            rows.add(parse_json(line) if parsed is None else parsed[number - 2])
         number = 1
         measurements, times = tuple(rows.measurements), tuple(rows.library_times.values())
         record: AnyRecord = Record(header.target, header.conditions, measurements, times)

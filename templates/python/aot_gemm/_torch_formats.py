@@ -10,6 +10,7 @@ import torch
 from . import _row_table, _torch_activations, errors
 from ._enumerations import SCALE_BLOCK
 from ._packed_folder import PACKED_FORMATS
+from ._torch_experts import PackedExperts
 from ._torch_modules import ROWS, why_not_planned
 from ._torch_packed import DTYPES, PackedWeight, dequantize, pack, unpack
 from ._torch_packed_linear import direct
@@ -23,8 +24,8 @@ from ._weight_format import PackedLayout, WeightFormat
 class Held(NamedTuple):
     """What a narrow weight is, where its bytes do not tell."""
 
-    shape: tuple[int, int]
-    """(n, k)."""
+    shape: tuple[int, ...]
+    """(n, k); of a stack of packed weights (experts, n, k)."""
     dtype: torch.dtype
     """Of int4's factors, and so of the weight that it stands for, unless that is wider."""
 
@@ -176,12 +177,14 @@ class PackedFormat:
             options["activation_format"] = activation_format
         return dispatch("packed_linear", direct, (x, qweight, bias, factors), None, options)
 
-    def _packed(self, qweight: Any, scale: Any, held: Held | None) -> PackedWeight:
+    def _packed(self, qweight: Any, scale: Any, held: Held | None) -> PackedWeight | PackedExperts:
         if held is None:
             raise errors.OperandError(f"the bytes of a {self.name} weight do not tell its shape; pass it")
-        return PackedWeight(
+        kind: Any = PackedWeight if len(held.shape) == 2 else PackedExperts
+        packed: PackedWeight | PackedExperts = kind(
             qweight, scale if self.form.has_row_factors else None, self.form.name, held.shape, held.dtype
         )
+        return packed
 
 
 FORMATS: dict[str, RowFormat | PackedFormat] = {

@@ -1,10 +1,9 @@
-"""`load_quantized`: a folder of packed weights into a model, whose Linears become quantised ones."""
+"""`load_quantized`: a folder of packed weights into a model, whose Linears and experts become quantised ones."""
 
 from __future__ import annotations
 
 import warnings
 from collections import Counter, defaultdict
-from ctypes import c_ubyte
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,36 +14,22 @@ from . import errors
 from ._packed_folder import PackedFolder, PackedLayer, check_shard, name_of, read_folder
 from ._safetensors_file import StoredTensor, read_header
 from ._torch_formats import format_of
+from ._torch_load_experts import Experts, find_experts, older_names
 from ._torch_load_model import model_of
 from ._torch_modules import DEVICES, DTYPES, Linear
+from ._torch_narrow import NarrowModule
 from ._torch_promises import promise
 from ._torch_quantized import QuantizedLinear, quantized_state
+from ._torch_quantized_experts import QuantizedExperts, experts_state
+from ._torch_stored import ELEMENTS, read
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
 
-_NAMES = {
-    "BOOL": "bool",
-    "U8": "uint8",
-    "I8": "int8",
-    "U16": "uint16",
-    "I16": "int16",
-    "U32": "uint32",
-    "I32": "int32",
-    "U64": "uint64",
-    "I64": "int64",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "F32": "float32",
-    "F64": "float64",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E8M0": "float8_e8m0fnu",
-}
-_ELEMENTS = {name: getattr(torch, x) for name, x in _NAMES.items() if hasattr(torch, x)}
-"""Element types by safetensors' names, as far as this version of torch has them."""
 _WIDE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """Types that are rounded to a parameter's, as load_state_dict does."""
+BUFFERS = ("qweight", "scale")
+"""Of modules of narrow weights."""
 MAX_NAMED = 8
 """Most names that an error lists of one kind."""
 
@@ -58,18 +43,20 @@ def load_quantized(
     constant: bool = False,
     verify: bool = True,
 ) -> Any:
-    """Load a folder that `aot pack` wrote into a model: its packed Linears become quantised ones.
+    """Load a folder that `aot pack` wrote into a model: its packed Linears and experts become quantised ones.
 
         model = aot_gemm.torch.load_quantized(AutoConfig.from_pretrained(folder), folder, device="cuda")
         model = aot_gemm.torch.load_quantized(lambda: MyModel(sizes), folder)
         aot_gemm.torch.load_quantized(model, folder)
 
     Each Linear that the folder has packed gets the class QuantizedLinear, which `quantize` gives, and stays the same
-    object; its weight of 16 bits is never made, or freed. Everything else is loaded as `load_state_dict` does, by the
-    same names: into memory of the model's own, or of the meta device in new memory. Files are mapped, and read a tensor
-    at a time. What can be wrong of the folder, of names, shapes and types is found before the model changes.
+    object; its weight of 16 bits is never made, or freed. So do modules of a mixture's experts, as transformers 5 has
+    them: QuantizedExperts, of stacks, or of an expert's Linears, which are joined and stacked. Everything else is
+    loaded as `load_state_dict` does, by the same names: into memory of the model's own, or of the meta device in new
+    memory. Files are mapped, and read a tensor at a time. What can be wrong of the folder, of names, shapes and types
+    is found before the model changes.
 
-    Linears that this wheel has no tuned products for are computed by torch from the unpacked weight, slowly; a warning
+    Modules that this wheel has no tuned products for are computed by torch from unpacked weights, slowly; a warning
     says which, and why.
 
     Args:
@@ -96,19 +83,22 @@ def load_quantized(
     packed = read_folder(path)
     stored = _stored(path, packed)
     made = model_of(model, packed, dtype)
+    packed, stored = older_names(dict(made.named_modules(remove_duplicate=False)), packed, stored)
     plan = _plan(made, packed, stored)
     if verify:
         for name, shard in packed.shards.items():
             check_shard(path / name, shard)
     reasons = _place(made, plan, device, constant=constant)
     if reasons:
-        texts = "; ".join(f"{count} of them: {reason}" for reason, count in Counter(reasons.values()).most_common(3))
-        warnings.warn(
-            f"torch computes {len(reasons)} of {len(plan.layers)} packed Linears from the unpacked weight, slowly: "
-            f"{texts}",
-            stacklevel=2,
-        )
+        warnings.warn(_slow_text(reasons, len(plan.layers) + len(plan.experts)), stacklevel=2)
     return made
+
+
+def _slow_text(reasons: dict[str, str], count: int) -> str:
+    """Say how many of all packed modules torch computes, and why."""
+    found = Counter(reasons.values()).most_common(3)
+    texts = "; ".join(f"{number} of them: {reason}" for reason, number in found)
+    return f"torch computes {len(reasons)} of {count} packed modules from unpacked weights, slowly: {texts}"
 
 
 def _stored(folder: Path, packed: PackedFolder) -> dict[str, StoredTensor]:
@@ -137,6 +127,8 @@ def _stored(folder: Path, packed: PackedFolder) -> dict[str, StoredTensor]:
 class _Plan(NamedTuple):
     layers: dict[str, tuple[PackedLayer, Any, Mapping[str, StoredTensor]]]
     """Packed Linears by name: what each is, its module, and its tensors."""
+    experts: dict[str, Experts]
+    """Packed mixtures of experts by the names of their modules."""
     plain: list[tuple[StoredTensor, Any]]
     """Other tensors, and the model's own that each is loaded into."""
 
@@ -145,23 +137,26 @@ def _plan(model: Any, packed: PackedFolder, stored: dict[str, StoredTensor]) -> 
     """Compare a model with a folder (CheckpointError)."""
     problems: dict[str, list[str]] = defaultdict(list)
     modules = dict(model.named_modules(remove_duplicate=False))
-    layers, taken = {}, set()
+    layers, taken = {}, {name_of(x, end) for x, layer in packed.layers.items() for end, *_ in layer.tensors}
+    experts, theirs, reasons = find_experts(modules, packed.layers, stored)
+    problems["packed experts that the model has no place for"] += reasons
     for name, layer in packed.layers.items():
+        if name in theirs:
+            continue
         ends = {end: stored[name_of(name, end)] for end, *_ in layer.tensors}
-        taken |= {x.name for x in ends.values()}
         reason = _why_no_place(modules.get(name), layer)
         if reason:
             problems["packed Linears that the model has no place for"].append(f"{name} ({reason})")
         else:
             layers[name] = (layer, modules[name], ends)
     layers |= _sharing(modules, layers, stored)
-    wanted = _wanted(model, modules, layers)
+    wanted = _wanted(model, modules, layers, experts)
     plain, loaded = [], set()
     for tensor in stored.values():
         if tensor.name in taken:
             continue
         if tensor.name not in wanted:
-            if not _is_no_bias(tensor, layers):
+            if not _is_no_bias(tensor, {*layers, *theirs}):
                 problems["unexpected"].append(tensor.name)
             continue
         own = wanted[tensor.name]
@@ -178,7 +173,7 @@ def _plan(model: Any, packed: PackedFolder, stored: dict[str, StoredTensor]) -> 
             f"load_quantized: the folder and the model do not go together: {'; '.join(texts)}; expected the same "
             "names, shapes and types; pass the model that the checkpoint is of"
         )
-    return _Plan(layers, plain)
+    return _Plan(layers, experts, plain)
 
 
 def _sharing(modules: Mapping[str, Any], layers: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,10 +190,10 @@ def _sharing(modules: Mapping[str, Any], layers: Mapping[str, Any], stored: Mapp
     return found
 
 
-def _is_no_bias(tensor: StoredTensor, layers: Mapping[str, Any]) -> bool:
+def _is_no_bias(tensor: StoredTensor, layers: Container[str]) -> bool:
     """Say whether a tensor is a bias of zeros of a packed Linear that has none, as some quantisers write them."""
     name, _, end = tensor.name.rpartition(".")
-    return end == "bias" and name in layers and not _read(tensor, "cpu").any()
+    return end == "bias" and name in layers and not read(tensor, "cpu").any()
 
 
 def _listed(names: list[str]) -> str:
@@ -206,11 +201,13 @@ def _listed(names: list[str]) -> str:
     return ", ".join(x if x.isprintable() else ascii(x) for x in names[:MAX_NAMED]) + more
 
 
-def _wanted(model: Any, modules: Mapping[str, Any], layers: Mapping[str, Any]) -> dict[str, Any]:
+def _wanted(
+    model: Any, modules: Mapping[str, Any], layers: Mapping[str, Any], experts: Mapping[str, Experts]
+) -> dict[str, Any]:
     """Return what the model's state dict has, without the weights that are packed, under all names of their modules."""
-    packed = {id(module) for _, module, _ in layers.values()}
-    names = [name for name, module in modules.items() if id(module) in packed]
-    gone = {name_of(name, end) for name in names for end in ("weight", "qweight", "scale")}
+    packed = {id(module): ("weight", *BUFFERS) for _, module, _ in layers.values()}
+    packed |= {id(x.module): x.names for x in experts.values()}
+    gone = {name_of(name, end) for name, module in modules.items() for end in packed.get(id(module), ())}
     found = {name: x for name, x in model.state_dict(keep_vars=True).items() if isinstance(x, torch.Tensor)}
     return {name: x for name, x in found.items() if name not in gone}
 
@@ -236,7 +233,7 @@ def _why_no_place(module: Any, layer: PackedLayer) -> str:
 def _why_not_loaded(tensor: StoredTensor, own: Any) -> str:
     if tensor.shape != tuple(own.shape):
         return f"{tensor.shape}, and the model has {tuple(own.shape)}"
-    dtype = _ELEMENTS.get(tensor.dtype)
+    dtype = ELEMENTS.get(tensor.dtype)
     if dtype is not own.dtype and not (dtype in _WIDE and own.dtype in _WIDE):
         return f"{tensor.dtype}, and the model has {own.dtype}"
     return ""
@@ -254,25 +251,10 @@ def _refuse_meta(model: Any, wanted: Mapping[str, Any], problems: dict[str, list
 
 def _is_packed(model: Any, name: str) -> bool:
     parent, _, end = name.rpartition(".")
-    return end in {"qweight", "scale"} and isinstance(model.get_submodule(parent), QuantizedLinear)
+    return end in BUFFERS and isinstance(model.get_submodule(parent), NarrowModule)
 
 
 # Loading.
-
-
-def _read(tensor: StoredTensor, device: Any, dtype: Any = None) -> Any:
-    """Return a tensor of a file in memory of its own."""
-    held = torch.empty(tensor.shape, dtype=_ELEMENTS[tensor.dtype])
-    if held.numel():
-        with open(tensor.file, "rb", buffering=0) as file:  # noqa: PTH123 - read into the tensor's own memory
-            file.seek(tensor.start)
-            view, done = memoryview((c_ubyte * tensor.num_bytes).from_address(held.data_ptr())).cast("B"), 0
-            while done < len(view):
-                count = file.readinto(view[done:])
-                if not count:
-                    raise errors.CheckpointError(f"{tensor.file}: it ended within {tensor.name!a}; fetch it again")
-                done += count
-    return held.to(device=device, dtype=dtype or held.dtype)
 
 
 def _owners(model: Any) -> dict[int, list[tuple[Any, str, str]]]:
@@ -291,27 +273,31 @@ def _is_at(tensor: Any, device: torch.device) -> bool:
     return tensor.device.type == device.type and device.index in {None, tensor.device.index}
 
 
-@torch.no_grad()
-def _place(model: Any, plan: _Plan, device: Any, *, constant: bool) -> dict[str, str]:
-    """Load everything; return the names of Linears that have no kernels, and why."""
-    owners = _owners(model)
+def _place_plain(owners: dict[int, list[tuple[Any, str, str]]], plan: _Plan, device: Any) -> None:
+    """Load what is not packed."""
     for tensor, own in plan.plain:
         if not own.is_meta and (device is None or _is_at(own, torch.device(device))):
-            own.copy_(_read(tensor, own.device))
+            own.copy_(read(tensor, own.device))
             continue
-        held = _read(tensor, device or ("cpu" if own.is_meta else own.device), own.dtype)
+        held = read(tensor, device or ("cpu" if own.is_meta else own.device), own.dtype)
         if isinstance(own, nn.Parameter):
             held = nn.Parameter(held, requires_grad=own.requires_grad)
         for module, kind, key in owners[id(own)]:
             getattr(module, kind)[key] = held
-    reasons, read = {}, {}
+
+
+@torch.no_grad()
+def _place(model: Any, plan: _Plan, device: Any, *, constant: bool) -> dict[str, str]:
+    """Load everything; return the names of modules that have no kernels, and why."""
+    _place_plain(_owners(model), plan, device)
+    reasons, known = {}, {}
     for name, (layer, module, tensors) in plan.layers.items():
         own = module.qweight if isinstance(module, QuantizedLinear) else module._parameters.get("weight")  # noqa: SLF001
         place = device or ("cpu" if own is None or own.is_meta else own.device)
         key = tensors["qweight"].name, str(place)
-        if key not in read:  # else another Linear has the same weight
-            read[key] = [_read(tensors[end], place) for end in ("qweight", "scale")]
-        qweight, scale = read[key]
+        if key not in known:  # else another Linear has the same weight
+            known[key] = [read(tensors[end], place) for end in BUFFERS]
+        qweight, scale = known[key]
         state = quantized_state(module, layer.format, module.weight, qweight, scale)
         vars(module).update(state)
         object.__setattr__(module, "__class__", QuantizedLinear)
@@ -321,6 +307,11 @@ def _place(model: Any, plan: _Plan, device: Any, *, constant: bool) -> dict[str,
         reason = format_of(layer.format).why_not(n, k, module.weight_dtype, bias=module.bias is not None)
         if reason is not None:
             reasons[name] = reason
+    for name, (module, kind, _) in plan.experts.items():
+        vars(module).update(experts_state(module, kind, plan.experts[name].load(device)))
+        object.__setattr__(module, "__class__", QuantizedExperts)
+        if module.kernels.reason:
+            reasons[name] = module.kernels.reason
     if device is not None:
         model.to(device)
     return reasons

@@ -105,9 +105,25 @@ def packed_grouped_linear(
             "leave them away, and compute a gate of the result, by silu_mul"
         )
     asked = {name: value for name, value in options.items() if name in _OPTIONS}
-    known = {"weight_format": weight.format, "columns": weight.shape[1]}
     operands = x, weight.data, offsets, bias, index, weight.scale
-    return dispatch(NAME, _of_package, operands, out, known | asked)
+    return multiply_groups(*operands, weight.format, weight.shape[1], out, **asked)
+
+
+def multiply_groups(
+    x: Any,
+    data: Any,
+    offsets: Any,
+    bias: Any,
+    index: Any,
+    scale: Any,
+    weight_format: str,
+    columns: int,
+    out: Any = None,
+    **options: Any,
+) -> Any:
+    """Compute groups of rows with bytes that are known to be packed so: the package's function, or the operator."""
+    known = {"weight_format": weight_format, "columns": columns}
+    return dispatch(NAME, _of_package, (x, data, offsets, bias, index, scale), out, known | options)
 
 
 def _of_package(*operands: Any, out: Any, **options: Any) -> Any:

@@ -16,7 +16,9 @@ from ._torch_activations import NARROW, WIDE, check_format, why_not_narrow
 from ._torch_formats import format_beside
 from ._torch_modules import ROWS, Linear, why_left, why_no_linear
 from ._torch_promises import promise, release
+from ._torch_quantize_experts import choose_experts, experts_states, not_finite
 from ._torch_quantized import QuantizedLinear, quantized_state
+from ._torch_quantized_experts import QuantizedExperts
 from ._torch_report import PatchReport, QuantizeReport
 
 if TYPE_CHECKING:
@@ -113,7 +115,7 @@ def quantize_model(
     constant: bool = False,
     activation_format: str = WIDE,
 ) -> QuantizeReport:
-    """Hold the weights of a model's nn.Linear's in a narrow format; `quantize` of a model.
+    """Hold the weights of a model's nn.Linear's and experts in a narrow format; `quantize` of a model.
 
     Raises:
         FormatError: a weight has a number that is not finite, which the format has not; the model is as it was.
@@ -123,25 +125,32 @@ def quantize_model(
     if activation_format != WIDE:
         check_format(activation_format, narrow.name)
     linears = _linears(model)
-    already = tuple(x for x, module in linears.items() if isinstance(module, QuantizedLinear))
+    already = tuple(x for x, module in model.named_modules() if isinstance(module, (QuantizedLinear, QuantizedExperts)))
     planned = why_not_narrow if activation_format == NARROW else narrow.why_not
     reasons = {key: _why_wide(key, x, where, planned) for key, x in linears.items() if key not in already}
-    free = {key for key, reason in reasons.items() if reason is None}
-    reasons |= {key: _why_shared(linears[key].weight, model, free) for key in free}
+    experts, others = choose_experts(model, narrow.name, activation_format, where)
+    weights = {key: {"weight": linears[key].weight} for key, reason in reasons.items() if reason is None}
+    weights |= {key: x.weights for key, x in experts.items()}
+    reasons |= others | _shared(model, weights)
     left = {key: reason for key, reason in reasons.items() if reason is not None}
-    chosen = {key: linears[key] for key in reasons if key not in left}
+    chosen = {key: linears[key] for key in reasons if key in linears and key not in left}
+    experts = {key: x for key, x in experts.items() if key not in left}
     states = _states(chosen, narrow)
     if activation_format != WIDE:
         for state in states.values():
             state["_activation_format"] = activation_format
+    of_experts = experts_states(experts, narrow.name)
     tensors = {id(x): x for x in (*model.parameters(), *model.buffers())}
-    before, gone = _num_bytes(tensors.values()), {id(x.weight) for x in chosen.values()}
-    made = {id(x["_buffers"][name]): x["_buffers"][name] for x in states.values() for name in ("qweight", "scale")}
+    before = _num_bytes(tensors.values())
+    gone = {id(x) for key in (*chosen, *experts) for x in weights[key].values()}
+    holding = [x["_buffers"] for x in states.values()]
+    holding += [x._buffers for state in of_experts.values() for x in state["_modules"].values()]  # noqa: SLF001
+    made = {id(x[name]): x[name] for x in holding for name in ("qweight", "scale") if name in x}
     held = [x["_buffers"]["qweight"] for x in states.values()]
     promised = [x for x in held if x.device.type in _torch_modules.DEVICES] if constant else []
     report = QuantizeReport(
         narrow.name,
-        tuple(chosen),
+        (*chosen, *experts),
         already,
         left,
         before,
@@ -149,7 +158,9 @@ def quantize_model(
         tuple(key for key, state in states.items() if not state["has_kernel"]),
         bool(promised),
     )
-    _commit([_Change(module, QuantizedLinear, states[key]) for key, module in chosen.items()], promised)
+    changes = [_Change(module, QuantizedLinear, states[key]) for key, module in chosen.items()]
+    changes += [_Change(x.module, QuantizedExperts, of_experts[key]) for key, x in experts.items()]
+    _commit(changes, promised)
     return report
 
 
@@ -162,10 +173,7 @@ def _states(chosen: dict[str, Any], narrow: Any) -> dict[str, dict[str, Any]]:
             try:
                 rounded[id(module.weight)] = narrow.narrow(module.weight.detach())
             except errors.FormatError as error:  # its extents fit, so that a number does not
-                raise errors.FormatError(
-                    f"quantize: the weight of {name or 'the model'} has a number that is not finite ({error}); "
-                    "expected finite ones; mend it, or leave that module by where="
-                ) from error
+                raise errors.FormatError(not_finite(name, error)) from error
     return {
         key: quantized_state(module, narrow.name, module.weight, *rounded[id(module.weight)])
         for key, module in chosen.items()
@@ -230,13 +238,25 @@ def _why_wide(name: str, module: Any, where: Callable[[str, Any], bool] | None, 
     return found
 
 
-def _why_shared(weight: Any, model: Any, free: set[str]) -> str | None:
-    """Say why a weight is not quantized that stays elsewhere in 16 bits, so that it would be held twice."""
-    for name, module in model.named_modules():
-        for key, x in module._parameters.items():  # noqa: SLF001
-            if x is weight and not (name in free and key == "weight"):
-                return f"its weight is {name}.{key} too, where it stays as it is"
-    return None
+def _shared(model: Any, weights: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """Say why weights are not quantized that stay elsewhere in 16 bits, so that they would be held twice.
+
+    Args:
+        model: the model.
+        weights: what is to be quantized, by the names of modules and of parameters.
+    """
+    places = {
+        id(x): f"{name}.{key}"
+        for name, module in model.named_modules()
+        for key, x in module._parameters.items()  # noqa: SLF001
+        if x is not None and key not in weights.get(name, ())
+    }
+    return {
+        name: f"its {key} is {places[id(x)]} too, where it stays as it is"
+        for name, held in weights.items()
+        for key, x in held.items()
+        if id(x) in places
+    }
 
 
 def _num_bytes(tensors: Iterable[Any]) -> int:

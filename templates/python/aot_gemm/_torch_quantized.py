@@ -13,8 +13,9 @@ from torch.utils._pytree import tree_map_only
 from . import errors
 from ._torch_activations import WIDE, check_format
 from ._torch_check import check_tensor
-from ._torch_formats import Held, PackedFormat, format_beside, format_of
-from ._torch_modules import DTYPES, REFUSALS, is_served, traced_call
+from ._torch_formats import PackedFormat, format_beside, format_of
+from ._torch_modules import REFUSALS, is_served, traced_call
+from ._torch_narrow import STATED, NarrowModule
 from ._torch_promises import promised
 from ._torch_transforms import is_transformed
 
@@ -22,11 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _is_compiling = torch.compiler.is_compiling
-_STATED = "aot_gemm"
-"""What the metadata of a state dict calls the format of a module and the type of its factors, as torch its version."""
 
 
-class QuantizedLinear(nn.Linear):
+class QuantizedLinear(NarrowModule, nn.Linear):
     """A Linear of narrow elements, in an nn.Linear's place: the weight of 16 bits is gone.
 
     Buffers, by which it is saved and loaded: `qweight` (out_features, in_features), of float8_e4m3fn or int8, and
@@ -42,14 +41,8 @@ class QuantizedLinear(nn.Linear):
     - What `patch` leaves to torch of an nn.Linear's calls, as those on the CPU, torch computes with `weight` here too.
     """
 
-    qweight: Any
-    scale: Any
-    format: str
-    weight_dtype: torch.dtype
     has_kernel: bool
     _activation_format: str = WIDE
-    _factor_dtype: torch.dtype | None = None
-    """Of int4's factors, where `weight_dtype` is none that they can have."""
 
     def __init__(
         self,
@@ -131,9 +124,9 @@ class QuantizedLinear(nn.Linear):
             vars(self)["_activation_format"] = asked
 
     @property
-    def held(self) -> Held:
-        """Return what the buffers do not tell of the weight."""
-        return Held((self.out_features, self.in_features), self._factor_dtype or self.weight_dtype)
+    def shape(self) -> tuple[int, int]:
+        """Return (out_features, in_features)."""
+        return self.out_features, self.in_features
 
     @property
     def weight(self) -> Any:
@@ -184,80 +177,21 @@ class QuantizedLinear(nn.Linear):
         activations = "" if self._activation_format == WIDE else f", activation_format={self._activation_format!r}"
         return f"{super().extra_repr()}, format={self.format!r}{activations}"
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Apply what moves or converts a module; elements and factors are moved alone."""
-        held = {name: self._buffers.pop(name) for name in ("qweight", "scale")}
-        try:
-            super()._apply(fn, recurse)
-            moved = {name: fn(tensor) for name, tensor in held.items()}
-            dtype = fn(torch.empty(0, dtype=self.weight_dtype, device=held["scale"].device)).dtype
-            same = {x: y if y.dtype is held[x].dtype else held[x].to(y.device) for x, y in moved.items()}
-            if dtype in DTYPES:
-                same["qweight"] = format_of(self.format).retyped(same["qweight"], same["scale"], self.held, dtype)
-                vars(self).pop("_factor_dtype", None)
-            elif dtype is not self.weight_dtype:  # factors stay what they are
-                self._factor_dtype = self.held.dtype
-            held, self.weight_dtype = same, dtype
-        finally:
-            self._buffers.update(held)
-        return self
-
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        """Save the buffers and the bias, and beside torch's version what the bytes do not tell."""
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        versions = getattr(destination, "_metadata", {}).get(prefix[:-1])
-        if versions is not None:
-            versions[_STATED] = {"format": self.format, "dtype": _name_of(self.held.dtype)}
+    def ask(self) -> None:
+        """Ask the wheel that is installed here for a kernel that rounds inputs."""
+        self.has_kernel = format_of(self.format).has_kernel(self.in_features, self.weight_dtype)
 
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, local_metadata: Any, strict: Any, missing: Any, unexpected: Any, failed: Any
     ) -> None:
-        """Take a wide weight, or elements of this format; int4's factors get the module's type."""
+        """Take a wide weight, or elements of this format."""
         wide, given = (state_dict.get(f"{prefix}{end}") for end in ("weight", "qweight"))
         if isinstance(wide, torch.Tensor) and given is None:
             qweight, scale = format_of(self.format).narrow(wide.detach().to(self.held.dtype))
             state_dict |= {f"{prefix}qweight": qweight, f"{prefix}scale": scale}
             del state_dict[f"{prefix}weight"]
-        elif isinstance(given, torch.Tensor):  # else torch says what it is
-            stated = local_metadata.get(_STATED, {})
-            form, narrow = stated.get("format", self.format), format_of(self.format)
-            if form != self.format or given.dtype is not narrow.dtype:
-                failed.append(
-                    f"{prefix}qweight is {given.dtype}, of the format {form}; expected {narrow.dtype} of "
-                    f"{self.format}, as this module is; quantize a model to {form} and load it into that"
-                )
-                return
-            bias = state_dict.get(f"{prefix}bias")
-            dtype = getattr(torch, stated.get("dtype", ""), self.held.dtype if bias is None else bias.dtype)
-            self._take(state_dict, prefix, dtype, is_assigned=bool(local_metadata.get("assign_to_params_buffers")))
+            local_metadata = {**local_metadata, STATED: self.stated}
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, failed)
-
-    def _take(self, state_dict: Any, prefix: str, dtype: torch.dtype, *, is_assigned: bool) -> None:
-        """Have elements of a state dict mean here what they mean in a module whose factors are of a type."""
-        if dtype not in DTYPES or dtype is self.held.dtype:
-            return
-        narrow, qweight, scale = format_of(self.format), *(state_dict.get(f"{prefix}{x}") for x in ("qweight", "scale"))
-        if is_assigned:  # the module becomes what is assigned
-            self.weight_dtype, self.has_kernel = dtype, narrow.has_kernel(self.in_features, dtype)
-            vars(self).pop("_factor_dtype", None)
-        elif qweight.shape == self.qweight.shape:  # else torch says that it is of another shape
-            held = Held(self.held.shape, dtype)
-            state_dict[f"{prefix}qweight"] = narrow.retyped(qweight, scale, held, self.held.dtype)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what copies and pickles hold: elements as bytes, since pickle reads no tensors of float8."""
-        return vars(self) | {"_buffers": {**self._buffers, "qweight": self.qweight.view(torch.uint8)}}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the bytes as elements, and ask the wheel that is installed here for a kernel that rounds inputs."""
-        super().__setstate__(state)
-        narrow = format_of(self.format)
-        self._buffers["qweight"] = self._buffers["qweight"].view(narrow.dtype)
-        self.has_kernel = narrow.has_kernel(self.in_features, self.weight_dtype)
-
-
-def _name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def quantized_state(linear: Any, name: str, weight: Any, qweight: Any, scale: Any) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class QuantizeReport:
     already: tuple[str, ...]
     """Those whose weights were before, in whatever format."""
     left: dict[str, str]
-    """The other nn.Linear's, and why each was left as it is."""
+    """The other nn.Linear's and modules of experts, and why each was left as it is."""
     bytes_before: int
     """Of the model's parameters and buffers, each counted once."""
     bytes_after: int

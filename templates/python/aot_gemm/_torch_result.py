@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _library, errors
-from ._catalogue import BLOCK_FORMATS
+from ._catalogue import BLOCK_FORMATS, ROW_CATALOGUE
 from ._dtypes import dtype_number
 from ._enumerations import (
     ALLOW_TF32,
@@ -22,7 +22,6 @@ from ._enumerations import (
     INTERLEAVED,
     NAMES,
     ON_ROWS,
-    PAIRS,
     READ,
     ROUNDS_NORM,
     ROW_FUNCTIONS,
@@ -44,6 +43,8 @@ _CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5}
 _CODES_OF_BYTES = {"float8_e4m3fn": 10, "float8_e5m2": 12, "float8_e8m0fnu": 14, "float4_e2m1fn_x2": 1, "bool": 6}
 """DLDataTypeCode of dlpack.h, by what the name of an element type begins with, and by the whole name: of torch's pairs
 of 4 bits that of their bytes, which is the same to the library."""
+PAIRS = frozenset(x.function for x in ROW_CATALOGUE if x.width == 2)
+"""Those functions of rows whose x has twice the columns of the result."""
 _UNKNOWN_TYPE = 3
 """kDLOpaqueHandle of dlpack.h."""
 _UNKNOWN_EXTENT = 8192

@@ -39,11 +39,13 @@ from ._torch_grouped import grouped_linear
 from ._torch_load import load_quantized
 from ._torch_many import linear_many
 from ._torch_modules import Linear
-from ._torch_packed import PackedWeight, join, pack, unpack
+from ._torch_packed import PackedWeight, pack, unpack
+from ._torch_packed_join import join
 from ._torch_patch import patch, patched, quantize_model, unpatch
 from ._torch_prepare import PreparedWeight, prepare
 from ._torch_products import gated_linear, linear, matmul
 from ._torch_quantized import QuantizedLinear
+from ._torch_quantized_experts import QuantizedExperts
 from ._torch_report import PatchReport, QuantizeReport
 from ._torch_rows import gelu_tanh_mul, layer_norm, rms_norm, rotary, rows, silu_mul
 
@@ -54,6 +56,7 @@ __all__ = [
     "PatchReport",
     "PreparedWeight",
     "QuantizeReport",
+    "QuantizedExperts",
     "QuantizedLinear",
     "dequantize",
     "fuse",
@@ -124,12 +127,13 @@ def quantize(x: Any, *arguments: Any, **options: Any) -> Any:
 
     `quantize(model, format, *, where=None, constant=False, activation_format="16-bit")` makes a QuantizedLinear of
     every nn.Linear of bfloat16 or float16 that this wheel has tuned products of the format for, and of those under
-    `patch`. The module stays the same object, with its hooks and its bias. Its parameter `weight` becomes the buffers
-    `qweight` and `scale`, and the weight of 16 bits is freed; while this runs, both are held. `state_dict` has the
-    buffers; they are loaded into a model that was quantized as well, whose weights may be of the meta device, on the
-    CPU or other ones. Inputs of "fp8" and "int8" are rounded by rows with each call, by the wheel's kernel, or by torch
-    where it has none. A weight that another module has too, as an embedding has the head's, stays. Where this raises,
-    the model is as it was.
+    `patch`; and, of formats of the weight alone, QuantizedExperts of a mixture's experts as transformers 5 has them.
+    The module stays the same object, with its hooks and its bias. Its parameter `weight` becomes the buffers `qweight`
+    and `scale`, and the weight of 16 bits is freed; while this runs, both are held. `state_dict` has the buffers; they
+    are loaded into a model that was quantized as well, whose weights may be of the meta device, on the CPU or other
+    ones. Inputs of "fp8" and "int8" are rounded by rows with each call, by the wheel's kernel, or by torch where it has
+    none. A weight that another module has too, as an embedding has the head's, stays. Where this raises, the model is
+    as it was.
 
     `quantize(x, dtype=torch.float8_e4m3fn, granularity="row", *, scale=None, out=None, scale_out=None)` is the
     package's `quantize`, as `rms_norm` is here.
@@ -186,5 +190,8 @@ def inductor_options() -> dict[str, Any]:
     return {"post_grad_custom_pre_pass": ProductsPass()}
 
 
-for _public in (Linear, PackedExperts, PackedWeight, QuantizedLinear, PatchReport, QuantizeReport, PreparedWeight):
+for _public in (
+    *(Linear, PackedExperts, PackedWeight, QuantizedExperts, QuantizedLinear),
+    *(PatchReport, QuantizeReport, PreparedWeight),
+):
     _public.__module__ = __name__  # where pickles look for it

@@ -280,15 +280,6 @@ def test_pickles_are_not_read(tmp_path):
         packed(tmp_path / "d", tmp_path / "o")
 
 
-def test_experts_of_three_dimensions_are_refused_where_there_is_nothing_else(tmp_path):
-    blocks = np.zeros((2, 32, 4, 16), np.uint8)
-    tensors = [("m.experts.gate_up_proj_blocks", "U8", blocks), ("m.experts.gate_up_proj_scales", "U8", blocks[..., 0])]
-    checkpoints.write_folder(tmp_path / "c", "none", tensors)
-    refuse(
-        tmp_path / "c", "no weight of it can be packed (experts of three dimensions, which no module multiplies packed"
-    )
-
-
 def test_weights_of_16_bits_need_a_format_and_others_take_none(tmp_path):
     checkpoints.write_folder(tmp_path / "c", "none", others())
     refuse(

@@ -98,6 +98,28 @@ def test_packed_weights_are_absent_with_the_build_and_the_packing_that_mend_it(w
     assert reason == "no kernels of fp16xint4g128z_fp16"
 
 
+MIXTURE = {"model_type": "qwen3_moe", "num_experts": 8, "moe_intermediate_size": 768, "decoder_sparse_step": 1}
+
+
+@pytest.mark.parametrize(
+    ("stored", "tag", "gate"),
+    [
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, "bf16xint4g128z_bf16_kk_grouped", "silu_mul"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, None, None),
+        ({"quant_method": "mxfp4"}, "bf16xmxfp4_bf16_kk_grouped", "gpt_oss_mul"),
+    ],
+)
+def test_experts_are_groups_and_what_they_take_beside_is_named(workplace, stored, tag, gate):
+    sizes = {"num_key_value_heads": 8, "intermediate_size": 4096, "vocab_size": 4096, "num_local_experts": 8}
+    kind = MIXTURE | ({"model_type": "gpt_oss"} if gate == "gpt_oss_mul" else {})
+    found = facts(write(workplace, **sizes, **kind, quantization_config=stored), "--target", "h200", "--m", "16")
+    assert {x["operation"] for x in found["layers"] if x["name"].startswith("expert ")} == {tag}
+    if tag is not None:
+        assert f"{tag},{tag.replace('grouped', 'gathered')},bf16_{gate}" in found["next"]
+    others = {x["operation"] for x in found["layers"] if x["name"] in ("q, o", "q", "o")}
+    assert others <= {"bf16_kk", "bf16_kk_bias"} if gate == "gpt_oss_mul" else tag not in others
+
+
 def test_bytes_of_packed_weights_have_their_factors():
     packed = Layer("w", 4096, 4096, 2, (1,), Operation.BF16_INT4_G128_KK)
     assert packed.num_bytes == 2 * 4096 * 4096 * 4.125 / 8

@@ -70,7 +70,7 @@ def test_the_command_takes_rows_and_columns(selection, tmp_path, monkeypatch):
     [
         ("thor", "fp16_kk", ["bf16_kk", "fp16_kk"]),
         ("thor", "nvfp4_bf16_kk", ["nvfp4_bf16_kk", "nvfp4_bf16_kk_bias"]),
-        ("thor", "mxfp8mxfp4_bf16_kk", ["mxfp8mxfp4_bf16_kk"]),
+        pytest.param("thor", "mxfp8mxfp4_bf16_kk", ["mxfp8mxfp4_bf16_kk"], marks=pytest.mark.walk),
         pytest.param("h100", "fp32_kk", ["fp32_kk"], marks=pytest.mark.slow),
     ],
 )

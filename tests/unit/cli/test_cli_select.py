@@ -25,10 +25,10 @@ from aot.kinds.rows.sizes import usual_problems
 from aot.package.wheel import BuiltWheel, shared_kernels
 from aot.select import pipeline
 from aot.select.coverage import coverage_of
-from aot.select.join import restricted
 from aot.select.portfolio.objective import SelectionLimits
 from aot.select.selection import HeldOut, read_selection, write_selection
 from aot.select.table import sections as table
+from tests.few_committed import few_committed as few_committed_folder
 from tests.unit.invoked import SHAPES, aot, coarse_grid, one_unaligned, succeed
 from tests.unit.selections import SELECTION
 
@@ -58,15 +58,8 @@ def predicted(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def few_written(tmp_path_factory):
-    """Write what the committed selection of the H200 has of a few operations; give the folder."""
-    folder = tmp_path_factory.mktemp("committed")
-    named = ("bf16_kk", "bf16_mk", "bf16_mn", "bf16_kk_gelu", "bf16_kk_residual")
-    for name in ("h200.json.gz", "h200.operands.json.gz"):
-        whole = read_selection(pipeline.COMMITTED / name)
-        few = restricted(whole, [x for x in whole.operations if x.tag in named])
-        write_selection(folder / name, replace(few, coverage=whole.coverage))
-    return folder
+def few_written():
+    return few_committed_folder()
 
 
 @pytest.fixture
@@ -387,6 +380,7 @@ def test_epilogues_that_mean_nothing_are_refused(built, selection):
     assert built == []
 
 
+@pytest.mark.walk
 @pytest.mark.usefixtures("few_committed")
 def test_what_it_has_not_is_selected_for_and_says_predicted(built, monkeypatch):
     asked = []

@@ -80,6 +80,7 @@ def test_a_shape_set_of_what_no_catalogue_has_is_refused(shipped, tmp_path):
 ROWS = (row_operation("bf16_silu_mul"), row_operation("fp16_silu_mul"), row_operation("bf16_gelu_tanh_mul"))
 
 
+@pytest.mark.walk
 @pytest.mark.slow
 def test_operations_on_rows_are_what_is_shipped_of_them_and_else_selected(tmp_path, monkeypatch):
     silu, fp16, _ = ROWS

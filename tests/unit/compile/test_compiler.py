@@ -118,6 +118,7 @@ def _plain_object(key, target, folder):
     return sha256((folder / "kernel.o").read_bytes()).hexdigest()
 
 
+@pytest.mark.walk
 @pytest.mark.parametrize("target", list(NAMES) if EVERY else ["h200"])
 def test_keeping_ptx_changes_no_byte_of_an_object(artifacts, tmp_path, target):
     device, keys = TARGETS[target], KEYS[target][: None if EVERY else 1]

@@ -147,6 +147,7 @@ def test_an_exported_object_is_a_kernel_of_the_store(key, folder, tmp_path):
         assert isinstance(family.check(key.candidate, operation, target), Rejected)
 
 
+@pytest.mark.walk
 @pytest.mark.slow
 def test_the_interpreter_finds_it_right(key, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -51,7 +51,7 @@ def test_what_is_written_is_read(tmp_path):
             ("layers", "a", "format", "int3"),
             "the format of 'a' is 'int3'; expected one of fp8, int8, fp8_block, int4g32",
         ),
-        (("layers", "a", "shape", [24, 0]), "the shape of 'a' is [24, 0]; expected [n, k]"),
+        (("layers", "a", "shape", [24, 0]), "the shape of 'a' is [24, 0]; expected [n, k], or [experts, n, k]"),
         (("layers", "a", "shape", [24, 100]), "k a multiple of 128"),
         (("layers", "a", "dtype", None), "the dtype of 'a' is None; expected bfloat16 or float16"),
         (("layers", "b", "dtype", "float16"), "the dtype of 'b' is 'float16'; expected null"),

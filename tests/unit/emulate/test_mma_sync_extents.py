@@ -33,7 +33,7 @@ WHOLE = (16, 16, 64)
 """A tile of 16 x 16 by a block of k: nothing is masked."""
 EXTENTS = ((1, 1, 1), WHOLE, (17, 15, 33), (31, 33, 70), (5, 2, 63))
 """(m, n, k) below, at and past the edges of that."""
-SCHEDULES = (Schedule(Mode.RANDOM, 1), Schedule(Mode.LAZY, 1))
+SCHEDULES = (Schedule(Mode.RANDOM, 1), Schedule(Mode.LAZY, 1))[: 2 if EVERY else 1]
 OPERATIONS = [x for x in Operation if x.types in (BF16, FP16) and x.grouping is Grouping.DENSE and not x.has_parts]
 BATCHED = [x for x in Operation if x.types in (BF16, FP16) and x.grouping is Grouping.BATCHED]
 ARRANGEMENTS = (Arrangement(), Arrangement(shares_b=True), Arrangement(shares_a=True))

@@ -107,6 +107,7 @@ def test_each_mutant_is_executed_until_something_shows_it(general, executions):
     assert {limit for _, limit in mutants} == {module.ENDLESS * right.num_instructions}
 
 
+@pytest.mark.walk
 @pytest.mark.slow
 def test_what_nothing_shows_was_tried_under_every_schedule(general, executions):
     """With one block of k nobody writes the block again, so that the barrier in front of that is not missed."""

@@ -25,6 +25,7 @@ def test_the_space_is_that_of_the_bounded_family():
     assert list(map(bounded, FAMILY.candidates(BF16, H200))) == list(BOUNDED.candidates(BF16, H200))
 
 
+@pytest.mark.walk
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", [Layout.KN])
 def test_limits_and_resources_are_those_of_the_bounded_family(layout):

@@ -102,6 +102,7 @@ def compiled(tmp_path_factory):
     return emulated_set(KEYS, "h200", tmp_path_factory.mktemp("realigned"))
 
 
+@pytest.mark.walk
 @pytest.mark.slow
 @pytest.mark.parametrize("key", KEYS, ids=lambda x: x.name)
 def test_results_are_right_in_whatever_order_the_copy_and_the_product_run(compiled, key):

@@ -36,6 +36,7 @@ def test_the_model_sees_a_stage_that_nobody_frees():
         explore(replace(Protocol(2, 5, announces_shared=True), more_arrivals=1))
 
 
+@pytest.mark.walk
 @pytest.mark.slow
 @pytest.mark.parametrize("announces_shared", [True, False])
 @pytest.mark.parametrize(("lag", "num_stages"), some([(1, 2), (1, 3), (0, 2), (0, 3)], 2))

@@ -70,6 +70,7 @@ def test_the_kernel_counts_splits_as_the_workspace_does(num_clusters, most):
     assert [count_splits(x, num_clusters, most) for x in tails] == [tail_splits(x, num_clusters, most) for x in tails]
 
 
+@pytest.mark.walk
 @given(
     st.integers(1, 1000),
     st.sampled_from([66, 132]),

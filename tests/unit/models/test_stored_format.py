@@ -61,7 +61,7 @@ def compressed(inputs=None, **weights):
             "compressed-tensors, 4 bits of type float by group of 16, activations in 16 bits",
             "nvfp4",
         ),
-        ({"quant_method": "mxfp4"}, "mxfp4", None),
+        ({"quant_method": "mxfp4"}, "mxfp4", "mxfp4"),
         ({"quant_method": "aot", "format": "nvfp4"}, "aot, packed as nvfp4", "nvfp4"),
         ({"quant_method": "aot", "format": "fp8_block"}, "aot, packed as fp8_block", "block"),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes, 4 bits", None),
@@ -88,7 +88,6 @@ def test_the_formats_that_people_publish_are_read(found, label, computed):
             "its words lie as gemv has them, which `aot pack` refus",
         ),
         ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "its words lie as marlin has them"),
-        ({"quant_method": "mxfp4"}, "experts in tensors of three dimensions"),
         ({"quant_method": "bitsandbytes"}, "no kernel multiplies weights of this format"),
     ],
 )
@@ -139,6 +138,14 @@ def test_what_is_not_known_is_named_and_has_no_products(found):
 def test_weights_that_are_not_quantised_are_plain(values):
     assert stored_format(Configuration(values, "x")) is PLAIN
     assert not PLAIN.holds("q")
+
+
+@pytest.mark.parametrize(
+    "found", [{"quant_method": "mxfp4"}, {"quant_method": "aot", "format": "mxfp4", "of": "experts"}]
+)
+def test_of_gpt_oss_the_experts_alone_are_stored_so(found):
+    read = stored_format(Configuration({"quantization_config": found}, "x"))
+    assert [read.holds(x) for x in ("expert gate, expert up", "q", "router")] == [True, False, False]
 
 
 def test_what_checkpoints_leave_in_16_bits_is_not_stored_so():

@@ -23,6 +23,7 @@ def one_family(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.walk
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_family")
 def test_compiles_counts_and_writes(tmp_path):

@@ -9,6 +9,7 @@ from tests import native
 PAGE = (native.ROOT / "docs" / "weights.md").read_text("utf-8")
 
 
+@pytest.mark.walk
 @pytest.mark.slow
 def test_the_page_s_table_is_the_study_s():
     assert formats.markdown(formats.costs()) in PAGE

@@ -41,6 +41,7 @@ def test_the_plot_of_the_committed_result_is_a_png_of_the_stated_size(tmp_path):
     assert len(content) < 200_000
 
 
+@pytest.mark.walk
 def test_a_result_without_the_fields_is_an_error_that_names_them(tmp_path):
     path = tmp_path / "result.json"
     path.write_text(json.dumps({name: value for name, value in WHOLE.items() if name not in ("device", "wheel")}))

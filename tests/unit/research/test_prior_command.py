@@ -52,6 +52,7 @@ def test_the_study_quotes_each_part_once():
     assert len(QUOTED) == len(PARTS)
 
 
+@pytest.mark.walk
 def test_without_a_part_all_are_printed():
     assert succeed("prior", run=study) == "\n".join(printed(part) for part in PARTS)
 
@@ -93,6 +94,7 @@ def test_the_summary_is_of_the_points():
         assert all(float(row[4]) <= float(row[3]) <= float(row[5]) for row in of_source)
 
 
+@pytest.mark.walk
 def test_the_rule_is_compared_on_every_weight_of_the_set():
     weights = {(weight.n, weight.k) for model in load_shape_set("representative").models for weight in model.weights}
     assert set(SHOWN) <= weights
@@ -109,6 +111,7 @@ def test_the_rule_is_compared_on_every_weight_of_the_set():
     assert text.count("\n4096 x 4096 ") == text.count("\n2560 x 2048 ") == len(hand_rule.ROWS)
 
 
+@pytest.mark.walk
 def test_a_tile_that_is_not_in_the_space_is_said_to_be_so(monkeypatch):
     monkeypatch.setattr(hand_rule, "SMALL", hand_rule.Tile(64, 128, 4, 4, use_2cta=False))
     rows = rows_of(succeed("prior", "--part", "rule", run=study), "The hand rule")

@@ -114,6 +114,7 @@ def test_the_model_stops_by_itself_and_is_nearly_exhaustive(recorded):
     assert point.mean_regret < 0.005
 
 
+@pytest.mark.walk
 def test_the_genetic_algorithm_finds_good_kernels_too(recorded):
     tasks, times = recorded
     point = replayed((tasks[::4], times), EVOLUTIONARY, 0.2)

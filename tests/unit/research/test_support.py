@@ -44,6 +44,7 @@ def test_the_page_is_what_the_code_says():
     assert with_tables(page) == page
 
 
+@pytest.mark.walk
 @pytest.mark.slow
 def test_every_operation_has_a_status_on_every_target():
     found = rows()
@@ -148,6 +149,7 @@ def test_an_operation_on_rows_is_right_where_all_of_its_kernels_were(tmp_path, m
 FALLBACKS = "simt", "row_scalar", "weight_only_simt"
 
 
+@pytest.mark.walk
 @pytest.mark.slow
 def test_what_is_said_to_compile_for_a_thor_has_compiled():
     census = read_census(ROOT / "research" / "studies" / "thor-census.json")

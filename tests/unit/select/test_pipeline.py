@@ -225,6 +225,7 @@ def kernels_of_grids(selection):
     return [[selection.kernels[x].name for x in column.kernels] for grid in grids for column in grid.columns]
 
 
+@pytest.mark.walk
 @pytest.mark.slow
 def test_a_calibration_predicts_the_grid_as_well_as_the_ladders():
     objective, few = Objective(SelectionLimits(2, 2)), "*_128x128_c1x1_pingpong,*_64x16_c1x1_*"

@@ -609,6 +609,7 @@ def test_the_same_times_again_change_nothing(noise):
     assert again.num_entries > 500
 
 
+@pytest.mark.walk
 def test_another_tunings_noise_changes_no_kernel_and_hardly_a_measured_row(noise):
     num_problems, _, found = noise
     assert (found.added, found.dropped) == ((), ())

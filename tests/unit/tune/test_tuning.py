@@ -49,6 +49,7 @@ def test_every_legal_candidate_is_tuned_where_there_are_few():
     assert len(tuning_candidates(request_of(4, patterns), H200, BF16)) == 4
 
 
+@pytest.mark.walk
 @pytest.mark.slow
 def test_an_earlier_selections_candidates_may_be_tuned():
     request = request_of(1, candidates=(SMALL, PLAIN, named("sm100_tgv_64x8_c1x1_st8_direct_swap")))
@@ -80,6 +81,7 @@ def test_what_is_not_aligned_is_tuned_with_kernels_that_take_it():
     assert [len(found.chosen[x]) for x in found.problems] == [1, 0]
 
 
+@pytest.mark.walk
 @pytest.mark.slow
 def test_patterns_may_leave_kernels_of_unaligned_problems_alone():
     text = 'version = 1\ndtypes = ["bfloat16"]\nlayouts = ["kk"]\nm = [16]\n[[model]]\nname = "x"\nweights = ['

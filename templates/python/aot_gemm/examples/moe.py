@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import AotGemmError, OperandError, UnsupportedError, plan
+from .._torch_routing import Routes, combine, routes_of
 from ..torch import grouped_linear
 from ..torch import quantize as quantize_blocks
 
@@ -53,19 +54,6 @@ Quantize = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 """`quantize_rows`, or what stands for it: it compiled, or the package's `quantize` where the wheel has it."""
 
 
-class Routes(NamedTuple):
-    """Which experts each token goes to, and where its rows lie. `rows` is tokens times choices."""
-
-    weights: torch.Tensor
-    """(tokens, choices), float32: what a token's rows are multiplied by."""
-    token_of: torch.Tensor
-    """(rows), int32: the token of each row, rows in the order of the experts."""
-    offsets: torch.Tensor
-    """(experts), int32: where the rows of each expert end."""
-    places: torch.Tensor
-    """(tokens, choices): the row of each token's choice."""
-
-
 def route(logits: torch.Tensor, top: int) -> Routes:
     """Choose the experts of each token: softmax over all, the largest `top`, whose weights sum up to 1.
 
@@ -73,16 +61,8 @@ def route(logits: torch.Tensor, top: int) -> Routes:
         logits: (tokens, experts), of the router.
         top: choices of a token.
     """
-    tokens, experts = logits.shape
     weights, chosen = torch.softmax(logits.float(), dim=-1).topk(top, dim=-1)
-    flat = chosen.flatten()
-    order = torch.argsort(flat, stable=True)
-    places = torch.empty_like(order)
-    places[order] = torch.arange(len(order), device=order.device)
-    counts = torch.zeros(experts, dtype=torch.int32, device=flat.device)
-    counts.scatter_add_(0, flat, torch.ones_like(flat, dtype=torch.int32))
-    token_of, offsets = (order // top).to(torch.int32), counts.cumsum(0, dtype=torch.int32)
-    return Routes(weights / weights.sum(-1, keepdim=True), token_of, offsets, places.view(tokens, top))
+    return routes_of(chosen, weights / weights.sum(-1, keepdim=True), logits.shape[-1])
 
 
 def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -232,14 +212,6 @@ def _multiply_narrow(x: torch.Tensor, routes: Routes, experts: Experts, **modes:
     rows, scale = quantize_blocks(inner, "nvfp4", offsets=ends)
     second = {"scale_w": (experts.down_scale, experts.down_own)}
     return grouped_linear(rows, experts.down, ends, scale_x=scale, **second, **modes)
-
-
-def combine(rows: torch.Tensor, routes: Routes) -> torch.Tensor:
-    """Sum each token's rows (rows, hidden), times their weights, in float32; gives (tokens, hidden).
-
-    torch.compile makes one kernel of it, and few of `route`; without, each step of it goes through memory.
-    """
-    return (rows[routes.places].float() * routes.weights[..., None]).sum(1).to(rows.dtype)
 
 
 class MixtureOfExperts(torch.nn.Module):

@@ -13,7 +13,7 @@ from aot.kinds.rows.problem import RowProblem
 from aot.select.table.stepped import SteppedTimes, select_stepped
 from aot.space.enumeration import Patterns, judge, legal
 from aot.space.kinds import space_of
-from tests.compiling import STORE
+from tests.emulated import share_kept
 from tests.example_family import example_family
 
 pytestmark = pytest.mark.slow
@@ -63,8 +63,7 @@ def test_the_table_takes_it_where_it_is_fastest():
 
 def test_the_interpreter_finds_it_right(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "build").mkdir()
-    (tmp_path / "build" / "artifacts").symlink_to(STORE)
+    share_kept(tmp_path, monkeypatch)
     words = ["emulate", "--target", "h200", "--operations", "fp16_silu_mul", "--legal", "--kernels", OWN]
     done = CliRunner().invoke(main, [*words, "--problem", "3,1032"])  # two pieces of a row, the second one short
     assert done.exit_code == 0, done.output

@@ -318,6 +318,7 @@ def test_a_portfolio_is_the_best_of_all_and_its_bound_is_one(seed, limit):
         assert found.mean_bound <= least_mean + 1e-6
 
 
+@pytest.mark.walk
 def test_greedy_choice_is_near_the_exact_one(h200_times, monkeypatch):
     # 30 problems by 108 kernels; the exact mean is the least.
     rows = h200_times[BF16]

@@ -81,6 +81,7 @@ def test_kernels_that_were_timed_in_one_product_are_chosen_among():
     assert known.of_batches(ONE, 2, H200) is None
 
 
+@pytest.mark.walk
 @pytest.mark.slow
 def test_kernels_that_were_timed_in_batches_are_chosen_by_those_times(monkeypatch):
     coarse_grid(monkeypatch)

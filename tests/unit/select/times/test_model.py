@@ -123,6 +123,7 @@ def test_operations_are_told_apart():
     )
 
 
+@pytest.mark.walk
 @pytest.mark.usefixtures("few_trees")
 def test_equal_times_give_equal_answers_in_any_order(h200_times):
     kn = Operation.of(ElementType.BFLOAT16, Layout.KN)

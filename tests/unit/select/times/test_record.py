@@ -186,7 +186,7 @@ CANDIDATE = ("kernels", 0, "candidate")
         (3, "[0,1,64,64,1,1,1,7]", "line 3: Row needs the key relative_error, which is missing"),
         (3, '[0,1,64,64,1,1,1,7,0,"ok",1,1]', "line 3: expected a list of 9 to 11 values, got 12"),
         (3, "[5,1,64,64,1,1,1,7,0]", "line 3: kernel: expected the number of one of 2 kernels, got 5"),
-        (3, "[-1,1,64,64,1,1,1,7,0]", "line 3: kernel: expected a whole number from 0 to 2147483647, got -1"),
+        (3, "[-1,1,64,64,1,1,1,7,0]", "line 3: kernel: expected the number of one of 2 kernels, got -1"),
         (2, "[0,true,64,64,1,1,1,7,0]", f"line 2: m: {EXTENT}, got True"),
         (2, "[0,-3,64,64,1,1,1,7,0]", f"line 2: m: {EXTENT}, got -3"),
         (2, "[0,0,64,64,1,1,1,7,0]", f"line 2: m: {EXTENT}, got 0"),

@@ -125,11 +125,6 @@ ROW_FUNCTIONS = (
     "quantize",
 )
 """What operations on rows compute, by number."""
-PAIRS = (
-    "silu_mul",
-    "gelu_tanh_mul",
-)
-"""Those functions whose x has twice the columns of the result."""
 FIELDS = {
     "linear": (
         "left",

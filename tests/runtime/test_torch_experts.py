@@ -1,0 +1,352 @@
+"""A mixture's experts in packed weights: quantized, loaded, computed; torch computes what kernels would."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import pickle
+from importlib import import_module
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from aot.checkpoint.packing import Request, pack_checkpoint
+from aot.core.element import ElementType
+from aot.core.numerics import encode
+from tests import checkpoints
+from tests.runtime import torch_reference
+
+BF16 = torch.bfloat16
+EXPERTS, TOP, HIDDEN, WIDTH, TOKENS = 4, 2, 128, 96, 9
+
+
+def decorated(forward):
+    """Mark a forward as transformers marks those that it may compute in other ways."""
+
+    @functools.wraps(forward)
+    def call(self, *operands):
+        return forward(self, *operands)
+
+    return call
+
+
+class Experts(nn.Module):
+    """Experts as transformers has them: of a gate by halves, weights (experts, n, k)."""
+
+    has_gate, has_bias, is_transposed = True, False, False
+
+    def __init__(self, dtype=BF16):
+        super().__init__()
+        self.num_experts = EXPERTS
+        shapes = {"gate_up_proj": (2 * WIDTH, HIDDEN), "down_proj": (HIDDEN, WIDTH)}
+        for name, (n, k) in shapes.items():
+            shape = (k, n) if self.is_transposed else (n, k)
+            setattr(self, name, nn.Parameter((torch.randn(EXPERTS, *shape) / k**0.5).to(dtype)))
+            if self.has_bias:
+                setattr(self, f"{name}_bias", nn.Parameter(torch.randn(EXPERTS, n).to(dtype)))
+
+    def _apply_gate(self, x):
+        gate, up = x.chunk(2, -1)
+        return functional.silu(gate) * up
+
+    @decorated
+    def forward(self, x, chosen, weights):
+        raise AssertionError("computed by the model's own")
+
+
+class GptOss(Experts):
+    """GPT-OSS's: of even and odd columns, transposed, with biases."""
+
+    has_bias = is_transposed = True
+
+    def _apply_gate(self, x):
+        gate, up = x[..., ::2].clamp(max=7.0), x[..., 1::2].clamp(-7.0, 7.0)
+        return (up + 1) * gate * torch.sigmoid(gate * 1.702)
+
+
+@pytest.fixture(scope="module")
+def gemm(packed_package):
+    return import_module(f"{packed_package.__name__}.torch")
+
+
+@pytest.fixture
+def calls(packed_package, monkeypatch):
+    return torch_reference.stand_in(packed_package, monkeypatch)
+
+
+def drawn(seed=0):
+    """Draw tokens, their experts and weights; the third expert gets no token."""
+    torch.manual_seed(seed)
+    scores = torch.randn(TOKENS, EXPERTS)
+    scores[:, 2] = -9
+    weights, chosen = scores.softmax(-1).topk(TOP)
+    return torch.randn(TOKENS, HIDDEN).to(BF16), chosen, weights.to(BF16)
+
+
+def exact(module, x, chosen, weights, first, second):
+    """Compute experts token by token in float64, by weights (experts, n, k)."""
+    result = torch.zeros(x.shape, dtype=torch.float64)
+    biases = [getattr(module, f"{name}_bias", None) for name in ("gate_up_proj", "down_proj")]
+    for token, expert, weight in zip(range(TOKENS), chosen, weights, strict=True):
+        for e, w in zip(expert.tolist(), weight.double(), strict=True):
+            inner = first[e].double() @ x[token].double() + (0 if biases[0] is None else biases[0][e].double())
+            inner = module._apply_gate(inner)
+            result[token] += w * (second[e].double() @ inner + (0 if biases[1] is None else biases[1][e].double()))
+    return result.detach()
+
+
+def model_of(kind, dtype=BF16):
+    torch.manual_seed(1)
+    return nn.ModuleDict({"router": nn.Linear(HIDDEN, EXPERTS, dtype=dtype), "experts": kind(dtype)})
+
+
+def error(got, expected):
+    return float((got.detach().double() - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("kind", [Experts, GptOss])
+def test_quantized_experts_are_the_sum_over_a_tokens_experts(gemm, calls, kind):
+    model = model_of(kind)
+    stock, module = copy.deepcopy(model["experts"]), model["experts"]
+    report = gemm.quantize(model, "mxfp4")
+    assert (report.quantized, list(report.left)) == (("experts",), ["router"])  # the package has no dense mxfp4
+    assert model["experts"] is module
+    assert type(module) is gemm.QuantizedExperts
+    assert report.bytes_after < report.bytes_before / 3
+    wide = [x.dequantize() for x in (module.gate_up_proj, module.down_proj)]
+    for got, name in zip(wide, ("gate_up_proj", "down_proj"), strict=True):
+        held = getattr(stock, name).detach()
+        assert error(got, (held.transpose(1, 2) if kind is GptOss else held).double()) < 0.13
+    given = drawn()
+    expected = exact(stock, *given, *wide)
+    compiled = torch.compile(module, backend="eager", fullgraph=True)
+    with torch.no_grad():
+        for function in (module, compiled):
+            assert error(function(*given), expected) < 0.01
+    assert calls == ["packed_grouped_linear"] * 4
+    assert error(module(*given), expected) < 0.01  # recorded
+    assert error(module.by_torch(*given, module.biases), expected) < 0.01
+    batch = [x[None] for x in given]
+    assert error(module(*batch)[0], expected) < 0.01
+    assert gemm.quantize(model, "mxfp4").already == ("experts",)
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "nvfp4", "int4g32z", "int8_weight_only"])
+def test_what_the_wheel_has_no_kernels_for_torch_computes(gemm, calls, name, monkeypatch):
+    """Of formats with all kinds of factors; such a module comes of a folder."""
+    package = import_module(f"{gemm.__name__.rpartition('.')[0]}._torch_quantized_experts")
+    monkeypatch.setattr(package, "why_not_planned", lambda *_, **__: None)
+    package.kernels_of.cache_clear()
+    model = model_of(Experts)
+    stock = copy.deepcopy(model["experts"])
+    gemm.quantize(model, name)
+    monkeypatch.undo()
+    package.kernels_of.cache_clear()
+    module, given = pickle.loads(pickle.dumps(model["experts"])), drawn()
+    assert module.kernels.reason.startswith("plan: this wheel has no kernels for") == (name != "mxfp4")
+    del calls[:]
+    wide = [x.dequantize() for x in (module.gate_up_proj, module.down_proj)]
+    assert torch.equal(wide[0][1], module.gate_up_proj.dequantize(1))
+    with torch.no_grad():
+        assert error(module(*given), exact(stock, *given, *wide)) < 0.01
+        half = copy.deepcopy(module).half()
+        x, chosen, weights = given
+        assert error(half(x.half(), chosen, weights.half()), exact(stock, *given, *wide)) < 0.02
+    assert calls == []
+    again = copy.deepcopy(module)
+    again.gate_up_proj.qweight.zero_()
+    again.load_state_dict(module.state_dict())
+    assert torch.equal(again.gate_up_proj.qweight, module.gate_up_proj.qweight)
+
+
+def test_gradients_are_those_of_torch(gemm, calls):
+    model = model_of(GptOss)
+    gemm.quantize(model, "mxfp4")
+    module, (x, chosen, weights) = model["experts"], drawn()
+    found = []
+    for function in (module, lambda *y: module.by_torch(*y, module.biases)):
+        module.zero_grad()
+        given = x.clone().requires_grad_(), chosen, weights.clone().requires_grad_()
+        function(*given).square().sum().backward()
+        found.append([given[0].grad, given[2].grad, *(y.grad for y in module.biases)])
+    assert calls == ["packed_grouped_linear"] * 2
+    for got, expected in zip(*found, strict=True):
+        assert error(got, expected.double()) < 0.02
+
+
+def test_the_wheels_gate_and_its_gathered_product_are_taken(gemm, calls, monkeypatch):
+    model = model_of(GptOss)
+    gemm.quantize(model, "mxfp4")
+    module, names = model["experts"], []
+    package = import_module(f"{gemm.__name__.rpartition('.')[0]}._torch_quantized_experts")
+
+    def rows(name, x, *, interleaved):
+        names.append((name, interleaved))
+        return package.gated(name, x, interleaved=interleaved)
+
+    monkeypatch.setattr(package, "rows", rows)
+    with torch.no_grad():
+        expected = module(*drawn())
+        module.kernels = module.kernels._replace(has_gate=True, is_gathered=True)
+        assert torch.equal(module(*drawn()), expected)
+    assert names == [("gpt_oss_mul", True)]
+
+
+def test_a_trace_knows_the_shape_of_a_gate_that_is_called_by_name(packed_package):
+    result = import_module(f"{packed_package.__name__}._torch_result")
+    call = result.TensorCall("rows", {"x": torch.empty(6, 128)}, {"function": "gpt_oss_mul"})
+    assert result._shapes_of(call)["out"] == (6, 64)
+
+
+class Other(Experts):
+    def _apply_gate(self, x):
+        gate, up = x.chunk(2, -1)
+        return functional.gelu(gate) * up
+
+
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.num_experts, self.up_proj = 2, nn.Parameter(torch.zeros(2, 4, 4))
+
+
+def replaced():
+    module = Experts()
+    module.forward = lambda *x: x
+    return module
+
+
+def test_experts_that_are_not_known_are_left_with_the_reason(gemm, calls):
+    model = nn.ModuleDict({"a": Other(), "b": Plain(), "c": replaced(), "d": Experts(torch.float32), "e": Experts()})
+    left = gemm.quantize(model, "mxfp4", where=lambda name, _: name != "e").left
+    texts = {
+        "a": "Other, whose gate is none of silu_mul, gelu_tanh_mul, gpt_oss_mul",
+        "b": "Plain, whose forward may be its own; expected a module of experts",
+        "c": "its forward was replaced on the module itself",
+        "d": "its gate_up_proj is torch.float32; expected torch.bfloat16",
+        "e": "where= does not choose it",
+    }
+    assert {name for name, text in texts.items() if text not in left[name]} == set()
+    for form, text in (("fp8", "experts have no products of fp8"), ("nvfp4", "this wheel has no kernels for")):
+        assert text in gemm.quantize(nn.ModuleDict({"e": Experts()}), form).left["e"]
+    broken = Experts()
+    broken.down_proj.data[1, 2, 3] = torch.inf
+    with pytest.raises(gemm.errors.FormatError, match=r"the weight of e\.down_proj has a number that is not finite"):
+        gemm.quantize(nn.ModuleDict({"e": broken}), "mxfp4")
+    assert type(broken) is Experts
+
+
+# Loaded.
+
+
+def wide_of(n, k, seed):
+    return (np.random.default_rng(seed).standard_normal((EXPERTS, n, k)) / 16).astype(np.float32)
+
+
+def written(folder, kind, layout, *, part=("gate_proj", "up_proj", "down_proj"), prefix="experts", change=None):
+    """Write and pack a checkpoint of experts; return what they stand for."""
+    bits = encode(ElementType.BFLOAT16, wide_of(1, HIDDEN, 5)[:, 0])
+    tensors = [("router.weight", "BF16", bits), ("router.bias", "BF16", bits[:, 0])]
+    if kind is GptOss:
+        shapes, values = {"gate_up_proj": (2 * WIDTH, HIDDEN), "down_proj": (HIDDEN, WIDTH)}, []
+        for seed, (name, shape) in enumerate(shapes.items()):
+            held, found = checkpoints.gpt_oss(wide_of(*shape, seed))
+            tensors += [(f"{prefix}.{name}_{end}", *rest) for end, *rest in held]
+            bias = encode(ElementType.BFLOAT16, wide_of(*shape, 7)[..., 0])
+            tensors.append((f"{prefix}.{name}_bias", "BF16", bias))
+            values.append(found)
+    else:
+        each = []
+        for seed, (name, shape) in enumerate(
+            zip(part, ((WIDTH, HIDDEN), (WIDTH, HIDDEN), (HIDDEN, WIDTH)), strict=True)
+        ):
+            found = [checkpoints.quantised(layout, x, ElementType.BFLOAT16) for x in wide_of(*shape, seed)]
+            for i, (held, _) in enumerate(found):
+                tensors += [(f"{prefix}.{i}.{name}.{end}", *rest) for end, *rest in held]
+            each.append(np.stack([x for _, x in found]))
+        values = [np.concatenate(each[:2], 1), each[2]]
+    checkpoints.write_folder(folder / "c", layout, tensors if change is None else change(tensors))
+    pack_checkpoint(Request(folder / "c", folder / "o"), 1)
+    return [torch.from_numpy(np.ascontiguousarray(x)).to(BF16) for x in values]
+
+
+@pytest.mark.parametrize(("kind", "layout"), [(GptOss, "gpt_oss"), (Experts, "mxfp4"), (Experts, "modelopt_nvfp4")])
+@pytest.mark.filterwarnings("ignore:torch computes")
+def test_packed_experts_are_loaded(gemm, calls, tmp_path, kind, layout):
+    values = written(tmp_path, kind, layout)
+    model = gemm.load_quantized(lambda: model_of(kind), tmp_path / "o")
+    module = model["experts"]
+    for got, expected in zip((module.gate_up_proj, module.down_proj), values, strict=True):
+        assert torch.equal(got.dequantize(), expected)
+    assert not any(x.is_meta for x in (*model.parameters(), *model.buffers()))
+    again = gemm.load_quantized(model, tmp_path / "o")["experts"]  # into what is packed already
+    assert torch.equal(again.gate_up_proj.dequantize(), values[0])
+    quantized = model_of(kind)
+    if layout != "modelopt_nvfp4":  # of which the package has no groups
+        gemm.quantize(quantized, "mxfp4")
+        quantized.load_state_dict(model.state_dict())
+        assert torch.equal(quantized["experts"].down_proj.dequantize(), values[1])
+    with torch.no_grad():
+        assert error(module(*drawn()), exact(bare(kind, module), *drawn(), *values)) < 0.01
+
+
+def bare(kind, module):
+    """Return a module of a kind with another's biases."""
+    found = kind()
+    for name, x in module._parameters.items():
+        setattr(found, name, x)
+    return found
+
+
+def test_names_of_an_earlier_transformers_are_known(gemm, calls, tmp_path):
+    """Mixtral's: w1, w3 and w2, in block_sparse_moe."""
+    values = written(tmp_path, Experts, "mxfp4", part=("w1", "w3", "w2"), prefix="layers.0.block_sparse_moe.experts")
+
+    class Mixtral(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.router = nn.Linear(HIDDEN, EXPERTS, dtype=BF16)
+            self.layers = nn.ModuleList([nn.ModuleDict({"mlp": nn.ModuleDict({"experts": Experts()})})])
+
+    model = gemm.load_quantized(Mixtral, tmp_path / "o")
+    assert torch.equal(model.layers[0]["mlp"]["experts"].gate_up_proj.dequantize(), values[0])
+
+
+def without(name):
+    return lambda tensors: [x for x in tensors if name not in x[0]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "layout", "change", "message"),
+    [
+        (Experts, "mxfp4", without("experts.2.up_proj"), r"experts \(the folder lacks 2\.up_proj, and 0 more\)"),
+        (Experts, "deepseek", None, "experts have no products of fp8, whose inputs are rounded"),
+        (GptOss, "mxfp4", None, "its gate is of even and odd columns, and the folder has gate and linear half apart"),
+        (GptOss, "gpt_oss", without("down_proj_bias"), "1 missing: experts.down_proj_bias"),
+    ],
+)
+def test_what_does_not_go_together_is_named_and_nothing_changes(gemm, tmp_path, kind, layout, change, message):
+    written(tmp_path, kind if layout == "gpt_oss" else Experts, layout, change=change)
+    model = model_of(kind)
+    with pytest.raises(gemm.errors.CheckpointError, match=message):
+        gemm.load_quantized(model, tmp_path / "o")
+    assert type(model["experts"]) is kind
+
+
+@pytest.mark.parametrize(
+    ("model", "layout"),
+    [("gpt_oss", "gpt_oss"), ("qwen3_moe", "awq"), ("qwen3_moe", "modelopt_nvfp4"), ("mixtral", "gptq")],
+)
+@pytest.mark.filterwarnings("ignore:torch computes")
+def test_models_of_transformers_are_as_close_as_torch(packed_package, calls, tmp_path, model, layout):
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    from research.bench import packed_model
+
+    packed_model.make(tmp_path / "wide", BF16, 256, model)
+    found = packed_model.compare(layout, tmp_path, packed_package.__name__, BF16, "cpu")
+    assert "QuantizedExperts" in found["kinds"]
+    assert 0 < found["ours"] < 2 * found["torch"]
+    assert ("packed_grouped_linear" in calls) == (layout == "gpt_oss")  # of which the package has both products

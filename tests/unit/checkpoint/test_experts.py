@@ -1,0 +1,59 @@
+"""`aot pack` of a mixture's experts: stacks, as GPT-OSS has them, and Linears of one format."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aot.checkpoint import reading
+from aot.core.numerics import encode
+from aot.core.packed_folder import read_folder
+from aot.core.weight_packing import unpack
+from aot.core.weight_values import weight_values
+from tests import checkpoints
+from tests.unit.checkpoint.test_packing import BF16, K, N, drawn, others, packed, refuse, tensors_of
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_experts_in_one_tensor_are_packed_as_a_stack(tmp_path, monkeypatch, jobs):
+    monkeypatch.setattr(reading, "CHUNK", 128 * K)
+    held, values = checkpoints.gpt_oss(np.stack([drawn(i) for i in range(3)]))
+    bias = encode(BF16, drawn(9)[:3, :N])
+    tensors = [*((f"m.experts.up_{end}", *rest) for end, *rest in held), ("m.experts.up_bias", "BF16", bias)]
+    checkpoints.write_folder(tmp_path / "c", "none", [*tensors, *others()])
+    found = packed(tmp_path / "c", tmp_path / "o", jobs, check_all=True)
+    (name, layer), *_ = found.folder.layers.items()
+    assert (name, layer.format, layer.shape, found.num_elements) == ("m.experts.up", "mxfp4", (3, N, K), 3 * N * K)
+    stored, bits = tensors_of(tmp_path / "o"), np.array(tensors_of(tmp_path / "o")["m.experts.up.qweight"].bits())
+    for i in range(3):
+        assert np.array_equal(weight_values(layer.form, unpack(layer.form, bits[i], N, K), BF16), values[i])
+    assert stored["m.experts.up.scale"].shape == (0,)
+    assert np.array_equal(stored["m.experts.up_bias"].bits(), bias)
+    assert read_folder(tmp_path / "o").layers == found.folder.layers
+
+
+def test_experts_that_do_not_go_together_are_refused_and_others_left(tmp_path):
+    blocks = np.zeros((2, 32, 4, 16), np.uint8)
+    names = [("m.experts.up_blocks", "U8", blocks), ("m.experts.up_scales", "U8", blocks[:, :, :2, 0])]
+    checkpoints.write_folder(tmp_path / "c", "none", names)
+    refuse(tmp_path / "c", "expected U8 of (experts, n, k / 32, 16), and of the first three")
+    checkpoints.write_folder(tmp_path / "c", "none", names[:1])
+    refuse(tmp_path / "c", "and there is no 'm.experts.up_scales'; fetch the checkpoint again")
+    wide = [("m.experts.up", "BF16", np.zeros((2, 32, 32), np.uint16)), ("a.weight", "BF16", encode(BF16, drawn()))]
+    checkpoints.write_folder(tmp_path / "c", "none", wide)
+    left = packed(tmp_path / "c", tmp_path / "o", form="mxfp4").folder.left
+    assert left["m.experts.up"].startswith("experts of 16 bits in one tensor: copied as it is")
+
+
+def test_experts_of_one_mixture_get_one_format(tmp_path):
+    """Where one of them has zero points other than 8, all have zero points, so that they can be one stack."""
+    plain, _ = checkpoints.quantised("compressed", drawn())
+    others = [("weight_zero_point", "I32", checkpoints.words(np.full((K // 128, N), 7, np.uint8)).T)]
+    tensors = [(f"m.experts.{i}.up.{end}", *rest) for i in range(2) for end, *rest in plain + others * i]
+    checkpoints.write_folder(tmp_path / "c", "compressed", [*tensors, *((f"b.{x}", *rest) for x, *rest in plain)])
+    layers = packed(tmp_path / "c", tmp_path / "o").folder.layers
+    assert {name: x.format for name, x in layers.items()} == {
+        "m.experts.0.up": "int4g128z",
+        "m.experts.1.up": "int4g128z",
+        "b": "int4g128",
+    }
