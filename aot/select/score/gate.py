@@ -21,8 +21,8 @@ random: the cost model pruned the kernel there, so that it is likelier slow than
 quarter unscored, the scores say little of the whole. Source: the committed H200 selection has 15 percent in fp16."""
 
 FEWEST_OF_MEAN = 5
-"""Held-out problems of an operation's tier from which on their mean is judged: an assumption. That of one or two is those
-problems' own loss, which the limit of the worst is for. Of an H200's `bf16_mn` one was held out, of 1.4 us."""
+"""Held-out problems of an operation's tier from which on their mean is judged: an assumption. That of one or two is
+those problems' own loss, which the limit of the worst is for. Of an H200's `bf16_mn` one was held out, of 1.4 us."""
 
 
 def _check_scored(selection: Selection) -> None:

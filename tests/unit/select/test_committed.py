@@ -72,8 +72,7 @@ copies to be slower, than both were measured; research/log/2026-11-29-realigned.
 chosen by 33,000 more times, 11.6%: the wheel is faster; research/log/2026-11-29-more-kernels-of-layouts.md. Of batches
 5.0% are above, 5.2 at worst, in 128 products of 28,736 x 1 x 1, which a grid of few steps gives tiles of 128 x 128.)
 The records' times tell more than the cost model: by what was learned from them, 2 to 18% of the choices of coarse
-grids were above FACTOR, and
-0.2 to 1.8% are in grids that are made now (research/log/2026-11-28-choices.md)."""
+grids were above FACTOR, and 0.2 to 1.8% are in grids that are made now (research/log/2026-11-28-choices.md)."""
 
 PATHS = sorted(COMMITTED.glob("*.json.gz"))
 TAKEN = {path: path.with_name(path.name.replace("h100", "h200")) for path in PATHS if path.name.startswith("h100.")}
