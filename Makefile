@@ -51,10 +51,12 @@ tested: compiled
 	@$(MAKE) --no-print-directory test
 
 compiled: $(READY) # what pytest makes of the tests' sources, once and not by each worker; `test` tells what is wrong with them
-	@$(BIN)/python -m pytest --collect-only -qq > /dev/null || true
+	@AOT_TURN=$(TURN) $(BIN)/python -m pytest --collect-only -qq > /dev/null || true
 
-test: $(READY) ## Run the tests, without a GPU
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+# Of the long tests every commit has a third; tests/turns.py says which.
+TURN ?= commit
+test: $(READY) ## Run the tests, without a GPU: of the long ones a third, TURN=0, 1, 2 or all
+	AOT_TURN=$(TURN) $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 # What `make test` runs with fewer kernels or cases, or leaves out: EVERY and some() of tests/compiling.py, the marker `walk`, and
 # those who import tests/runtime/ways.py or tests/simulated/machines.py, which have fewer ways and problems there.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from aot.compile.quack_alone import import_quack_alone
 from aot.core.garbage import collect_seldom
+from tests import turns
 
 # There is a worker for each core: threads of torch and of numpy beside it wait for one another by spinning, which takes
 # several times what the work takes. Here and in what tests start, and before either is imported.
@@ -71,8 +72,19 @@ def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda x: _rank(x.nodeid.partition("::")[0]))
 
 
+def pytest_report_header():
+    """Say whose turn it is."""
+    text = f"turn {turns.turn()} of {turns.NUM_TURNS} of the long tests; make test TURN=all runs them all"
+    return text if turns.turn() is not None else None
+
+
 def pytest_ignore_collect(collection_path, config):
-    """Leave out what is slow as a whole where nothing slow is asked for: importing CUTLASS alone takes seconds."""
+    """Leave out long files whose turn it is not, and what is slow as a whole where nothing slow is asked for.
+
+    Importing CUTLASS alone takes seconds.
+    """
+    if turns.waits(collection_path):
+        return True
     if config.option.markexpr == "not slow" and collection_path.suffix == ".py":
         return "\npytestmark = pytest.mark.slow\n" in collection_path.read_text() or None
     return None

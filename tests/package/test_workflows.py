@@ -51,7 +51,8 @@ def test_each_action_is_pinned_to_a_commit_and_says_its_version():
 
 
 def test_each_make_target_is_there():
-    calls = [x for path in WORKFLOWS for x in re.findall(r"make ((?:[a-z]+ ?)+)$", path.read_text(), re.MULTILINE)]
+    call = re.compile(r"make ((?:[a-z]+ ?)+?)(?: TURN=all)?$", re.MULTILINE)
+    calls = [x for path in WORKFLOWS for x in call.findall(path.read_text())]
     asked = {word for words in calls for word in words.split()}
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert {"test", "lint", "walk", "release", "reproduce", "offline"} <= asked <= targets

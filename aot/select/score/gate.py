@@ -20,6 +20,10 @@ MAX_UNMEASURED = 0.25
 random: the cost model pruned the kernel there, so that it is likelier slow than where it was timed; with more than a
 quarter unscored, the scores say little of the whole. Source: the committed H200 selection has 15 percent in fp16."""
 
+FEWEST_OF_MEAN = 5
+"""Held-out problems of an operation's tier from which on their mean is judged: an assumption. That of one or two is
+those problems' own loss, which the limit of the worst is for. Of an H200's `bf16_mn` one was held out, of 1.4 us."""
+
 
 def _check_scored(selection: Selection) -> None:
     """Refuse a selection of which too little was scored.
@@ -45,7 +49,7 @@ def check_heldout(selection: Selection, max_mean: float, max_worst: float) -> No
 
     Args:
         selection: a predicted one has nothing to hold out, and passes.
-        max_mean: the most that rounding may cost in the mean, as a fraction.
+        max_mean: the most that rounding may cost in the mean of `FEWEST_OF_MEAN` and more, as a fraction.
         max_worst: the same of the worst problem. Where both are infinite, nothing is asked of a selection.
 
     Raises:
@@ -55,7 +59,8 @@ def check_heldout(selection: Selection, max_mean: float, max_worst: float) -> No
         return
     _check_scored(selection)
     for x in selection.heldout:
-        if x.bucketing_loss_mean > max_mean or x.bucketing_loss_worst > max_worst:
+        has_mean = x.num_problems >= FEWEST_OF_MEAN
+        if (has_mean and x.bucketing_loss_mean > max_mean) or x.bucketing_loss_worst > max_worst:
             raise SelectionError(
                 f"{x.operation.tag}, tier {x.tier}: on {x.num_problems} held-out problems the bucketing loss is "
                 f"{100 * x.bucketing_loss_mean:.2f}% in the mean and {100 * x.bucketing_loss_worst:.1f}% at worst "
