@@ -556,7 +556,8 @@ def _skinny(o):
     """Give the parameters of our own kernel for few rows."""
     candidate, found = o.kernel.candidate, []
     for name, rows in (("a", candidate.gemm.tile_n), ("b", candidate.gemm.tile_m * candidate.gemm.cluster_m)):
-        map_, shape = o.descriptor(name, (ROW_BYTES // o.operation.types.a.num_bytes, rows))
+        inner, is_pair = ROW_BYTES // o.operation.types.a.num_bytes, name == "b" and has_halves(o.operation)
+        map_, shape = o.descriptor(name, (inner, 2, rows // 2) if is_pair else (inner, rows))
         found += [map_, Plain(struct.pack("<2i", *shape))]
     rows = candidate.gemm.tile_m * candidate.gemm.cluster_m // o.operation.num_rows_of_b(1)
     num_clusters = ceil(o.problem.m / candidate.gemm.tile_n) * ceil(o.problem.n / rows)
