@@ -1,6 +1,6 @@
-"""Which tests take turns: `make test` runs a third of the long files, by the commit, and all others each time.
+"""Which tests take turns: `make test` runs a quarter of the long files, by the commit, and all others each time.
 
-All of them would take twenty minutes of two cores. `make test TURN=all` runs them all, `TURN=0`, 1 or 2 one third, and
+All of them would take twenty minutes of two cores. `make test TURN=all` runs them all, `TURN=0` to 3 one quarter, and
 `make walk` all with more cases. `python -m tests.turns FILE` deals them out anew by the seconds of a whole run, of
 which pytest wrote FILE: `make test TURN=all PYTEST_ADDOPTS=--junitxml=FILE`.
 """
@@ -18,7 +18,7 @@ from xml.etree import ElementTree as ET
 
 ROOT = Path(__file__).parents[1]
 LIST = Path(__file__).with_suffix(".json")
-NUM_TURNS = 3
+NUM_TURNS = 4
 LONG_S = 1.0
 """Seconds of a file, on an idle core, from which on it takes turns."""
 ALWAYS = (
