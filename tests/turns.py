@@ -1,8 +1,8 @@
 """Which tests take turns: `make test` runs a quarter of the long files, by the commit, and all others each time.
 
-All of them would take twenty minutes of two cores. `make test TURN=all` runs them all, `TURN=0` to 3 one quarter, and
-`make walk` all with more cases. `python -m tests.turns FILE` deals them out anew by the seconds of a whole run, of
-which pytest wrote FILE: `make test TURN=all PYTEST_ADDOPTS=--junitxml=FILE`.
+All of them take two cores a quarter of an hour. `make test TURN=all` runs them all, `TURN=0` to 3 one quarter.
+`python -m tests.turns FILE` deals them out anew by the seconds of a whole run, of which pytest wrote FILE:
+`make test TURN=all PYTEST_ADDOPTS=--junitxml=FILE`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 LIST = Path(__file__).with_suffix(".json")
 NUM_TURNS = 4
 LONG_S = 1.0
-"""Seconds of a file, on an idle core, from which on it takes turns."""
+"""Seconds of a file's tests from which on it takes turns."""
 ALWAYS = (
     "tests/equivalence/test_executed.py",  # the wheel's kernels are those that were executed
     "tests/fuzz/",
@@ -45,8 +47,11 @@ def turns():
 
 def turn_of_commit():
     """Give the turn of the commit that is checked out; 0 where there is none."""
-    command = ["git", "rev-parse", "HEAD"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    command = ["git", "rev-parse", "--verify", "--quiet", "HEAD"]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    except FileNotFoundError:  # no git
+        return 0
     return int(done.stdout.strip() or "0", 16) % NUM_TURNS
 
 
@@ -54,9 +59,11 @@ def turn_of_commit():
 def turn():
     """Give whose turn it is, by AOT_TURN: a number, or `commit`; None where all are run."""
     asked = os.environ.get("AOT_TURN", "all")
-    if asked == "all":
-        return None
-    return turn_of_commit() if asked == "commit" else int(asked) % NUM_TURNS
+    if asked in ("all", "commit"):
+        return turn_of_commit() if asked == "commit" else None
+    if asked not in map(str, range(NUM_TURNS)):
+        raise pytest.UsageError(f"AOT_TURN is {asked!r}; expected all, commit, or a turn from 0 to {NUM_TURNS - 1}")
+    return int(asked)
 
 
 def waits(path):

@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from aot.checkpoint.stored import EXPERTS, WIDE, Stored, StoredLayer
+from aot.checkpoint.stored import EXPERT_ENDS, WIDE, Stored, StoredLayer
 from aot.core.errors import CheckpointError, FormatError
 from aot.core.packed_folder import PackedLayer
 from aot.core.safetensors_file import short
@@ -32,7 +32,7 @@ def owner_of(name: str, names: Container[str]) -> tuple[str, str]:
         names: those of the whole checkpoint.
     """
     prefix, _, end = name.rpartition("_")
-    if name.endswith(EXPERTS) and f"{prefix}_blocks" in names:
+    if name.endswith(EXPERT_ENDS) and f"{prefix}_blocks" in names:
         return prefix, end
     prefix, _, end = name.rpartition(".")
     return prefix, end

@@ -23,7 +23,7 @@ from aot.checkpoint.shards import PARTIAL, Failed, Task, tasks_of, write_shard
 from aot.checkpoint.source import CONFIG, INDEX, MODELOPT, OLDER, Checkpoint, open_checkpoint
 from aot.compile.process_pool import Died, Pool
 from aot.core.errors import CheckpointError, OutputError, ResourceError
-from aot.core.packed_folder import EXPERTS, FILE, VERSION, PackedFolder, Shard, check_shard
+from aot.core.packed_folder import FILE, OF_EXPERTS, VERSION, PackedFolder, Shard, check_shard
 from aot.core.safetensors_file import short
 from aot.core.whole_file import write_whole
 
@@ -251,7 +251,7 @@ def _write_lists(staging: Path, checkpoint: Checkpoint, folder: PackedFolder) ->
         (form, _), *_ = Counter(x.format for x in folder.layers.values()).most_common(1)
         said = {"quant_method": PACKED, "version": VERSION, "format": form}  # of most layers, for `aot doctor`
         if all(x.experts for x in folder.layers.values()):
-            said["of"] = EXPERTS
+            said["of"] = OF_EXPERTS
         marked = checkpoint.config | {"quantization_config": said}
         write_whole(staging / CONFIG, json.dumps(marked, indent=2) + "\n")
     write_whole(staging / FILE, folder.text())

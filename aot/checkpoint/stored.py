@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from aot.core.packed_folder import PackedLayer
     from aot.core.safetensors_file import StoredTensor
 
-EXPERTS = ("_blocks", "_scales")
+EXPERT_ENDS = ("_blocks", "_scales")
 """How the names of GPT-OSS's experts end: codes, and factors. Source: openai/gpt-oss-20b,
 model.safetensors.index.json."""
-TELLS = ("qweight", "weight_packed", "weight_scale", "weight_scale_inv", *EXPERTS)
+TELLS = ("qweight", "weight_packed", "weight_scale", "weight_scale_inv", *EXPERT_ENDS)
 """How the name of a tensor of a checkpoint ends that is quantised, whatever its configuration says."""
 WIDE = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 """Types of a weight that is not quantised."""

@@ -24,7 +24,7 @@ from aot.core.weight_format import FORMATS, PackedLayout, WeightFormat
 FILE = "aot-packed.json"
 VERSION = 1
 """Of the list, and of the layout of packed bytes that it speaks of."""
-EXPERTS = "experts"
+OF_EXPERTS = "experts"
 """What the configuration beside the list says that the format is of, where stacks of experts alone are packed."""
 SCALE_BLOCK = 128
 """Rows and columns that a factor of `fp8_block` is of. Source: DeepSeek-V3 technical report, section 3.3.2."""

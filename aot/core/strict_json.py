@@ -20,7 +20,6 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from aot.core.constraints import Form, Grammar, Range
-from aot.core.json_columns import column
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -225,12 +224,19 @@ def _list(item: Decoder) -> Decoder:
 
 
 def _items(kind: Any) -> Decoder:
-    """Return the decoder of lists of a kind of items, which looks at each of them alone only where one is refused."""
-    one_by_one, at_once = _list(decoder(kind)), column(kind, decoder)
+    """Return the decoder of lists of a kind of items; of whole numbers it looks at each only where one is refused."""
+    one_by_one = _list(decoder(kind))
+    base, *constraints = get_args(kind) if get_origin(kind) is Annotated else (kind,)
+    if base is not int:
+        return one_by_one
+    (constraint,) = constraints
 
     def read(value: Any) -> Any:
-        found = at_once(value) if type(value) is list and value else None
-        return one_by_one(value) if found is None else tuple(found)
+        if type(value) is not list or set(map(type, value)) != {int}:
+            return one_by_one(value)
+        if not (constraint.holds(min(value)) and constraint.holds(max(value))):
+            return one_by_one(value)
+        return tuple(value)
 
     return read
 

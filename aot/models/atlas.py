@@ -22,6 +22,7 @@ from aot.core.strict_json import DecodeError
 from aot.core.strict_toml import TomlError, parse_toml, toml_string
 from aot.core.whole_file import write_whole
 from aot.models.blocks import ALIGNMENT, Attention, Experts, FeedForward, LatentAttention, Vocabulary, is_aligned
+from aot.models.linears import EXPERT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -96,7 +97,7 @@ class Stack:
             yield from (("m", weight) for weight in self.latent_attention.weights(hidden))
         if self.experts is not None:
             yield "m", Weight("router", self.experts.count, hidden)
-            yield from (("expert", x) for x in FeedForward(self.experts.width, True).weights(hidden, "expert "))
+            yield from (("expert", x) for x in FeedForward(self.experts.width, True).weights(hidden, EXPERT))
             if self.experts.shared_width is not None:
                 shared = FeedForward(self.experts.shared_width, True).weights(hidden, "shared expert ")
                 yield from (("m", weight) for weight in shared)

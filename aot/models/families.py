@@ -13,7 +13,7 @@ from aot.core.shape_set import Weight
 from aot.core.strict_json import shown
 from aot.models.blocks import Attention, CrossAttention, FeedForward, LatentAttention, Vocabulary
 from aot.models.configuration import RECORD
-from aot.models.linears import BATCHES, EXPERTS, SEQUENCES, Block, Part, Rows
+from aot.models.linears import BATCHES, EXPERT, EXPERTS, SEQUENCES, Block, Part, Rows
 from aot.models.towers import clip, completed, dinov2, siglip, vision_parts, vit
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _experts(
     router = Part(Weight("router", count, hidden), hidden, layers, biased=frozenset({"router"} if is_biased else ()))
     width = FeedForward(config.number(width_key), True)
     biased = FEED_FORWARD if is_biased else frozenset[str]()
-    return [router, Part(width, hidden, layers * count, EXPERTS, "expert ", biased)]
+    return [router, Part(width, hidden, layers * count, EXPERTS, EXPERT, biased)]
 
 
 def _mixtral(config: Configuration) -> list[Part]:

@@ -32,6 +32,9 @@ class Rows:
 
 SEQUENCES, BATCHES, EXPERTS = Rows(), Rows(is_batch=True), Rows(is_expert=True)
 
+EXPERT = "expert "
+"""What the names of experts' weights begin with."""
+
 
 REPLICATED = ("router", "shared_expert_gate", "classifier", "pooler", "head", "visual_projection", "text_projection")
 """Small weights that stand for themselves, and that no serving shares."""

@@ -10,10 +10,10 @@ from aot.core.constraints import one_line
 from aot.core.element import ElementType
 from aot.core.formats import SCALE_BLOCK
 from aot.core.operation import Operation
-from aot.core.packed_folder import EXPERTS, PACKED_FORMATS
+from aot.core.packed_folder import OF_EXPERTS, PACKED_FORMATS
 from aot.core.types import Types
 from aot.core.weight_format import BLOCK_K, FORMATS, GPTQ_ZERO_OFFSETS, MXFP4, NVFP4, WeightFormat
-from aot.models.linears import REPLICATED
+from aot.models.linears import EXPERT, REPLICATED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 MAX_LABEL = 80
 PACKED = "aot"
 """`quant_method` of a folder that `aot pack` wrote."""
-EXPERT = "expert "
-"""What the names of experts' Linears begin with."""
 WHOLE = ("lm_head", *REPLICATED)
 """Linears that are taken to be left in 16 bits. An assumption: configurations name modules, not these."""
 
@@ -92,7 +90,7 @@ def stored_format(config: Configuration) -> StoredFormat:
     label, computed = read.get(method, _bits)(found)
     weight, refusal = _weight(method, found)
     text = one_line(f"{method}, {label}" if label else method, MAX_LABEL)
-    of_experts = method == MXFP4.name or found.get("of") == EXPERTS
+    of_experts = method == MXFP4.name or found.get("of") == OF_EXPERTS
     return StoredFormat(text, computed, weight, refusal, _kept(found), of_experts)
 
 

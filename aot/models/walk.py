@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from aot.core.shape_set import Weight
 from aot.models import empty
 from aot.models.blocks import Attention, CrossAttention, FeedForward, LatentAttention, Vocabulary
-from aot.models.linears import BATCHES, EXPERTS, SEQUENCES, Block, Part, Rows
+from aot.models.linears import BATCHES, EXPERT, EXPERTS, SEQUENCES, Block, Part, Rows
 from aot.models.towers import VISION
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ def _parts(path: str, group: _Group, count: int, rows: Rows, tower: str) -> Iter
     left = set(group.sizes)
     context, prefix = rows, tower
     if _ONE_EXPERT.search(path):
-        rows, prefix = EXPERTS, "expert "
+        rows, prefix = EXPERTS, EXPERT
     elif _SHARED_EXPERT.search(path):
         prefix = "shared expert "
     elif ".head." in f".{path}.":

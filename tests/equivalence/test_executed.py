@@ -109,7 +109,6 @@ def hopper_keys():
     return {key.name: key for key in read_selection(path).kernels}
 
 
-@pytest.mark.walk
 def test_the_record_of_an_h200_has_every_kernel_of_its_wheel_and_all_are_right():
     record = record_of("h200")
     assert sorted(record) == sorted(hopper_keys()), AGAIN["h200"]

@@ -17,7 +17,7 @@ from ._torch_formats import format_of
 from ._torch_load_experts import Experts, find_experts, older_names
 from ._torch_load_model import model_of
 from ._torch_modules import DEVICES, DTYPES, Linear
-from ._torch_narrow import NarrowModule
+from ._torch_narrow import BUFFERS, NarrowModule
 from ._torch_promises import promise
 from ._torch_quantized import QuantizedLinear, quantized_state
 from ._torch_quantized_experts import QuantizedExperts, experts_state
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 _WIDE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """Types that are rounded to a parameter's, as load_state_dict does."""
-BUFFERS = ("qweight", "scale")
-"""Of modules of narrow weights."""
 MAX_NAMED = 8
 """Most names that an error lists of one kind."""
 

@@ -11,6 +11,7 @@ import torch
 
 from ._packed_folder import PackedFolder, PackedLayer, name_of
 from ._torch_expert_kinds import WEIGHTS, Kind, are_experts, kind_of
+from ._torch_narrow import BUFFERS
 from ._torch_packed_join import joined_bytes, quantum_of
 from ._torch_quantized_experts import ExpertWeights, QuantizedExperts
 from ._torch_stored import read
@@ -41,7 +42,7 @@ class Pieces(NamedTuple):
         """Return the weights on a device, for inputs of a type."""
         form, (experts, n, k) = self.layer.form, self.layer.shape
         if len(self.tensors) == 1 and len(self.tensors[0][0]["qweight"].shape) == 3:
-            qweight, scale = (read(self.tensors[0][0][end], device) for end in ("qweight", "scale"))
+            qweight, scale = (read(self.tensors[0][0][end], device) for end in BUFFERS)
             return ExpertWeights(qweight, scale, self.layer.format, self.layer.shape, dtype)
         qweight = torch.empty(experts, *PackedLayout(form).shape(n, k), dtype=torch.uint8, device=device)
         scale = torch.empty((experts, n) if form.has_row_factors else 0, device=device)
@@ -64,7 +65,7 @@ class Experts(NamedTuple):
     @property
     def names(self) -> tuple[str, ...]:
         """Return what of the module's state dict is not loaded, for it is packed."""
-        return (*WEIGHTS, *(name_of(x, end) for x in WEIGHTS for end in ("qweight", "scale")))
+        return (*WEIGHTS, *(name_of(x, end) for x in WEIGHTS for end in BUFFERS))
 
     def load(self, device: Any) -> dict[str, ExpertWeights]:
         """Return the packed weights by their names, on a device, or where the module's own are."""

@@ -10,6 +10,8 @@ from torch import nn
 from ._torch_formats import Held, format_of
 from ._torch_modules import DTYPES
 
+BUFFERS = ("qweight", "scale")
+"""The bytes, and the factors."""
 STATED = "aot_gemm"
 """What the metadata of a state dict calls the format of a module and the type of its factors, as torch its version."""
 
@@ -43,7 +45,7 @@ class NarrowModule(nn.Module):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """Apply what moves or converts a module; elements and factors are moved alone."""
-        held = {name: self._buffers.pop(name) for name in ("qweight", "scale")}
+        held = {name: self._buffers.pop(name) for name in BUFFERS}
         try:
             super()._apply(fn, recurse)
             moved = {name: fn(tensor) for name, tensor in held.items()}
@@ -89,7 +91,7 @@ class NarrowModule(nn.Module):
         """Have elements of a state dict mean here what they mean in a module whose factors are of a type."""
         if dtype not in DTYPES or dtype is self.held.dtype:
             return
-        narrow, qweight, scale = format_of(self.format), *(state_dict.get(f"{prefix}{x}") for x in ("qweight", "scale"))
+        narrow, qweight, scale = format_of(self.format), *(state_dict.get(f"{prefix}{x}") for x in BUFFERS)
         if is_assigned:  # the module becomes what is assigned
             self.weight_dtype = dtype
             self.ask()

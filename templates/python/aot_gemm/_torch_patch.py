@@ -15,6 +15,7 @@ from ._table import plan
 from ._torch_activations import NARROW, WIDE, check_format, why_not_narrow
 from ._torch_formats import format_beside
 from ._torch_modules import ROWS, Linear, why_left, why_no_linear
+from ._torch_narrow import BUFFERS
 from ._torch_promises import promise, release
 from ._torch_quantize_experts import choose_experts, experts_states, not_finite
 from ._torch_quantized import QuantizedLinear, quantized_state
@@ -145,7 +146,7 @@ def quantize_model(
     gone = {id(x) for key in (*chosen, *experts) for x in weights[key].values()}
     holding = [x["_buffers"] for x in states.values()]
     holding += [x._buffers for state in of_experts.values() for x in state["_modules"].values()]  # noqa: SLF001
-    made = {id(x[name]): x[name] for x in holding for name in ("qweight", "scale") if name in x}
+    made = {id(x[name]): x[name] for x in holding for name in BUFFERS if name in x}
     held = [x["_buffers"]["qweight"] for x in states.values()]
     promised = [x for x in held if x.device.type in _torch_modules.DEVICES] if constant else []
     report = QuantizeReport(
