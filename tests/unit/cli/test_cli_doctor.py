@@ -102,22 +102,37 @@ MIXTURE = {"model_type": "qwen3_moe", "num_experts": 8, "moe_intermediate_size":
 
 
 @pytest.mark.parametrize(
-    ("stored", "tag", "gate"),
+    ("stored", "tag", "beside"),
     [
-        ({"quant_method": "awq", "bits": 4, "group_size": 128}, "bf16xint4g128z_bf16_kk_grouped", "silu_mul"),
-        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, None, None),
-        ({"quant_method": "mxfp4"}, "bf16xmxfp4_bf16_kk_grouped", "gpt_oss_mul"),
+        (
+            {"quant_method": "awq", "bits": 4, "group_size": 128},
+            "bf16xint4g128z_bf16_kk_grouped",
+            "bf16xint4g128z_bf16_kk_gathered,bf16_silu_mul",
+        ),
+        (
+            {"quant_method": "fp8", "weight_block_size": [128, 128]},
+            "e4m3_bf16_block_kk_grouped",
+            "e4m3_bf16_block_kk_gathered_swiglu,bf16_e4m3_block_quantize",
+        ),
+        ({"quant_method": "aot", "format": "int8"}, None, None),
+        (
+            {"quant_method": "mxfp4"},
+            "bf16xmxfp4_bf16_kk_grouped",
+            "bf16xmxfp4_bf16_kk_gathered,bf16_gpt_oss_mul",
+        ),
     ],
 )
-def test_experts_are_groups_and_what_they_take_beside_is_named(workplace, stored, tag, gate):
+def test_experts_are_groups_and_what_they_take_beside_is_named(workplace, stored, tag, beside):
     sizes = {"num_key_value_heads": 8, "intermediate_size": 4096, "vocab_size": 4096, "num_local_experts": 8}
-    kind = MIXTURE | ({"model_type": "gpt_oss"} if gate == "gpt_oss_mul" else {})
+    kind = MIXTURE | ({"model_type": "gpt_oss"} if stored["quant_method"] == "mxfp4" else {})
     found = facts(write(workplace, **sizes, **kind, quantization_config=stored), "--target", "h200", "--m", "16")
     assert {x["operation"] for x in found["layers"] if x["name"].startswith("expert ")} == {tag}
     if tag is not None:
-        assert f"{tag},{tag.replace('grouped', 'gathered')},bf16_{gate}" in found["next"]
+        build = found["next"].partition(";")[0]
+        assert {tag, *beside.split(",")} <= set(build.rpartition(" ")[2].split(","))
+        assert found["next"].endswith(f"; and aot pack {workplace}")
     others = {x["operation"] for x in found["layers"] if x["name"] in ("q, o", "q", "o")}
-    assert others <= {"bf16_kk", "bf16_kk_bias"} if gate == "gpt_oss_mul" else tag not in others
+    assert others <= {"bf16_kk", "bf16_kk_bias"} if stored["quant_method"] == "mxfp4" else tag not in others
 
 
 def test_bytes_of_packed_weights_have_their_factors():
