@@ -17,6 +17,7 @@ from aot.kinds.rows.function import QUANTIZE
 from aot.kinds.rows.operation import RowScale
 from aot.select.coverage import GENERAL, MEASURED, PREDICTED, REFUSED
 from aot.select.score.diagnosis import Diagnosis, Layer, Served, diagnose
+from aot.space.enumeration import has_tuned_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -156,7 +157,7 @@ def report_of(model: ConfiguredModel, selection: Selection, target: Target, path
         str(selection.provenance),
         found,
         tuple(_passes(found)),
-        _next(found, selection, model, path),
+        _next(found, selection, model, target, path),
     )
 
 
@@ -199,13 +200,15 @@ def _passes(found: Sequence[Diagnosis]) -> Iterator[Pass]:
         yield Pass(m, least, sum(times) if len(times) == len(those) else None, provenance)
 
 
-def _next(found: Sequence[Diagnosis], selection: Selection, model: ConfiguredModel, path: Path) -> str:
+def _next(found: Sequence[Diagnosis], selection: Selection, model: ConfiguredModel, target: Target, path: Path) -> str:
     """Say which wheel mends what is not native and measured."""
     words = shlex.join(["--config", str(path), "--target", selection.target])
-    if not all(x.served for x in found):
-        wheel = f"the wheel of `aot wheel {words}`"
-        return f"load the checkpoint in 16 bits, as {model.element.value}, whose products {wheel} has"
     asked = [x for x in dict.fromkeys(x.layer.operation for x in found) if x is not None]
+    general = [x.tag for x in asked if not has_tuned_kernels(x, target)]
+    if general or not all(x.served for x in found):
+        wheel = f"the wheel of `aot wheel {words}`"
+        why = f": {target.name} has the slow general kernel alone for {', '.join(general)}" if general else ""
+        return f"load the checkpoint in 16 bits, as {model.element.value}, whose products {wheel} has{why}"
     if all(x.types.weight is None and x.types.factors is None for x in asked) or model.stored.is_packed:
         return _next_wheel(found, selection, asked, words, model)
     folder = path if path.is_dir() else path.parent

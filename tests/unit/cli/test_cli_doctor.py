@@ -1,6 +1,7 @@
 """`aot doctor MODEL`: how a target's table serves a model, Linear by Linear."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -133,6 +134,17 @@ def test_experts_are_groups_and_what_they_take_beside_is_named(workplace, stored
         assert found["next"].endswith(f"; and aot pack {workplace}")
     others = {x["operation"] for x in found["layers"] if x["name"] in ("q, o", "q", "o")}
     assert others <= {"bf16_kk", "bf16_kk_bias"} if stored["quant_method"] == "mxfp4" else tag not in others
+
+
+def test_operations_that_a_chip_has_the_general_kernel_alone_for_are_no_advice(workplace, monkeypatch):
+    """FP8 of blocks is Hopper's."""
+    monkeypatch.setattr(doctor, "selection_of_layers", lambda *_: replace(SELECTION, target="thor"))
+    stored = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    advice = facts(write(workplace, quantization_config=stored), "--target", "thor", "--m", "16")["next"]
+    assert advice.startswith(
+        "load the checkpoint in 16 bits, as bfloat16, whose products the wheel of `aot wheel --config "
+    )
+    assert advice.endswith(" has: thor has the slow general kernel alone for e4m3_bf16_block_kk")
 
 
 def test_bytes_of_packed_weights_have_their_factors():
