@@ -41,8 +41,9 @@ from research.bench.protocol import capture, interleave, relative_error
 TOKENS = (1, 16, 64)
 LARGEST_ERROR = 0.02
 """Relative Frobenius error beside torch's products of the unpacked weights: each rounds to bfloat16 several times."""
-NARROW_INPUTS = {"fp8": 0.05, "fp8_block": 0.05}
-"""The same of formats whose products round inputs to e4m3, of which each is off by 2.6%: two products, one by one."""
+NARROW_INPUTS = {"fp8": 0.08, "fp8_block": 0.08}
+"""The same of formats whose products round inputs to e4m3, by which each is off by 2.6%: two that the gate multiplies,
+and one behind it, are 4.6%."""
 DTYPE = torch.bfloat16
 CALLS = 50
 """That are timed one behind the other."""
