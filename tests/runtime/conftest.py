@@ -13,7 +13,7 @@ from tests.readings import readings
 from tests.runtime import host, torch_reference
 from tests.runtime.exchange import Framework
 from tests.runtime.rows import with_rows
-from tests.runtime.stating import DENSE, IN_ATOMS, MANY, PACKED, PACKED_GATES, PACKED_GROUPS, QUANTIZED
+from tests.runtime.stating import DENSE, IN_ATOMS, MANY, NARROW_GROUPS, PACKED, PACKED_GATES, PACKED_GROUPS, QUANTIZED
 from tests.runtime.tensors import BFLOAT16, E4M3, E8M0, FLOAT16, FLOAT32, INT32, UINT8, install_cupy
 
 __all__ = ["readings"]
@@ -141,8 +141,9 @@ def tensor(request, framework, monkeypatch):
 
 @pytest.fixture(scope="session")
 def packed_manifest():
-    """Give a manifest of products of packed weights."""
-    return replace(host.random_manifest(5, [*PACKED, *PACKED_GATES, *PACKED_GROUPS]), package="packed-gemm")
+    """Give a manifest of products of packed weights, and of groups whose rows are narrow too."""
+    operations = [*PACKED, *PACKED_GATES, *PACKED_GROUPS, *NARROW_GROUPS]
+    return replace(host.random_manifest(5, operations), package="packed-gemm")
 
 
 @pytest.fixture(scope="session")
