@@ -35,9 +35,9 @@ PREDICTED_CANDIDATES = 240
 """Candidates that a predicted selection chooses among: the model's best few on every problem and their kin."""
 
 PREDICTED_GROUPS = (8, 64)
-"""Numbers of groups that a table is predicted for where nobody names one. Of one group few rows are few tiles, which the
-model cuts narrow so that they fill the device; many groups fill it by themselves. Source: an H200's gathered products of
-FP8 blocks took twice as long as with wide tiles (research/log/2026-11-29-fp8-experts.md)."""
+"""Numbers of groups that a table is predicted for where nobody names one. Of one group few rows are few tiles, which
+the model cuts narrow so that they fill the device; many groups fill it by themselves. Source: an H200's gathered
+products of FP8 blocks took twice as long as with wide tiles (research/log/2026-11-29-fp8-experts.md)."""
 
 _Growing = dict[Operation, dict[Problem, dict[Candidate, float]]]
 """Times while they are filled in."""
