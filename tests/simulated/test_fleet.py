@@ -34,6 +34,7 @@ from aot.measure.feed import Portion
 from aot.measure.store_transfer import carry, runs_of
 from aot.measure.tuning_set import write_tuning_set
 from aot.select.selection import read_selection
+from aot.select.times import model
 from aot.select.times.known import measured_times
 from aot.select.times.record import from_store
 from aot.tune.link import Host, Link
@@ -48,6 +49,7 @@ pytest.importorskip("distributed", reason="NOT TESTED BY A FLEET: install aot-ke
 pytestmark = pytest.mark.parametrize("machine", [H200], indirect=True, ids=["h200"])
 
 ROOT = Path(__file__).parents[2]
+QUICK = ("--no-unaligned", "--no-curve")
 WORDS = ["--strategy", "exhaustive", "--no-reference"]
 SOUND, KILLED = ([f"{name}{i}" for i in range(count)] for name, count in (("sound", 5), ("killed", 3)))
 SLOW, LIAR = "slow", "liar"
@@ -123,7 +125,7 @@ def selection_of(results, folder):
     record, selection = folder / "record.jsonl.gz", folder / "selection.json"
     for words in (
         ["import", results, "--record", record],
-        ["select", "--target", "h200", "--record", record, "--operations", "bf16_kk", "-o", selection],
+        ["select", "--target", "h200", "--record", record, "--operations", "bf16_kk", *QUICK, "-o", selection],
     ):
         done = CliRunner().invoke(main, [str(word) for word in words])
         assert done.exit_code == 0, done.output
@@ -137,6 +139,7 @@ def count(path, table):
 
 def test_workers_of_which_half_fail_make_the_record_of_one_device(bundle, driver, machine, tmp_path, monkeypatch):
     coarse_grid(monkeypatch)
+    monkeypatch.setattr(model, "NUM_TREES", 5)
     devices = {
         name: make_device(tmp_path / name, driver, machine, bundle) for name in (*SOUND, *KILLED, SLOW, LIAR, "alone")
     }
