@@ -35,9 +35,10 @@ PREDICTED_CANDIDATES = 240
 """Candidates that a predicted selection chooses among: the model's best few on every problem and their kin."""
 
 PREDICTED_GROUPS = (8, 64)
-"""Numbers of groups that a table is predicted for where nobody names one. Of one group few rows are few tiles, which
-the model cuts narrow so that they fill the device; many groups fill it by themselves. Source: an H200's gathered
-products of FP8 blocks took twice as long as with wide tiles (research/log/2026-11-29-fp8-experts.md)."""
+"""Numbers of groups, or products of a batch, that a table is predicted for where nobody names one. Of one group few
+rows are few tiles, which the model cuts narrow so that they fill the device; many groups fill it by themselves. Source:
+an H200's gathered products of FP8 blocks took twice as long as with wide tiles
+(research/log/2026-11-29-fp8-experts.md)."""
 
 _Growing = dict[Operation, dict[Problem, dict[Candidate, float]]]
 """Times while they are filled in."""
@@ -156,8 +157,8 @@ def unaligned_problems(operations: Sequence[Operation], shapes: ShapeSet) -> dic
 
 
 def _of_groups(problem: Problem) -> list[Problem]:
-    """Return a problem of as many groups as are usual, where it is of one because nobody said how many."""
-    is_told = problem.num_groups > 1 or not problem.operation.grouping.has_offsets
+    """Return a problem of as many groups or products as are usual, where it is of one because nobody said how many."""
+    is_told = problem.num_groups > 1 or problem.operation.grouping is Grouping.DENSE
     return [problem] if is_told else [replace(problem, num_groups=x) for x in PREDICTED_GROUPS]
 
 
