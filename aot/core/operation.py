@@ -164,6 +164,8 @@ class Operation(Product):
     NVFP4_NVFP4_KK_SILU = "nvfp4_nvfp4_kk_silu", t.NVFP4_NVFP4, Layout.KK, Epilogue.SILU
     NVFP4_NVFP4_KK_SWIGLU = "nvfp4_nvfp4_kk_swiglu", t.NVFP4_NVFP4, Layout.KK, Epilogue.SWIGLU
     NVFP4_NVFP4_KK_GEGLU = "nvfp4_nvfp4_kk_geglu", t.NVFP4_NVFP4, Layout.KK, Epilogue.GEGLU
+    NVFP4_NVFP4_KK_GROUPED = "nvfp4_nvfp4_kk_grouped", t.NVFP4_NVFP4, *_GROUPED
+    NVFP4_NVFP4_KK_GROUPED_SWIGLU = "nvfp4_nvfp4_kk_grouped_swiglu", t.NVFP4_NVFP4, *_GROUPED_SWIGLU
 
     BF16_INT4_G128_KK = "bf16xint4g128_bf16_kk", t.BF16_INT4_G128, Layout.KK
     BF16_INT4_G128_ZEROS_KK = "bf16xint4g128z_bf16_kk", t.BF16_INT4_G128_ZEROS, Layout.KK

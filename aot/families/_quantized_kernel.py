@@ -46,6 +46,8 @@ class FactorStore(BlockScaleFactorStore):
         assert state.lane_span == 1 and state.warp_span == 1, "a thread has parts of blocks"  # noqa: S101, PT018
         places = ctx.partition_for_epilogue_fn(cute.make_identity_tensor((ctx.tile_M, ctx.tile_N)))
         row = ctx.tile_coord_mnkl[0] * ctx.tile_M + cute.filter_zeros(places)[0][0]
+        if const_expr(ctx.varlen_manager.varlen_m):
+            rows = ctx.varlen_manager.len_m(ctx.batch_idx)
         limit = Int32(cutlass.select_(row < rows, state.limit_m, Int32(0)))
         columns = columns * getattr(gemm, self._acc_mult_attr()) - ctx.tile_coord_mnkl[1] * ctx.tile_N
         return state._replace(limit_m=limit), places, columns

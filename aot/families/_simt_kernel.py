@@ -98,7 +98,7 @@ def _store(
     if const_expr(operation.factors_of_d is not None):
         for i in range_constexpr(SIDE):
             of_row = [tuple(x[i, j] for x in sums) for j in range(SIDE)]
-            store_row(of_row, d, factors_d, own_d[0], row + i, column, operands, operation)
+            store_row(of_row, d, factors_d, own_d[0], row + i, d.shape[0], column, row + i, operands, operation)
     else:
         for i in range_constexpr(SIDE):
             for j in range_constexpr(SIDE):

@@ -63,7 +63,9 @@ def store_row(
     factors: cute.Tensor,
     own: Float32,
     row: Int32,
+    end: Int32,
     column: Int32,
+    row_of_factors: Int32,
     operands: Any,
     operation: Constexpr[Operation],
 ) -> None:
@@ -76,18 +78,20 @@ def store_row(
         d: bytes, with the strides of elements.
         factors: atoms.
         own: D's own factor.
-        row: of D; one behind the last is not stored.
+        row: of D.
+        end: of the rows; one behind the last is not stored.
         column: the first.
+        row_of_factors: the row of atoms that the row's factors are.
         operands: what the epilogue reads.
         operation: what is computed.
     """
-    m, n = d.shape[0], d.shape[1]
+    n = d.shape[1]
     count, block_k = const_expr(len(totals)), const_expr(operation.factors_of_d.block_k)
     values = cute.make_rmem_tensor(cute.make_layout(count), Float32)
     magnitude = Float32(0.0)
     for j in range_constexpr(count):
         there = cutlass.min(column + j, n - 1)
-        value = finish(totals[j], cutlass.min(row, m - 1), there, operands, operation)
+        value = finish(totals[j], cutlass.min(row, end - 1), there, operands, operation)
         values[j] = Float32(cutlass.select_(column + j < n, value, Float32(0.0)))
         magnitude = maximum(magnitude, cute.math.absf(values[j]))
     magnitude = cute.arch.warp_reduction(magnitude, maximum, threads_in_group=block_k // count)
@@ -95,10 +99,10 @@ def store_row(
     divide(values, factor.by, magnitude)
     for j in range_constexpr(0, count, PER_BYTE):
         pair = e2m1_code(values[j]) | (e2m1_code(values[j + 1]) << ElementType.E2M1.bits)
-        if (row < m) & (column + j < n):
+        if (row < end) & (column + j < n):
             _write_byte(d, (Int64(row) * Int64(d.stride[0]) + Int64(column + j)) // PER_BYTE, pair)
-    if (row < m) & (column % block_k == 0) & (column < cute.round_up(n, block_k * ATOM_COLUMNS)):
-        _write_factor(factors, factor.code, row, column, n, block_k)
+    if (row < end) & (column % block_k == 0) & (column < cute.round_up(n, block_k * ATOM_COLUMNS)):
+        _write_factor(factors, factor.code, row_of_factors, column, n, block_k)
 
 
 def with_factors_of_d(launch: Any) -> Any:
