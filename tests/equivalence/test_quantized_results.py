@@ -74,8 +74,8 @@ def test_ragged_results_are_right_and_nothing_else_is_written(operation, name, e
 class Device:
     """The emulated device, and what is held on it."""
 
-    def __init__(self, key, folder):
-        self.gpu, self.kernels, _ = started(key, folder, SECOND)
+    def __init__(self, key, folder, second=SECOND):
+        self.gpu, self.kernels, _ = started(key, folder, second)
 
     def put(self, bits):
         address = self.gpu.alloc(bits.nbytes)
