@@ -145,6 +145,8 @@ CATALOGUE = (
     Row("nvfp4_nvfp4_silu", "nvfp4_nvfp4_kk_silu", "float4_e2m1fn", "float4_e2m1fn", "float4_e2m1fn", "atoms", "float8_e4m3fn", "float8_e4m3fn", "silu", "dense", 1, 0),
     Row("nvfp4_nvfp4_swiglu", "nvfp4_nvfp4_kk_swiglu", "float4_e2m1fn", "float4_e2m1fn", "float4_e2m1fn", "atoms", "float8_e4m3fn", "float8_e4m3fn", "swiglu", "dense", 1, 0),
     Row("nvfp4_nvfp4_geglu", "nvfp4_nvfp4_kk_geglu", "float4_e2m1fn", "float4_e2m1fn", "float4_e2m1fn", "atoms", "float8_e4m3fn", "float8_e4m3fn", "geglu", "dense", 1, 0),
+    Row("nvfp4_nvfp4_grouped", "nvfp4_nvfp4_kk_grouped", "float4_e2m1fn", "float4_e2m1fn", "float4_e2m1fn", "atoms", "float8_e4m3fn", "float8_e4m3fn", "none", "grouped", 0, 0),
+    Row("nvfp4_nvfp4_grouped_swiglu", "nvfp4_nvfp4_kk_grouped_swiglu", "float4_e2m1fn", "float4_e2m1fn", "float4_e2m1fn", "atoms", "float8_e4m3fn", "float8_e4m3fn", "swiglu", "grouped", 1, 0),
     Row("bf16xint4g128_bf16", "bf16xint4g128_bf16_kk", "bfloat16", "int4g128", "bfloat16", "none", "float32", "float32", "none", "dense", 1, 0),
     Row("bf16xint4g128z_bf16", "bf16xint4g128z_bf16_kk", "bfloat16", "int4g128z", "bfloat16", "none", "float32", "float32", "none", "dense", 1, 0),
     Row("bf16xnvfp4_bf16", "bf16xnvfp4_bf16_kk", "bfloat16", "nvfp4", "bfloat16", "vector", "float32", "float32", "none", "dense", 1, 0),
