@@ -131,7 +131,7 @@ typedef struct {
  *             for are its elements, times the factors of their blocks, times this. The largest magnitude that D is to hold
  *             over 6 * 448 is a good one.
  *   factors_d of such a D: the atoms that the factors of its blocks along n are written to. D and they are what the next
- *             product reads as its a and scale_a.
+ *             product reads as its a and scale_a; of groups of rows the next one of the same groups. `own_d` is one of all groups.
  *   gate      B is (2 n, k), a bias (1, 2 n) and the factors of B (2 n, 1): see AOT_GEMM_GATE_INTERLEAVED, which nvfp4
  *             and mxfp8 need, and AOT_GEMM_GATE_PARTS.
  *
@@ -147,7 +147,7 @@ typedef struct {
  * A D in such a format: the sums, with all that is added and multiplied to them, are float32 numbers x. A block's factor is the
  * e4m3 that is nearest to its largest |x| / (6 own_d), from 2^-9 to 448, and an element the e2m1 that is nearest to x over the
  * factor times own_d, ties to even, at most 6: as the Python package's `quantize` rounds float32 numbers. A block that has a
- * NaN has the factor NaN. Columns behind n have factors of 0, and those of rows behind m are not written. n is even; the fast
+ * NaN has the factor NaN. Columns behind n have factors of 0, and those of rows behind m, or of no group, are not written. n is even; the fast
  * kernels need a multiple of 32.
  *
  * A packed weight ("bf16xint4g128_bf16" and others): B is the bytes that the Python package's `pack` writes, at a multiple of

@@ -7,6 +7,7 @@ from importlib import import_module
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.library import opcheck
 
 from aot.core.operation import Operation
 from tests.runtime.stating import QUANTIZED, QUANTIZED_GROUPS
@@ -218,3 +219,36 @@ def test_the_operator_of_lists_takes_lists_of_factors(atoms_package, packed):
         assert (tuple(values.shape), tuple(factors.shape)) == ((ROWS, N // 2), (NUM_ATOMS * along(N),))
     with pytest.raises(atoms_package.GradientError, match="a result in blocks has none"):
         layer(x, of_x, torch.ones(GROUPS, requires_grad=True))
+
+
+BESIDE_SCHEMA = ("test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+"""What torch checks of an operator but for its schema: it multiplies what is written, and float8 by nothing."""
+
+
+def test_torch_finds_no_fault_with_an_operator(atoms_package, monkeypatch):
+    module = import_module(f"{atoms_package.__name__}.torch")
+    operator = getattr(torch.ops, atoms_package.__name__).grouped_linear_in_blocks
+
+    def stand_in(x, *_, out, scale_out, **__):
+        given = torch.zeros((len(x), N // 2), dtype=torch.uint8), torch.zeros(NUM_ATOMS * along(N), dtype=torch.uint8)
+        values, factors = (given[0], given[1].view(torch.float8_e4m3fn)) if out is None else out
+        values.copy_(x[:, : N // 2])
+        factors.view(torch.uint8).fill_(1)
+        return values, (factors, scale_out[1])
+
+    monkeypatch.setattr(atoms_package._operations, "grouped_linear", stand_in)
+    monkeypatch.setattr(atoms_package._torch_result, "DEVICES", ("cpu", "cuda", "meta"))
+    x = torch.randint(255, (2, ROWS, K // 2), dtype=torch.uint8)
+    weight, ends = torch.zeros((GROUPS, N, K // 2), dtype=torch.uint8), torch.tensor([1, 1, 9], dtype=torch.int32)
+    of_x, of_weight = (torch.zeros(y, dtype=torch.uint8) for y in (NUM_ATOMS * along(K), GROUPS * along(K)))
+    others = weight, ends, None, None, of_x, of_weight, torch.ones(GROUPS), torch.ones(1)
+    asked = {"form": "nvfp4"}
+    assert set(opcheck(operator.default, (x[0], *others), asked).values()) == {"SUCCESS"}
+    out = torch.zeros((ROWS, N // 2), dtype=torch.uint8), torch.zeros(NUM_ATOMS * along(N), dtype=torch.float8_e4m3fn)
+    into = asked | dict(zip(("out", "factors_out"), out, strict=True))
+    assert set(opcheck(operator.out, (x[0], *others), into, test_utils=BESIDE_SCHEMA).values()) == {"SUCCESS"}
+    values, factors = torch.vmap(lambda rows: operator(rows, *others, **asked))(x)
+    assert torch.equal(values, x[..., : N // 2])
+    assert tuple(factors.shape) == (2, NUM_ATOMS * along(N))
+    scaled = {"scale_x": of_x, "scale_w": of_weight, "scale_out": others[-2:], "out_dtype": "nvfp4"}
+    assert torch.equal(module.grouped_linear(x[0], weight, ends, **scaled)[0], values[0])

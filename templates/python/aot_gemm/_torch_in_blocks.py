@@ -58,8 +58,6 @@ def _read(product: str, operands: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _kernel(product: str) -> Any:
-    function = getattr(_operations, _function_of(product))
-
     def call(*operands: Any, form: str, **options: Any) -> Any:
         given = _read(product, operands)
         out, factors = options.pop("out", None), options.pop("factors_out", None)
@@ -67,6 +65,7 @@ def _kernel(product: str) -> Any:
         weight = given.pop("weight")
         weight = weight if isinstance(weight, list) else promised(weight)
         pair = None if out is None else (out, factors)
+        function = getattr(_operations, _function_of(product))
         values, found = function(weight=weight, out=pair, out_dtype=form, **given, **options)
         return values, found[0] if isinstance(found, tuple) else found
 
