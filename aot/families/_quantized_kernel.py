@@ -20,6 +20,7 @@ from quack.cute_dsl_utils import mlir_namedtuple
 from quack.epilogue.quantize_out import BlockScaleFactorStore
 
 from aot.core.operation import Operation
+from aot.core.weight_format import ATOM_COLUMNS
 from aot.families._arguments import cutlass_type
 from aot.families._epilogue_kernel import EpilogueMixin, GemmEpilogueSm100
 from aot.families.rows._factor_codes import mx_factor, nvfp4_factor
@@ -101,9 +102,25 @@ class FactorStore(BlockScaleFactorStore):
         varlen_manager: Any,
         tidx: Any,
     ) -> None:
-        """Write the factors of a tile."""
+        """Write the factors of a tile, and zeros for what fills a row's last atom up behind the tile."""
         others = epi_tile, tiled_copy_t2r, tiled_copy_r2s, tile_coord_mnkl, varlen_manager, tidx
         super().end(gemm, param, state[0], *others)
+        of_tile, places, left = state
+        vector, tile_n = const_expr(getattr(gemm, self._vec_attr())), const_expr(gemm.cta_tile_shape_mnk[1])
+        atom = const_expr(vector * ATOM_COLUMNS)
+        if const_expr(tile_n % atom != 0):
+            view, group = param[0], tile_coord_mnkl[3]
+            codes = cute.make_tensor(cute.recast_ptr(view.iterator, dtype=Uint8), view.layout)
+            if const_expr(varlen_manager.varlen_m):
+                codes = varlen_manager.offset_batch_SFA(codes, group)
+            else:
+                codes = codes[None, None, group]
+            first = tile_coord_mnkl[1] * tile_n
+            row = tile_coord_mnkl[0] * gemm.cta_tile_shape_mnk[0] + cute.filter_zeros(places)[0][0]
+            end = cute.round_up(first + left, atom)
+            for block in cutlass.range_constexpr(tile_n, tile_n + atom - vector, vector):
+                if (left > 0) & (left <= tile_n) & (first + block < end) & (of_tile.limit_m > 0):
+                    codes[row, first + block] = Uint8(0)
 
 
 class GemmQuantizedSm100(GemmEpilogueSm100):

@@ -29,7 +29,7 @@ from aot.families._simt_kernel import LOADS, ROW, SIDE, THREADS_ACROSS
 from aot.families._simt_kernel import _multiply as multiply
 from aot.families._simt_kernel import _tensor as tensor_argument
 from aot.families._simt_narrow import element_at, factor_at
-from aot.families._simt_quantized import check_form, store_row
+from aot.families._simt_quantized import store_row
 from aot.families._simt_tile import NUM_THREADS, TILE, TILE_K, num_halves
 
 
@@ -216,7 +216,7 @@ def _store(
             of_row = [tuple(x[i, j] for x in sums) for j in range(SIDE)]
             at = (m, place.end_m, place.first_n, first_scaled + m)
             operands = EpilogueOperands(None, scale_b, bias, None, scale_d)
-            store_row(of_row, d, factors_d, own_d[0], *at, operands, operation)
+            store_row(of_row, d, factors_d, own_d, *at, operands, operation)
         else:
             factor = None
             if const_expr(operation.types.factors is FactorLayout.VECTOR):
@@ -295,8 +295,6 @@ def make_entry(operation: Operation) -> Any:
     All blocks lie along x: only x takes more than 65,535.
     """
     groups_rows = operation.grouping.groups_rows
-    if operation.factors_of_d is not None:
-        check_form(operation)
 
     @cute.jit
     def entry(
