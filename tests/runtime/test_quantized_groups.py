@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.library import opcheck
 
 from aot.core.operation import Operation
-from tests.runtime.stating import QUANTIZED, QUANTIZED_GROUPS
+from tests.runtime.stating import QUANTIZED_GROUPS
 from tests.runtime.tensors import E4M3, FLOAT32, INT32, UINT8
 from tests.runtime.test_arguments import read
 from tests.runtime.test_groups import ADDRESSES, SHAPE, STRIDE, state
@@ -149,58 +149,60 @@ def on_gpu(shape, dtype):
     return torch.empty(shape, dtype=dtype, device="cuda")
 
 
-@pytest.mark.parametrize("operation", [*QUANTIZED[:1], QUANTIZED[-1], *QUANTIZED_GROUPS], ids=lambda x: x.call)
+TRACED = (Operation.NVFP4_NVFP4_KK, Operation.NVFP4_NVFP4_KK_GEGLU, Operation.MXFP8_MXFP8_KK, *QUANTIZED_GROUPS)
+
+
+def traced_call(module, operation):
+    """Give a function of x, its factors and the result's own factor, what it is called with, and what it gives."""
+    rows, form, codes = operation.num_rows_of_b(N), operation.factors_of_d, torch.uint8
+    is_grouped, has_own = operation in QUANTIZED_GROUPS, form.has_tensor_factor
+    function, named = module.linear, {"out_dtype": operation.a.tag}
+    if is_grouped:
+        function, named = module.grouped_linear, named | ({"gate": "silu", "interleaved": True} if rows > N else {})
+    elif rows > N:
+        function, named = module.gated_linear, named | {"activation": "gelu_tanh", "interleaved": True}
+    factors = torch.float8_e4m3fn if has_own else torch.float8_e8m0fnu
+    elements, per_byte = (codes, 2) if has_own else (torch.float8_e4m3fn, 1)
+    count, held = ((GROUPS,), NUM_ATOMS) if is_grouped else ((), 3)
+    weight = on_gpu((*count, rows, K // per_byte), elements)
+    of_weight = on_gpu((GROUPS if is_grouped else 1) * -(-rows // 128) * -(-K // (4 * form.block_k)) * 512, factors)
+    of_x = on_gpu(held * -(-K // (4 * form.block_k)) * 512, factors)
+    own_x, own_w, own = on_gpu(1, torch.float32), on_gpu(count or 1, torch.float32), on_gpu(1, torch.float32)
+    ends = (on_gpu(GROUPS, torch.int32),) if is_grouped else ()
+
+    def layer(x, of_x, own=None, out=None):
+        scales = {"scale_x": of_x, "scale_w": of_weight}
+        if has_own:
+            scales = {"scale_x": (of_x, own_x), "scale_w": (of_weight, own_w), "scale_out": own}
+        return function(x, weight, *ends, **scales, **named, out=out)
+
+    given = (on_gpu((ROWS, K // per_byte), elements), of_x, *((own,) if has_own else ()))
+    atoms = held * -(-N // (4 * form.block_k)) * 512
+    return layer, given, (((ROWS, N // per_byte), elements), ((atoms,), factors))
+
+
+@pytest.mark.parametrize("operation", TRACED, ids=lambda x: x.call)
 def test_operators_are_traced_whole(atoms_package, packed, operation):
     module = import_module(f"{atoms_package.__name__}.torch")
-    rows, is_grouped = operation.num_rows_of_b(N), operation in QUANTIZED_GROUPS
-    named = {"interleaved": True} if operation.gate is not None else {}
-    function, name = (module.gated_linear, "gated_linear") if named else (module.linear, "linear")
-    if is_grouped:
-        function, name = module.grouped_linear, "grouped_linear"
-        named |= {"gate": "silu"} if operation.gate is not None else {}
-    elif operation.gate is not None:
-        named["activation"] = "gelu_tanh"
+    graphs = []
+
+    def keep(graph, _):
+        graphs.append(graph)
+        return graph
+
     with FakeTensorMode(), torch.no_grad():
-        codes, factors = torch.uint8, torch.float8_e4m3fn
-        held = NUM_ATOMS if is_grouped else 3
-        x, of_x = on_gpu((ROWS, K // 2), codes), on_gpu(held * along(K), factors)
-        count = (GROUPS,) if is_grouped else ()
-        weight = on_gpu((*count, rows, K // 2), codes)
-        of_weight = on_gpu((GROUPS if is_grouped else 1) * -(-rows // 128) * along(K), factors)
-        own_x, own_w, own = on_gpu(1, torch.float32), on_gpu(count or 1, torch.float32), on_gpu(1, torch.float32)
-        ends = (on_gpu(GROUPS, torch.int32),) if is_grouped else ()
-
-        def layer(x, of_x, own):
-            pairs = {"scale_x": (of_x, own_x), "scale_w": (of_weight, own_w)}
-            return function(x, weight, *ends, **pairs, **named, out_dtype="nvfp4", scale_out=own)
-
-        graphs = []
-
-        def keep(graph, _):
-            graphs.append(graph)
-            return graph
-
-        values, (atoms, again) = torch.compile(layer, backend=keep, fullgraph=True)(x, of_x, own)
-        assert (tuple(values.shape), values.dtype) == ((ROWS, N // 2), codes)
-        assert (tuple(atoms.shape), atoms.dtype) == ((held * along(N),), factors)
-        assert tuple(again.shape) == (1,)
+        layer, given, expected = traced_call(module, operation)
+        values, found = torch.compile(layer, backend=keep, fullgraph=True)(*given)
+        atoms, has_own = found[0] if isinstance(found, tuple) else found, len(given) > 2
+        assert isinstance(found, tuple) == has_own
+        assert tuple((tuple(x.shape), x.dtype) for x in (values, atoms)) == expected
         (graph,) = graphs
-        assert f"{name}_in_blocks" in str(graph.code)
+        assert "linear_in_blocks" in str(graph.code)
         out = torch.empty_like(values), torch.empty_like(atoms)
-        written, (of_written, _) = function(
-            x,
-            weight,
-            *ends,
-            **named,
-            scale_x=(of_x, own_x),
-            scale_w=(of_weight, own_w),
-            out_dtype="nvfp4",
-            scale_out=own,
-            out=out,
-        )
-        assert (written, of_written) == out
-        with pytest.raises(atoms_package.ShapeError, match="scale_out has shape"):
-            layer(x, of_x, on_gpu(2, torch.float32))
+        written, again = layer(*given, out=out)
+        assert (written, again[0] if has_own else again) == out
+        with pytest.raises(atoms_package.ShapeError, match=r"scale_x has shape \(7,\)"):
+            layer(given[0], on_gpu(7, atoms.dtype), *given[2:])
 
 
 def test_the_operator_of_lists_takes_lists_of_factors(atoms_package, packed):
