@@ -19,6 +19,7 @@ from cutlass import Float32, Int32, Uint8, const_expr, cute
 from quack.cute_dsl_utils import mlir_namedtuple
 from quack.epilogue.quantize_out import BlockScaleFactorStore
 
+from aot.core.formats import ALIGNMENT_BYTES
 from aot.core.operation import Operation
 from aot.core.weight_format import ATOM_COLUMNS
 from aot.families._arguments import cutlass_type
@@ -67,11 +68,16 @@ class FactorStore(BlockScaleFactorStore):
         size = const_expr(vector // step)
         codes = cute.recast_tensor(cute.filter_zeros(state.tDrSFD_cur), Uint8)
         count = const_expr(cute.size(codes))
+        # A row may end inside of a block. Behind it lie products of zeros by whatever fills the atoms of B up.
+        may_end_inside = const_expr(gemm.operation.d.num_in(ALIGNMENT_BYTES) % size != 0)
         assert cute.size(frag) == count * size, "a thread has parts of blocks"  # noqa: S101
         for block in cutlass.range_constexpr(count):
             values = cute.make_tensor(frag.iterator + block * size, cute.make_layout(size))
             magnitude = Float32(0.0)
             for i in cutlass.range_constexpr(size):
+                if const_expr(may_end_inside):
+                    is_there = places[block * vector + i * step][1] < columns
+                    values[i] = cutlass.select_(is_there, values[i], Float32(0.0))
                 magnitude = maximum(magnitude, cute.math.absf(values[i]))
             code = self._scale(gemm, values, magnitude, state.norm_const)
             column = places[block * vector][1]
