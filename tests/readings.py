@@ -46,7 +46,7 @@ def parsed_once(parse, content, where, key):
 
 
 def kept(parse):
-    """Wrap a parser of (content, where it was), to parse equal contents once; its errors are not kept.
+    """Wrap a parser of (content, where it was), to parse equal contents once; errors, and parts of one, are not kept.
 
     One that is wrapped stays as it is, for two folders of tests may each have the fixture: a parser that waits for the
     file that it is about to write would wait for ever.
@@ -56,9 +56,9 @@ def kept(parse):
     found = {}
 
     @wraps(parse)
-    def read(content, where):
-        if len(content) < LARGE:
-            return parse(content, where)
+    def read(content, where, *wanted):
+        if len(content) < LARGE or any(wanted):
+            return parse(content, where, *wanted)
         key = hashlib.sha256(content if isinstance(content, bytes) else content.encode()).hexdigest()
         if key not in found:
             found[key] = parsed_once(parse, content, where, key)

@@ -98,7 +98,7 @@ def explain(context: click.Context, /, **values: Any) -> None:
     timed: OperationTimes = {}
     if is_product:
         with waiting("read the times behind the selection"):
-            timed = pipeline.times_behind(chosen, values["record"], RECORDS)
+            timed = pipeline.times_behind(chosen, values["record"], RECORDS, {problem.operation})
         found: Explained | ExplainedStep = explained(chosen, problem, device, timed)
     else:
         found = explained_step(chosen, problem, device)

@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from aot.cli import tables
 from aot.core.epilogue import Epilogue
+from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.operation import Layout, Operation
+from aot.kinds.rows.catalogue import OWN_ROW_OPERATIONS
+from aot.kinds.rows.function import QUANTIZE
+from aot.kinds.rows.operation import RowScale
 from aot.select.coverage import GENERAL, MEASURED, PREDICTED, REFUSED
 from aot.select.score.diagnosis import Diagnosis, Layer, Served, diagnose
+from aot.space.enumeration import has_tuned_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,7 +30,8 @@ if TYPE_CHECKING:
     from aot.select.selection import Selection
 
 STATES = {MEASURED: "native", PREDICTED: "native", GENERAL: "slow", REFUSED: "absent"}
-NARROW_EXPERTS = "no module multiplies experts in 8 bits, whose inputs are rounded too; of 4 bits, packed, one does"
+SCALES = {FactorLayout.VECTOR: RowScale.ROW, FactorLayout.BLOCK: RowScale.BLOCK}
+"""By the factors of narrow inputs: the scales of the operation on rows that rounds them."""
 PASSES = 4
 """Most numbers of rows of which the time of a pass through all Linears is shown."""
 
@@ -151,7 +157,7 @@ def report_of(model: ConfiguredModel, selection: Selection, target: Target, path
         str(selection.provenance),
         found,
         tuple(_passes(found)),
-        _next(found, selection, model, path),
+        _next(found, selection, model, target, path),
     )
 
 
@@ -168,15 +174,14 @@ def _layer(model: ConfiguredModel, x: Linear) -> Layer:
         epilogue = Epilogue.BIAS if x.has_bias else Epilogue.NONE
         return Layer(x.name, x.n, x.k, x.count, m, Operation.of(model.element, epilogue=epilogue))
     types = model.stored.types_for(model.element)
-    if x.rows.is_expert and types is not None and types.weight is None:
-        return Layer(x.name, x.n, x.k, x.count, m, None, NARROW_EXPERTS)
     found = _of_types(types, Grouping.GROUPED if x.rows.is_expert else Grouping.DENSE)
-    return Layer(x.name, x.n, x.k, x.count, m, found, model.stored.why_absent)
+    why_absent = model.stored.why_absent if types is None else f"no operation multiplies groups of {types.tag}"
+    return Layer(x.name, x.n, x.k, x.count, m, found, why_absent)
 
 
-def _of_types(types: Types | None, grouping: Grouping) -> Operation | None:
-    """Return the plain product of element types; where they have factors, it takes a bias or none."""
-    asked = (types, Layout.KK, Epilogue.NONE, grouping)
+def _of_types(types: Types | None, grouping: Grouping, epilogue: Epilogue = Epilogue.NONE) -> Operation | None:
+    """Return the product of element types; where they have factors, the plain one takes a bias or none."""
+    asked = (types, Layout.KK, epilogue, grouping)
     return next((x for x in Operation if (x.types, x.layout, x.epilogue, x.grouping) == asked), None)
 
 
@@ -195,26 +200,34 @@ def _passes(found: Sequence[Diagnosis]) -> Iterator[Pass]:
         yield Pass(m, least, sum(times) if len(times) == len(those) else None, provenance)
 
 
-def _next(found: Sequence[Diagnosis], selection: Selection, model: ConfiguredModel, path: Path) -> str:
+def _next(found: Sequence[Diagnosis], selection: Selection, model: ConfiguredModel, target: Target, path: Path) -> str:
     """Say which wheel mends what is not native and measured."""
     words = shlex.join(["--config", str(path), "--target", selection.target])
-    if not all(x.served for x in found):
-        wheel = f"the wheel of `aot wheel {words}`"
-        return f"load the checkpoint in 16 bits, as {model.element.value}, whose products {wheel} has"
     asked = [x for x in dict.fromkeys(x.layer.operation for x in found) if x is not None]
-    if all(x.types.weight is None for x in asked) or model.stored.is_packed:
+    general = [x.tag for x in asked if not has_tuned_kernels(x, target)]
+    if general or not all(x.served for x in found):
+        wheel = f"the wheel of `aot wheel {words}`"
+        why = f": {target.name} has the slow general kernel alone for {', '.join(general)}" if general else ""
+        return f"load the checkpoint in 16 bits, as {model.element.value}, whose products {wheel} has{why}"
+    if all(x.types.weight is None and x.types.factors is None for x in asked) or model.stored.is_packed:
         return _next_wheel(found, selection, asked, words, model)
     folder = path if path.is_dir() else path.parent
     return f"{_next_wheel(found, selection, asked, words, model)}; and {shlex.join(['aot', 'pack', str(folder)])}"
 
 
-def _beside(operation: Operation, model: ConfiguredModel) -> tuple[str, ...]:
-    """Return the operations that a mixture of experts takes beside the product of groups."""
-    if operation.grouping is not Grouping.GROUPED:
-        return ()
-    gate = "gpt_oss_mul" if model.read.model_type == "gpt_oss" else "silu_mul"
-    gathered = operation.tag.replace(Grouping.GROUPED.value, Grouping.GATHERED.value)
-    return gathered, f"{operation.a.element.tag}_{gate}"
+def _beside(operation: Operation, model: ConfiguredModel) -> list[str]:
+    """Return the operations that a Linear, or a mixture of experts, takes beside its product."""
+    types, found = operation.types, []
+    if operation.grouping is Grouping.GROUPED:
+        gate = "gpt_oss_mul" if model.read.model_type == "gpt_oss" else "silu_mul"
+        gated = _of_types(types, Grouping.GATHERED, Epilogue.SWIGLU) if gate == "silu_mul" else None
+        gathered = gated or _of_types(types, Grouping.GATHERED)
+        found += [gathered.tag] if gathered is not None else []
+        found += [f"{types.d.tag}_{gate}"] if gated is None else []
+    if types.weight is None and types.factors in SCALES:
+        asked = (types.d, QUANTIZE, types.a, SCALES[types.factors])
+        found += [x for x in OWN_ROW_OPERATIONS if (x.x, x.function, x.y, x.scale) == asked]
+    return found
 
 
 def _next_wheel(

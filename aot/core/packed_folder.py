@@ -81,8 +81,6 @@ class PackedLayer:
         n, k = self.matrix
         if self.form is not None:
             self.form.check(n, k)
-        elif self.experts:
-            raise FormatError(f"a stack of experts cannot be packed as {self.format}, whose inputs are rounded too")
         elif n < 1 or k < 1:
             raise FormatError(f"a weight of {n} x {k} cannot be packed as {self.format}: expected a row and a column")
 
@@ -91,8 +89,10 @@ class PackedLayer:
         """Return the ends of the names, the types and the shapes of its tensors, but for a bias."""
         n, k = self.matrix
         if self.form is None:
-            scale = (-(-n // SCALE_BLOCK), -(-k // SCALE_BLOCK)) if self.format == "fp8_block" else (n, 1)
-            return ("qweight", ROW_FORMATS[self.format], (n, k)), ("scale", "F32", scale)
+            scale = (n,) if self.experts else (n, 1)
+            if self.format == "fp8_block":
+                scale = (-(-n // SCALE_BLOCK), -(-k // SCALE_BLOCK))
+            return ("qweight", ROW_FORMATS[self.format], self.shape), ("scale", "F32", (*self.experts, *scale))
         factors: tuple[int, ...] = (0,)
         if self.form.has_row_factors:
             factors = (*self.experts, n) if self.experts or not self.form.group else (1,)

@@ -378,13 +378,16 @@ def select_unaligned(
     return replace(found, table=with_library_times(found.table, references, only_unaligned=True))
 
 
-def times_behind(selection: Selection, record: Path | None, records: Path) -> OperationTimes:
+def times_behind(
+    selection: Selection, record: Path | None, records: Path, wanted: Collection[Operation] | None = None
+) -> OperationTimes:
     """Return the measured times that a selection rests on, as far as they are at hand.
 
     Args:
         selection: kernels and table.
         record: the record's file, or None for the committed one of the name that the selection gives.
         records: where committed records are.
+        wanted: operations whose times are read; None for all.
 
     Raises:
         StoreError: the record cannot be read.
@@ -392,5 +395,5 @@ def times_behind(selection: Selection, record: Path | None, records: Path) -> Op
     path = record or records / f"{selection.record}.jsonl.gz"
     if selection.provenance == PROVENANCE_PREDICTED or not (record or path.exists()):
         return {}
-    found = read_products(path)
+    found = read_products(path, wanted)
     return measured_times(found) if record or found.conditions == selection.conditions else {}

@@ -1,6 +1,7 @@
 """Prove the installed wheel's operations right and time them beside torch's calls, on this machine's GPU.
 
     PYTHONPATH=. python research/bench/operands.py --out operands.json
+    PYTHONPATH=. python research/bench/operands.py --operations none --shapes operands_heldout --times e4m3_bf16_kk
 
 from the repository's root, with the wheel, numpy and torch. Of each operation that the wheel has, 300 random problems
 are held against float64: sizes, strides and addresses of all kinds, scales by row or one for all, biases there or not,
@@ -30,6 +31,7 @@ from aot.core.errors import DeviceError, VerificationError
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.problem import Problem
+from aot.core.shape_set import load_shape_set
 from aot.measure.dispatched import DispatchedLibrary, RefusedError
 from aot.measure.gpu import Gpu
 from aot.measure.verify import Verifier
@@ -138,6 +140,19 @@ def time_problem(library: DispatchedLibrary, problem: Problem, *, compiles: bool
     return row | {"kernel": library.chosen(first), "us": us} | ({"refused": refused} if refused else {})
 
 
+def to_time(timed: Sequence[Operation], values: argparse.Namespace) -> list[Problem]:
+    """List the problems to time; those of a shape set are shuffled, so that what is cut off at the end is any of them.
+
+    Raises:
+        ShapeFileError: there is no such shape set.
+    """
+    if values.shapes is None:
+        return [Problem(operation, *size) for size in SIZES for operation in timed]
+    shapes = load_shape_set(values.shapes)
+    problems = [x for operation in timed for x in shapes.problems(operation)]
+    return [problems[i] for i in np.random.default_rng(values.seed).permutation(len(problems))]
+
+
 def run(
     result: dict[str, Any],
     library: DispatchedLibrary,
@@ -158,15 +173,14 @@ def run(
         result["checks"].append(check(gpu, library, operation, values.problems, values.seed, end))
         report(f"checked {operation.tag}")
     timed = [x for x in values.times if x in DENSE and library.has(x)]
-    for size in SIZES:
-        for operation in timed:
-            if time.monotonic() - start > values.max_seconds:
-                report(f"{values.max_seconds:g} s are over")
-                return
-            problem = Problem(operation, *size)
-            with _noted(result, problem):
-                result["rows"].append(time_problem(library, problem, compiles=values.compile))
-        report(f"timed m{size[0]} n{size[1]} k{size[2]}")
+    problems = to_time(timed, values)
+    for number, problem in enumerate(problems):
+        if time.monotonic() - start > values.max_seconds:
+            report(f"{values.max_seconds:g} s are over")
+            return
+        with _noted(result, problem):
+            result["rows"].append(time_problem(library, problem, compiles=values.compile))
+        report(f"timed {number + 1} of {len(problems)}: {problem.name}")
 
 
 def torch_version() -> str:
@@ -196,6 +210,7 @@ def arguments(given: Sequence[str] | None = None) -> tuple[argparse.ArgumentPars
     parser.add_argument("--package", default="aot_gemm", help="name of the wheel's package (aot_gemm)")
     parser.add_argument("--operations", type=operations, default=list(ALL), help="to check: tags or parts (all)")
     parser.add_argument("--times", type=operations, default=list(TIMED), help="to time: tags or parts, all, none")
+    parser.add_argument("--shapes", help="what is timed: a shipped shape set or a file; by default 11 sizes")
     parser.add_argument("--problems", type=positive, default=300, help="random problems of each operation (300)")
     parser.add_argument(
         "--compile", action="store_true", help="time torch.compile of the eager calls too: seconds each"

@@ -1,7 +1,7 @@
 """A small model of transformers, quantised as published checkpoints are, packed, loaded, and its logits compared.
 
     python -m research.bench.packed_model --layout nvfp4 --layout gptq --device cuda -o packed_model.json
-    python -m research.bench.packed_model --model qwen3_moe --layout awq    # a mixture of experts
+    python -m research.bench.packed_model --model qwen3_moe --layout deepseek --layout awq  # a mixture of experts
     python -m research.bench.packed_model --model gpt_oss --layout gpt_oss  # whose experts alone are quantised
 
 needs a wheel that has the operations, transformers and safetensors; on the CPU, torch computes what kernels would.
@@ -30,6 +30,7 @@ from tests import checkpoints
 
 ROWS = ((1, 1), (1, 5), (1, 16), (2, 40))
 """Sequences, and tokens of each."""
+MODELS = ("llama", "qwen3_moe", "deepseek_v3", "mixtral", "gpt_oss")
 NARROW_INPUTS = ("fp8", "modelopt_fp8", "deepseek")
 
 
@@ -49,6 +50,11 @@ def configured(model: str, hidden: int) -> Any:
         return transformers.GptOssConfig(**sizes | {"intermediate_size": hidden}, **_experts("num_local_experts"))
     if model == "mixtral":
         return transformers.MixtralConfig(**sizes, **_experts("num_local_experts"))
+    if model == "deepseek_v3":
+        ranks = {"kv_lora_rank": 256, "q_lora_rank": 256, "qk_nope_head_dim": 64, "qk_rope_head_dim": 64}
+        groups = {"n_group": 4, "topk_group": 2, "v_head_dim": 64, "moe_intermediate_size": hidden // 2}
+        more = ranks | groups | {"first_k_dense_replace": 1, "num_key_value_heads": hidden // 64}
+        return transformers.DeepseekV3Config(**sizes | more, **_experts("n_routed_experts"))
     if model == "qwen3_moe":
         return transformers.Qwen3MoeConfig(**sizes, moe_intermediate_size=hidden // 2, **_experts("num_experts"))
     return transformers.LlamaConfig(**sizes)
@@ -107,7 +113,7 @@ def main() -> int:
     """Compare the layouts that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     known = [*checkpoints.QUANTIZATION, *checkpoints.OF_EXPERTS]
-    parser.add_argument("--model", choices=("llama", "qwen3_moe", "mixtral", "gpt_oss"), default="llama")
+    parser.add_argument("--model", choices=MODELS, default="llama")
     parser.add_argument("--layout", choices=known, action="append")
     parser.add_argument("--package", default="aot_gemm", help="import name of the wheel")
     parser.add_argument("--device", default="cuda")

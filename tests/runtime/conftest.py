@@ -17,6 +17,7 @@ from tests.runtime.stating import (
     DENSE,
     IN_ATOMS,
     MANY,
+    NARROW_GROUPS,
     PACKED,
     PACKED_GATES,
     PACKED_GROUPS,
@@ -150,8 +151,9 @@ def tensor(request, framework, monkeypatch):
 
 @pytest.fixture(scope="session")
 def packed_manifest():
-    """Give a manifest of products of packed weights."""
-    return replace(host.random_manifest(5, [*PACKED, *PACKED_GATES, *PACKED_GROUPS]), package="packed-gemm")
+    """Give a manifest of products of packed weights, and of groups whose rows are narrow too."""
+    operations = [*PACKED, *PACKED_GATES, *PACKED_GROUPS, *NARROW_GROUPS]
+    return replace(host.random_manifest(5, operations), package="packed-gemm")
 
 
 @pytest.fixture(scope="session")

@@ -45,6 +45,13 @@ PACKED_GROUPS = (
     Operation.BF16_NVFP4_ROWS_KK_GROUPED,
 )
 """Some groups of them."""
+NARROW_GROUPS = (
+    Operation.E4M3_BF16_KK_GROUPED,
+    Operation.E4M3_BF16_KK_GATHERED,
+    Operation.E4M3_BF16_BLOCK_KK_GROUPED,
+    Operation.E4M3_BF16_BLOCK_KK_GATHERED_SWIGLU,
+)
+"""Some groups of rows and weights of 8 bits: with factors of rows, and of blocks, of which one has a gate."""
 
 OPERANDS = ("a", "b", "d", "bias", "scale_a", "scale_b", "residual", "scale_d", "own_d", "factors_d")
 """The tensors of `aot_gemm_problem_t`."""

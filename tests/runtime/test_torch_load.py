@@ -162,6 +162,17 @@ def test_what_does_not_go_together_is_named_and_nothing_changes(gemm, folders):
     assert type(model.body["proj"]) is nn.Linear
 
 
+def test_what_a_model_of_transformers_need_not_have_is_left(gemm, folders):
+    """As the layer of a DeepSeek-V3 that predicts further tokens; what a model has of it all the same is loaded."""
+    folder, values = folders("compressed")
+    model = nn.ModuleDict({"embed": nn.Embedding(7, K, dtype=BF16), "norm": nn.RMSNorm(K, dtype=BF16)})
+    model._keys_to_ignore_on_load_unexpected = [r"^body\."]
+    assert type(gemm.load_quantized(model, folder)["embed"]) is nn.Embedding
+    whole = Model()
+    whole._keys_to_ignore_on_load_unexpected = [r"^body\."]
+    assert torch.equal(gemm.load_quantized(whole, folder).body["proj"].dequantize(), values.to(BF16))
+
+
 def test_a_type_that_factors_are_not_of_is_refused(gemm, folders):
     with pytest.raises(
         gemm.errors.CheckpointError, match=r"it is of torch.float16, and the folder is for torch.bfloat16"

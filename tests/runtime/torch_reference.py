@@ -37,10 +37,8 @@ def give(values, dtype, out):
 def linear(
     x, weight, bias=None, *, activation=None, scale_x=None, scale_w=None, residual=None, out=None, out_dtype=None, **_
 ):
-    if scale_x is not None and scale_x.shape[-1] > 1:  # of blocks: 128 columns of x, 128 x 128 of the weight
-        x = x.float() * scale_x.repeat_interleave(128, -1)[..., : x.shape[-1]]
-        spread = scale_w.repeat_interleave(128, 0).repeat_interleave(128, 1)
-        weight, scale_x = weight.float() * spread[: weight.shape[0], : weight.shape[1]], None
+    if scale_x is not None and scale_x.shape[-1] > 1:
+        (x, weight), scale_x = times_blocks(x, weight, scale_x, scale_w), None
         out_dtype = out_dtype or torch.bfloat16
     sums = wide(x).detach() @ wide(weight).detach().t()
     if scale_x is not None:
@@ -49,6 +47,13 @@ def linear(
     values = ACTIVATIONS[activation](sums)
     values = values if residual is None else values + residual.detach()
     return give(values, out_dtype or (torch.bfloat16 if scale_x is not None else x.dtype), out)
+
+
+def times_blocks(x, weight, scale_x, scale_w):
+    """Multiply x by factors of 128 columns, and a weight, or a stack, by those of 128 x 128 elements."""
+    x = x.float() * scale_x.repeat_interleave(128, -1)[..., : x.shape[-1]]
+    spread = scale_w.repeat_interleave(128, -2).repeat_interleave(128, -1)
+    return x, weight.float() * spread[..., : weight.shape[-2], : weight.shape[-1]]
 
 
 def linear_many(x, weights, biases, *, out):
@@ -220,13 +225,17 @@ def grouped_linear(
     weight = torch.stack([x.detach() for x in weight]) if isinstance(weight, (list, tuple)) else weight
     if weight.ndim == 2:
         return give(runs_of_k(x.detach(), weight.detach(), offsets), x.dtype, out)
+    if scale_x is not None and scale_w.ndim == 3:
+        x, weight = times_blocks(x, weight, scale_x, scale_w)
+    elif scale_x is not None:
+        x, weight = x.float() * scale_x, weight.float() * scale_w[..., None]
     rows = wide(x).detach() if index is None else wide(x).detach()[index.long()]
     ends = offsets.tolist()
     starts = [0, *ends] if len(ends) == len(weight) else ends
     halves = weight.shape[1] // (1 if gate is None else 2)
     values = torch.full((len(rows), halves), math.nan, dtype=rows.dtype) if out is None else out
     for group, (start, end) in enumerate(itertools.pairwise(starts)):
-        sums = rows[start:end] @ wide(weight).detach()[group].t()
+        sums = rows[start:end] @ wide(weight).detach()[group].t() + (0 if bias is None else bias.detach()[group])
         if gate is not None:
             first, second = (sums[:, ::2], sums[:, 1::2]) if interleaved else sums.chunk(2, -1)
             sums = ACTIVATIONS[gate](first) * second

@@ -52,7 +52,7 @@ from aot.measure.store import read_store
 from aot.space.legality import check_recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from pathlib import Path
 
     from aot.core.target import Target
@@ -167,10 +167,12 @@ class _Rows:
 
     Args:
         kernels: those of the header.
+        wanted: operations whose rows are decoded; None for all.
     """
 
-    def __init__(self, kernels: Sequence[tuple[AnyKey, int]]) -> None:
+    def __init__(self, kernels: Sequence[tuple[AnyKey, int]], wanted: Collection[AnyOperation] | None) -> None:
         self._kernels = kernels
+        self._wanted = wanted
         self._problems: dict[tuple[Any, ...], AnyProblem] = {}
         self.measurements: list[AnyMeasurement] = []
         self.library_times: dict[AnyProblem, AnyLibraryTime] = {}
@@ -199,6 +201,8 @@ class _Rows:
             expected = f"expected the number of one of {len(self._kernels)} kernels, got {shown(number)}"
             raise DecodeError(expected, ("kernel",))
         kernel, tile_order = self._kernels[number]
+        if self._wanted is not None and kernel.operation not in self._wanted:
+            return
         kind = kind_of(kernel.operation)
         end = 1 + len(kind.stated_axes)
         most = end + NUM_TIMES + 1 + len(kind.optional_axes)
@@ -212,6 +216,8 @@ class _Rows:
     def _add_library_time(self, row: list[Any]) -> None:
         """Add what a row says, of a problem that has no such time yet (DecodeError)."""
         operation = decode(_OfOperation, {"operation": row[1] if len(row) > 1 else None}).operation
+        if self._wanted is not None and operation not in self._wanted:
+            return
         kind = kind_of(operation)
         end = 2 + len(kind.stated_axes)
         if not end < len(row) <= end + NUM_LIBRARY_TIMES + len(kind.optional_axes):
@@ -265,8 +271,13 @@ def recorded_kernels(path: Path) -> tuple[AnyKey, ...]:
         raise StoreError(f"cannot read the record {path}: {error}; make it again from its store") from error
 
 
-def parse_record(text: str, where: str) -> AnyRecord:
+def parse_record(text: str, where: str, wanted: Collection[AnyOperation] | None = None) -> AnyRecord:
     """Read a record's JSON lines.
+
+    Args:
+        text: the lines.
+        where: what they are of, for messages.
+        wanted: operations whose rows are decoded and checked, and whose times the result has; None for all.
 
     Raises:
         StoreError: the version is another, a line is not what it should be, or the results cannot be the target's; the
@@ -276,7 +287,7 @@ def parse_record(text: str, where: str) -> AnyRecord:
     number = 1
     try:
         header = _header(lines[0])
-        rows = _Rows(header.kernels)
+        rows = _Rows(header.kernels, wanted)
         for number, line in enumerate(lines[1:], 2):  # noqa: B007 - an error's line
             rows.add(parse_json(line))
         number = 1
@@ -288,18 +299,18 @@ def parse_record(text: str, where: str) -> AnyRecord:
     return record
 
 
-def read_record(path: Path) -> AnyRecord:
+def read_record(path: Path, wanted: Collection[AnyOperation] | None = None) -> AnyRecord:
     """Read a record file; see `parse_record`."""
     try:
         text = text_of(read_content(path))
     except DecodeError as error:
         raise StoreError(f"cannot read the record {path}: {error}; make it again from its store") from error
-    return parse_record(text, str(path))
+    return parse_record(text, str(path), wanted)
 
 
-def read_products(path: Path) -> ProductRecord:
+def read_products(path: Path, wanted: Collection[AnyOperation] | None = None) -> ProductRecord:
     """Read what a record file has of products; see `parse_record`."""
-    return GEMM.part(read_record(path))
+    return GEMM.part(read_record(path, wanted))
 
 
 def of_target(record: Record[P, K], path: Path, target: Target) -> Record[P, K]:

@@ -7,15 +7,12 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-
 from ._packed_folder import PackedFolder, PackedLayer, name_of
 from ._torch_expert_kinds import WEIGHTS, Kind, are_experts, kind_of
+from ._torch_formats import format_of
 from ._torch_narrow import BUFFERS
-from ._torch_packed_join import joined_bytes, quantum_of
 from ._torch_quantized_experts import ExpertWeights, QuantizedExperts
 from ._torch_stored import read
-from ._weight_format import PackedLayout
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,18 +37,13 @@ class Pieces(NamedTuple):
 
     def load(self, device: Any, dtype: Any) -> ExpertWeights:
         """Return the weights on a device, for inputs of a type."""
-        form, (experts, n, k) = self.layer.form, self.layer.shape
+        form, shape = self.layer.format, self.layer.shape
         if len(self.tensors) == 1 and len(self.tensors[0][0]["qweight"].shape) == 3:
             qweight, scale = (read(self.tensors[0][0][end], device) for end in BUFFERS)
-            return ExpertWeights(qweight, scale, self.layer.format, self.layer.shape, dtype)
-        qweight = torch.empty(experts, *PackedLayout(form).shape(n, k), dtype=torch.uint8, device=device)
-        scale = torch.empty((experts, n) if form.has_row_factors else 0, device=device)
-        for expert, those in enumerate(self.tensors):
-            rows = n // len(those)
-            qweight[expert] = joined_bytes(form, [(read(x["qweight"], "cpu"), rows) for x in those]).to(device)
-            if form.has_row_factors:
-                scale[expert] = torch.cat([read(x["scale"], "cpu").expand(rows) for x in those]).to(device)
-        return ExpertWeights(qweight, scale, self.layer.format, self.layer.shape, dtype)
+            return ExpertWeights(qweight, scale, form, shape, dtype)
+        rows = shape[1] // len(self.tensors[0])
+        each = ([(*(read(x[end], "cpu") for end in BUFFERS), rows) for x in those] for those in self.tensors)
+        return ExpertWeights.of_matrices(form, shape, dtype, device, each)
 
 
 class Experts(NamedTuple):
@@ -182,9 +174,7 @@ def _pieces(
         if layers[name] != expected:
             got, text = layers[name], f"{expected.format} {expected.shape} of factors of {expected.dtype}"
             return f"{name} is {got.format} {got.shape} of factors of {got.dtype}; expected {text}"
-    if first.form is None:
-        return f"experts have no products of {first.format}, whose inputs are rounded; pack weights of 4 bits"
-    quantum = quantum_of(first.form)
+    quantum = format_of(first.format).quantum
     if joined > 1 and n // joined % quantum:
         return f"{those[0]} has {n // joined} rows; expected a multiple of {quantum}, by which two are joined"
     tensors = tuple(tuple({end: stored[name_of(x, end)] for end, *_ in layers[x].tensors} for x in y) for y in names)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import re
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +13,14 @@ import torch
 from torch import nn
 
 from . import errors
+from ._packed_folder import name_of
 from ._torch_modules import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ._packed_folder import PackedFolder
+    from ._safetensors_file import StoredTensor
 
 
 def model_of(model: Any, packed: PackedFolder, dtype: Any) -> Any:
@@ -47,6 +51,24 @@ def model_of(model: Any, packed: PackedFolder, dtype: Any) -> Any:
     if not isinstance(made, nn.Module):
         raise errors.OperandError(f"load_quantized: the function made a {type(made).__name__}; expected an nn.Module")
     return made
+
+
+def without_ignored(
+    model: Any, packed: PackedFolder, stored: dict[str, StoredTensor]
+) -> tuple[PackedFolder, dict[str, StoredTensor]]:
+    """Return a folder without what a model of transformers says that a checkpoint may have beside it.
+
+    So DeepSeek-V3's has a layer that predicts further tokens, of which the model has none.
+    """
+    patterns = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
+    own = model.state_dict(keep_vars=True)
+    unknown = [x for x in patterns if not any(re.search(x, name) for name in own)]
+
+    def is_kept(name: str) -> bool:
+        return not any(re.search(x, name) for x in unknown)
+
+    layers = {name: x for name, x in packed.layers.items() if is_kept(name_of(name, "weight"))}
+    return replace(packed, layers=layers), {name: x for name, x in stored.items() if is_kept(name)}
 
 
 def _transformers() -> Any:

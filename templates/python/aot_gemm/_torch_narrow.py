@@ -56,9 +56,11 @@ class NarrowModule(nn.Module):
                 vars(self).pop("_factor_dtype", None)
             elif dtype is not self.weight_dtype:  # factors stay what they are
                 self._factor_dtype = self.held.dtype
-            held, self.weight_dtype = same, dtype
+            held, is_other, self.weight_dtype = same, dtype is not self.weight_dtype, dtype
         finally:
             self._buffers.update(held)
+        if is_other:
+            self.ask()
         return self
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:

@@ -13,6 +13,7 @@ from torch import nn
 from . import _torch_modules, errors
 from ._table import plan
 from ._torch_activations import NARROW, WIDE, check_format, why_not_narrow
+from ._torch_expert_kinds import WEIGHTS
 from ._torch_formats import format_beside
 from ._torch_modules import ROWS, Linear, why_left, why_no_linear
 from ._torch_narrow import BUFFERS
@@ -149,6 +150,8 @@ def quantize_model(
     made = {id(x[name]): x[name] for x in holding for name in BUFFERS if name in x}
     held = [x["_buffers"]["qweight"] for x in states.values()]
     promised = [x for x in held if x.device.type in _torch_modules.DEVICES] if constant else []
+    rounding = {key: [state["has_kernel"]] for key, state in states.items()}
+    rounding |= {key: [state["_modules"][x].has_kernel for x in WEIGHTS] for key, state in of_experts.items()}
     report = QuantizeReport(
         narrow.name,
         (*chosen, *experts),
@@ -156,7 +159,7 @@ def quantize_model(
         left,
         before,
         _num_bytes([*(x for key, x in tensors.items() if key not in gone), *made.values()]),
-        tuple(key for key, state in states.items() if not state["has_kernel"]),
+        tuple(key for key, made in rounding.items() if not all(made)),
         bool(promised),
     )
     changes = [_Change(module, QuantizedLinear, states[key]) for key, module in chosen.items()]

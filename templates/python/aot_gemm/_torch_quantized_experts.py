@@ -1,4 +1,4 @@
-"""A mixture's experts whose weights are packed: what `quantize` and `load_quantized` make of transformers' modules."""
+"""A mixture's experts whose weights are narrow: what `quantize` and `load_quantized` make of transformers' modules."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ import torch
 from torch import nn
 
 from . import _row_table, errors
+from ._packed_folder import PackedLayer
 from ._torch_expert_kinds import WEIGHTS, Kind, gated
 from ._torch_formats import format_of
-from ._torch_modules import REFUSALS, ROWS, is_served, why_not_planned
+from ._torch_modules import REFUSALS, ROWS, is_served
 from ._torch_narrow import NarrowModule
-from ._torch_packed_groups import multiply_groups
 from ._torch_routing import combine, routes_of
 from ._torch_rows import rows
+from ._torch_stored import ELEMENTS
 
+GATED = {"silu_mul": "silu", "gelu_tanh_mul": "gelu_tanh"}
+"""Gates that products of groups may have, by the function of rows: as `grouped_linear` names them."""
 _is_compiling = torch.compiler.is_compiling
 
 
@@ -28,13 +31,15 @@ class Kernels(NamedTuple):
     """Why torch computes them; empty where kernels do."""
     is_gathered: bool = False
     """Whether the first product takes tokens by an index, so that they are not copied."""
+    is_gated: bool = False
+    """Whether the first product has the gate."""
     has_gate: bool = False
     """Whether the wheel has the gate as an operation on rows."""
 
 
 @cache
 def kernels_of(name: str, kind: Kind, dtype: torch.dtype, *, has_bias: bool) -> Kernels:
-    """Ask the wheel for products of packed experts, and for what stands between them.
+    """Ask the wheel for a format's products of experts, and for what stands between them.
 
     Args:
         name: of the format.
@@ -43,22 +48,22 @@ def kernels_of(name: str, kind: Kind, dtype: torch.dtype, *, has_bias: bool) -> 
         has_bias: whether the products have biases.
     """
     narrow = format_of(name)
-    form = getattr(narrow, "form", None)
-    if form is None:
-        return Kernels(f"experts have no products of {name}, whose inputs are rounded; expected packed weights")
-    asked = {"weight_dtype": form.name, "groups": kind.experts, "bias": has_bias}
+
+    def why_not(n: int, k: int, **asked: Any) -> str | None:
+        return narrow.why_not(n, k, dtype, bias=has_bias, groups=kind.experts, **asked)
+
     for weight in WEIGHTS:
-        _, n, k = kind.shape_of(weight)
-        try:
-            form.check(n, k)
-        except errors.FormatError as error:
-            return Kernels(str(error))
-        reason = why_not_planned(n, k, dtype, grouping="grouped", **asked)
+        reason = why_not(*kind.shape_of(weight)[1:], grouping="grouped")
         if reason is not None:
             return Kernels(reason)
-    _, n, k = kind.shape_of(WEIGHTS[0])
-    is_gathered = why_not_planned(n, k, dtype, grouping="gathered", **asked) is None
-    return Kernels("", is_gathered, _has_gate(kind, dtype))
+    has_gate = _has_gate(kind, dtype)
+    gate = None if kind.interleaved else GATED.get(kind.gate)
+    gates: tuple[dict[str, Any], ...] = ({},) if gate is None else ({"gated": True, "activation": gate}, {})
+    for grouping, options in itertools.product(("gathered", "grouped"), gates):
+        n = kind.width if options else 2 * kind.width
+        if why_not(n, kind.hidden, grouping=grouping, **options) is None:
+            return Kernels("", grouping == "gathered", bool(options), has_gate)
+    return Kernels("", has_gate=has_gate)
 
 
 def _has_gate(kind: Kind, dtype: torch.dtype) -> bool:
@@ -70,17 +75,21 @@ def _has_gate(kind: Kind, dtype: torch.dtype) -> bool:
 
 
 class ExpertWeights(NarrowModule):
-    """The packed weights of all experts of a mixture, in the place of a parameter of three dimensions.
+    """The narrow weights of all experts of a mixture, in the place of a parameter of three dimensions.
 
-    Buffers: `qweight`, the bytes, (experts, rows, bytes), and `scale`, float32, a factor of each row, (experts, n), or
-    of no elements where the format has none. `shape` is (experts, n, k).
+    Buffers: `qweight`, the elements, (experts, n, k), or of packed formats the bytes, (experts, rows, bytes); and
+    `scale`, float32, a factor of each row, (experts, n), of "fp8_block" one of each 128 by 128 elements, (experts,
+    ceil(n / 128), ceil(k / 128)), or of no elements where the format has none. `shape` is (experts, n, k).
     """
 
+    has_kernel: bool
+    """Whether the package has a kernel that rounds their inputs, where the format has these rounded."""
+
     def __init__(self, qweight: Any, scale: Any, format: str, shape: tuple[int, int, int], dtype: Any) -> None:  # noqa: A002
-        """Hold bytes and factors that belong together; nothing is copied.
+        """Hold elements and factors that belong together; nothing is copied.
 
         Args:
-            qweight: uint8, the bytes.
+            qweight: the elements, or uint8, the bytes.
             scale: float32, the factors.
             format: as `quantize` has it.
             shape: (experts, n, k).
@@ -90,9 +99,30 @@ class ExpertWeights(NarrowModule):
         vars(self).update(format=format, weight_dtype=dtype, shape=tuple(shape))
         self.register_buffer("qweight", qweight)
         self.register_buffer("scale", scale)
+        self.ask()
+
+    @classmethod
+    def of_matrices(cls, format: str, shape: tuple[int, int, int], dtype: Any, device: Any, each: Any) -> ExpertWeights:  # noqa: A002
+        """Hold the elements and factors of one expert after another, in memory of their own.
+
+        Args:
+            format: as `quantize` has it.
+            shape: (experts, n, k).
+            dtype: of inputs and results.
+            device: where they are held.
+            each: gives of each expert the elements of its weights, and their factors, and their rows.
+        """
+        narrow, tensors = format_of(format), PackedLayer(format, shape).tensors
+        qweight, scale = (torch.empty(size, dtype=ELEMENTS[x], device=device) for _, x, size in tensors)
+        for expert, weights in enumerate(each):
+            qweight[expert] = narrow.joined([(elements, rows) for elements, _, rows in weights]).to(device)
+            if scale.numel():
+                factors = [narrow.factors_in_stack(held, rows) for _, held, rows in weights]
+                scale[expert] = torch.cat(factors).to(device)
+        return cls(qweight, scale, format, shape, dtype)
 
     def dequantize(self, expert: int | None = None) -> Any:
-        """Return what the bytes stand for, (experts, n, k), or (n, k) of one expert, in the type of inputs."""
+        """Return what the buffers stand for, (experts, n, k), or (n, k) of one expert, in the type of inputs."""
         held = self.held
         if expert is None:
             return format_of(self.format).widen(self.qweight, self.scale, self.weight_dtype, held)
@@ -100,11 +130,13 @@ class ExpertWeights(NarrowModule):
         of_one = held._replace(shape=self.shape[1:])
         return format_of(self.format).widen(self.qweight[expert], scale, self.weight_dtype, of_one)
 
-    def multiply(self, x: Any, offsets: Any, bias: Any, index: Any = None) -> Any:
+    def multiply(self, x: Any, offsets: Any, bias: Any, index: Any = None, gate: str | None = None) -> Any:
         """Compute x @ weight^T + bias of rows in the order of the experts, or of those that an index names."""
-        scale = self.scale if self.scale.numel() else None
-        form = format_of(self.format).form  # type: ignore[union-attr] - experts have packed formats alone
-        return multiply_groups(x, self.qweight, offsets, bias, index, scale, form.name, self.shape[1])
+        return format_of(self.format).product_of_groups(x, self, offsets, bias, index, gate)
+
+    def ask(self) -> None:
+        """Ask the wheel that is installed here for a kernel that rounds inputs."""
+        self.has_kernel = format_of(self.format).has_kernel(self.shape[-1], self.weight_dtype)
 
     def extra_repr(self) -> str:
         """Return shape and format."""
@@ -112,9 +144,9 @@ class ExpertWeights(NarrowModule):
 
 
 class QuantizedExperts(nn.Module):
-    """The experts of a mixture, packed, in the place of a module of transformers: the weights of 16 bits are gone.
+    """The experts of a mixture, narrow, in the place of a module of transformers: the weights of 16 bits are gone.
 
-    `gate_up_proj` and `down_proj` are modules with the packed bytes, `ExpertWeights`; biases stay parameters. It is
+    `gate_up_proj` and `down_proj` are modules with the narrow weights, `ExpertWeights`; biases stay parameters. It is
     called as transformers calls its own: with tokens, the experts of each, and their weights. What this package does
     not serve of calls, as those on the CPU, torch computes, expert by expert, with weights that are unpacked for it: on
     a GPU that waits for the device, and is slow. So it does in a backward pass, which gives gradients of inputs, of the
@@ -161,18 +193,17 @@ class QuantizedExperts(nn.Module):
         return self.by_torch(x, chosen, weights, biases)
 
     def _by_kernels(self, x: Any, chosen: Any, weights: Any, biases: tuple[Any, Any]) -> Any:
-        routes = routes_of(chosen, weights, self.kind.experts)
-        if self.kernels.is_gathered:
-            inner = self.gate_up_proj.multiply(x.contiguous(), routes.offsets, biases[0], routes.token_of)
-        else:
-            inner = self.gate_up_proj.multiply(x[routes.token_of], routes.offsets, biases[0])
-        gate, interleaved = self.kind.gate, self.kind.interleaved
-        inner = (rows if self.kernels.has_gate else gated)(gate, inner, interleaved=interleaved)
+        routes, kernels, kind = routes_of(chosen, weights, self.kind.experts), self.kernels, self.kind
+        given, index = (x.contiguous(), routes.token_of) if kernels.is_gathered else (x[routes.token_of], None)
+        gate = GATED[kind.gate] if kernels.is_gated else None
+        inner = self.gate_up_proj.multiply(given, routes.offsets, biases[0], index, gate)
+        if gate is None:
+            inner = (rows if kernels.has_gate else gated)(kind.gate, inner, interleaved=kind.interleaved)
         return combine(self.down_proj.multiply(inner, routes.offsets, biases[1]), routes)
 
     @torch.compiler.disable
     def by_torch(self, x: Any, chosen: Any, weights: Any, biases: tuple[Any, Any]) -> Any:
-        """Compute it by torch's products with what the bytes stand for, expert by expert."""
+        """Compute it by torch's products with what the buffers stand for, expert by expert."""
         routes = routes_of(chosen, weights, self.kind.experts)
         ends = [0, *routes.offsets.tolist()]
         given, results = x[routes.token_of.long()], [x.new_empty(0, self.kind.hidden)]
@@ -236,7 +267,7 @@ def experts_state(module: Any, kind: Kind, weights: dict[str, ExpertWeights]) ->
     Args:
         module: the module, which is not changed.
         kind: what it computes.
-        weights: the packed ones by their names.
+        weights: the narrow ones by their names.
     """
     first, has_bias = weights[WEIGHTS[0]], module._parameters.get(f"{WEIGHTS[0]}_bias") is not None  # noqa: SLF001
     return {
@@ -256,13 +287,7 @@ def round_experts(name: str, parameter: Any, shape: tuple[int, int, int], *, tra
         shape: (experts, n, k).
         transposed: whether it is.
     """
-    narrow, qweight, scale = format_of(name), None, None
-    for expert, wide in enumerate(parameter.detach()):
-        data, factors = narrow.narrow(wide.t().contiguous() if transposed else wide)
-        if qweight is None:
-            qweight = data.new_empty(shape[0], *data.shape)
-            scale = factors.new_empty(shape[:2] if factors.numel() else 0)
-        qweight[expert] = data
-        if factors.numel():
-            scale[expert] = factors
-    return ExpertWeights(qweight, scale, name, shape, parameter.dtype)
+    narrow, n = format_of(name), shape[1]
+    matrices = (x.t().contiguous() if transposed else x for x in parameter.detach())
+    each = ([(*narrow.narrow(x), n)] for x in matrices)
+    return ExpertWeights.of_matrices(name, shape, parameter.dtype, parameter.device, each)

@@ -127,7 +127,7 @@ def quantize(x: Any, *arguments: Any, **options: Any) -> Any:
 
     `quantize(model, format, *, where=None, constant=False, activation_format="16-bit")` makes a QuantizedLinear of
     every nn.Linear of bfloat16 or float16 that this wheel has tuned products of the format for, and of those under
-    `patch`; and, of formats of the weight alone, QuantizedExperts of a mixture's experts as transformers 5 has them.
+    `patch`; and QuantizedExperts of a mixture's experts as transformers 5 has them, where it has groups of the format.
     The module stays the same object, with its hooks and its bias. Its parameter `weight` becomes the buffers `qweight`
     and `scale`, and the weight of 16 bits is freed; while this runs, both are held. `state_dict` has the buffers; they
     are loaded into a model that was quantized as well, whose weights may be of the meta device, on the CPU or other

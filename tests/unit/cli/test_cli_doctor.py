@@ -1,6 +1,7 @@
 """`aot doctor MODEL`: how a target's table serves a model, Linear by Linear."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -102,22 +103,48 @@ MIXTURE = {"model_type": "qwen3_moe", "num_experts": 8, "moe_intermediate_size":
 
 
 @pytest.mark.parametrize(
-    ("stored", "tag", "gate"),
+    ("stored", "tag", "beside"),
     [
-        ({"quant_method": "awq", "bits": 4, "group_size": 128}, "bf16xint4g128z_bf16_kk_grouped", "silu_mul"),
-        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, None, None),
-        ({"quant_method": "mxfp4"}, "bf16xmxfp4_bf16_kk_grouped", "gpt_oss_mul"),
+        (
+            {"quant_method": "awq", "bits": 4, "group_size": 128},
+            "bf16xint4g128z_bf16_kk_grouped",
+            "bf16xint4g128z_bf16_kk_gathered,bf16_silu_mul",
+        ),
+        (
+            {"quant_method": "fp8", "weight_block_size": [128, 128]},
+            "e4m3_bf16_block_kk_grouped",
+            "e4m3_bf16_block_kk_gathered_swiglu,bf16_e4m3_block_quantize",
+        ),
+        ({"quant_method": "aot", "format": "int8"}, None, None),
+        (
+            {"quant_method": "mxfp4"},
+            "bf16xmxfp4_bf16_kk_grouped",
+            "bf16xmxfp4_bf16_kk_gathered,bf16_gpt_oss_mul",
+        ),
     ],
 )
-def test_experts_are_groups_and_what_they_take_beside_is_named(workplace, stored, tag, gate):
+def test_experts_are_groups_and_what_they_take_beside_is_named(workplace, stored, tag, beside):
     sizes = {"num_key_value_heads": 8, "intermediate_size": 4096, "vocab_size": 4096, "num_local_experts": 8}
-    kind = MIXTURE | ({"model_type": "gpt_oss"} if gate == "gpt_oss_mul" else {})
+    kind = MIXTURE | ({"model_type": "gpt_oss"} if stored["quant_method"] == "mxfp4" else {})
     found = facts(write(workplace, **sizes, **kind, quantization_config=stored), "--target", "h200", "--m", "16")
     assert {x["operation"] for x in found["layers"] if x["name"].startswith("expert ")} == {tag}
     if tag is not None:
-        assert f"{tag},{tag.replace('grouped', 'gathered')},bf16_{gate}" in found["next"]
+        build = found["next"].partition(";")[0]
+        assert {tag, *beside.split(",")} <= set(build.rpartition(" ")[2].split(","))
+        assert found["next"].endswith(f"; and aot pack {workplace}")
     others = {x["operation"] for x in found["layers"] if x["name"] in ("q, o", "q", "o")}
-    assert others <= {"bf16_kk", "bf16_kk_bias"} if gate == "gpt_oss_mul" else tag not in others
+    assert others <= {"bf16_kk", "bf16_kk_bias"} if stored["quant_method"] == "mxfp4" else tag not in others
+
+
+def test_operations_that_a_chip_has_the_general_kernel_alone_for_are_no_advice(workplace, monkeypatch):
+    """FP8 of blocks is Hopper's."""
+    monkeypatch.setattr(doctor, "selection_of_layers", lambda *_: replace(SELECTION, target="thor"))
+    stored = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    advice = facts(write(workplace, quantization_config=stored), "--target", "thor", "--m", "16")["next"]
+    assert advice.startswith(
+        "load the checkpoint in 16 bits, as bfloat16, whose products the wheel of `aot wheel --config "
+    )
+    assert advice.endswith(" has: thor has the slow general kernel alone for e4m3_bf16_block_kk")
 
 
 def test_bytes_of_packed_weights_have_their_factors():

@@ -36,6 +36,9 @@ def test_what_is_written_is_read(tmp_path):
     assert FOLDER.layers["b"].tensors == (("qweight", "F8_E4M3", (130, 256)), ("scale", "F32", (2, 2)))
     assert PackedLayer("nvfp4", (24, 256)).tensors[1] == ("scale", "F32", (1,))
     assert PackedLayer("int8_weight_only", (24, 256)).tensors[1] == ("scale", "F32", (24,))
+    stack = PackedLayer("fp8_block", (3, 130, 256))  # of experts
+    assert stack.tensors == (("qweight", "F8_E4M3", (3, 130, 256)), ("scale", "F32", (3, 2, 2)))
+    assert PackedLayer("fp8", (3, 24, 256)).tensors[1] == ("scale", "F32", (3, 24))
 
 
 @pytest.mark.parametrize(

@@ -311,6 +311,8 @@ def test_times_behind_a_selection_are_those_it_rests_on(record_path, tmp_path):
     times = {BF16: {problem_of(1, 4096, 4096): {PLAIN: 20.0, SMALL: 10.0}}}
     found = times_behind(selection, None, folder)
     assert found[BF16][problem_of(1, 4096, 4096)] == times[BF16][problem_of(1, 4096, 4096)]
+    assert times_behind(selection, None, folder, {BF16}) == {BF16: found[BF16]}
+    assert times_behind(selection, None, folder, {Operation.FP16_KK}) == {}
     assert times_behind(selection, None, tmp_path) == {}
     assert times_behind(replace(selection, provenance="predicted"), None, folder) == {}
     other = replace(selection, conditions=(replace(CONDITIONS, date="2027-01-01"),))
