@@ -6,12 +6,10 @@ same groups reads them there.
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """
 
-from typing import Any, NamedTuple
-
-from quack.cute_dsl_utils import mlir_namedtuple
+from typing import Any
 
 from aot.families._grouped_kernel import GemmGroupedSm100, GroupedMixin
-from aot.families._quantized_kernel import FactorStore
+from aot.families._quantized_kernel import FactorStore, with_fields_of_d
 
 
 class GemmQuantizedGroupedSm100(GemmGroupedSm100):
@@ -23,24 +21,7 @@ class GemmQuantizedGroupedSm100(GemmGroupedSm100):
         FactorStore("factors_product", output="product"),
     )
 
-    @mlir_namedtuple
-    class EpilogueArguments(NamedTuple):
-        """The same, and what `GemmQuantizedSm100.EpilogueArguments` has for D: the atoms are those of all groups."""
-
-        row_scale: Any = None
-        column_scale: Any = None
-        column_bias: Any = None
-        scale_d: Any = None
-        product: Any = None
-        split_k_semaphore: Any = None
-        split_k_workspace: Any = None
-        places: Any = None
-        scale_b_places: Any = None
-        factors_d: Any = None
-        factors_product: Any = None
-        sfd_norm_const: Any = None
-        rows: Any = None
-        columns: Any = None
+    EpilogueArguments = with_fields_of_d(GroupedMixin.EpilogueArguments)
 
     def arguments(self, *, own_d: Any, factors_d: Any, d: Any, product: Any, **operands: Any) -> Any:  # type: ignore[override]
         """Name an operation's operands as the kernel's epilogue does; each None where there is none."""

@@ -11,8 +11,9 @@ Columns behind the last one have factors of 0, and rows behind the last one none
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """
 
+from collections import namedtuple
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import cutlass
 from cutlass import Float32, Int32, Uint8, const_expr, cute
@@ -129,6 +130,18 @@ class FactorStore(BlockScaleFactorStore):
                     codes[row, first + block] = Uint8(0)
 
 
+FIELDS_OF_D = ("factors_d", "factors_product", "sfd_norm_const", "rows", "columns")
+"""The factors of D or of the product: one of the two, as atoms (1, down, along, 32, 4, 4); then what points to D's own
+factor, whose name is quack's, and D's extents."""
+
+
+def with_fields_of_d(arguments: Any) -> Any:
+    """Return the named tuple of an epilogue's arguments with `FIELDS_OF_D` behind them, all None by default."""
+    names = (*arguments._fields, *FIELDS_OF_D)
+    made = namedtuple("EpilogueArguments", names, defaults=(None,) * len(names))  # noqa: PYI024 - which has no defaults
+    return mlir_namedtuple(made)
+
+
 class GemmQuantizedSm100(GemmEpilogueSm100):
     """`GemmEpilogueSm100` that writes the factors of D, or of a gate's product, beside it."""
 
@@ -138,27 +151,7 @@ class GemmQuantizedSm100(GemmEpilogueSm100):
         FactorStore("factors_product", output="product"),
     )
 
-    @mlir_namedtuple
-    class EpilogueArguments(NamedTuple):
-        """The same, and the factors of D or of the product: one of the two, as atoms (1, down, along, 32, 4, 4).
-
-        `sfd_norm_const`, whose name is quack's, points to D's own factor. `rows` and `columns` are D's extents.
-        """
-
-        row_scale: cute.Tensor | None = None
-        column_scale: cute.Tensor | None = None
-        row_bias: cute.Tensor | None = None
-        column_bias: cute.Tensor | None = None
-        scale_d: cute.Tensor | None = None
-        product: cute.Tensor | None = None
-        split_k_semaphore: cute.Tensor | None = None
-        split_k_workspace: cute.Tensor | None = None
-        linear_first: Int32 | None = None
-        factors_d: cute.Tensor | None = None
-        factors_product: cute.Tensor | None = None
-        sfd_norm_const: Any = None
-        rows: Int32 | None = None
-        columns: Int32 | None = None
+    EpilogueArguments = with_fields_of_d(EpilogueMixin.EpilogueArguments)
 
 
 def quantized_class(operation: Operation) -> Any:
