@@ -53,9 +53,9 @@ MORE = [
     (GATE, "sm100_grouped_block_scale_128x128_c1x1_static"),
     (GATE, "sm100_grouped_block_scale_256x128_c2x1_clc_2cta"),
 ]
-EXTENTS = (9, 96, 64), (30, 224, 288), (160, 32, 96)
-TRIED = [(*x, EXTENTS, SIZES) for x in CHAINED + MORE if x[1] != FALLBACK]
-TRIED += [(x, FALLBACK, ((2, 34, 33), (20, 90, 35)), SIZES) for x in (PLAIN, GATE)]
+TRIED = [(*CHAINED[0], ((9, 96, 64), (30, 224, 288)), SIZES)]
+TRIED += [(*x, ((30, 224, 288), (160, 32, 96)), SIZES[2:3]) for x in MORE if x[1] != FALLBACK]
+TRIED += [(x, FALLBACK, ((2, 34, 33), (20, 90, 35)), SIZES[:1]) for x in (PLAIN, GATE)]
 SMALL = [(PLAIN, FALLBACK, ((2, 34, 33),), (GroupSizes.SHORT,))]
 
 
