@@ -326,12 +326,14 @@ class Operation(Product):
 
         Types of equal sizes run at one rate (bf16 and fp16; e4m3 and e5m2), so that a twin with the same epilogue is
         the nearest; an epilogue reads little more than the same product without. A gate is nearer to another gate: many
-        kernels that are fast without one have none. A packed weight whose groups are of another size is the last.
+        kernels that are fast without one have none. Rows that an index names are those of the same product in order,
+        but for how they are loaded. A packed weight whose groups are of another size is the last.
         """
         gates = [] if self.gate is None else [x for x in Epilogue if any(step in GATES for step in x.steps)]
         epilogues = (*sorted(gates, key=lambda x: x is not self.epilogue), Epilogue.NONE)
         alike = (self.types, *self._alike)
-        near = (_find(x, self.layout, epilogue, self.grouping) for epilogue, x in product(epilogues, alike))
+        groupings = (self.grouping, *((Grouping.GROUPED,) if self.grouping is Grouping.GATHERED else ()))
+        near = (_find(x, self.layout, y, grouping) for grouping, y, x in product(groupings, epilogues, alike))
         found = dict.fromkeys((*self.twins, *near, *self._of_other_groups))
         return tuple(operation for operation in found if operation is not None and operation is not self)
 

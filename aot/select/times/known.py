@@ -34,6 +34,12 @@ if TYPE_CHECKING:
 PREDICTED_CANDIDATES = 240
 """Candidates that a predicted selection chooses among: the model's best few on every problem and their kin."""
 
+PREDICTED_GROUPS = (8, 64)
+"""Numbers of groups, or products of a batch, that a table is predicted for where nobody names one. Of one group few
+rows are few tiles, which the model cuts narrow so that they fill the device; many groups fill it by themselves. Source:
+an H200's gathered products of FP8 blocks took twice as long as with wide tiles
+(research/log/2026-11-29-fp8-experts.md)."""
+
 _Growing = dict[Operation, dict[Problem, dict[Candidate, float]]]
 """Times while they are filled in."""
 
@@ -123,7 +129,7 @@ def _predicted_candidates(
 
     Only those that take every shape without a workspace: of the others' narrower use, nothing measured speaks.
     """
-    groups = (1,) if operation.grouping is Grouping.DENSE else (8, 64)
+    groups = (1,) if operation.grouping is Grouping.DENSE else PREDICTED_GROUPS
     sizes = product((1, 16, 64, 128, 256, 512, 2048), (1024, 4096, 8192), groups)
     problems = [Problem(operation, m, n, n, num_groups) for m, n, num_groups in sizes]
     legal = [x for x in space.legal(operation, target, patterns) if is_general(x)]
@@ -150,6 +156,12 @@ def unaligned_problems(operations: Sequence[Operation], shapes: ShapeSet) -> dic
     return {operation: problems for operation, problems in found.items() if problems}
 
 
+def _of_groups(problem: Problem) -> list[Problem]:
+    """Return a problem of as many groups or products as are usual, where it is of one because nobody said how many."""
+    is_told = problem.num_groups > 1 or problem.operation.grouping is Grouping.DENSE
+    return [problem] if is_told else [replace(problem, num_groups=x) for x in PREDICTED_GROUPS]
+
+
 def predicted_times(
     shapes: ShapeSet,
     target: Target,
@@ -174,7 +186,8 @@ def predicted_times(
     """
     asked = shapes.operations if operations is None else tuple(operations)
     times: _Growing = {}
-    for operation, problems in launched_problems(asked, shapes).items():
+    for operation, launched in launched_problems(asked, shapes).items():
+        problems = [x for problem in launched for x in _of_groups(problem)]
         at(f"{operation.tag}: predicting times")
         candidates = _predicted_candidates(operation, target, patterns, constants)
         rows = cost.estimate(candidates, problems, target, constants).total_us.tolist()

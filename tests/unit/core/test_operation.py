@@ -140,6 +140,10 @@ def test_a_bias_is_a_step_of_its_own():
     assert operation.layouts == (operation,)
     assert operation.equivalents == (Operation.FP16_KK_BIAS, Operation.BF16_KK, Operation.FP16_KK)
     assert Operation.FP16_KK_GATHERED_SWIGLU.equivalents[0] is Operation.BF16_KK_GATHERED_SWIGLU
+    assert [x.tag for x in Operation.E4M3_BF16_BLOCK_KK_GATHERED_SWIGLU.equivalents] == [
+        *("e4m3_bf16_block_kk_gathered", "e4m3_bf16_block_kk_grouped_swiglu", "e4m3_bf16_block_kk_grouped")
+    ]
+    assert Operation.E4M3_BF16_BLOCK_KK_GROUPED.equivalents == ()
     assert Operation.BF16_KK.equivalents == (Operation.FP16_KK,)
     assert operation.num_bytes(2, 3, 5) == 2 * (2 * 5 + 3 * 5 + 2 * 3 + 3)
 

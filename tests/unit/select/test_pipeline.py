@@ -172,6 +172,15 @@ def test_a_predicted_selection_says_so():
     check_heldout(found, 0.0, 0.0)
 
 
+@pytest.mark.slow
+def test_groups_are_predicted_by_as_many_as_experts_are():
+    """One group of a row is few tiles, for which narrow ones would be the fastest."""
+    objective = Objective(SelectionLimits(1, 1), operations=(Operation.E4M3_BF16_BLOCK_KK_GATHERED_SWIGLU,))
+    found = select_predicted(SHAPES, H200, objective, "*_64x32_c1x1_pingpong,*_64x128_c1x1_pingpong")
+    assert [x.num_groups for x in found.table.sections] == [8, 64]
+    assert [x.candidate.gemm.tile_n for x in found.kernels[1:]] == [128]
+
+
 def of(text):
     head = 'version = 1\ndtypes = ["bfloat16"]\nm = [1, 16]\n'
     return parse_shape_set(f'{head}[[model]]\nname = "x"\n{text}\n', "x")
