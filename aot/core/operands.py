@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from aot.core.formats import Operand
+    from aot.core.formats import Operand, ScaleFormat
 
     Indices: TypeAlias = NDArray[np.int64]
 
@@ -242,6 +242,16 @@ def matrices(problem: Problem, padding: int = 0, stride_multiple: int = 1) -> tu
     return a, b, d
 
 
+def _factors_of_d(problem: Problem, form: ScaleFormat, rows: int) -> AtomMatrix:
+    """Return the atoms of the factors of D's blocks, of so many rows.
+
+    Of groups, whose atoms have rows that are of none, the factors that fill the last atom of a row up are columns too:
+    they are written in the rows of groups alone.
+    """
+    blocks = form.num_factors(rows, problem.n)[1]
+    return AtomMatrix(rows, blocks + (-blocks % ATOM_COLUMNS if problem.operation.grouping.groups_rows else 0), 0, 0)
+
+
 PLAIN = Arrangement()
 
 
@@ -286,12 +296,13 @@ def operands(
     scale_a = factors(operation.a, rows_of_a, is_vector=arrangement.has_scales_of_a)
     scale_b = factors(operation.b, rows, is_vector=arrangement.has_scales_of_b)
     bias, one = Matrix(1, rows, 0, 1), Matrix(1, 1, 1, 1)
+    scale_d = one
     if operation.grouping.groups_rows:
-        scale_b, bias, one = (x.stacked(groups) for x in (scale_b, bias, one))
+        scale_b, bias, scale_d = (x.stacked(groups) for x in (scale_b, bias, scale_d))
     offsets, index = Matrix(groups, 1, 1, 1), Matrix(d.num_rows, 1, 1, 1)
     of_d = operation.factors_of_d
-    factors_d = one if of_d is None else AtomMatrix(*of_d.num_factors(problem.m, problem.n), 0, 0)
-    all_of_them = (a, b, d, scale_a, scale_b, bias, d, one, one, factors_d, offsets, index)
+    factors_d = one if of_d is None else _factors_of_d(problem, of_d, rows_of_a)
+    all_of_them = (a, b, d, scale_a, scale_b, bias, d, scale_d, one, factors_d, offsets, index)
     found = dict(zip(OPERANDS, all_of_them, strict=True))
     taken = set(signature_of(operation, has_workspace=False, prefetches_b=False))
     if not arrangement.has_bias and operation.epilogue is not Epilogue.BIAS:

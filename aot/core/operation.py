@@ -164,6 +164,24 @@ class Operation(Product):
     NVFP4_NVFP4_KK_SILU = "nvfp4_nvfp4_kk_silu", t.NVFP4_NVFP4, Layout.KK, Epilogue.SILU
     NVFP4_NVFP4_KK_SWIGLU = "nvfp4_nvfp4_kk_swiglu", t.NVFP4_NVFP4, Layout.KK, Epilogue.SWIGLU
     NVFP4_NVFP4_KK_GEGLU = "nvfp4_nvfp4_kk_geglu", t.NVFP4_NVFP4, Layout.KK, Epilogue.GEGLU
+    MXFP4_MXFP4_KK = "mxfp4_mxfp4_kk", t.MXFP4_MXFP4, Layout.KK
+    MXFP4_MXFP4_KK_BIAS = "mxfp4_mxfp4_kk_bias", t.MXFP4_MXFP4, Layout.KK, Epilogue.BIAS
+    MXFP4_MXFP4_KK_RELU = "mxfp4_mxfp4_kk_relu", t.MXFP4_MXFP4, Layout.KK, Epilogue.RELU
+    MXFP4_MXFP4_KK_GELU = "mxfp4_mxfp4_kk_gelu", t.MXFP4_MXFP4, Layout.KK, Epilogue.GELU
+    MXFP4_MXFP4_KK_GELU_TANH = "mxfp4_mxfp4_kk_gelu_tanh", t.MXFP4_MXFP4, Layout.KK, Epilogue.GELU_TANH
+    MXFP4_MXFP4_KK_SILU = "mxfp4_mxfp4_kk_silu", t.MXFP4_MXFP4, Layout.KK, Epilogue.SILU
+    MXFP4_MXFP4_KK_SWIGLU = "mxfp4_mxfp4_kk_swiglu", t.MXFP4_MXFP4, Layout.KK, Epilogue.SWIGLU
+    MXFP4_MXFP4_KK_GEGLU = "mxfp4_mxfp4_kk_geglu", t.MXFP4_MXFP4, Layout.KK, Epilogue.GEGLU
+    MXFP8_MXFP8_KK = "mxfp8_mxfp8_kk", t.MXFP8_MXFP8, Layout.KK
+    MXFP8_MXFP8_KK_BIAS = "mxfp8_mxfp8_kk_bias", t.MXFP8_MXFP8, Layout.KK, Epilogue.BIAS
+    MXFP8_MXFP8_KK_RELU = "mxfp8_mxfp8_kk_relu", t.MXFP8_MXFP8, Layout.KK, Epilogue.RELU
+    MXFP8_MXFP8_KK_GELU = "mxfp8_mxfp8_kk_gelu", t.MXFP8_MXFP8, Layout.KK, Epilogue.GELU
+    MXFP8_MXFP8_KK_GELU_TANH = "mxfp8_mxfp8_kk_gelu_tanh", t.MXFP8_MXFP8, Layout.KK, Epilogue.GELU_TANH
+    MXFP8_MXFP8_KK_SILU = "mxfp8_mxfp8_kk_silu", t.MXFP8_MXFP8, Layout.KK, Epilogue.SILU
+    MXFP8_MXFP8_KK_SWIGLU = "mxfp8_mxfp8_kk_swiglu", t.MXFP8_MXFP8, Layout.KK, Epilogue.SWIGLU
+    MXFP8_MXFP8_KK_GEGLU = "mxfp8_mxfp8_kk_geglu", t.MXFP8_MXFP8, Layout.KK, Epilogue.GEGLU
+    NVFP4_NVFP4_KK_GROUPED = "nvfp4_nvfp4_kk_grouped", t.NVFP4_NVFP4, *_GROUPED
+    NVFP4_NVFP4_KK_GROUPED_SWIGLU = "nvfp4_nvfp4_kk_grouped_swiglu", t.NVFP4_NVFP4, *_GROUPED_SWIGLU
 
     BF16_INT4_G128_KK = "bf16xint4g128_bf16_kk", t.BF16_INT4_G128, Layout.KK
     BF16_INT4_G128_ZEROS_KK = "bf16xint4g128z_bf16_kk", t.BF16_INT4_G128_ZEROS, Layout.KK

@@ -56,6 +56,11 @@ def atoms_of_rows(factors: Any, k: Any, form: Operand) -> Any:
     return cute.make_tensor(factors.iterator, cute.make_layout(shape, stride=strides))
 
 
+def behind_batch(atoms: Any) -> Any:
+    """View atoms with a mode of one batch in front, as quack has those that it writes."""
+    return cute.make_tensor(atoms.iterator, cute.prepend(atoms.layout, cute.make_layout(1, stride=0)))
+
+
 def atoms_of_groups(factors: Any, stack: Any, num_groups: Any, places: Any, form: Operand) -> Any:
     """View the bytes of the factors of a stack of B, one matrix's behind the other's, groups in front.
 

@@ -10,12 +10,13 @@ from quack.tile_scheduler import TileSchedulerOptions
 from quack.varlen_utils import VarlenArguments
 
 from aot.core.element import ElementType
-from aot.core.formats import FactorLayout
+from aot.core.formats import FactorLayout, Operand
 from aot.core.grouping import Grouping
+from aot.core.operands import element_of
 from aot.core.signature import Argument
 from aot.families import Entry, signature
 from aot.families._arguments import atoms_argument, matrix_argument, strided_argument, vector_argument
-from aot.families._atoms import atoms_of_groups, atoms_of_rows
+from aot.families._atoms import atoms_of_groups, atoms_of_rows, behind_batch
 from aot.families._epilogue_registers import in_turns, paired
 from aot.families._group_starts import Starts
 from aot.families._places import addresses_argument, num_groups_of, write_places
@@ -66,6 +67,8 @@ def grouped_arguments(signature: Signature, operation: Operation) -> tuple[Any, 
         ),
         Argument.BIAS: lambda: strided_argument(operation.bias, (*stack, *pair, cute.sym_int())),
         Argument.SCALE_D: lambda: vector_argument(float32, float32.num_bytes),
+        Argument.OWN_D: lambda: vector_argument(float32, float32.num_bytes),
+        Argument.FACTORS_D: lambda: vector_argument(element_of(operation, Argument.FACTORS_D)),
         Argument.OFFSETS: vector_of_int32,
         Argument.INDEX: vector_of_int32,
         Argument.B_OF_GROUPS: addresses_argument,
@@ -96,6 +99,7 @@ def grouped_entry(gemm: Any, key: KernelKey, max_active_clusters: int) -> Entry:
     operation = key.operation
     has_gate, groups_rows = operation.gate is not None, operation.grouping.groups_rows
     in_atoms = operation.types.factors is FactorLayout.ATOMS
+    held_d = Operand(operation.d, is_k_major=True, scale=operation.factors_of_d)
 
     @cute.jit
     def entry(
@@ -106,6 +110,8 @@ def grouped_entry(gemm: Any, key: KernelKey, max_active_clusters: int) -> Entry:
         scale_b: cute.Tensor | None,
         bias: cute.Tensor | None,
         scale_d: cute.Tensor | None,
+        own_d: cute.Tensor | None,
+        factors_d: cute.Tensor | None,
         offsets: cute.Tensor,
         index: cute.Tensor | None,
         b_of_groups: cute.Tensor | None,
@@ -136,6 +142,8 @@ def grouped_entry(gemm: Any, key: KernelKey, max_active_clusters: int) -> Entry:
                 "mSFB": atoms_of_groups(scale_b, b, num_groups_of(b, places), scale_b_places, operation.b),
             }
             scale_a = scale_b = None
+        if const_expr(held_d.scale is not None):
+            factors_d = behind_batch(atoms_of_rows(factors_d, d.shape[1], held_d))
         epilogue = gemm.arguments(
             scale_a=scale_a,
             scale_b=scale_b,
@@ -146,6 +154,9 @@ def grouped_entry(gemm: Any, key: KernelKey, max_active_clusters: int) -> Entry:
             index=index,
             places=places,
             scale_b_places=scale_b_places,
+            own_d=own_d,
+            factors_d=factors_d,
+            d=d,
         )
         gemm(a, gemm.view_b(b), target, None, epilogue, scheduler, lengths, stream, **atoms)
 

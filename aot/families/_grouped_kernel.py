@@ -178,7 +178,7 @@ class GroupFactor(Factor):
 class GroupedMixin(EpilogueMixin):
     """The epilogue of an operation over groups, for any of quack's GEMMs."""
 
-    _epi_ops = (
+    _epi_ops: tuple[Any, ...] = (
         GroupRows("row_scale"),
         GroupColumns("column_scale"),
         GroupColumns("column_bias"),

@@ -13,7 +13,7 @@ from aot.core.knobs import SplitK
 from aot.core.signature import Argument
 from aot.families import Entry, signature
 from aot.families._arguments import epilogue_arguments, vector_argument
-from aot.families._atoms import atoms_of
+from aot.families._atoms import atoms_of, behind_batch
 from aot.families._epilogue_registers import in_turns, paired
 from aot.families._quack import flags_and_regions, scheduler_options
 
@@ -73,8 +73,7 @@ def quantized_entry(gemm: Any, key: KernelKey, workspace: Workspace, max_active_
         if const_expr(workspace.mode != SplitK.NONE):
             flags, regions = flags_and_regions(workspace, d, ws)
             arguments |= {"split_k_semaphore": flags, "split_k_workspace": regions}
-        written = atoms_of(factors_d, d, held_d)
-        whole = cute.make_tensor(written.iterator, cute.prepend(written.layout, cute.make_layout(1, stride=0)))
+        whole = behind_batch(atoms_of(factors_d, d, held_d))
         target = None if const_expr(has_gate) else d
         arguments |= {"product": d, "factors_product": whole} if const_expr(has_gate) else {"factors_d": whole}
         scheduler = scheduler_options(max_active_clusters, tile_order)

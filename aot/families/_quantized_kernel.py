@@ -11,15 +11,18 @@ Columns behind the last one have factors of 0, and rows behind the last one none
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """
 
+from collections import namedtuple
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import cutlass
 from cutlass import Float32, Int32, Uint8, const_expr, cute
 from quack.cute_dsl_utils import mlir_namedtuple
 from quack.epilogue.quantize_out import BlockScaleFactorStore
 
+from aot.core.formats import ALIGNMENT_BYTES
 from aot.core.operation import Operation
+from aot.core.weight_format import ATOM_COLUMNS
 from aot.families._arguments import cutlass_type
 from aot.families._epilogue_kernel import EpilogueMixin, GemmEpilogueSm100
 from aot.families.rows._factor_codes import mx_factor, nvfp4_factor
@@ -46,6 +49,8 @@ class FactorStore(BlockScaleFactorStore):
         assert state.lane_span == 1 and state.warp_span == 1, "a thread has parts of blocks"  # noqa: S101, PT018
         places = ctx.partition_for_epilogue_fn(cute.make_identity_tensor((ctx.tile_M, ctx.tile_N)))
         row = ctx.tile_coord_mnkl[0] * ctx.tile_M + cute.filter_zeros(places)[0][0]
+        if const_expr(ctx.varlen_manager.varlen_m):
+            rows = ctx.varlen_manager.len_m(ctx.batch_idx)
         limit = Int32(cutlass.select_(row < rows, state.limit_m, Int32(0)))
         columns = columns * getattr(gemm, self._acc_mult_attr()) - ctx.tile_coord_mnkl[1] * ctx.tile_N
         return state._replace(limit_m=limit), places, columns
@@ -64,11 +69,16 @@ class FactorStore(BlockScaleFactorStore):
         size = const_expr(vector // step)
         codes = cute.recast_tensor(cute.filter_zeros(state.tDrSFD_cur), Uint8)
         count = const_expr(cute.size(codes))
+        # A row may end inside of a block. Behind it lie products of zeros by whatever fills the atoms of B up.
+        may_end_inside = const_expr(gemm.operation.d.num_in(ALIGNMENT_BYTES) % size != 0)
         assert cute.size(frag) == count * size, "a thread has parts of blocks"  # noqa: S101
         for block in cutlass.range_constexpr(count):
             values = cute.make_tensor(frag.iterator + block * size, cute.make_layout(size))
             magnitude = Float32(0.0)
             for i in cutlass.range_constexpr(size):
+                if const_expr(may_end_inside):
+                    is_there = places[block * vector + i * step][1] < columns
+                    values[i] = cutlass.select_(is_there, values[i], Float32(0.0))
                 magnitude = maximum(magnitude, cute.math.absf(values[i]))
             code = self._scale(gemm, values, magnitude, state.norm_const)
             column = places[block * vector][1]
@@ -99,9 +109,37 @@ class FactorStore(BlockScaleFactorStore):
         varlen_manager: Any,
         tidx: Any,
     ) -> None:
-        """Write the factors of a tile."""
+        """Write the factors of a tile, and zeros for what fills a row's last atom up behind the tile."""
         others = epi_tile, tiled_copy_t2r, tiled_copy_r2s, tile_coord_mnkl, varlen_manager, tidx
         super().end(gemm, param, state[0], *others)
+        of_tile, places, left = state
+        vector, tile_n = const_expr(getattr(gemm, self._vec_attr())), const_expr(gemm.cta_tile_shape_mnk[1])
+        atom = const_expr(vector * ATOM_COLUMNS)
+        if const_expr(tile_n % atom != 0):
+            view, group = param[0], tile_coord_mnkl[3]
+            codes = cute.make_tensor(cute.recast_ptr(view.iterator, dtype=Uint8), view.layout)
+            if const_expr(varlen_manager.varlen_m):
+                codes = varlen_manager.offset_batch_SFA(codes, group)
+            else:
+                codes = codes[None, None, group]
+            first = tile_coord_mnkl[1] * tile_n
+            row = tile_coord_mnkl[0] * gemm.cta_tile_shape_mnk[0] + cute.filter_zeros(places)[0][0]
+            end = cute.round_up(first + left, atom)
+            for block in cutlass.range_constexpr(tile_n, tile_n + atom - vector, vector):
+                if (left > 0) & (left <= tile_n) & (first + block < end) & (of_tile.limit_m > 0):
+                    codes[row, first + block] = Uint8(0)
+
+
+FIELDS_OF_D = ("factors_d", "factors_product", "sfd_norm_const", "rows", "columns")
+"""The factors of D or of the product: one of the two, as atoms (1, down, along, 32, 4, 4); then what points to D's own
+factor, whose name is quack's, and D's extents."""
+
+
+def with_fields_of_d(arguments: Any) -> Any:
+    """Return the named tuple of an epilogue's arguments with `FIELDS_OF_D` behind them, all None by default."""
+    names = (*arguments._fields, *FIELDS_OF_D)
+    made = namedtuple("EpilogueArguments", names, defaults=(None,) * len(names))  # noqa: PYI024 - which has no defaults
+    return mlir_namedtuple(made)
 
 
 class GemmQuantizedSm100(GemmEpilogueSm100):
@@ -113,27 +151,7 @@ class GemmQuantizedSm100(GemmEpilogueSm100):
         FactorStore("factors_product", output="product"),
     )
 
-    @mlir_namedtuple
-    class EpilogueArguments(NamedTuple):
-        """The same, and the factors of D or of the product: one of the two, as atoms (1, down, along, 32, 4, 4).
-
-        `sfd_norm_const`, whose name is quack's, points to D's own factor. `rows` and `columns` are D's extents.
-        """
-
-        row_scale: cute.Tensor | None = None
-        column_scale: cute.Tensor | None = None
-        row_bias: cute.Tensor | None = None
-        column_bias: cute.Tensor | None = None
-        scale_d: cute.Tensor | None = None
-        product: cute.Tensor | None = None
-        split_k_semaphore: cute.Tensor | None = None
-        split_k_workspace: cute.Tensor | None = None
-        linear_first: Int32 | None = None
-        factors_d: cute.Tensor | None = None
-        factors_product: cute.Tensor | None = None
-        sfd_norm_const: Any = None
-        rows: Int32 | None = None
-        columns: Int32 | None = None
+    EpilogueArguments = with_fields_of_d(EpilogueMixin.EpilogueArguments)
 
 
 def quantized_class(operation: Operation) -> Any:

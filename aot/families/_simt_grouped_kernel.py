@@ -16,6 +16,7 @@ from cutlass import Constexpr, Float32, Int32, Int64, const_expr, cute, memory, 
 from aot.core.element import ElementType
 from aot.core.factor_atoms import ATOM_BYTES, row_in_atoms
 from aot.core.formats import FactorLayout, Operand
+from aot.core.operands import element_of
 from aot.core.operation import Operation
 from aot.core.signature import Argument, Signature
 from aot.core.weight_format import ATOM_COLUMNS, ATOM_ROWS
@@ -28,6 +29,7 @@ from aot.families._simt_kernel import LOADS, ROW, SIDE, THREADS_ACROSS
 from aot.families._simt_kernel import _multiply as multiply
 from aot.families._simt_kernel import _tensor as tensor_argument
 from aot.families._simt_narrow import element_at, factor_at
+from aot.families._simt_quantized import store_row
 from aot.families._simt_tile import NUM_THREADS, TILE, TILE_K, num_halves
 
 
@@ -191,6 +193,42 @@ def _factor_of_row(scale: cute.Tensor, index: cute.Tensor | None, row: Int32, en
     return factor
 
 
+@cute.jit
+def _store(
+    sums: Any,
+    d: cute.Tensor,
+    own_d: cute.Tensor | None,
+    factors_d: cute.Tensor | None,
+    place: Any,
+    first_scaled: Int32,
+    index: cute.Tensor | None,
+    read: Any,
+    operation: Constexpr[Operation],
+) -> None:
+    """Finish, round and store a thread's rows and columns of D, from the first of a `Part` on.
+
+    What is read besides is the factors of A and of B, the bias, and the factor of the sums.
+    """
+    scale_a, scale_b, bias, scale_d = read
+    for i in range_constexpr(SIDE):
+        m = place.first_m + i
+        if const_expr(operation.factors_of_d is not None):
+            of_row = [tuple(x[i, j] for x in sums) for j in range(SIDE)]
+            at = (m, place.end_m, place.first_n, first_scaled + m)
+            operands = EpilogueOperands(None, scale_b, bias, None, scale_d)
+            store_row(of_row, d, factors_d, own_d, *at, operands, operation)
+        else:
+            factor = None
+            if const_expr(operation.types.factors is FactorLayout.VECTOR):
+                factor = _factor_of_row(scale_a, index, m, place.end_m)
+            operands = EpilogueOperands(factor, scale_b, bias, None, scale_d)
+            for j in range_constexpr(SIDE):
+                n = place.first_n + j
+                if m < place.end_m and n < d.shape[1]:
+                    totals = tuple(x[i, j] for x in sums)
+                    d[m, n] = finish(totals, Int32(0), n, operands, operation).to(d.element_type)
+
+
 @cute.kernel
 def _kernel(
     a: cute.Tensor,
@@ -200,6 +238,8 @@ def _kernel(
     scale_b: cute.Tensor | None,
     bias: cute.Tensor | None,
     scale_d: cute.Tensor | None,
+    own_d: cute.Tensor | None,
+    factors_d: cute.Tensor | None,
     offsets: cute.Tensor,
     index: cute.Tensor | None,
     places: cute.Tensor | None,
@@ -245,17 +285,8 @@ def _kernel(
         for half in range_constexpr(halves):
             multiply(staged_a, staged_b[half], sums[half], row, column)
             cute.arch.sync_threads()  # keeps one half's loads behind the other's multiplication too: fewer registers
-    for i in range_constexpr(SIDE):
-        m = part.first_m + row + i
-        factor = None
-        if const_expr(operation.types.factors is FactorLayout.VECTOR):
-            factor = _factor_of_row(scale_a, index, m, part.end_m)
-        operands = EpilogueOperands(factor, scale_b, bias, None, scale_d)
-        for j in range_constexpr(SIDE):
-            n = part.first_n + column + j
-            if m < part.end_m and n < d.shape[1]:
-                totals = tuple(sums[half][i, j] for half in range(halves))
-                d[m, n] = finish(totals, Int32(0), n, operands, operation).to(d.element_type)
+    place = part._replace(first_m=part.first_m + row, first_n=part.first_n + column)
+    _store(sums, d, own_d, factors_d, place, first_scaled, index, (scale_a, scale_b, bias, scale_d), operation)
 
 
 def make_entry(operation: Operation) -> Any:
@@ -274,6 +305,8 @@ def make_entry(operation: Operation) -> Any:
         scale_b: cute.Tensor | None,
         bias: cute.Tensor | None,
         scale_d: cute.Tensor | None,
+        own_d: cute.Tensor | None,
+        factors_d: cute.Tensor | None,
         offsets: cute.Tensor,
         index: cute.Tensor | None,
         b_of_groups: cute.Tensor | None,
@@ -290,7 +323,7 @@ def make_entry(operation: Operation) -> Any:
             blocks = tiles_m * cute.ceil_div(d.shape[1], TILE)
         else:
             blocks = d.shape[0] * cute.ceil_div(d.shape[1], TILE) * cute.ceil_div(d.shape[2], TILE)
-        given = (a, b, d, scale_a, scale_b, bias, scale_d, offsets, index, places, scale_b_places)
+        given = (a, b, d, scale_a, scale_b, bias, scale_d, own_d, factors_d, offsets, index, places, scale_b_places)
         _kernel(*given, operation).launch(grid=(blocks, 1, 1), block=(NUM_THREADS, 1, 1), stream=stream)
 
     return entry
@@ -315,6 +348,8 @@ def arguments(signature: Signature, operation: Operation) -> tuple[Any, ...]:
         ),
         Argument.BIAS: lambda: tensor_argument(operation.bias, stack + 1 + pair),
         Argument.SCALE_D: lambda: tensor_argument(ElementType.FLOAT32, 1, is_contiguous=True),
+        Argument.OWN_D: lambda: tensor_argument(ElementType.FLOAT32, 1, is_contiguous=True),
+        Argument.FACTORS_D: lambda: tensor_argument(element_of(operation, Argument.FACTORS_D), 1, is_contiguous=True),
         Argument.OFFSETS: lambda: tensor_argument(ElementType.INT32, 1, is_contiguous=True),
         Argument.INDEX: lambda: tensor_argument(ElementType.INT32, 1, is_contiguous=True),
         Argument.B_OF_GROUPS: addresses_argument,

@@ -18,7 +18,7 @@ from aot.families._arguments import cutlass_type
 from aot.families._epilogue_registers import in_turns
 from aot.families._epilogue_steps import EpilogueOperands, finish
 from aot.families._simt_narrow import element_at, factor_at
-from aot.families._simt_quantized import check_form, inserted, store_row, with_factors_of_d
+from aot.families._simt_quantized import inserted, store_row, with_factors_of_d
 from aot.families._simt_tile import NUM_THREADS, PAD, TILE, TILE_K, num_halves
 
 SIDE = 4
@@ -98,7 +98,7 @@ def _store(
     if const_expr(operation.factors_of_d is not None):
         for i in range_constexpr(SIDE):
             of_row = [tuple(x[i, j] for x in sums) for j in range(SIDE)]
-            store_row(of_row, d, factors_d, own_d[0], row + i, column, operands, operation)
+            store_row(of_row, d, factors_d, own_d, row + i, d.shape[0], column, row + i, operands, operation)
     else:
         for i in range_constexpr(SIDE):
             for j in range_constexpr(SIDE):
@@ -198,7 +198,6 @@ def make_entry(operation: Operation) -> Any:
         ).launch(grid=(blocks, 1, 1), block=(NUM_THREADS, 1, 1), stream=stream)
 
     if operation.factors_of_d is not None:
-        check_form(operation)
         return with_factors_of_d(launch)
 
     @cute.jit

@@ -1,4 +1,4 @@
-"""How the fallback stores a D of 4 bits with a factor for each block along n. Imports CUTLASS.
+"""How the fallback stores a D of narrow elements with a factor for each block along n. Imports CUTLASS.
 
 A thread has a few columns of each of its rows, and its neighbours in the warp the rest of a block. The bits are those
 of `aot.core.block_quantization`, of the float32 value in front of them, on any chip.
@@ -18,23 +18,11 @@ from aot.core.operation import Operation
 from aot.core.signature import Argument, Signature
 from aot.core.weight_format import ATOM_COLUMNS, ATOM_ROWS
 from aot.families._epilogue_steps import finish
-from aot.families._simt_tile import TILE
-from aot.families.rows._factor_codes import e2m1_code, nvfp4_factor
+from aot.families.rows._factor_codes import e2m1_code, mx_factor, nvfp4_factor
 from aot.families.rows._memory import maximum
-from aot.families.rows._quotient import divide
+from aot.families.rows._quotient import divide, in_float32
 
 PER_BYTE = ElementType.E2M1.num_sharing
-
-
-def check_form(operation: Operation) -> None:
-    """Check that a tile has whole atoms of blocks, and that D is what is written here.
-
-    Raises:
-        ValueError: it has not, or D is of another format.
-    """
-    form = operation.factors_of_d
-    if form is None or not form.has_tensor_factor or form.block_k * ATOM_COLUMNS > TILE:
-        raise ValueError(f"D of {operation.tag} has factors of {form}; the fallback writes those of nvfp4")
 
 
 @cute.jit
@@ -48,12 +36,41 @@ def _write_byte(target: cute.Tensor, position: Int64, value: Int32) -> None:
 def _write_factor(
     factors: cute.Tensor, code: Int32, row: Int32, column: Int32, n: Int32, block_k: Constexpr[int]
 ) -> None:
-    """Write the factor of the block that a column begins, and 0 for one that fills a row's last atom up."""
+    """Write the factor of the block that a column begins, and 0 for those that fill a row's last atom up behind it."""
     along = cute.ceil_div(n, block_k * ATOM_COLUMNS)
     block = column // block_k
-    atom = Int64(row // ATOM_ROWS) * along + block // ATOM_COLUMNS
-    code = Int32(cutlass.select_(column < n, code, Int32(0)))
-    _write_byte(factors, atom * ATOM_BYTES + Int64(byte_in_atom(row, block)), code)
+    atom = (Int64(row // ATOM_ROWS) * along + block // ATOM_COLUMNS) * ATOM_BYTES
+    _write_byte(factors, atom + Int64(byte_in_atom(row, block)), code)
+    for i in range_constexpr(1, ATOM_COLUMNS):
+        if (column + block_k >= n) & (block % ATOM_COLUMNS + i < ATOM_COLUMNS):
+            _write_byte(factors, atom + Int64(byte_in_atom(row, block + i)), Int32(0))
+
+
+def _factor_of(values: Any, magnitude: Any, own: Any, operation: Operation) -> Any:
+    """Divide a thread's values by the factor of their block, in place; return the factor's code."""
+    if operation.factors_of_d.has_tensor_factor:
+        factor = nvfp4_factor(magnitude, own[0])
+        divide(values, factor.by, magnitude)
+    else:
+        factor = mx_factor(magnitude, operation.d)
+        for j in range(cute.size(values)):
+            values[j] = in_float32("mul.rn.f32 {$w0}, {$r0}, {$r1};", values[j], factor.by)
+    return factor.code
+
+
+@cute.jit
+def _write_elements(values: Any, d: cute.Tensor, row: Int32, column: Int32, operation: Constexpr[Operation]) -> None:
+    """Round and store a thread's values of a row of D."""
+    n = d.shape[1]
+    if const_expr(operation.d is ElementType.E2M1):
+        for j in range_constexpr(0, cute.size(values), PER_BYTE):
+            pair = e2m1_code(values[j]) | (e2m1_code(values[j + 1]) << ElementType.E2M1.bits)
+            if column + j < n:
+                _write_byte(d, (Int64(row) * Int64(d.stride[0]) + Int64(column + j)) // PER_BYTE, pair)
+    else:
+        for j in range_constexpr(cute.size(values)):
+            if column + j < n:
+                d[row, column + j] = values[j].to(d.element_type)
 
 
 @cute.jit
@@ -61,9 +78,11 @@ def store_row(
     totals: Any,
     d: cute.Tensor,
     factors: cute.Tensor,
-    own: Float32,
+    own: cute.Tensor | None,
     row: Int32,
+    end: Int32,
     column: Int32,
+    row_of_factors: Int32,
     operands: Any,
     operation: Constexpr[Operation],
 ) -> None:
@@ -73,32 +92,31 @@ def store_row(
 
     Args:
         totals: for each column the sum, or those of a gate's two halves.
-        d: bytes, with the strides of elements.
+        d: of elements that share bytes it is those, with the strides of elements.
         factors: atoms.
-        own: D's own factor.
-        row: of D; one behind the last is not stored.
+        own: D's own factor, where its format has one.
+        row: of D.
+        end: of the rows; one behind the last is not stored.
         column: the first.
+        row_of_factors: the row of atoms that the row's factors are.
         operands: what the epilogue reads.
         operation: what is computed.
     """
-    m, n = d.shape[0], d.shape[1]
+    n = d.shape[1]
     count, block_k = const_expr(len(totals)), const_expr(operation.factors_of_d.block_k)
     values = cute.make_rmem_tensor(cute.make_layout(count), Float32)
     magnitude = Float32(0.0)
     for j in range_constexpr(count):
         there = cutlass.min(column + j, n - 1)
-        value = finish(totals[j], cutlass.min(row, m - 1), there, operands, operation)
+        value = finish(totals[j], cutlass.min(row, end - 1), there, operands, operation)
         values[j] = Float32(cutlass.select_(column + j < n, value, Float32(0.0)))
         magnitude = maximum(magnitude, cute.math.absf(values[j]))
     magnitude = cute.arch.warp_reduction(magnitude, maximum, threads_in_group=block_k // count)
-    factor = nvfp4_factor(magnitude, own)
-    divide(values, factor.by, magnitude)
-    for j in range_constexpr(0, count, PER_BYTE):
-        pair = e2m1_code(values[j]) | (e2m1_code(values[j + 1]) << ElementType.E2M1.bits)
-        if (row < m) & (column + j < n):
-            _write_byte(d, (Int64(row) * Int64(d.stride[0]) + Int64(column + j)) // PER_BYTE, pair)
-    if (row < m) & (column % block_k == 0) & (column < cute.round_up(n, block_k * ATOM_COLUMNS)):
-        _write_factor(factors, factor.code, row, column, n, block_k)
+    code = _factor_of(values, magnitude, own, operation)
+    if row < end:
+        _write_elements(values, d, row, column, operation)
+        if (column % block_k == 0) & (column < n):
+            _write_factor(factors, code, row_of_factors, column, n, block_k)
 
 
 def with_factors_of_d(launch: Any) -> Any:

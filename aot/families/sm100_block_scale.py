@@ -20,10 +20,12 @@ from aot.core.knobs import SplitK
 from aot.core.types import (
     MXFP4_BF16,
     MXFP4_FP16,
+    MXFP4_MXFP4,
     MXFP8_BF16,
     MXFP8_FP16,
     MXFP8_MXFP4_BF16,
     MXFP8_MXFP4_FP16,
+    MXFP8_MXFP8,
     NVFP4_BF16,
     NVFP4_FP16,
     NVFP4_NVFP4,
@@ -79,6 +81,8 @@ class Sm100BlockScale(Sm100Quack):
         MXFP8_MXFP4_BF16,
         MXFP8_MXFP4_FP16,
         NVFP4_NVFP4,
+        MXFP4_MXFP4,
+        MXFP8_MXFP8,
     )
     epilogues: tuple[Epilogue, ...] = OF_ONE_WEIGHT
     groupings: tuple[Grouping, ...] = (Grouping.DENSE,)
@@ -193,10 +197,10 @@ def _combination_fault(candidate: Candidate, operation: Operation) -> str | None
         text = f"a thread has whole blocks of a row of D, which swap_ab would make a column of {operation.tag}"
         return f"{text}; take no swap"
     columns = 0 if form is None else operation.num_rows_of_b(form.block_k * ATOM_COLUMNS)
-    if columns and knobs.tile_n % columns != 0:
-        # What fills D's last atom up would be no tile's, and left as it is.
-        text = f"a tile has whole atoms of D's factors: tile_n a multiple of {columns} of {operation.tag}"
-        return f"{text}, got {knobs.tile_n}"
+    if columns and knobs.tile_n % columns != 0 and columns % knobs.tile_n != 0:
+        # quack moves its view of D's factors to where a tile begins, and counts from there as if an atom began.
+        text = f"a tile of {operation.tag} has whole atoms of D's factors, or is a part of one: tile_n is a multiple"
+        return f"{text} of {columns}, or divides it; got {knobs.tile_n}"
     if knobs.split_k > 1 and _skips_blocks(operation):
         text = "each split leaves out of its last stage what the whole k leaves out of its own"
         return f"{text}, and a product of {operation.types.tag} is wrong; take no split"

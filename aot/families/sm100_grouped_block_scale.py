@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Workspace, gemm_candidate
 from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
-from aot.core.types import MXFP4_BF16, MXFP8_BF16, MXFP8_MXFP4_BF16, NVFP4_BF16
+from aot.core.types import MXFP4_BF16, MXFP8_BF16, MXFP8_MXFP4_BF16, NVFP4_BF16, NVFP4_NVFP4
 from aot.families._grouped import grouped_fault
 from aot.families._tcgen05 import CLC, STATIC
 from aot.families.sm100_block_scale import Sm100BlockScale
@@ -34,7 +34,7 @@ class Sm100GroupedBlockScale(Sm100BlockScale):
     name = "sm100_grouped_block_scale"
     orders_tiles = False
     own_clusters = ()
-    types = (NVFP4_BF16, MXFP4_BF16, MXFP8_BF16, MXFP8_MXFP4_BF16)
+    types = (NVFP4_BF16, MXFP4_BF16, MXFP8_BF16, MXFP8_MXFP4_BF16, NVFP4_NVFP4)
     epilogues = (Epilogue.NONE, Epilogue.SWIGLU)
     groupings = (Grouping.GROUPED,)
 
@@ -72,12 +72,15 @@ class Sm100GroupedBlockScale(Sm100BlockScale):
         from aot.families._arguments import cutlass_type
         from aot.families._grouped_kernel import GemmGroupedSm100
         from aot.families._padded_grouped_kernel import GemmPaddedGroupedSm100
+        from aot.families._quantized_grouped_kernel import GemmQuantizedGroupedSm100
 
         knobs, scale = candidate.gemm, operation.a.scale
         if scale is None:
             raise ValueError(f"{operation.tag} has no scale factors; expected one of {[x.tag for x in self.types]}")
         element_a, element_b = cutlass_type(operation.a.element), cutlass_type(operation.b.element)
         class_of = GemmPaddedGroupedSm100 if operation.b.is_padded else GemmGroupedSm100
+        if operation.factors_of_d is not None:
+            class_of = GemmQuantizedGroupedSm100
         return class_of(
             cutlass_type(operation.accumulator),
             element_a,

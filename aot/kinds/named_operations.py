@@ -46,7 +46,10 @@ PRESETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "attention": ("[bf][fp]16_??_batched",),
         "moe": tuple(f"[bf][fp]16_kk_{x}" for x in ("grouped", "grouped_swiglu", "gathered", "gathered_swiglu")),
         "nvfp4": (*(f"nvfp4_bf16_kk{x}" for x in ("", "_bias", "_residual", "_swiglu")), "bf16_nvfp4_*"),
-        "moe_nvfp4": (*(f"nvfp4_bf16_kk_{x}" for x in ("grouped", "grouped_swiglu")), "bf16_nvfp4_quantize"),
+        "moe_nvfp4": (
+            *(f"nvfp4_bf16_kk_{x}" for x in ("grouped", "grouped_swiglu")),
+            *("nvfp4_nvfp4_kk_grouped_swiglu", "bf16_nvfp4_quantize"),
+        ),
         "rows": tuple(x.tag for x in OWN_ROW_OPERATIONS),
     }
 )
@@ -59,7 +62,8 @@ tanh form, and SiLU in front of the modulation. Of what stands between products,
 embedding; vision transformers LayerNorm; diffusion transformers LayerNorm, and RMSNorm and a rotary embedding of
 queries and keys.
 Attention without a kernel of its own multiplies a batch of heads; a mixture of experts (Mixtral, Qwen3) groups rows.
-In NVFP4 a product's x is rounded in front of it: by itself, in the norm before, or in the gate.
+In NVFP4 a product's x is rounded in front of it: by itself, in the norm before, or in the gate, of groups in the
+product of gate and up.
 """
 
 HELP = (

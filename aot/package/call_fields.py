@@ -38,7 +38,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "linear": (*_SCALED, "residual", *_OF_D, *_CHOICE),
     "matmul": ("left", "right", "out", "flags"),
     "gated_linear": (*_SCALED, *_OF_D, "weights", *_CHOICE),
-    "grouped_linear": (*_SCALED, "scale_d", *_POSITIONS, "weights", "factors", *_CHOICE, *_PACKED),
+    "grouped_linear": (*_SCALED, *_OF_D, *_POSITIONS, "weights", "factors", *_CHOICE, *_PACKED),
     "packed_linear": (*_BEGIN, "scale_w", "weights", "factors", *_CHOICE, *_PACKED),
     "linear_many": ("left",),
     "constant": ("left",),

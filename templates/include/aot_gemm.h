@@ -129,9 +129,9 @@ typedef struct {
  *             all of A and of all of B, that the sum is multiplied by before a bias is added.
  *   own_d     of a D in nvfp4, as of "nvfp4_nvfp4_swiglu": one float32, D's own factor, which is known before: what D stands
  *             for are its elements, times the factors of their blocks, times this. The largest magnitude that D is to hold
- *             over 6 * 448 is a good one.
- *   factors_d of such a D: the atoms that the factors of its blocks along n are written to. D and they are what the next
- *             product reads as its a and scale_a.
+ *             over 6 * 448 is a good one. Of groups there is one for all of them.
+ *   factors_d of a D in nvfp4, mxfp4 or mxfp8 ("mxfp8_mxfp8_gelu"): the atoms that the factors of its blocks along n are
+ *             written to. D and they are what the next product reads as its a and scale_a, of the same groups if there are any.
  *   gate      B is (2 n, k), a bias (1, 2 n) and the factors of B (2 n, 1): see AOT_GEMM_GATE_INTERLEAVED, which nvfp4
  *             and mxfp8 need, and AOT_GEMM_GATE_PARTS.
  *
@@ -144,11 +144,13 @@ typedef struct {
  * those that are no row's may hold anything. B's are a group's atoms, group_strides.scale_b bytes behind those of the one
  * before it, which has to be their number; scale_d is (num_groups, 1), adjacent: of all of A times all of the group's B.
  *
- * A D in such a format: the sums, with all that is added and multiplied to them, are float32 numbers x. A block's factor is the
- * e4m3 that is nearest to its largest |x| / (6 own_d), from 2^-9 to 448, and an element the e2m1 that is nearest to x over the
- * factor times own_d, ties to even, at most 6: as the Python package's `quantize` rounds float32 numbers. A block that has a
- * NaN has the factor NaN. Columns behind n have factors of 0, and those of rows behind m are not written. n is even; the fast
- * kernels need a multiple of 32.
+ * A D in such a format: the sums, with all that is added and multiplied to them, are float32 numbers x. Of nvfp4 a block's
+ * factor is the e4m3 that is nearest to its largest |x| / (6 own_d), from 2^-9 to 448, and an element the e2m1 that is nearest
+ * to x over the factor times own_d, at most 6. Of mxfp4 and mxfp8 a factor is the least power of two by which no |x| of its
+ * block is more than 6, or 448, and an element the nearest to x over it. Ties go to even, as the Python package's `quantize`
+ * rounds float32 numbers. A block that has a NaN has the factor NaN. Columns behind n have factors of 0, and those of rows
+ * behind m, or of no group, are not written. Of elements of 4 bits n is even, and the fast kernels need a multiple of 32, of
+ * mxfp8 one of 16.
  *
  * A packed weight ("bf16xint4g128_bf16" and others): B is the bytes that the Python package's `pack` writes, at a multiple of
  * 16, and its strides are not looked at. n and k are those of the weight; k is a multiple of 128, 32 or 16, as the format says.

@@ -137,7 +137,8 @@ class Problem {
     return with([scale](aot_gemm_problem_t& x) { x.scale_d = {const_cast<float*>(scale), {0, 0}}; });
   }
 
-  // The atoms that the factors of D's blocks are written to, and D's own factor, of an operation such as nvfp4_nvfp4.
+  // The atoms that the factors of D's blocks are written to, of an operation such as nvfp4_nvfp4, and D's own factor; null of
+  // one such as mxfp8_mxfp8, which has none.
   Problem with_factors_of_d(void* factors, const float* own) const {
     return with([=](aot_gemm_problem_t& x) {
       x.factors_d = {factors, {0, 0}};

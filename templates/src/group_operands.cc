@@ -232,7 +232,9 @@ int check_grouped(const Operands& operands, Result* result) {
   if (resolve(kProduct, operands, grouping_of(operands), a, b, &result->operation) != 0) return -1;
   find_extents(operands, result);
   if (check_bias(operands, *result) != 0) return -1;
-  if (check_scale_out(kProduct, operands, *result, groups_k(operands) ? 1 : weight.shape[0]) != 0) return -1;
+  const int64_t groups = groups_k(operands) ? 1 : weight.shape[0];
+  if (check_scale_out(kProduct, operands, *result, groups) != 0) return -1;
+  if (check_factors_of_d(kProduct, operands, result->extents[0], groups, result) != 0) return -1;
   return check_out(kProduct, operands, *result);
 }
 
@@ -247,9 +249,10 @@ int state_grouped(const Operands& operands, const Result& result, aot_gemm_probl
   const Operation& operation = result.computed_by();
   if (is_packed(operation.a) && unpack(kProduct, "x", &a) != 0) return -1;
   if (is_packed(operation.b) && unpack_weights(weight, problem) != 0) return -1;
+  if (is_packed(operation.d) && unpack(kProduct, "out", &d) != 0) return -1;
   if (operation.weight.is_packed() && state_packed_weights(weight, problem) != 0) return -1;
   problem->m = result.extents[0];
-  problem->n = result.extents[1];
+  problem->n = d.extents[1];
   problem->k = a.extents[1];
   problem->a = {a.data, {a.strides[0], a.strides[1]}};
   problem->d = {d.data, {d.strides[0], d.strides[1]}};
@@ -269,6 +272,7 @@ int state_grouped(const Operands& operands, const Result& result, aot_gemm_probl
     problem->bias = {data_of(*operands[kBias]), {0, 1}};
     problem->group_strides.bias = stride_of(*operands[kBias], 0);
   }
+  if (state_factors_of_d(kProduct, operands, problem) != 0) return -1;
   if (operands[kScaleW] == nullptr) return 0;
   const Scale kind = operation.scale;
   if (kind == Scale::kAtoms) return state_narrow_factors(operands, operation, problem);

@@ -7,6 +7,7 @@
 #include "error.h"
 #include "lattice.h"
 #include "problem.h"
+#include "written.h"
 
 namespace aot {
 
@@ -116,25 +117,28 @@ bool find_bytes(const aot_gemm_tensor_t& tensor, int64_t count, int64_t step, in
   return true;
 }
 
-// D, and what lies apart from it.
+// D, or the atoms that are written with it, and what lies apart from it. Of elements that share bytes it is those.
 class GroupedResult {
  public:
   GroupedResult(const aot_gemm_problem_t& problem, const Operation& operation)
-      : problem_(problem),
-        count_(operation.groups_rows() ? 1 : num_groups_of(problem)),
-        element_bytes_(bytes_of(operation.d)) {}
+      : GroupedResult("D", in_bytes(problem.d, problem.m, operation.d), operation.groups_rows() ? 1 : num_groups_of(problem),
+                      problem.group_strides.d, problem.m,
+                      is_packed(operation.d) ? size_of(operation.d, problem.n + 1) : problem.n,
+                      is_packed(operation.d) ? 1 : bytes_of(operation.d)) {}
 
-  // Checks that all elements lie in the address space, and are D's own.
+  GroupedResult(const char* name, const aot_gemm_tensor_t& tensor, int64_t count, int64_t step, int64_t rows,
+                int64_t columns, int64_t element_bytes)
+      : name_(name), tensor_(tensor), count_(count), step_(step), rows_(rows), columns_(columns), element_bytes_(element_bytes) {}
+
+  // Checks that all elements lie in the address space, and are its own.
   aot_gemm_status_t check() {
-    const int64_t step = problem_.group_strides.d;
-    const aot_gemm_tensor_t& d = problem_.d;
-    if (!find_bytes(d, count_, step, problem_.m, problem_.n, element_bytes_, &bytes_)) return refuse_reach("D", d, step);
-    const Axis axes[] = {{count_, step}, {problem_.m, d.strides[0]}, {problem_.n, d.strides[1]}};
+    if (!find_bytes(tensor_, count_, step_, rows_, columns_, element_bytes_, &bytes_)) return refuse_reach(name_, tensor_, step_);
+    const Axis axes[] = {{count_, step_}, {rows_, tensor_.strides[0]}, {columns_, tensor_.strides[1]}};
     if (is_distinct(axes)) return AOT_GEMM_OK;
     return fail(AOT_GEMM_ERROR_STRIDE,
-                "D of %" PRId64 " matrices (%" PRId64 ", %" PRId64 ") with strides (%" PRId64 ", %" PRId64 ", %" PRId64
-                ") overlaps itself; expected distinct elements; give D storage of its own",
-                count_, problem_.m, problem_.n, step, d.strides[0], d.strides[1]);
+                "%s of %" PRId64 " matrices (%" PRId64 ", %" PRId64 ") with strides (%" PRId64 ", %" PRId64 ", %" PRId64
+                ") overlaps itself; expected distinct elements; give %s storage of its own",
+                name_, count_, rows_, columns_, step_, tensor_.strides[0], tensor_.strides[1], name_);
   }
 
   // Checks the same of matrices whose elements may share bytes, which rows and groups begin with.
@@ -145,18 +149,18 @@ class GroupedResult {
     return check_apart(name, bytes, count, size_of(element, step), rows, size_of(element, k + 1), 1);
   }
 
-  // Checks that `count` matrices lie in the address space, and past D's last byte or before its first.
+  // Checks that `count` matrices lie in the address space, and past the last byte of what is written or before its first.
   aot_gemm_status_t check_apart(const char* name, const aot_gemm_tensor_t& tensor, int64_t count, int64_t step,
                                 int64_t rows, int64_t columns, int64_t element_bytes) const {
     Bytes bytes;
     if (rows == 0 || columns == 0) return AOT_GEMM_OK;
     if (!find_bytes(tensor, count, step, rows, columns, element_bytes, &bytes)) return refuse_reach(name, tensor, step);
     const bool is_apart = bytes.end <= bytes_.begin || bytes_.end <= bytes.begin;
-    if (is_apart || tensor.data == nullptr || problem_.d.data == nullptr) return AOT_GEMM_OK;
+    if (is_apart || tensor.data == nullptr || tensor_.data == nullptr) return AOT_GEMM_OK;
     return fail(AOT_GEMM_ERROR_STRIDE,
-                "D at address %p reaches into the memory of %s at address %p; expected a D apart from all operands, which "
-                "would be overwritten while they are read; give D storage of its own",
-                problem_.d.data, name, tensor.data);
+                "%s at address %p reaches into the memory of %s at address %p; expected a %s apart from all operands, which "
+                "would be overwritten while they are read; give %s storage of its own",
+                name_, tensor_.data, name, tensor.data, name_, name_);
   }
 
  private:
@@ -180,8 +184,12 @@ class GroupedResult {
     return true;
   }
 
-  const aot_gemm_problem_t& problem_;
+  const char* name_;
+  aot_gemm_tensor_t tensor_;
   int64_t count_;
+  int64_t step_;
+  int64_t rows_;
+  int64_t columns_;
   int64_t element_bytes_;
   Bytes bytes_ = {0, 0};
 };
@@ -318,19 +326,11 @@ aot_gemm_status_t check_vectors(const aot_gemm_problem_t& problem, const Operati
   return d.check_apart("the index", index, 1, 0, problem.m, 1, kIndexBytes);
 }
 
-}  // namespace
-
-aot_gemm_status_t check_groups(const aot_gemm_problem_t& problem, const Operation& operation) {
-  aot_gemm_status_t status = check_steps(problem);
-  if (status == AOT_GEMM_OK) status = check_offsets(problem, operation);
-  GroupedResult d(problem, operation);
-  if (status == AOT_GEMM_OK) status = d.check();
-  if (status == AOT_GEMM_OK && operation.groups_rows()) status = check_of_groups(problem, operation, d);
-  if (status == AOT_GEMM_OK) status = check_vectors(problem, operation, d);
-  if (status != AOT_GEMM_OK || problem.k == 0) return status;
+// Checks that A and B, all of the groups', lie apart from what is written.
+aot_gemm_status_t check_multiplied(const aot_gemm_problem_t& problem, const Operation& operation, const GroupedResult& d) {
   const int64_t rows_a = rows_of_a(problem, operation);
   const int64_t count_b = operation.groups_rows() ? num_groups_of(problem) : 1;
-  status = d.check_apart_packed("A", problem.a, 1, 0, rows_a, problem.k, operation.a);
+  const aot_gemm_status_t status = d.check_apart_packed("A", problem.a, 1, 0, rows_a, problem.k, operation.a);
   if (status != AOT_GEMM_OK) return status;
   if (problem.b_of_groups != nullptr) return check_b_of_groups(problem, operation, d);
   if (operation.weight.is_packed()) {
@@ -342,6 +342,40 @@ aot_gemm_status_t check_groups(const aot_gemm_problem_t& problem, const Operatio
   }
   const int64_t rows_b = rows_of_b(problem, operation);
   return d.check_apart_packed("B", problem.b, count_b, problem.group_strides.b, rows_b, problem.k, operation.b);
+}
+
+// Checks all that is read of the groups against what is written.
+aot_gemm_status_t check_read(const aot_gemm_problem_t& problem, const Operation& operation, const GroupedResult& written) {
+  aot_gemm_status_t status = AOT_GEMM_OK;
+  if (operation.groups_rows()) status = check_of_groups(problem, operation, written);
+  if (status == AOT_GEMM_OK) status = check_vectors(problem, operation, written);
+  if (status == AOT_GEMM_OK && operation.takes(Argument::kOwnD)) {
+    status = check_address("own_d", problem.own_d.data, kFactorBytes);
+    if (status == AOT_GEMM_OK) status = written.check_apart("own_d", {problem.own_d.data, {1, 1}}, 1, 0, 1, 1, kFactorBytes);
+  }
+  return status == AOT_GEMM_OK && problem.k > 0 ? check_multiplied(problem, operation, written) : status;
+}
+
+// Checks the atoms that the factors of D are written to, as many as those of the A that D is to the next product.
+aot_gemm_status_t check_factors_of_d(const aot_gemm_problem_t& problem, const Operation& operation, const GroupedResult& d) {
+  const int64_t num_atoms = num_atom_rows(problem.m, num_groups_of(problem));
+  const int64_t row_bytes = operation.blocks_d.row_bytes(problem.n);
+  aot_gemm_status_t status = check_atoms("factors_d", problem.factors_d, num_atoms, row_bytes, d);
+  if (status != AOT_GEMM_OK) return status;
+  GroupedResult factors("factors_d", {problem.factors_d.data, {0, 1}}, 1, 0, 1, num_atoms * row_bytes, 1);
+  status = factors.check();
+  return status == AOT_GEMM_OK ? check_read(problem, operation, factors) : status;
+}
+
+}  // namespace
+
+aot_gemm_status_t check_groups(const aot_gemm_problem_t& problem, const Operation& operation) {
+  aot_gemm_status_t status = check_steps(problem);
+  if (status == AOT_GEMM_OK) status = check_offsets(problem, operation);
+  GroupedResult d(problem, operation);
+  if (status == AOT_GEMM_OK) status = d.check();
+  if (status == AOT_GEMM_OK) status = check_read(problem, operation, d);
+  return status == AOT_GEMM_OK && operation.writes_factors() ? check_factors_of_d(problem, operation, d) : status;
 }
 
 aot_gemm_problem_t stack_of_groups(const aot_gemm_problem_t& problem, const Operation& operation) {

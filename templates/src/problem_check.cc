@@ -282,8 +282,8 @@ aot_gemm_status_t check_memory(const aot_gemm_problem_t& problem, const Operatio
   const int64_t rows = rows_of_b(problem, operation);
   WrittenMatrix d(in_bytes(problem.d, problem.m, operation.d));
   const bool is_shared = is_packed(operation.d);
-  aot_gemm_status_t status = check_packed("D", problem.d, problem.m, problem.n, operation.d);
-  if (status == AOT_GEMM_OK && is_shared) status = d.check(problem.m, size_of(operation.d, problem.n + 1), 1);
+  aot_gemm_status_t status = AOT_GEMM_OK;
+  if (is_shared) status = d.check(problem.m, size_of(operation.d, problem.n + 1), 1);
   if (status == AOT_GEMM_OK && !is_shared) status = d.check(problem.m, problem.n, bytes_of(operation.d));
   if (status == AOT_GEMM_OK && adds_bias(problem, operation)) {
     status = d.check_apart("the bias", problem.bias, 1, rows, bytes_of(operation.bias_element));
@@ -364,6 +364,7 @@ aot_gemm_status_t check(const aot_gemm_problem_t& problem, int32_t* index) {
   if (status == AOT_GEMM_OK) status = check_strides("D", problem.d.strides, problem.m, problem.n);
   if (status == AOT_GEMM_OK) status = check_packed("A", problem.a, problem.m, problem.k, operation.a);
   if (status == AOT_GEMM_OK) status = check_packed("B", problem.b, problem.n, problem.k, operation.b);
+  if (status == AOT_GEMM_OK) status = check_packed("D", problem.d, problem.m, problem.n, operation.d);
   if (status != AOT_GEMM_OK) return status;
   if (operation.has_offsets()) return check_groups(problem, operation);
   status = check_memory(problem, operation);

@@ -72,6 +72,13 @@ Stack make_stack(void* data, int64_t count, int64_t step, int64_t rows, int64_t 
   return {data, {shape[0], shape[1], shape[2]}, {step, strides[0], strides[1]}};
 }
 
+// Writes D's own factor, and the atoms of the factors of its blocks, those of so many groups of rows.
+void write_factors_of_d(const aot_gemm_problem_t& problem, const Operation& operation, int64_t groups, Canonical* canonical) {
+  const int64_t of_d = times(num_atom_rows(problem.m, groups), operation.blocks_d.row_bytes(problem.n));
+  canonical->own_d = {problem.own_d.data, {1}};
+  canonical->factors_d = {problem.factors_d.data, {static_cast<int32_t>(of_d)}};
+}
+
 // Writes the bias and the factors of groups of rows: those of B are a group's own.
 void write_of_groups(const aot_gemm_problem_t& problem, const Operation& operation, Canonical* canonical) {
   const int64_t count = num_groups_of(problem);
@@ -103,6 +110,7 @@ void write_of_groups(const aot_gemm_problem_t& problem, const Operation& operati
     canonical->scale_a.atoms = {problem.scale_a.data, {static_cast<int32_t>(of_a)}};
     canonical->scale_b.atoms = {problem.scale_b.data, {static_cast<int32_t>(of_b)}};
     canonical->scale_d = {problem.scale_d.data, {groups}};
+    if (operation.writes_factors()) write_factors_of_d(problem, operation, count, canonical);
     return;
   }
   if (operation.scale != Scale::kVector) return;
@@ -180,10 +188,7 @@ void write_operands(const aot_gemm_problem_t& problem, const Operation& operatio
   if (operation.scale != Scale::kNone) write_factors(problem, operation, canonical);
   canonical->residual = make_tensor(problem.residual.data, problem.m, problem.n, strides.residual);
   canonical->scale_d = {problem.scale_d.data, {1}};
-  if (!operation.writes_factors()) return;
-  canonical->own_d = {problem.own_d.data, {1}};
-  const int64_t of_d = operation.blocks_d.num_bytes(problem.m, problem.n);
-  canonical->factors_d = {problem.factors_d.data, {static_cast<int32_t>(of_d)}};
+  if (operation.writes_factors()) write_factors_of_d(problem, operation, 1, canonical);
 }
 
 void write_part(const aot_gemm_part_t& part, const int64_t* b, const int64_t* d, int64_t* words) {

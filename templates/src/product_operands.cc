@@ -203,10 +203,7 @@ int check_scale_out(Product product, const Operands& operands, const Result& res
                 shape_text(scale).characters);
 }
 
-namespace {
-
-// Checks D's own factor, and the tensor that its blocks' factors are to be written to, and works out their number.
-int check_factors_of_d(Product product, const Operands& operands, Result* result) {
+int check_factors_of_d(Product product, const Operands& operands, int64_t rows, int64_t groups, Result* result) {
   const Operation& operation = result->computed_by();
   if (!operation.writes_factors()) return 0;
   const bool has_own = operation.takes(Argument::kOwnD);
@@ -228,14 +225,12 @@ int check_factors_of_d(Product product, const Operands& operands, Result* result
     }
   }
   int64_t& columns = result->extents[result->num_dims - 1];
-  Mode rows;
-  join(*operands[kLeft], 0, operands[kLeft]->ndim - 1, &rows);
-  const bool is_counted = rows.extent <= INT32_MAX && columns <= INT32_MAX;  // past them the number could overflow
-  result->scale_extents[0] = is_counted ? times(num_atom_rows(rows.extent), operation.blocks_d.row_bytes(columns)) : 0;
+  const bool is_counted = rows <= INT32_MAX && columns <= INT32_MAX;  // past them the number could overflow
+  result->scale_extents[0] = is_counted ? times(num_atom_rows(rows, groups), operation.blocks_d.row_bytes(columns)) : 0;
   result->num_scale_dims = 1;
   if (!is_counted || result->scale_extents[0] > INT32_MAX) {
     return refuse("ShapeError", "%s: the result has %" PRId64 " rows of %" PRId64 ", whose factors take more than %d bytes; expected "
-                  "at most so many; split x by rows", product_name(product), rows.extent, columns, INT32_MAX);
+                  "at most so many; split x by rows", product_name(product), rows, columns, INT32_MAX);
   }
   if (is_packed(operation.d)) {
     if (columns % kElementsInByte != 0) {
@@ -251,14 +246,11 @@ int check_factors_of_d(Product product, const Operands& operands, Result* result
   return check_shape(product, kFactorsD, *operands[kFactorsD], result->scale_extents, 1, ", the bytes of the factors' atoms");
 }
 
-// States them.
 int state_factors_of_d(Product product, const Operands& operands, aot_gemm_problem_t* problem) {
   if (operands[kOwnD] != nullptr) problem->own_d = {data_of(*operands[kOwnD]), {0, 0}};
   if (operands[kFactorsD] == nullptr) return 0;
   return state_atoms(product, "the factors of out", *operands[kFactorsD], &problem->factors_d);
 }
-
-}  // namespace
 
 int unpack(Product product, const char* name, Matrix* matrix) {
   if (matrix->extents[1] > 1 && matrix->strides[1] != 1) {
@@ -297,7 +289,9 @@ int check_product(Product product, const Operands& operands, Result* result) {
   reason = ", as the result";
   if (check_of(product, operands, kResidual, operation.d, result->extents, result->num_dims, reason) != 0) return -1;
   if (check_scale_out(product, operands, *result, 1) != 0) return -1;
-  if (check_factors_of_d(product, operands, result) != 0) return -1;
+  Mode leading;
+  join(left, 0, left.ndim - 1, &leading);
+  if (check_factors_of_d(product, operands, leading.extent, 1, result) != 0) return -1;
   return check_out(product, operands, *result);
 }
 

@@ -15,6 +15,13 @@ int resolve(Product product, const Operands& operands, Grouping grouping, Elemen
 // Checks the factor of D, or those that each group has.
 int check_scale_out(Product product, const Operands& operands, const Result& result, int64_t num_factors);
 
+// Checks, of a D with so many rows in so many groups, its own factor and the tensor that the factors of its blocks are to be
+// written to, and works out their number.
+int check_factors_of_d(Product product, const Operands& operands, int64_t rows, int64_t groups, Result* result);
+
+// States them.
+int state_factors_of_d(Product product, const Operands& operands, aot_gemm_problem_t* problem);
+
 // Counts in elements what was read as a matrix of bytes that hold two each.
 int unpack(Product product, const char* name, Matrix* matrix);
 

@@ -1,4 +1,4 @@
-"""Products whose D is NVFP4 with factors, executed: held against the rules of rounding, and read by a second product.
+"""Products whose D is NVFP4, MXFP8 or MXFP4 with factors, executed: held against the rules, and read by a second one.
 
 The operands of the chains are such that every sum is a number of float32, whatever the order of its additions: D is
 then the rules' own rounding of it, code by code, and so are its factors. `make test` executes two kernels, and `make
@@ -33,10 +33,14 @@ from tests.unit.accepted import named
 pytestmark = pytest.mark.slow
 M, N, K, LAST_N = 37, 96, 96, 40
 FORM, OWN = "nvfp4", np.float32(2.0**-5)
-SECOND = KernelKey(Op.NVFP4_BF16_KK, named("sm100_block_scale_128x64_c1x1_static"))
+NAME = "sm100_block_scale_128x64_c1x1_static"
+SECOND = KernelKey(Op.NVFP4_BF16_KK, named(NAME))
+SECONDS = {"nvfp4": SECOND} | {x: KernelKey(Op(f"{x}_bf16_kk"), named(NAME)) for x in ("mxfp8", "mxfp4")}
+"""What reads a D in a format."""
 FALLBACK = "simt_64x64_c1x1_direct"
 KERNELS = [
-    (Op.NVFP4_NVFP4_KK, "sm100_block_scale_128x64_c1x1_static", ((130, 96, 96),)),
+    (Op.NVFP4_NVFP4_KK, NAME, ((130, 96, 96),)),
+    (Op.MXFP8_MXFP8_KK_SWIGLU, NAME, ((37, 48, 96),)),  # a row ends inside of a block, and an atom behind a tile
 ]
 MORE = [
     (Op.NVFP4_NVFP4_KK_SWIGLU, FALLBACK, ((37, 90, 35), (70, 66, 64))),
@@ -46,9 +50,19 @@ MORE = [
     (Op.NVFP4_NVFP4_KK_GEGLU, "sm100_block_scale_256x128_c2x1_clc_2cta", ((300, 96, 96),)),
     (Op.NVFP4_NVFP4_KK_GELU, "sm100_block_scale_256x192_c2x1_clc_2cta", ((37, 96, 96), (300, 416, 544))),
     (Op.NVFP4_NVFP4_KK_SILU, "sm100_block_scale_128x64_c1x1_static_serial2", ((130, 96, 1056),)),
+    (Op.NVFP4_NVFP4_KK_GEGLU, NAME, ((130, 96, 96), (300, 224, 288))),
+    (Op.MXFP8_MXFP8_KK, NAME, ((130, 96, 96), (37, 32, 160), (300, 224, 288))),
+    (Op.MXFP8_MXFP8_KK_BIAS, "sm100_block_scale_128x128_c1x1_clc", ((130, 208, 272),)),
+    (Op.MXFP8_MXFP8_KK_SWIGLU, "sm100_block_scale_256x128_c2x1_clc_2cta", ((300, 96, 96),)),
+    (Op.MXFP8_MXFP8_KK_GELU, FALLBACK, ((37, 91, 35),)),
+    (Op.MXFP4_MXFP4_KK, NAME, ((130, 96, 96), (300, 224, 288))),
+    (Op.MXFP4_MXFP4_KK_GEGLU, NAME, ((37, 32, 160), (300, 224, 288))),
+    (Op.MXFP4_MXFP4_KK_RELU, "sm100_block_scale_256x64_c2x1_static_2cta", ((300, 416, 544),)),
+    (Op.MXFP4_MXFP4_KK_SWIGLU, FALLBACK, ((37, 90, 35), (10, 34, 64))),
+    (Op.MXFP4_MXFP4_KK, FALLBACK, ((65, 2, 33),)),
 ]
 TRIED = KERNELS + MORE if EVERY else KERNELS
-CHAINED = [x for x in TRIED if x[0] is Op.NVFP4_NVFP4_KK]
+CHAINED = [x for x in TRIED if x[0] in (Op.NVFP4_NVFP4_KK, Op.MXFP8_MXFP8_KK, Op.MXFP4_MXFP4_KK)]
 
 
 def started(key, folder, *others):
@@ -74,8 +88,8 @@ def test_ragged_results_are_right_and_nothing_else_is_written(operation, name, e
 class Device:
     """The emulated device, and what is held on it."""
 
-    def __init__(self, key, folder):
-        self.gpu, self.kernels, _ = started(key, folder, SECOND)
+    def __init__(self, key, folder, second=SECOND):
+        self.gpu, self.kernels, _ = started(key, folder, second)
 
     def put(self, bits):
         address = self.gpu.alloc(bits.nbytes)
@@ -103,11 +117,13 @@ class Device:
         self.gpu.synchronize()
 
 
-def exact_operand(rng, rows, k):
+def exact_operand(rng, rows, k, form=FORM):
     """Make a quantised matrix whose products with another have sums that float32 holds: few bits, near each other."""
-    codes = encode(ElementType.E2M1, rng.choice((-2, -1, -0.5, 0, 0.5, 1, 1.5, 3), (rows, k)).astype(np.float32))
-    factors = encode(ElementType.E4M3, np.exp2(rng.integers(-2, 3, (rows, k // 16))).astype(np.float32))
-    return Quantized(codes, factors, np.float32(2.0 ** int(rng.integers(-2, 3))), BLOCK_FORMATS[FORM])
+    element, scale = BLOCK_FORMATS[form]
+    codes = encode(element, rng.choice((-2, -1, -0.5, 0, 0.5, 1, 1.5, 3), (rows, k)).astype(np.float32))
+    powers = np.exp2(rng.integers(-2, 3, (rows, k // scale.block_k)))
+    own = np.float32(2.0 ** int(rng.integers(-2, 3))) if scale.has_tensor_factor else None
+    return Quantized(codes, encode(scale.element, powers.astype(np.float32)), own, BLOCK_FORMATS[form])
 
 
 def product_of(device, index, key, x, weight, beside):
@@ -128,29 +144,34 @@ def wrong_sums(bits, x, weight):
 @pytest.mark.parametrize(("operation", "name", "extents"), CHAINED, ids=lambda x: getattr(x, "tag", None))
 def test_a_second_product_reads_what_rounding_would_give(operation, name, extents, tmp_path):
     del extents
-    rng, key = np.random.default_rng(11), KernelKey(operation, named(name))
-    device = Device(key, tmp_path)
-    x, weight, last = (exact_operand(rng, *y) for y in ((M, K), (N, K), (LAST_N, N)))
+    rng, key, form = np.random.default_rng(11), KernelKey(operation, named(name)), operation.a.tag
+    second, (element, scale) = SECONDS[form], BLOCK_FORMATS[form]
+    own = OWN if scale.has_tensor_factor else None
+    device = Device(key, tmp_path, second)
+    x, weight, last = (exact_operand(rng, *y, form) for y in ((M, K), (N, K), (LAST_N, N)))
     first = x.values @ weight.values.T
     assert np.array_equal(first.astype(np.float32), first)
-    wanted = quantize(first.astype(np.float32), FORM, OWN)
-    assert len(np.unique(wanted.factors)) > 20  # which differ from block to block
+    wanted = quantize(first.astype(np.float32), form, own)
+    assert len(np.unique(wanted.factors)) > (20 if own else 3)  # which differ from block to block
 
-    d = Tensor(device.put(np.full((M, N // 2), 0xFF, np.uint8)), Matrix(M, N, N, 1))
-    atoms = AtomMatrix(M, N // 16, 0, 0)
+    d = Tensor(device.put(np.full((M, element.size_of(N)), 0xFF, np.uint8)), Matrix(M, N, N, 1))
+    atoms = AtomMatrix(M, N // scale.block_k, 0, 0)
     factors = Tensor(device.put(np.full(atoms.num_elements, 0xFF, np.uint8)), atoms)
-    beside = {Argument.D: d, Argument.FACTORS_D: factors, Argument.OWN_D: device.number(OWN)}
-    beside |= {Argument.SCALE_D: device.number(x.tensor_factor * weight.tensor_factor)}
+    beside, more = {Argument.D: d, Argument.FACTORS_D: factors}, {}
+    if own is not None:
+        beside |= {Argument.OWN_D: device.number(own)}
+        beside |= {Argument.SCALE_D: device.number(x.tensor_factor * weight.tensor_factor)}
+        more = {Argument.SCALE_D: device.number(own * last.tensor_factor)}
     product_of(device, 0, key, device.operand(x), device.operand(weight), beside)
-    assert np.array_equal(unpack(device.get(d.address, M * N // 2).reshape(M, -1)), wanted.codes)
+    written = device.get(d.address, M * element.size_of(N)).reshape(M, -1)
+    assert np.array_equal(unpack(written) if element.num_sharing > 1 else written, wanted.codes)
     held = device.get(factors.address, atoms.num_elements)
     assert np.array_equal(held[atoms.all_positions[0]], wanted.factors)
     assert not held[atoms.filled].any()
-    assert (held == 0xFF).sum() == (128 - M) * 8  # of the rows behind the last one
+    assert (held == 0xFF).sum() == held.size - M * held.size // 128  # of the rows behind the last one
 
     out = Tensor(device.put(np.full((M, LAST_N), 0xFFFF, np.uint16)), Matrix(M, LAST_N, LAST_N, 1))
-    whole = device.number(OWN * last.tensor_factor)
-    product_of(device, 1, SECOND, (d, factors), device.operand(last), {Argument.D: out, Argument.SCALE_D: whole})
+    product_of(device, 1, second, (d, factors), device.operand(last), {Argument.D: out} | more)
     found = device.get(out.address, M * LAST_N, np.uint16).reshape(M, LAST_N)
     assert wrong_sums(found, wanted.values, last.values) == 0
     assert wrong_sums(found, first, last.values) > 0  # what is rounded shows

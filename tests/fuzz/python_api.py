@@ -253,12 +253,14 @@ def draw_factors(rng, kind, scale, held, rows, k):
     return kind(rng, shape, held if rng.random() < 0.97 else rng.choice((E8M0, E4M3, FLOAT32)))
 
 
-def draw_out(rng, kind, operation, m, n):
+def draw_out(rng, kind, operation, m, n, groups=1):
     """Draw what a result is written to: of one in blocks its bytes, and the factors' atoms."""
-    if operation.factors_of_d is None:
+    form, per_byte = operation.factors_of_d, operation.d.num_sharing
+    if form is None:
         return kind(rng, (m, n), DTYPE_OF[operation.d.value])
-    atoms = (operation.factors_of_d.size_of(m, n),)
-    return kind(rng, (m, n // 2), UINT8), kind(rng, atoms, rng.choice((UINT8, E4M3)))
+    atoms = (num_atoms_of_groups(m, groups) * form.size_of(1, n),)
+    factors = kind(rng, atoms, rng.choice((UINT8, E4M3 if form.element is ElementType.E4M3 else E8M0)))
+    return kind(rng, (m, n // per_byte), UINT8 if per_byte > 1 else E4M3), factors
 
 
 def packed_call(package, rng, kinds):
@@ -283,8 +285,8 @@ def packed_call(package, rng, kinds):
     if operation.types.scales_d or rng.random() < 0.02:
         named["scale_out"] = draw_scale(rng, kind, ((), (1,)))
     if operation.factors_of_d is not None:
-        owns = {x: Own(draw_scale(rng, kind, ((), (1,)))) for x in ("scale_x", "scale_w")}
-        named |= {"out_dtype": "nvfp4"} | {x: (named[x], own) for x, own in owns.items()}
+        own = ("scale_x", "scale_w") if operation.types.scales_sum else ()
+        named |= {"out_dtype": operation.a.tag} | {x: (named[x], Own(draw_scale(rng, kind, ((), (1,))))) for x in own}
     if rng.random() < 0.7:
         named["out"] = draw_out(rng, kind, operation, m, n)
     if operation.has_bias or rng.random() < 0.02:
@@ -362,9 +364,15 @@ def grouped_call(package, rng, kinds):
     weights = draw_weights(rng, kind, groups, (rows, k // per_byte), b)
     operands = [kind(rng, (height, k // per_byte), a), weights, kind(rng, (groups + (rng.random() < 0.3),), INT32)]
     named = draw_group_scales(rng, kind, operation, height, groups, rows, k)
+    is_in_blocks = operation.factors_of_d is not None
+    if is_in_blocks:  # whose own factor goes with the product of the operands'
+        named |= {
+            "out_dtype": operation.a.tag,
+            "scale_out": (named.get("scale_out"), draw_scale(rng, kind, ((), (1,)))),
+        }
     if rng.random() < 0.7:
-        named["out"] = kind(rng, (m, n), d)
-    else:
+        named["out"] = draw_out(rng, kind, operation, m, n, groups)
+    elif not is_in_blocks:
         named["out_dtype"] = NAMES[d]
     if is_gathered:
         named["index"] = kind(rng, (m,), INT32) if rng.random() < 0.97 else rng.choice(ODD_OBJECTS)

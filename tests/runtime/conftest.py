@@ -13,7 +13,17 @@ from tests.readings import readings
 from tests.runtime import host, torch_reference
 from tests.runtime.exchange import Framework
 from tests.runtime.rows import with_rows
-from tests.runtime.stating import DENSE, IN_ATOMS, MANY, NARROW_GROUPS, PACKED, PACKED_GATES, PACKED_GROUPS, QUANTIZED
+from tests.runtime.stating import (
+    DENSE,
+    IN_ATOMS,
+    MANY,
+    NARROW_GROUPS,
+    PACKED,
+    PACKED_GATES,
+    PACKED_GROUPS,
+    QUANTIZED,
+    QUANTIZED_GROUPS,
+)
 from tests.runtime.tensors import BFLOAT16, E4M3, E8M0, FLOAT16, FLOAT32, INT32, UINT8, install_cupy
 
 __all__ = ["readings"]
@@ -99,7 +109,7 @@ def every_package(every_manifest, tmp_path_factory):
 @pytest.fixture(scope="session")
 def atoms_manifest():
     """Give a manifest of the operations of narrow elements with factors in atoms."""
-    return host.random_manifest(5, [*IN_ATOMS, *QUANTIZED])
+    return host.random_manifest(5, [*IN_ATOMS, *QUANTIZED, *QUANTIZED_GROUPS])
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,10 @@ from aot.core.operation import Operation
 from aot.core.signature import Argument, signature_of
 from aot.measure.call_structs import GATE_INTERLEAVED, ProblemStruct, TensorStruct
 
-QUANTIZED = tuple(x for x in Operation if x.factors_of_d is not None)
-"""The operations that write factors with D."""
+QUANTIZED = tuple(x for x in Operation if x.factors_of_d is not None and x.grouping is Grouping.DENSE)
+"""The operations of one product that write factors with D."""
+QUANTIZED_GROUPS = tuple(x for x in Operation if x.factors_of_d is not None and x not in QUANTIZED)
+"""Those of groups of rows."""
 IN_ATOMS = tuple(
     x
     for x in Operation

@@ -18,7 +18,9 @@ M, N, K, GROUPS, ROWS_OF_A = 48, 128, 256, 5, 19
 STREAM = 0x5550
 ADDRESSES = {
     name: place << 44
-    for place, name in enumerate(("a", "b", "d", "bias", "scale_a", "scale_b", "offsets", "index", "scale_d"), 1)
+    for place, name in enumerate(
+        ("a", "b", "d", "bias", "scale_a", "scale_b", "offsets", "index", "scale_d", "own_d", "factors_d"), 1
+    )
 }
 ARGUMENT, OPERATION, SHAPE, STRIDE = 1, 2, 3, 4  # aot_gemm_status_t
 BATCH_INVARIANT, DETERMINISTIC = 4, 8
@@ -80,6 +82,8 @@ def state(library, operation, **changes):
         tensors["bias"] = (0, 1)
     if operation.types.scales_sum:
         tensors["scale_d"] = (1, 1)
+    if operation.factors_of_d is not None:
+        tensors |= {"own_d": (0, 0), "factors_d": (0, 0)}
     if operation.is_interleaved:
         changes = {"flags": GATE_INTERLEAVED} | changes
         changes["flags"] |= GATE_INTERLEAVED
@@ -146,6 +150,9 @@ def test_factors_and_bias_of_groups_arrive(library, operation):
         assert read(launch.scale_b.vector, 0) == (ADDRESSES["scale_b"], [whole], [])
         of_groups = (ADDRESSES["scale_d"], [GROUPS], []) if operation.types.scales_sum else (0, [0], [])
         assert read(launch.scale_d, 0) == of_groups
+        if operation.factors_of_d is not None:  # whose D of 128 columns has half as many atoms along n as A has of 256
+            assert read(launch.own_d, 0) == (ADDRESSES["own_d"], [1], [])
+            assert read(launch.factors_d, 0) == (ADDRESSES["factors_d"], [held * N // K], [])
         if operation.gate is not None:
             assert read(launch.bias.stack_of_parts, 3) == (ADDRESSES["bias"], [GROUPS, 2, N], [2 * N, 1, 2])
         return

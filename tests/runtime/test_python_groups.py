@@ -28,7 +28,7 @@ FACTOR_TYPES = {ElementType.E4M3: E4M3, ElementType.E8M0: E8M0}
 TYPE_OF = {**DTYPES, ElementType.E2M1: UINT8}
 DTYPES_OF = {x.types.a: x.types.a.value for x in Operation}
 ROWS, TOKENS, N, K, GROUPS = 40, 12, 128, 256, 3
-CALLS = [x for x in GROUPED if x is x.layouts[0] and x.grouping.groups_rows]
+CALLS = [x for x in GROUPED if x is x.layouts[0] and x.grouping.groups_rows and x.factors_of_d is None]
 
 
 @pytest.fixture(scope="module")
@@ -496,6 +496,8 @@ def test_plan_of_groups_asks_for_what_is_expected_of_one(package, manifest, oper
     dtype = operation.a.tag if operation.types.scaling == "atoms" else DTYPES_OF[operation.types.a]
     if operation.a.tag != operation.b.tag:
         named["weight_dtype"] = operation.b.tag
+    if operation.factors_of_d is not None:
+        named["out_dtype"] = operation.a.tag
     for m, groups in ((1000, 7), (64, 64), (3, 8), (4096, 1)):
         shape = (256, 512, 16 * m) if is_k else (m, 512, 256)
         got = package.plan(*shape, dtype, groups=groups, **named)
@@ -509,6 +511,8 @@ def test_plan_of_groups_asks_for_what_is_expected_of_one(package, manifest, oper
         if operation.types.factors is FactorLayout.ATOMS:  # of which a wheel does not count what fills atoms up
             scale = operation.a.scale
             least -= groups * (scale.size_of(expected, 256) - expected * 256 // scale.block_k)
+        if operation.factors_of_d is not None:  # which it does not count
+            least -= groups * operation.factors_of_d.size_of(expected, 512)
         assert got.roofline_us >= 0.99 * least / manifest.tables[0].bandwidth_bytes_per_s * 1e6
         text = package.explain(*shape, dtype, groups=groups, **named)
         assert f"  groups     {groups} of " in text

@@ -7,16 +7,19 @@ from functools import partial
 import pytest
 
 from aot.core.element import ElementType
+from aot.core.formats import MX, NVFP4
 from aot.core.operation import Operation
 from tests.runtime.stating import ADDRESSES, QUANTIZED, state
-from tests.runtime.tensors import BFLOAT16, E4M3, FLOAT32, UINT8, install_cupy
+from tests.runtime.tensors import BFLOAT16, E4M3, E8M0, FLOAT32, UINT8, install_cupy
 from tests.runtime.test_arguments import FALLBACK, launched, read, tier_of
 from tests.runtime.test_packed_python import Factor, product_of, steps
 from tests.runtime.test_python_operations import call_of
 
 PLAIN, GATE = Operation.NVFP4_NVFP4_KK, Operation.NVFP4_NVFP4_KK_SWIGLU
 M, N, K = 130, 96, 160
-TYPES = {"float8_e4m3fn": E4M3, "uint8": UINT8, "bfloat16": BFLOAT16}
+FACTORS = {NVFP4: E4M3, MX: E8M0}
+"""Of which type the factors of a format are."""
+TYPES = {"float8_e4m3fn": E4M3, "float8_e8m0fnu": E8M0, "uint8": UINT8, "bfloat16": BFLOAT16}
 
 
 @pytest.fixture
@@ -30,12 +33,12 @@ def tensor(request, framework, monkeypatch):
     if request.param == "exchange":
         return framework.Tensor
     cupy = install_cupy(monkeypatch, 0x8880)
-    cupy.empty = lambda shape, dtype: cupy.ndarray(shape, TYPES[dtype])
+    cupy.empty = lambda shape, dtype: cupy.ndarray(shape, TYPES.get(dtype, dtype))
     return cupy.ndarray
 
 
-def atom_bytes(rows, columns):
-    return -(-rows // 128) * -(-columns // 64) * 512
+def atom_bytes(rows, columns, form=NVFP4):
+    return -(-rows // 128) * -(-columns // (4 * form.block_k)) * 512
 
 
 @pytest.mark.parametrize("operation", QUANTIZED, ids=lambda x: x.tag)
@@ -46,8 +49,10 @@ def test_a_kernel_is_given_the_place_of_the_factors(atoms_manifest, library, ope
     assert atoms_manifest.kernels[launch.kernel].operation is operation
     assert (tier_of(library, stated) == FALLBACK) == (n > N)
     assert read(launch.d, 1) == (ADDRESSES["d"], [M, n], [n])
-    assert (launch.own_d.data, launch.own_d.shape[0]) == (ADDRESSES["own_d"], 1)
-    assert (launch.factors_d.data, launch.factors_d.shape[0]) == (ADDRESSES["factors_d"], atom_bytes(M, n))
+    form = operation.factors_of_d
+    own = (ADDRESSES["own_d"], 1) if form.has_tensor_factor else (None, 0)
+    assert (launch.own_d.data, launch.own_d.shape[0]) == own
+    assert (launch.factors_d.data, launch.factors_d.shape[0]) == (ADDRESSES["factors_d"], atom_bytes(M, n, form))
 
 
 OF_C = {
@@ -86,33 +91,46 @@ def test_factors_are_needed_and_belong_to_such_operations_alone(library):
 
 
 def operands(make, operation, leading=(M,)):
-    """Make x and a weight of one operation, their factors in pairs, and D's own."""
-    rows = operation.num_rows_of_b(N)
-    given = {"scale_x": M, "scale_w": rows}
-    pairs = {x: (make((atom_bytes(y, K),), E4M3), Factor(make((1,), FLOAT32))) for x, y in given.items()}
+    """Make x and a weight of one operation, their factors, and D's own: of NVFP4 those in pairs with the tensors'."""
+    rows, form = operation.num_rows_of_b(N), operation.factors_of_d
+    factors = {x: make((atom_bytes(y, K, form),), FACTORS[form]) for x, y in (("scale_x", M), ("scale_w", rows))}
+    own = {"scale_out": make((1,), FLOAT32)} if form is NVFP4 else {}
+    if own:
+        factors = {x: (y, Factor(make((1,), FLOAT32))) for x, y in factors.items()}
     more = {x: y for x, y in steps(operation, make, M, N).items() if x != "out_dtype"}
-    x, weight = make((*leading, K // 2), UINT8), make((rows, K // 2), UINT8)
-    return (x, weight), pairs | more | {"scale_out": make((1,), FLOAT32), "out_dtype": "nvfp4"}
+    x, weight = make(*held(operation, (*leading, K))), make(*held(operation, (rows, K)))
+    return (x, weight), factors | more | own | {"out_dtype": operation.a.tag}
+
+
+def held(operation, shape):
+    """Return shape and type in which a tensor holds elements of an operation's type: two of 4 bits in a byte."""
+    *leading, columns = shape
+    return ((*leading, columns // 2), UINT8) if operation.d is ElementType.E2M1 else (shape, E4M3)
 
 
 @pytest.mark.parametrize("operation", QUANTIZED, ids=lambda x: x.tag)
 def test_python_gives_what_the_next_product_takes(atoms_package, atoms_manifest, packed, tensor, operation):
     given, named = operands(tensor, operation, (10, 13))
+    form, has_own = operation.factors_of_d, "scale_out" in named
     values, scale = product_of(atoms_package, operation)(*given, **named)
-    factors, own = scale
-    assert (tuple(values.shape), values.dtype) == ((10, 13, N // 2), UINT8)
-    assert (tuple(factors.shape), factors.dtype) == ((atom_bytes(M, N),), E4M3)
-    assert own is named["scale_out"]
+    factors = scale[0] if has_own else scale
+    assert (tuple(values.shape), values.dtype) == held(operation, (10, 13, N))
+    assert (tuple(factors.shape), factors.dtype) == ((atom_bytes(M, N, form),), FACTORS[form])
     (launch,) = packed.fake_launches()
     assert call_of(atoms_manifest, launch) == operation.call
     assert read(launch.d, 1) == (values.address, [M, N], [N])
-    assert (launch.own_d.data, launch.factors_d.data) == (own.address, factors.address)
-    assert launch.scale_d.data == named["scale_x"][1].tensor.address
+    assert launch.factors_d.data == factors.address
+    if has_own:
+        assert scale[1] is named["scale_out"]
+        assert launch.own_d.data == scale[1].address
+        assert launch.scale_d.data == named["scale_x"][1].tensor.address
 
     packed.c.recorder_reset()
-    weight = tensor((72, N // 2), UINT8)
-    of_weight = tensor((atom_bytes(72, N),), E4M3), object()
-    atoms_package.linear(values, weight, scale_x=(factors, Factor(tensor((1,), FLOAT32))), scale_w=of_weight)
+    weight, of_weight = tensor(*held(operation, (72, N))), tensor((atom_bytes(72, N, form),), FACTORS[form])
+    scales = {"scale_x": factors, "scale_w": of_weight}
+    if has_own:
+        scales = {"scale_x": (factors, Factor(tensor((1,), FLOAT32))), "scale_w": (of_weight, object())}
+    atoms_package.linear(values, weight, **scales)
     (launch,) = packed.fake_launches()
     assert (launch.a.data, launch.scale_a.vector.data) == (values.address, factors.address)
 
@@ -167,6 +185,12 @@ def test_python_refuses(atoms_package, packed, framework, name):
         named |= {x: framework.Tensor((atom_bytes(y, K),), E4M3) for x, y in (("scale_x", M), ("scale_w", N))}
     with pytest.raises(getattr(atoms_package, kind), match=text):
         atoms_package.linear(*given, **named)
+
+
+def test_a_format_without_an_own_factor_takes_none(atoms_package, packed, framework):
+    given, named = operands(framework.Tensor, Operation.MXFP8_MXFP8_KK)
+    with pytest.raises(atoms_package.OperandError, match="got scale_out, which goes with nvfp4"):
+        atoms_package.linear(*given, **named, scale_out=framework.Tensor((1,), FLOAT32))
 
 
 def test_rows_of_an_odd_number_are_refused(atoms_package, packed, framework):

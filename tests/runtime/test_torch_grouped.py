@@ -15,6 +15,7 @@ from torch.library import opcheck
 
 from aot.core.operation import Operation
 from aot.models import recorder
+from aot.package.call_fields import FIELDS, PYTHON_NAMES, READ, WRITTEN
 from tests.runtime import host, torch_reference
 from tests.runtime.tensors import FakeTensor
 from tests.runtime.test_groups import GROUPED
@@ -87,8 +88,8 @@ def by_library(package, tensors, options):
     dtype, gate = options["out_dtype"], options["gate"]
     element = -1 if dtype is None else package._dtypes.dtype_number("out_dtype", dtype)
     epilogue = 0 if gate is None else package._extras.GATES[gate]
-    fields = ("x", "weight", "bias", "out", "scale_x", "scale_w", "scale_out", "offsets", "index", "weights", "factors")
-    record = (*map(capsules.get, fields), epilogue, element, 0, 0, 0)
+    fields = [PYTHON_NAMES.get(x, x) for x in FIELDS["grouped_linear"] if x in (*READ, *WRITTEN)]
+    record = (*map(capsules.get, fields), None, None, epilogue, element, 0, 0, 0)
     try:
         *shape, element = package._library.binding()["grouped_linear_result"](record)[0]["out"]
     except package.AotGemmError as error:
@@ -373,7 +374,8 @@ def test_listed_weights_that_differ_are_refused_as_the_library_does(package, ope
     capsules = tuple(FakeTensor(shape, GPU_DTYPES[dtype]).__dlpack__() for shape, dtype in made)
     left = FakeTensor((ROWS, K), GPU_DTYPES[BF16]).__dlpack__()
     offsets = FakeTensor((2,), GPU_DTYPES[torch.int32]).__dlpack__()
-    record = (left, capsules[0], None, None, None, None, None, offsets, None, capsules, None, 0, -1, 0, 0, 0)
+    others = FIELDS["grouped_linear"].index("offsets") - 2
+    record = (left, capsules[0], *[None] * others, offsets, None, capsules, None, 0, -1, 0, 0, 0)
     with pytest.raises(package.AotGemmError) as by_library:
         package._library.binding()["grouped_linear_result"](record)
     assert (type(by_library.value).__name__, str(by_library.value)) == (kind, str(by_fake.value))

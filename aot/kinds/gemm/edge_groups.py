@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,13 +19,15 @@ from aot.core.signature import Argument
 from aot.kinds.gemm.group_inputs import POSITIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from numpy.typing import NDArray
 
+    from aot.core.element import ElementType
     from aot.core.numerics import Bits
     from aot.core.operands import Indices
     from aot.core.problem import Problem
+    from aot.core.reference import Expected
     from aot.kinds.gemm.edge_shapes import EdgeShape
 
     Operands = Mapping[Argument, Bits]
@@ -37,6 +40,15 @@ class Part:
     matrix: int
     rows: slice
     check: Check
+
+
+@dataclass(frozen=True)
+class GroupOfRows:
+    """A group that has rows: its number, its rows of D, and what these are before they are rounded."""
+
+    number: int
+    rows: slice
+    expected: Expected
 
 
 def _rows_of_group(
@@ -70,6 +82,24 @@ def positions_of(bits: Operands, argument: Argument) -> Indices:
     return np.ascontiguousarray(bits[argument][0, :, 0]).view(np.int32).astype(np.int64)
 
 
+def groups_of_rows(shape: EdgeShape, bits: Operands) -> list[GroupOfRows]:
+    """Compute what each group of rows gives that is not empty.
+
+    Args:
+        shape: the case.
+        bits: the operands that are read, each (group, row, column).
+    """
+    starts = np.append(0, positions_of(bits, Argument.OFFSETS)).tolist()
+    index = positions_of(bits, Argument.INDEX) if Argument.INDEX in bits else None
+    found = []
+    for group, (start, end) in enumerate(pairwise(starts)):
+        if end > start:
+            rows = np.arange(start, end, dtype=np.int64) if index is None else index[start:end]
+            values = _rows_of_group(shape, bits, group, start, rows)
+            found.append(GroupOfRows(group, slice(start, end), reference(shape.problem.operation, values)))
+    return found
+
+
 def parts_of(shape: EdgeShape, bits: Operands) -> list[Part]:
     """Compute the references of all groups that D has a part of; empty groups of rows have none.
 
@@ -78,30 +108,37 @@ def parts_of(shape: EdgeShape, bits: Operands) -> list[Part]:
         bits: the operands but D, each (group, row, column).
     """
     operation = shape.problem.operation
-    starts = np.append(0, positions_of(bits, Argument.OFFSETS))
-    index = positions_of(bits, Argument.INDEX) if operation.grouping is Grouping.GATHERED else None
+    if operation.grouping is not Grouping.K_GROUPED:
+        return [Part(0, x.rows, Check(operation, x.expected)) for x in groups_of_rows(shape, bits)]
     parts = []
-    for group, (start, end) in enumerate(zip(starts.tolist(), starts[1:].tolist(), strict=False)):
-        taken = slice(start, end)
-        if operation.grouping is Grouping.K_GROUPED:
-            values = _depth_of_group(shape.problem, bits, taken)
-            parts.append(Part(group, slice(None), Check(operation, reference(operation, values))))
-        elif end > start:
-            rows = np.arange(start, end, dtype=np.int64) if index is None else index[taken]
-            values = _rows_of_group(shape, bits, group, start, rows)
-            parts.append(Part(0, taken, Check(operation, reference(operation, values))))
+    for group, (start, end) in enumerate(pairwise(np.append(0, positions_of(bits, Argument.OFFSETS)).tolist())):
+        values = _depth_of_group(shape.problem, bits, slice(start, end))
+        parts.append(Part(group, slice(None), Check(operation, reference(operation, values))))
     return parts
+
+
+def fault_of_free_rows(result: Bits, taken: Iterable[tuple[int, slice]], element: ElementType) -> str:
+    """Say which rows that are no group's were written, of bits (matrix, rows, columns); empty where none was.
+
+    Args:
+        result: what a kernel wrote, or poison.
+        taken: the rows that are groups', with the number of their matrix.
+        element: what the bits are of.
+    """
+    is_free = np.ones(result.shape[:2], np.bool_)
+    for matrix, rows in taken:
+        is_free[matrix, rows] = False
+    written = is_free & (result != poison(element)).any(-1)
+    if not written.any():
+        return ""
+    row = int(np.argwhere(written)[0][1])
+    return f"{int(written.sum())} rows of no group were written, the first is row {row}"
 
 
 def compare_parts(problem: Problem, parts: list[Part], result: Bits) -> Comparison:
     """Hold D's bits (matrix, m, n) against the references; what is in no part must not have been written."""
     outcomes = [part.check.compare(result[part.matrix][part.rows]) for part in parts]
-    is_free = np.ones(result.shape[:2], np.bool_)
-    for part in parts:
-        is_free[part.matrix, part.rows] = False
-    written = is_free & (result != poison(problem.operation.d)).any(-1)
-    if written.any():
-        row = int(np.argwhere(written)[0][1])
-        fault = f"{int(written.sum())} rows of no group were written, the first is row {row}"
+    fault = fault_of_free_rows(result, ((x.matrix, x.rows) for x in parts), problem.operation.d)
+    if fault:
         outcomes.append(Comparison(1.0, fault, np.inf))
     return worst(outcomes)

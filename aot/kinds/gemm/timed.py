@@ -13,7 +13,7 @@ from aot.core.factor_atoms import row_in_atoms
 from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.numerics import is_bad, unit_roundoff
-from aot.core.operands import Arrangement, operands, plain_arrangement
+from aot.core.operands import WRITTEN, Arrangement, operands, plain_arrangement
 from aot.core.reference import needed, reference, values_of
 from aot.core.signature import Argument
 from aot.kinds.gemm.group_inputs import POSITIONS, TIMED_SIZES, draw_ends
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from aot.core.numerics import Bits
+    from aot.core.operands import Indices
     from aot.core.operation import Operation
     from aot.core.problem import Problem
     from aot.kinds.inputs import Tiling
@@ -62,6 +63,41 @@ def timed_positions(problem: Problem, number: int, rng: np.random.Generator) -> 
     return found
 
 
+def sampled_values(
+    problem: Problem,
+    tilings: Mapping[Argument, Tiling],
+    arrangement: Arrangement,
+    sampled: tuple[Indices, Indices],
+    group: int,
+) -> dict[Argument, NDArray[np.float64]]:
+    """Return what the operands hold, of the first set, that some rows and columns of a product of it are made of.
+
+    Args:
+        problem: what is computed.
+        tilings: what the operands hold.
+        arrangement: which optional ones there are.
+        sampled: rows and columns of D, of those of one product or group.
+        group: which product of a batch, or which group: in the first set all are of even sizes.
+    """
+    (rows, columns), operation, places = sampled, problem.operation, operands(problem, 0, arrangement)
+    first_m = group * problem.m if operation.grouping.groups_rows else 0
+    of_a = rows + first_m
+    if operation.grouping is Grouping.GATHERED:
+        of_a = tilings[Argument.INDEX].values(of_a).astype(np.int64)
+    indices = needed(problem, of_a, columns, arrangement)
+    if operation.grouping.groups_rows and operation.types.factors is FactorLayout.ATOMS:
+        indices[Argument.SCALE_A] = (row_in_atoms(of_a, first_m, group), indices[Argument.SCALE_A][1])
+    if operation.grouping is Grouping.K_GROUPED:
+        first_k = group * problem.k
+        indices |= {x: (indices[x][0], indices[x][1] + first_k) for x in (Argument.A, Argument.B)}
+    return {
+        x: values_of(problem, x, tilings[x].gather(where.positions(*indices[x], matrix)), columns)
+        for x, where in places.items()
+        if x not in (*WRITTEN, *POSITIONS)
+        for matrix in (group if where.num_groups > 1 else 0,)
+    }
+
+
 class ProductSample:
     """Some rows of D, and some of their columns with a float64 reference; satisfies `aot.kinds.kind.Sample`.
 
@@ -83,27 +119,10 @@ class ProductSample:
         places = operands(problem, 0, arrangement)
         operation = problem.operation
         self._group = int(rng.integers(problem.num_groups))
-        of_a, first_k = self.rows, 0
         first = self._group * places[Argument.D].group_stride
         if operation.grouping.groups_rows:  # in the first set all are of even sizes, m
-            of_a = of_a + self._group * problem.m
             first = self._group * problem.m * problem.n
-        if operation.grouping is Grouping.GATHERED:
-            of_a = tilings[Argument.INDEX].values(of_a).astype(np.int64)
-        if operation.grouping is Grouping.K_GROUPED:
-            first_k = self._group * problem.k
-        indices = needed(problem, of_a, self.columns, arrangement)
-        if operation.grouping.groups_rows and operation.types.factors is FactorLayout.ATOMS:
-            in_atoms = row_in_atoms(of_a, self._group * problem.m, self._group)
-            indices[Argument.SCALE_A] = (in_atoms, indices[Argument.SCALE_A][1])
-        if operation.grouping is Grouping.K_GROUPED:
-            indices |= {x: (indices[x][0], indices[x][1] + first_k) for x in (Argument.A, Argument.B)}
-        values: dict[Argument, NDArray[np.float64]] = {
-            x: values_of(problem, x, tilings[x].gather(where.positions(*indices[x], group)), self.columns)
-            for x, where in places.items()
-            if x not in (Argument.D, *POSITIONS)
-            for group in (self._group if where.num_groups > 1 else 0,)
-        }
+        values = sampled_values(problem, tilings, arrangement, (self.rows, self.columns), self._group)
         self._check = Check(operation, reference(operation, values))
         self.spans = [Span(Argument.D, first + row * problem.n, problem.n) for row in self.rows.tolist()]
 

@@ -61,24 +61,42 @@ def split_factors(product: str, scale_x: Any, scale_w: Any, scale_out: Any) -> t
     return factors_x, factors_w, of_x * of_w
 
 
+def is_in_blocks(out_dtype: object) -> bool:
+    """Say whether a result is of a format of blocks, by its type."""
+    return isinstance(out_dtype, str) and out_dtype in BLOCK_FORMATS
+
+
+def _split_scale_out(product: str, scale_out: Any) -> tuple[Any, Any]:
+    """Return the product of the operands' own factors, where it is given, and the own factor of a result in blocks."""
+    if not isinstance(scale_out, (tuple, list)):
+        return None, scale_out
+    if len(scale_out) == 2:
+        return scale_out[0], scale_out[1]
+    raise errors.OperandError(
+        f"{product}: scale_out is {len(scale_out)} tensors; expected the result's own factor, or a pair: the product "
+        "of the own factors of x and of the weight, and the result's own"
+    )
+
+
 def split_result(product: str, out_dtype: Any, out: Any, scale_out: Any) -> tuple[Any, Any, Any, Any]:
     """Return `out`, what D is multiplied by, D's own factor, and the tensor of its factors, of a result by its type.
 
-    Of a format of blocks `out` is a pair, and `scale_out` the result's own factor.
+    Of a format of blocks `out` is a pair, and `scale_out` the result's own factor, or a pair whose second that is.
 
     Raises:
-        OperandError: `out` is no pair.
+        OperandError: `out` is no pair, or `scale_out` is one of others than two.
     """
-    if not (isinstance(out_dtype, str) and out_dtype in BLOCK_FORMATS):
+    if not is_in_blocks(out_dtype):
         return out, scale_out, None, None
+    scale_d, own = _split_scale_out(product, scale_out)
     if out is None:
-        return None, None, scale_out, None
+        return None, scale_d, own, None
     if not isinstance(out, (tuple, list)) or len(out) != 2:
         raise errors.OperandError(
             f"{product}: out is no pair beside out_dtype={out_dtype!r}; expected (values, factors), both of which are "
             "written; leave it away to have them allocated"
         )
-    return out[0], None, scale_out, out[1]
+    return out[0], scale_d, own, out[1]
 
 
 def join_result(found: Any, own: Any) -> Any:

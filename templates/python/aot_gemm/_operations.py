@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from . import _products, errors
 from ._constant import ConstantWeight
-from ._dtypes import dtype_number
 from ._enumerations import ALLOW_TF32, INTERLEAVED, USE_FAST_ACCUM
 from ._extras import (
     ACTIVATIONS,
@@ -105,7 +104,8 @@ def linear(
         out_dtype: type of the result; by default that of `out`, else bfloat16 beside factors, int32 of int8, or x's.
             Of NVFP4 operands also "nvfp4", rounded as `quantize` of `torch` rounds float32.
         scale_out: float32, one element: the factor of a float8 result; or the product of NVFP4's two that are no pairs;
-            or the own factor of a result in "nvfp4", which is known before, beside operands whose factors are pairs.
+            or the own factor of a result in "nvfp4", which is known before. It goes beside operands whose factors are
+            pairs, or is itself in a pair, behind the product of the two.
         allow_tf32: whether products of float32 may be of TF32, where the wheel has those; else they are exact.
         use_fast_accum: whether sums of float8 products may stay in the tensor cores' accumulators, of some 14 bits on
             Hopper, where the wheel has such kernels; else they are added up in float32 every 128 of k.
@@ -237,30 +237,32 @@ def grouped_linear(
             or the groups' atoms as one run of bytes, or beside a list of weights a list of each one's atoms, of which
             nothing is copied either; and of NVFP4 the weights' own factors, (groups,).
         out: (rows, n), or (groups, rows, n) of runs of k; allocated where it is not given. Rows of no group are not
-            written: a new tensor holds anything there.
+            written: a new tensor holds anything there. Beside "nvfp4" a pair, as `linear` has it.
         out_dtype: as `linear` has it.
         scale_out: of NVFP4, where `scale_x` and `scale_w` are no pairs, (groups,): x's own factor times each weight's.
+            Of a result in "nvfp4" as `linear` has it: one own factor of all rows.
         deterministic: as `linear` has it.
         batch_invariant: whether a row's bits must not depend on any group. It costs no time, or is refused.
 
     Returns:
-        `out`, or the new tensor, of the kind of tensor that x is.
+        As `linear`. Factors of a result in "nvfp4" lie where the next product of the same groups reads those of its x.
 
     Raises:
         AotGemmError: one of its classes, as of `linear`.
     """
     epilogue = activation_number("grouped_linear", gate)
-    element = -1 if out_dtype is None else dtype_number("grouped_linear: out_dtype", out_dtype)
-    flags = INTERLEAVED if interleaved else 0
+    element, flags = element_and_flags("grouped_linear", out_dtype)
+    flags |= INTERLEAVED if interleaved else 0
     flags |= mode_flags(deterministic=deterministic, batch_invariant=batch_invariant)
     are_many = isinstance(weight, (list, tuple))
     weights = weights_of(weight, "grouped_linear", "one (n, k) for each group, one or more") if are_many else None
     first = weight if weights is None else weights[0]
-    scale_x, scale_w, scale_out, factors = split_listed("grouped_linear", scale_x, scale_w, scale_out, weights)
-    scales = scale_x, scale_w, scale_out
-    return _products.grouped_linear(
-        x, first, bias, out, *scales, offsets, index, weights, factors, epilogue, element, flags, 0, 0
+    out, scale_d, *of_d = split_result("grouped_linear", out_dtype, out, scale_out)
+    *scales, factors = split_listed("grouped_linear", scale_x, scale_w, scale_d, weights)
+    found = _products.grouped_linear(
+        x, first, bias, out, *scales, *of_d, offsets, index, weights, factors, epilogue, element, flags, 0, 0
     )
+    return join_result(found, of_d[0])
 
 
 def linear_many(x: Any, weights: Sequence[Any], biases: Sequence[Any], *, out: Sequence[Any]) -> None:

@@ -195,5 +195,5 @@ def packed_grouped_linear(
     if isinstance(weight, (list, tuple)):
         weights = weights_of(weight, "packed_grouped_linear", "the bytes of one for each group, one or more")
     first = weight if weights is None else weights[0]
-    others = None, scale_w, None, offsets, index, weights, None, 0, element, flags
+    others = None, scale_w, *[None] * 3, offsets, index, weights, None, 0, element, flags
     return _products.grouped_linear(x, first, bias, out, *others, weight_number, count)

@@ -22,7 +22,10 @@ from ._torch_transforms import MATRIX_DIMS
 _operators: Any = getattr(torch.ops, NAMESPACE)
 
 
-@register_flop_formula([_operators.linear, _operators.gated_linear], get_raw=True)
+@register_flop_formula(
+    [_operators.linear, _operators.gated_linear, _operators.linear_in_blocks, _operators.gated_linear_in_blocks],
+    get_raw=True,
+)
 def _linear_flops(x: Any, weight: Any, third: Any = None, *_: Any, **__: Any) -> int:
     """Count two operations for each element of x and row of the weight, as torch does of mm and addmm."""
     num_held = 2 if x.dtype in PACKED else 1
@@ -32,7 +35,15 @@ def _linear_flops(x: Any, weight: Any, third: Any = None, *_: Any, **__: Any) ->
     return int(2 * num_held * math.prod(x.shape) * rows)
 
 
-@register_flop_formula([_operators.grouped_linear, _operators.grouped_linear_weights], get_raw=True)
+@register_flop_formula(
+    [
+        _operators.grouped_linear,
+        _operators.grouped_linear_weights,
+        _operators.grouped_linear_in_blocks,
+        _operators.grouped_linear_weights_in_blocks,
+    ],
+    get_raw=True,
+)
 def _grouped_flops(x: Any, weight: Any, offsets: Any, bias: Any = None, index: Any = None, *_: Any, **__: Any) -> int:  # noqa: ARG001
     """Count the same of groups, as if every row were in one: how many are is known on the device alone."""
     num_held = 2 if x.dtype in PACKED else 1

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 
 from . import _operations, errors
-from ._extras import split_listed, weights_of
+from ._extras import is_in_blocks, split_listed, split_result, weights_of
 from ._request import Request, find
 from ._torch_experts import PackedExperts
+from ._torch_in_blocks import LISTED
 from ._torch_operators import LIBRARY, MODES, NAMESPACE, RECORDED
 from ._torch_packed_groups import packed_grouped_linear
 from ._torch_products import dispatch
@@ -17,8 +18,6 @@ from ._torch_promises import promised
 from ._torch_result import TensorCall, dtype_text, result_of
 from ._torch_transforms import refuse_of_out, register_batches, register_derivatives
 
-LISTED = "grouped_linear_weights"
-"""The operator whose weights are a tensor for each group."""
 _ARGUMENTS = (
     "Tensor x, Tensor weight, Tensor offsets, Tensor? bias=None, Tensor? index=None, Tensor? scale_x=None, "
     "Tensor? scale_w=None, Tensor? scale_out=None, *, str? gate=None, bool interleaved=False, "
@@ -203,7 +202,11 @@ def grouped_linear(
         return packed_grouped_linear(x, weight, offsets, bias, index=index, out=out, **scales, **options)
     is_listed = isinstance(weight, (list, tuple))
     weights = weight if is_listed else None
-    *scales, factors = split_listed("grouped_linear", scale_x, scale_w, scale_out, weights)
+    has_blocks = is_in_blocks(options.get("out_dtype"))
+    _, scale_d, own, _ = split_result("grouped_linear", options.get("out_dtype"), None, scale_out)
+    *scales, factors = split_listed("grouped_linear", scale_x, scale_w, scale_d, weights)
+    if has_blocks:
+        scales[-1] = scales[-1], own
     operands = (x, weight, offsets, bias, index, *scales)
     if not is_listed:
         return dispatch("grouped_linear", _direct, operands, out, options)

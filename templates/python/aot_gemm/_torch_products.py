@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import _operations, errors
-from ._catalogue import BLOCK_FORMATS
+from . import _operations
 from ._constant import ConstantWeight
 from ._dtypes import dtype_name
-from ._extras import split_factors
+from ._extras import is_in_blocks, split_factors
 from ._torch_gates import gate_of_parts
+from ._torch_in_blocks import call_in_blocks
 from ._torch_operators import LIBRARY
 from ._torch_packed import PackedWeight
 
@@ -47,17 +47,17 @@ def is_recorded(*operands: Any) -> bool:
 
 def dispatch(name: str, direct: Any, operands: tuple[Any, ...], out: Any, options: dict[str, Any]) -> Any:
     """Call an operator where torch is to know of it, else the package's function."""
-    if isinstance(options.get("out_dtype"), str) and options["out_dtype"] in BLOCK_FORMATS:
-        return _in_blocks(name, direct, operands, out, options)
     is_traced = is_compiling()
     if not is_traced and not (
-        isinstance(operands[0], torch.Tensor) and is_recorded(*_flat(operands), out, *options.values())
+        isinstance(operands[0], torch.Tensor) and is_recorded(*_flat((*operands, out, *options.values())))
     ):
         return direct(*operands, out=out, **options)
+    if is_in_blocks(options.get("out_dtype")):
+        return call_in_blocks(name, tuple(map(_without_promises, operands)), out, options)
+    operands = tuple(map(_without_promises, operands))
     if name in ("linear", "gated_linear"):
         given = split_factors(name, *(options.get(x) for x in _FACTORS))
         options = options | {x: y for x, y in zip(_FACTORS, given, strict=True) if y is not None}
-    operands = tuple(list(_flat(x)) if isinstance(x, (list, tuple)) else _tensor_of(x) for x in operands)
     if options.get("out_dtype") is not None:
         options = {**options, "out_dtype": _torch_dtype(options["out_dtype"])}
     operator = getattr(_operators, name)
@@ -67,24 +67,14 @@ def dispatch(name: str, direct: Any, operands: tuple[Any, ...], out: Any, option
     return out
 
 
-def _in_blocks(name: str, direct: Any, operands: tuple[Any, ...], out: Any, options: dict[str, Any]) -> Any:
-    """Call the package's function for a result in a format of blocks, of which there is no operator.
-
-    Raises:
-        UnsupportedError: torch traces or records.
-    """
-    form = options["out_dtype"]
-    if is_compiling() or is_recorded(*_flat(operands), *options.values()):
-        raise errors.UnsupportedError(
-            f"{name}: torch traces or records a result in {form}, of which there is no operator; expected an eager "
-            f"call under torch.no_grad(); or compose it: out_dtype=torch.bfloat16, and quantize(result, {form!r})"
-        )
-    return direct(*operands, out=out, **options)
-
-
 def _tensor_of(operand: Any) -> Any:
     """Return a weight that is promised to be constant without the promise, which operators do not carry."""
     return operand.tensor if isinstance(operand, ConstantWeight) else operand
+
+
+def _without_promises(operand: Any) -> Any:
+    """Return an operand, or the tensors of a list, as operators take them."""
+    return list(_flat(operand)) if isinstance(operand, list) else _tensor_of(operand)
 
 
 def _flat(operands: Iterable[Any]) -> Iterator[Any]:

@@ -156,13 +156,15 @@ def _flags(call: TensorCall) -> int:
     flags = ALLOW_TF32 if call.options.get("allow_tf32") else 0
     flags |= USE_FAST_ACCUM if call.options.get("use_fast_accum") else 0
     flags |= INTERLEAVED if call.options.get("interleaved") else 0
+    form = call.options.get("form")
+    if form is not None:
+        flags |= element_and_flags(call.function, form)[1]
     if call.function not in ON_ROWS:
         return flags
     flags |= ROUNDS_NORM if call.options.get("round_norm") else 0
     flags |= start_flag(call.function, call.tensors.get("offsets"), call.options.get("groups"))
-    form = call.options.get("form")
     if form is not None:
-        return flags | element_and_flags(call.function, form)[1]
+        return flags
     return flags | scale_flags(call.options.get("granularity", "row"), call.tensors.get("scale"))
 
 
@@ -211,15 +213,20 @@ def _record(call: TensorCall) -> tuple[Any, ...]:
 
 def _shapes_of(call: TensorCall) -> dict[str, tuple[Any, ...]]:
     """Return the shapes of what a checked call writes, by the symbols of its operands."""
+    form = call.options.get("form")
     if call.function not in ON_ROWS:
-        return {"out": _shape_of_groups(call) if call.function == "grouped_linear" else _shape_of_product(call)}
-    shape, form = tuple(call.x.shape), call.options.get("form")
+        shape = _shape_of_groups(call) if call.function == "grouped_linear" else _shape_of_product(call)
+        if form is None:
+            return {"out": shape}
+        return {"out": _shape_in(form, shape), "factors_d": _atoms(form, shape, _num_groups(call))}
+    shape = tuple(call.x.shape)
     if call.tensors.get("index") is not None:
         shape = (call.tensors["index"].shape[0], *shape[1:])
     if call.options.get("function", call.function) in PAIRS:
         shape = (*shape[:-1], shape[-1] // 2)
     if form is not None:
-        return {"out": _shape_in(form, shape), "residual_out": tuple(call.x.shape), "scale_out": _atoms(call, shape)}
+        atoms = _atoms(form, shape, _num_groups(call))
+        return {"out": _shape_in(form, shape), "residual_out": tuple(call.x.shape), "scale_out": atoms}
     scales = (*shape[:-1], -(-shape[-1] // SCALE_BLOCK) if _scales(call) == "block" else 1)
     scales = (1,) * len(shape) if _scales(call) == "tensor" else scales
     return {"out": shape, "residual_out": tuple(call.x.shape), "scale_out": scales}
@@ -230,11 +237,22 @@ def _shape_in(form: str, shape: tuple[Any, ...]) -> tuple[Any, ...]:
     return (*shape[:-1], shape[-1] // 2) if BLOCK_FORMATS[form].element == "float4_e2m1fn" else shape
 
 
-def _atoms(call: TensorCall, shape: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the shape of the factors in atoms of a result of so many rows and columns."""
+def _num_groups(call: TensorCall) -> Any:
+    """Return how many groups of rows a call has; 1 of one that has none."""
     offsets, groups = call.tensors.get("offsets"), call.options.get("groups")
-    count = 1 if offsets is None else offsets.shape[0] if groups is None else groups
-    return (num_bytes(math.prod(shape[:-1]), -(-shape[-1] // BLOCK_FORMATS[call.options["form"]].block), count),)
+    if offsets is None:
+        return 1
+    weight = call.tensors.get("weight")
+    if isinstance(weight, list):
+        return len(weight)
+    if call.function == "grouped_linear":
+        return call.weight.shape[0]
+    return offsets.shape[0] if groups is None else groups
+
+
+def _atoms(form: str, shape: tuple[Any, ...], groups: Any) -> tuple[Any, ...]:
+    """Return the shape of the factors in atoms of a result of so many rows and columns."""
+    return (num_bytes(math.prod(shape[:-1]), -(-shape[-1] // BLOCK_FORMATS[form].block), groups),)
 
 
 def _shape_of_product(call: TensorCall) -> tuple[Any, ...]:

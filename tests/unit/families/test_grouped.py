@@ -22,6 +22,7 @@ SCALED = named("sm90_grouped_block_scale_128x128_c1x1_cooperative")
 NVFP4, NVFP4_SWIGLU = Operation.NVFP4_BF16_KK_GROUPED, Operation.NVFP4_BF16_KK_GROUPED_SWIGLU
 MXFP8 = Operation.MXFP8_BF16_KK_GROUPED
 MIXED = Operation.MXFP8_MXFP4_BF16_KK_GROUPED
+QUANTIZED = Operation.NVFP4_NVFP4_KK_GROUPED
 IN_ATOMS = named("sm100_grouped_block_scale_128x128_c1x1_clc")
 WITH_OFFSETS = [x for x in Operation if x.grouping.has_offsets]
 
@@ -39,6 +40,7 @@ WITH_OFFSETS = [x for x in Operation if x.grouping.has_offsets]
         ("sm100_grouped_block_scale_128x64_c1x1_static", "thor", NVFP4, 225280, 7, 256, 512),
         ("sm100_grouped_block_scale_256x128_c2x1_clc_2cta", "thor", NVFP4_SWIGLU, 230400, 7, 256, 512),
         ("sm100_grouped_block_scale_128x192_c1x1_clc", "thor", MXFP8, 229376, 5, 256, 512),
+        ("sm100_grouped_block_scale_128x64_c1x1_static", "thor", QUANTIZED, 229376, 7, 256, 512),
     ],
 )
 def test_resources_are_those_of_the_compiled_kernels(
@@ -53,6 +55,7 @@ def test_resources_are_those_of_the_compiled_kernels(
     [
         (Operation.BF16_KK, GROUPED, ("sm100_quack", "sm100_grouped"), 112),
         (Operation.NVFP4_BF16_KK, NVFP4, ("sm100_block_scale", "sm100_grouped_block_scale"), 24),
+        (Operation.NVFP4_NVFP4_KK, QUANTIZED, ("sm100_block_scale", "sm100_grouped_block_scale"), 24),
         (Operation.MXFP8_BF16_KK, MXFP8, ("sm100_block_scale", "sm100_grouped_block_scale"), 24),
         (Operation.MXFP8_MXFP4_BF16_KK, MIXED, ("sm100_block_scale", "sm100_grouped_block_scale"), 24),
     ],

@@ -117,10 +117,13 @@ def test_more_stages_than_fit_are_explained_in_bytes():
         (Operation.NVFP4_NVFP4_KK_SILU, "128x64_c1x1_static_serial2", 230400, 7),
         (Operation.NVFP4_NVFP4_KK_SWIGLU, "128x128_c1x1_static", 230400, 6),
         (Operation.NVFP4_NVFP4_KK_GEGLU, "256x128_c2x1_clc_2cta", 230400, 7),
+        (Operation.MXFP8_MXFP8_KK, "128x64_c1x1_static", 229376, 8),
+        (Operation.MXFP8_MXFP8_KK_GEGLU, "256x128_c2x1_clc_2cta", 230400, 8),
+        (Operation.MXFP4_MXFP4_KK, "128x64_c1x1_static", 229376, 8),
     ],
 )
 def test_resources_are_those_of_the_compiled_kernels(operation, name, smem_bytes, stages):
-    # Source: what quack 0.6.5 and nvidia-cutlass-dsl 4.8.1 gave, 2026-11-27; nine 2026-11-28, the last five
+    # Source: what quack 0.6.5 and nvidia-cutlass-dsl 4.8.1 gave, 2026-11-27; nine 2026-11-28, the last eight
     # 2026-11-29, as what their launches asked for.
     assert resources(f"sm100_block_scale_{name}", "thor", operation) == (smem_bytes, stages, 256, 512)
 
@@ -142,27 +145,26 @@ def test_mxfp8_takes_no_split():
 
 
 QUANTIZED, QUANTIZED_GATE = Operation.NVFP4_NVFP4_KK, Operation.NVFP4_NVFP4_KK_SWIGLU
+QUANTIZED_MX = Operation.MXFP8_MXFP8_KK_SWIGLU
 
 
 @pytest.mark.parametrize(
     ("operation", "changes", "message"),
     [
         (QUANTIZED, {"swap_ab": True}, "which swap_ab would make a column of nvfp4_nvfp4_kk; take no swap"),
-        (
-            QUANTIZED_GATE,
-            {"tile_n": 64},
-            "whole atoms of D's factors: tile_n a multiple of 128 of nvfp4_nvfp4_kk_swiglu",
-        ),
-        (QUANTIZED_GATE, {"tile_n": 192}, "tile_n a multiple of 128 of nvfp4_nvfp4_kk_swiglu, got 192"),
+        (QUANTIZED_GATE, {"tile_n": 192}, "tile_n is a multiple of 128, or divides it; got 192"),
+        (QUANTIZED_MX, {"tile_n": 192}, "a tile of mxfp8_mxfp8_kk_swiglu has whole atoms of D's factors, or is a part"),
     ],
 )
-def test_a_tile_has_whole_blocks_and_atoms_of_what_it_quantises(operation, changes, message):
+def test_a_tile_has_whole_blocks_and_no_part_of_two_atoms_of_what_it_quantises(operation, changes, message):
     found, text = reason(changed(named("sm100_block_scale_128x128_c1x1_static"), **changes), "thor", operation)
     assert found is Reason.COMBINATION
     assert message in text
 
 
-@pytest.mark.parametrize(("operation", "tiles"), [(QUANTIZED, {64, 128, 192}), (QUANTIZED_GATE, {128})])
+@pytest.mark.parametrize(
+    ("operation", "tiles"), [(QUANTIZED, {64, 128, 192}), (QUANTIZED_GATE, {64, 128}), (QUANTIZED_MX, {64, 128})]
+)
 def test_what_quantises_has_these_tiles(operation, tiles):
     verdicts = {x: check(x, operation, THOR) for x in FAMILY.candidates(operation, THOR)}
     legal = [x.gemm for x, verdict in verdicts.items() if isinstance(verdict, Accepted)]

@@ -270,7 +270,7 @@ def test_a_run_checks_times_and_writes_what_the_wheel_has(on_cpu, monkeypatch, t
     result = {"checks": [], "rows": [], "failures": []}
     operands.run(result, library, gpu, values, lambda _line: None)
     others = [x for x in Operation if x.tag.endswith("_kk_silu") and x is not Operation.BF16_KK_SILU]
-    assert (result["missing"], len(others)) == (others, 7)
+    assert (result["missing"], len(others)) == (others, 9)
     assert [x["operation"] for x in result["checks"]] == ["bf16_kk_silu"]
     assert [(x["m"], x["us"]["wheel"]) for x in result["rows"]] == [(32, 8.0), (40, 8.0)]
     operands.write(values.out, result)

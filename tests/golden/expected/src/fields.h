@@ -65,7 +65,7 @@ constexpr const char* kOperandNames[] = {
 };
 
 // The fields of a function. A call that has none but the first ones may hand over those alone.
-constexpr int32_t kMostFields = 16;
+constexpr int32_t kMostFields = 18;
 struct FieldList {
   int32_t num_fields;
   int32_t num_plain;
@@ -77,7 +77,7 @@ constexpr FieldList kFieldsOf[] = {
     {13, 4, {kLeft, kRight, kBias, kOut, kScaleX, kScaleW, kResidual, kScaleD, kOwnD, kFactorsD, kEpilogue, kElement, kFlags}},  // linear
     {4, 3, {kLeft, kRight, kOut, kFlags}},  // matmul
     {13, 13, {kLeft, kRight, kBias, kOut, kScaleX, kScaleW, kScaleD, kOwnD, kFactorsD, kWeights, kEpilogue, kElement, kFlags}},  // gated_linear
-    {16, 16, {kLeft, kRight, kBias, kOut, kScaleX, kScaleW, kScaleD, kOffsets, kIndex, kWeights, kFactors, kEpilogue, kElement, kFlags, kWeightFormat, kColumns}},  // grouped_linear
+    {18, 18, {kLeft, kRight, kBias, kOut, kScaleX, kScaleW, kScaleD, kOwnD, kFactorsD, kOffsets, kIndex, kWeights, kFactors, kEpilogue, kElement, kFlags, kWeightFormat, kColumns}},  // grouped_linear
     {12, 12, {kLeft, kRight, kBias, kOut, kScaleW, kWeights, kFactors, kEpilogue, kElement, kFlags, kWeightFormat, kColumns}},  // packed_linear
     {1, 1, {kLeft}},  // linear_many
     {1, 1, {kLeft}},  // constant

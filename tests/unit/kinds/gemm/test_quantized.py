@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from aot.core.block_quantization import quantize
-from aot.core.factor_atoms import ATOM_BYTES, pack_factors
+from aot.core.factor_atoms import ATOM_BYTES, pack_factors, row_in_atoms
 from aot.core.numerics import encode
 from aot.core.operands import WRITTEN, operands
 from aot.core.operation import Operation
@@ -20,6 +20,7 @@ from aot.kinds.trial import SampleLimits
 from tests.unit.twins import kernel_of
 
 PLAIN, GATE = Operation.NVFP4_NVFP4_KK, Operation.NVFP4_NVFP4_KK_SWIGLU
+GROUPED = Operation.NVFP4_NVFP4_KK_GROUPED
 TRIAL = GemmTrial()
 
 
@@ -43,6 +44,39 @@ def test_what_the_rules_give_is_right_and_another_code_is_not(operation, is_fall
         row, column = np.argwhere((written[argument][0] & 7) > 2)[0]
         changed[argument][0, row, column] ^= bit
         assert check(changed).fault.startswith(f"{name}: ")
+
+
+def of_groups(number):
+    """Give the check of a case of groups, and what a right kernel writes: in rows of no group, poison."""
+    case = edge_shapes(kernel_of(operation=GROUPED, is_fallback=True))[number]
+    matrices = case.matrices()
+    check = TRIAL.check(case, TRIAL.draw(case, np.random.default_rng(5)))
+    written = {x: np.full((1, y.num_rows, y.num_columns), 0xFF, np.uint8) for x, y in matrices.items() if x in WRITTEN}
+    written[Argument.D] &= 0xF
+    for group in check.groups:
+        found = quantize(group.expected.values.astype(np.float32), "nvfp4", check.own)
+        rows = row_in_atoms(np.arange(group.rows.start, group.rows.stop), group.rows.start, group.number)
+        written[Argument.D][0, group.rows] = found.codes
+        written[Argument.FACTORS_D][0, rows] = np.pad(found.factors, ((0, 0), (0, -found.factors.shape[1] % 4)))
+    return check, written
+
+
+def test_of_groups_each_fault_is_found_where_it_lies():
+    check, written = of_groups(3)  # of 31 columns, rounded up to two: two blocks of an atom's four
+    assert check(written).fault == ""
+    first, last = check.groups[0], check.groups[-1]
+    atom = row_in_atoms(last.rows.start, last.rows.start, last.number)
+    places = {
+        (Argument.FACTORS_D, atom, 0, 0x40): "factors_d: 1 of ",
+        (Argument.FACTORS_D, atom, 2, 1): f"factors_d: behind the blocks of group {last.number} there are bytes that",
+        (Argument.FACTORS_D, atom + 127, 1, 0): "factors_d: 1 rows of no group were written",
+        (Argument.D, first.rows.start, 5, int(written[Argument.D][0, first.rows.start, 5]) ^ 8): "d: 1 of ",
+        (Argument.D, last.rows.stop, 0, 3): "d: 1 rows of no group were written",
+    }
+    for (argument, row, column, code), text in places.items():
+        changed = {x: y.copy() for x, y in written.items()}
+        changed[argument][0, row, column] = code
+        assert text in check(changed).fault
 
 
 def test_d_and_its_factors_are_written_and_its_own_factor_is_read():
