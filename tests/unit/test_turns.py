@@ -31,8 +31,8 @@ def test_a_run_has_the_files_of_its_turn_and_those_that_take_none(asked):
     asked("commit")
     assert turns.turn() == turns.turn_of_commit()
     assert turns.turn() in range(turns.NUM_TURNS)
-    asked("4")
-    with pytest.raises(pytest.UsageError, match="AOT_TURN is '4'; expected all, commit, or a turn from 0 to 3"):
+    asked("5")
+    with pytest.raises(pytest.UsageError, match="AOT_TURN is '5'; expected all, commit, or a turn from 0 to 4"):
         turns.turn()
 
 
