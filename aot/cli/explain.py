@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from aot.core.measurement import OperationTimes
-    from aot.core.work import AnyOperation, AnyProblem
+    from aot.core.work import AnyKey, AnyOperation, AnyProblem
     from aot.select.selection import Selection
 
 
@@ -78,6 +78,10 @@ def _selection_of(context: click.Context, operation: AnyOperation) -> Selection:
     return selection_with(context, device, NamedOperations((operation,)), is_predicted=values["predicted"])
 
 
+def _kernel_of(selection: Selection, name: str) -> AnyKey:
+    return next(x for x in selection.all_kernels if x.name == name)
+
+
 @click.command(cls=Command, axes=(Axis(MODES, told_mode), OPERATIONS_AXIS))
 @options(TARGET, ASKED_OF_ANY_KIND)
 @told_options("Explain what the cost model selects for --shapes.")
@@ -96,13 +100,16 @@ def explain(context: click.Context, /, **values: Any) -> None:
     chosen = _selection_of(context, problem.operation)
     device = load_target(chosen.target)
     timed: OperationTimes = {}
+    found: Explained | ExplainedStep
     if is_product:
-        with waiting("read the times behind the selection"):
-            timed = pipeline.times_behind(chosen, values["record"], RECORDS, {problem.operation})
-        found: Explained | ExplainedStep = explained(chosen, problem, device, timed)
+        found = explained(chosen, problem, device, timed)
+        with waiting("read the times behind the selection"):  # of the kernel's operation: a kn of one column is kk's
+            wanted = {_kernel_of(chosen, found.kernel).operation}
+            timed = pipeline.times_behind(chosen, values["record"], RECORDS, wanted)
+        found = explained(chosen, problem, device, timed)
     else:
         found = explained_step(chosen, problem, device)
-    key = next(x for x in chosen.all_kernels if x.name == found.kernel)
+    key = _kernel_of(chosen, found.kernel)
     state, covered = tried(key, chosen, timed, device, ARTIFACTS), coverage(chosen, [problem])
     run = next((x for x in chosen.runs or () if problem.operation in x.operations), None)
     made = "" if run is None else f"\n  made by    {run.text}"

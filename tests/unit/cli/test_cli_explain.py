@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from aot.cli import explain as command
 from aot.cli import selection as module
 from aot.core.errors import SelectionError
 from aot.core.target import load_target
@@ -14,6 +15,8 @@ from aot.select.selection import write_selection
 from aot.select.table.stepped import SteppedTimes, select_stepped
 from aot.space.enumeration import legal
 from tests.unit.invoked import aot, succeed
+from tests.unit.selections import PLAIN, SELECTION
+from tests.unit.twins import BF16, problem_of
 
 H200, GATE = load_target("h200"), row_operation("bf16_silu_mul")
 LEGAL = {x.name: x for x in legal(GATE, H200)}
@@ -88,3 +91,15 @@ def test_what_answers_is_selected_alone(monkeypatch, tmp_path, target, operation
     assert [[x.tag for x in request.operations] for request in requests] == [asked]
     says = f"{operation}: as in a wheel of aot build --target {target} --operations {operation}\n"
     assert (says in found.stderr) == (asked == [operation])
+
+
+def test_a_product_that_is_read_as_another_has_the_state_of_that_ones_kernel(tmp_path, monkeypatch):
+    """One row is the same memory in both layouts; the times are those of the kernel's operation."""
+    monkeypatch.chdir(tmp_path)
+    write_selection(tmp_path / "s.json", SELECTION)
+    timed = {BF16: {problem_of(1, 4096, 4096): {PLAIN: 20.0}}}
+    monkeypatch.setattr(command.pipeline, "times_behind", lambda *given: {x: timed[x] for x in given[3] if x in timed})
+    text = succeed("explain", "--selection", "s.json", "--operations", "bf16_mk", "1", "4096", "4096")
+    assert f"\n  kernel     bf16_kk_{PLAIN.name}\n" in text
+    assert "\n  read as    bf16_kk m1 n4096 k4096, which is the same memory" in text
+    assert "\n  state      run: a time of it was taken on the device" in text
