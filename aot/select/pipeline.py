@@ -379,7 +379,7 @@ def select_unaligned(
 
 
 def times_behind(
-    selection: Selection, record: Path | None, records: Path, wanted: Collection[Operation] | None = None
+    selection: Selection, record: Path | None, records: Path, wanted: Collection[AnyOperation] | None = None
 ) -> OperationTimes:
     """Return the measured times that a selection rests on, as far as they are at hand.
 

@@ -38,7 +38,7 @@ PREDICTED_GROUPS = (8, 64)
 """Numbers of groups, or products of a batch, that a table is predicted for where nobody names one. Of one group few
 rows are few tiles, which the model cuts narrow so that they fill the device; many groups fill it by themselves. Source:
 an H200's gathered products of FP8 blocks took twice as long as with wide tiles
-(research/log/2026-11-29-fp8-experts.md)."""
+(research/log/2026-11-29-fp8-experts.md). Of batches no such time was taken."""
 
 _Growing = dict[Operation, dict[Problem, dict[Candidate, float]]]
 """Times while they are filled in."""
@@ -129,9 +129,8 @@ def _predicted_candidates(
 
     Only those that take every shape without a workspace: of the others' narrower use, nothing measured speaks.
     """
-    groups = (1,) if operation.grouping is Grouping.DENSE else PREDICTED_GROUPS
-    sizes = product((1, 16, 64, 128, 256, 512, 2048), (1024, 4096, 8192), groups)
-    problems = [Problem(operation, m, n, n, num_groups) for m, n, num_groups in sizes]
+    sizes = product((1, 16, 64, 128, 256, 512, 2048), (1024, 4096, 8192))
+    problems = [x for m, n in sizes for x in _of_groups(Problem(operation, m, n, n))]
     legal = [x for x in space.legal(operation, target, patterns) if is_general(x)]
     return tuple(shortlist(legal, problems, target, PREDICTED_CANDIDATES, constants))
 

@@ -179,6 +179,8 @@ def test_groups_are_predicted_by_as_many_as_experts_are():
     found = select_predicted(SHAPES, H200, objective, "*_64x32_c1x1_pingpong,*_64x128_c1x1_pingpong")
     assert [x.num_groups for x in found.table.sections] == [8, 64]
     assert [x.candidate.gemm.tile_n for x in found.kernels[1:]] == [128]
+    batches = replace(objective, operations=(Operation.BF16_KK_BATCHED,))
+    assert [x.num_groups for x in select_predicted(SHAPES, H200, batches, FEW).table.sections] == [8, 64]
 
 
 def of(text):
