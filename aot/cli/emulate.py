@@ -60,11 +60,10 @@ if TYPE_CHECKING:
 
     from aot.core.target import Target
     from aot.core.work import AnyKey
-    from aot.emulate.gpu import Trace
     from aot.emulate.kernels import EmulatedSet
     from aot.emulate.ptx import Instruction
     from aot.emulate.results import KernelResult
-    from aot.emulate.warp import Warp
+    from aot.emulate.running import Trace, Warp
 
 LEGAL = "with --legal"
 WITH_OPERATIONS = "with --operations and without --legal"

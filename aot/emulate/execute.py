@@ -38,8 +38,9 @@ if TYPE_CHECKING:
     from aot.compile.artifact import AnyKernel, Artifact
     from aot.core.comparison import Comparison
     from aot.core.kernel import Kernel
-    from aot.emulate.gpu import Execution, Trace
+    from aot.emulate.gpu import Execution
     from aot.emulate.kernels import EmulatedSet
+    from aot.emulate.running import Trace
     from aot.kinds.rows.kernel import RowKernel
 
 SEED = 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aot.emulate.warp import Warp
+    from aot.emulate.running import Warp
 
     Step = Callable[[Warp], int | None]
     """Executes an instruction for a warp. Returns None to go on, the number of an instruction to branch to, or one of

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias
 import numpy as np
 
 from aot.core.errors import DeviceError
-from aot.emulate.machine import Launch, Machine, Report
+from aot.emulate.device import Report
+from aot.emulate.machine import Machine
 from aot.emulate.memory import GlobalMemory
 from aot.emulate.schedule import Mode, Schedule
 
@@ -19,11 +20,9 @@ if TYPE_CHECKING:
 
     from aot.core.numerics import Bits
     from aot.emulate.code import DeviceCode
-    from aot.emulate.ptx import Instruction
-    from aot.emulate.warp import Warp
+    from aot.emulate.launch import Launch
+    from aot.emulate.running import Trace
     from aot.measure.gpu import Handle
-
-    Trace: TypeAlias = Callable[[Warp, Instruction], None]
 
 STREAM = 0x5712EA
 """The handle of the one stream: any number, which kernels never see."""

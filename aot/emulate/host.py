@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from aot.core.errors import DeviceError
 from aot.emulate.gpu import Clear, KernelLaunch
-from aot.emulate.machine import Launch
+from aot.emulate.launch import Launch
 from aot.measure.call_structs import SCALE_GIVEN, RowsProblemStruct, RowsTensorStruct
 from aot.measure.kernel_library import KernelLibrary
 

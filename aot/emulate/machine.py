@@ -8,49 +8,29 @@ schedule's mode from its seed, so that a run is repeated exactly by the two.
 
 from __future__ import annotations
 
-import random
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from aot.emulate.cta import Cluster, Cta
-from aot.emulate.faults import Fault, FaultKind, Finding, FindingKind
-from aot.emulate.launch import Launch, RunningLaunch
-from aot.emulate.memory import Allocation, GlobalMemory
+from aot.emulate.device import Device, Report
+from aot.emulate.faults import Fault, FaultKind
 from aot.emulate.operation import Operation
-from aot.emulate.operations import Operations
-from aot.emulate.order import MAX_CLUSTER_WARPS, Agent, Knowledge, Shadow
-from aot.emulate.schedule import Schedule
-from aot.emulate.warp import WaitQueue, Warp
+from aot.emulate.order import ANY_CLUSTER, MAX_CLUSTER_WARPS, Agent, Knowledge, Shadow
+from aot.emulate.running import Cluster, Front, RunningLaunch, Trace, Turns, Warp
 
 if TYPE_CHECKING:
+    from aot.emulate.launch import Launch
+    from aot.emulate.memory import Allocation, GlobalMemory
     from aot.emulate.program import Program
-    from aot.emulate.ptx import Instruction
-
-__all__ = ["Launch", "Machine", "Report"]
+    from aot.emulate.schedule import Schedule
 
 QUANTUM = 64
 """Most instructions of a turn."""
 MAX_IDLE_POLLS = 200
 """Turns of warps that poll global memory, with nothing else going on, after which none of them will end."""
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a run showed beside the results in memory."""
-
-    findings: tuple[Finding, ...]
-    num_instructions: int
-    """Of warps."""
-    counts: Mapping[str, int]
-    """Executions of each instruction form, if the machine counts them, and operations of each kind."""
-    bytes_moved: Mapping[str, int]
-    """By kind of operation, and the conflicts of shared memory's banks as `bank conflicts`, if the machine counts."""
 
 
 class Machine:
@@ -77,92 +57,15 @@ class Machine:
         resident: int = 2,
         limit: int = 20_000_000,
         counts: bool = False,
-        trace: Callable[[Warp, Instruction], None] | None = None,
+        trace: Trace | None = None,
     ) -> None:
-        self.programs, self.memory, self.schedule = programs, memory, schedule
-        self.num_registers, self.resident, self.limit, self.trace = num_registers, resident, limit, trace
-        self.counts_forms = counts
-        self.rng = random.Random(schedule.seed)  # noqa: S311 - draws schedules, no secrets
-        self.counts: Counter[str] = Counter()
-        self.bytes_moved: Counter[str] = Counter()
-        self.num_instructions = 0
-        self.operations = Operations(schedule.held, self.rng, self.counts)
-        self._ready: list[Warp] = []
-        self._polling: list[Warp] = []
+        self._programs, self._schedule = programs, schedule
+        self._num_registers, self._limit, self._trace = num_registers, limit, trace
+        self._device = Device(memory, schedule, resident=resident, counts=counts)
+        self._turns = Turns()
         self._launches: list[RunningLaunch] = []
-        self._next_launch = self._idle = 0
+        self._next_launch = 0
         self._launch_of_cluster: list[int] = []
-        self.told: dict[int, Knowledge] = {}
-        """What strong stores have told, by place: see units/atomics.py."""
-        self._findings: dict[tuple[FindingKind, str], list[object]] = {}
-        self.front_is_done = True
-        """Whether what stands in front of the first launch has ended."""
-        self.front_queue = WaitQueue()
-
-    # What units call.
-
-    def report(self, kind: FindingKind, where: str, text: str) -> None:
-        """Take note of a finding; those of one kind and place are counted."""
-        found = self._findings.setdefault((kind, where), [text, 0])
-        found[1] += 1  # type: ignore[operator]
-
-    def make_ready(self, warp: Warp) -> None:
-        """Let a warp go on that was blocked."""
-        warp.blocked, warp.waiting_for = False, ""
-        self._ready.append(warp)
-
-    def global_changed(self) -> None:
-        """Let warps that poll global memory look again."""
-        for warp in self._polling:
-            warp.polling = False
-        self._ready += self._polling
-        self._polling = []
-        self._idle = 0
-
-    def access(self, warp: Warp, allocation_at: int, *, is_write: bool, where: str) -> None:
-        """Take note of an access to global memory before the kernel in front has ended."""
-        if not self.is_early(warp.launch):
-            return
-        for x in self.memory.allocations():
-            if x.start <= allocation_at < x.end:
-                verb = "writes" if is_write else "reads"
-                self.report(FindingKind.EARLY, where, f"{verb} {x.name}")
-
-    def is_early(self, launch: RunningLaunch) -> bool:
-        """Say whether what stands in front of a launch has not ended."""
-        return not (self.front_is_done if launch.front is None else launch.front.is_complete)
-
-    def cancel_cluster(self, launch: RunningLaunch) -> tuple[int, int, int] | None:
-        """Take a cluster that has not begun away from a launch; return its position in clusters, or None."""
-        if not launch.waiting:
-            return None
-        first = launch.waiting.popleft()
-        size = len(launch.cluster_ctas(first))
-        launch.num_left -= size
-        launch.num_triggered += size
-        return first
-
-    def trigger(self, cta: Cta) -> None:
-        """Note that a CTA lets the next launch begin."""
-        if not cta.has_triggered:
-            cta.has_triggered = True
-            cta.launch.num_triggered += 1
-
-    def finish(self, cta: Cta) -> None:
-        """End a CTA whose warps have exited."""
-        cta.done = True
-        self.trigger(cta)
-        launch, cluster = cta.launch, cta.cluster
-        launch.num_left -= 1
-        if cta.tensor is not None and cta.tensor.allocated.any():
-            count = int(cta.tensor.allocated.sum())
-            self.report(FindingKind.EXIT, f"CTA {cta.ctaid}", f"{count} columns of tensor memory are allocated")
-        for warp in cta.warps:
-            launch.knowledge.seen.launches |= warp.knowledge.seen.launches
-        if all(x.done for x in cluster.ctas):
-            launch.running.remove(cluster)
-
-    # The run.
 
     def run(self, launches: Sequence[Launch]) -> Report:
         """Run launches in stream order.
@@ -170,18 +73,17 @@ class Machine:
         Raises:
             Fault: a kernel did what it must not, or nothing can go on.
         """
-        for allocation in self.memory.allocations():
+        for allocation in self._device.memory.allocations():
             allocation.shadow = self._shadow_of(allocation) if allocation.writable else None
-        front: RunningLaunch | None = None
-        for launch in launches:
-            program = self.programs[launch.kernel]
-            running = RunningLaunch(launch, program, len(self._launches))
-            running.front, front = front, running
-            self._launches.append(running)
-        if launches and launches[0].is_programmatic:
-            self.front_is_done = False
-            agent = Agent(Warp.__new__(Warp), "", "the kernel in front", is_async_proxy=False)  # type: ignore[arg-type]
-            self.operations.post(Operation("front", agent, self._end_front))
+        first = Front(is_complete=not (launches and launches[0].is_programmatic))
+        if not first.is_complete:
+            agent = Agent(Knowledge(ANY_CLUSTER, 0), "", "the kernel in front", is_async_proxy=False)
+            self._device.operations.post(Operation("front", agent, first.end))
+        front: RunningLaunch | Front = first
+        for number, launch in enumerate(launches):
+            kernel = self._programs[launch.kernel].kernel
+            front = RunningLaunch(launch, kernel, number, front, self._turns, self._trace)
+            self._launches.append(front)
         # Products are small: threads of a BLAS that wait for each other take many times as long as one.
         with np.errstate(all="ignore"), _blas().limit(limits=1, user_api="blas"):
             while self._advance():
@@ -190,32 +92,26 @@ class Machine:
 
     def found(self) -> Report:
         """Return what was found so far: of a run that a fault has ended, too."""
-        findings = [Finding(kind, where, str(x[0]), int(x[1])) for (kind, where), x in self._findings.items()]  # type: ignore[call-overload]
-        return Report(tuple(findings), self.num_instructions, dict(self.counts), dict(self.bytes_moved))
+        return self._device.found()
 
     def _shadow_of(self, allocation: Allocation) -> Shadow:
         shadow = Shadow(
             allocation.content.size,
-            self.operations.agents,
-            self.report,
+            self._device.operations.agents,
+            self._device.report,
             has_proxies=False,
             launch_of=self._launch_of_cluster.__getitem__,
         )
         shadow.fill(slice(0, allocation.content.size))
         return shadow
 
-    def _end_front(self) -> None:
-        self.front_is_done = True
-        self.front_queue.wake()
-
     def _start_clusters(self) -> None:
         """Start clusters of the launches that may begin, up to as many as are resident at once."""
         while self._next_launch < len(self._launches):
             launch = self._launches[self._next_launch]
-            is_free = launch.front is None or launch.front.is_complete
-            if not is_free and not (launch.launch.is_programmatic and launch.front and launch.front.lets_next_start):
+            if launch.is_early and not (launch.launch.is_programmatic and launch.front.lets_next_start):
                 return
-            while launch.waiting and sum(len(x.running) for x in self._launches) < self.resident:
+            while launch.waiting and sum(len(x.running) for x in self._launches) < self._device.resident:
                 self._start_cluster(launch)
             if launch.waiting:
                 return
@@ -224,20 +120,21 @@ class Machine:
     def _start_cluster(self, launch: RunningLaunch) -> None:
         number = len(self._launch_of_cluster)
         self._launch_of_cluster.append(launch.number)
-        cluster = Cluster(self, launch, number, launch.cluster_ctas(launch.waiting.popleft()))
+        cluster = Cluster(self._device, launch, number, launch.cluster_ctas(launch.waiting.popleft()))
+        program = self._programs[launch.launch.kernel]
         per_cta = launch.launch.warps_per_cta
         block = launch.launch.block
         threads = block[0] * block[1] * block[2]
         for cta in cluster.ctas:
             for index in range(per_cta):
                 warp_number = number * MAX_CLUSTER_WARPS + cta.rank * per_cta + index
-                warp = Warp(self, cta, index, warp_number, min(32, threads - 32 * index))
-                warp.num_registers = -(-self.num_registers // 8) * 8
+                warp = Warp(self._device, cta, index, warp_number, min(32, threads - 32 * index))
+                warp.num_registers = -(-self._num_registers // 8) * 8
                 if launch.known_at_start is not None:
                     warp.knowledge.join(launch.known_at_start)
-                warp.registers = launch.program.registers_of(warp)
+                warp.registers = program.registers_of(warp)
                 cta.warps.append(warp)
-                self._ready.append(warp)
+                self._turns.ready.append(warp)
         launch.running.append(cluster)
 
     def _end_launches(self) -> None:
@@ -251,10 +148,10 @@ class Machine:
         """Do one step; say whether there may be another."""
         if self._next_launch < len(self._launches):
             self._start_clusters()
-        can_step = bool(self._ready)
-        operations = self.operations
+        turns, operations, rng = self._turns, self._device.operations, self._device.rng
+        can_step = bool(turns.ready)
         choices = operations.num_choices
-        if choices and self.rng.random() < self.schedule.completion(can_step=can_step):
+        if choices and rng.random() < self._schedule.completion(can_step=can_step):
             operations.complete_one(choices)
             self._end_launches()
         elif can_step:
@@ -265,11 +162,11 @@ class Machine:
         elif operations.has_held:
             operations.complete_held()
             self._end_launches()
-        elif self._polling and self._idle < MAX_IDLE_POLLS * len(self._polling):
-            self._idle += 1
-            warp = self._polling.pop(self.rng.randrange(len(self._polling)))
+        elif turns.polling and turns.idle < MAX_IDLE_POLLS * len(turns.polling):
+            turns.idle += 1
+            warp = turns.polling.pop(rng.randrange(len(turns.polling)))
             warp.polling = False
-            self._ready.append(warp)
+            turns.ready.append(warp)
         elif any(x.running or x.waiting for x in self._launches):
             raise Fault(FaultKind.DEADLOCK, self._describe())
         else:
@@ -278,34 +175,34 @@ class Machine:
 
     def _choose(self) -> int:
         """Return the place in the list of the ready of the warp that goes on."""
-        ready = self._ready
-        if not self.schedule.has_priorities or len(ready) == 1:
-            return self.rng.randrange(len(ready))
+        ready, rng = self._turns.ready, self._device.rng
+        if not self._schedule.has_priorities or len(ready) == 1:
+            return rng.randrange(len(ready))
         at = max(range(len(ready)), key=lambda i: ready[i].priority)
         # A warp that tries a barrier in vain again is blocked, so that the next one comes only then. A loop of tries of
         # several barriers would be for ever: now and then it gives way.
-        if ready[at].tried is not None and self.rng.random() < 0.1:
+        if ready[at].tried is not None and rng.random() < 0.1:
             patient = [i for i in range(len(ready)) if ready[i].tried is None]
-            at = max(patient, key=lambda i: ready[i].priority) if patient else self.rng.randrange(len(ready))
-        if not self.schedule.is_strict and self.rng.random() < 0.01:
-            ready[at].priority = self.rng.random()
+            at = max(patient, key=lambda i: ready[i].priority) if patient else rng.randrange(len(ready))
+        if not self._schedule.is_strict and rng.random() < 0.01:
+            ready[at].priority = rng.random()
         return at
 
     def _step(self, at: int) -> None:
-        warp = self._ready[at]
+        device, ready = self._device, self._turns.ready
+        warp = ready[at]
         before = warp.count
-        program = warp.launch.program
-        program.execute(warp, self.rng.randint(1, QUANTUM))
-        self.num_instructions += warp.count - before
-        if self.num_instructions > self.limit:
-            text = f"no end after {self.limit} warp instructions; {self._describe()}"
+        self._programs[warp.launch.launch.kernel].execute(warp, device.rng.randint(1, QUANTUM))
+        device.num_instructions += warp.count - before
+        if device.num_instructions > self._limit:
+            text = f"no end after {self._limit} warp instructions; {self._describe()}"
             raise Fault(FaultKind.LIMIT, text)
         if warp.done or warp.blocked or warp.polling:
             # The list may have changed meanwhile: others were made ready at its end.
-            self._ready[at] = self._ready[-1]
-            self._ready.pop()
+            ready[at] = ready[-1]
+            ready.pop()
             if warp.polling and not warp.done:
-                self._polling.append(warp)
+                self._turns.polling.append(warp)
         if warp.done:
             self._end_launches()
 
@@ -317,7 +214,7 @@ class Machine:
                     for warp in cta.warps:
                         if not warp.done:
                             at = warp.waiting_at if warp.blocked else warp.pc
-                            where = launch.program.kernel.instructions[at].where
+                            where = launch.kernel.instructions[at].where
                             said = warp.waiting_for
                             reason = (said if isinstance(said, str) else said()) or (
                                 "polls global memory" if warp.polling else "could go on"

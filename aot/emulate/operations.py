@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable
 
-    from aot.emulate.warp import Warp
-
 
 class Operations:
     """The operations of a run, and those among them that are still to be completed.
@@ -33,19 +31,19 @@ class Operations:
         self._held: list[Operation] = []
         self._queues: dict[int, deque[Operation]] = {}
 
-    def agent(self, kind: str, warp: Warp, where: str, *, is_async_proxy: bool = True) -> Agent:
-        """Make who accesses memory for a warp; the warp itself may say when its accesses are over."""
+    def agent(self, kind: str, issuer: Agent, where: str, *, is_async_proxy: bool = True) -> Agent:
+        """Make who accesses memory for a warp, the issuer; the warp itself may say when its accesses are over."""
         token = len(self.agents) + 1
         agent = Agent(
-            warp.knowledge.copy(),
+            issuer.knowledge.copy(),
             where,
-            f"{kind} {token} of warp {warp.index} of CTA {warp.cta.ctaid}",
+            f"{kind} {token} of {issuer.who}",
             is_async_proxy,
             bit=1 << token,
             token=token,
             generic=not is_async_proxy,
-            issuer=warp.number,
-            launch=warp.launch.number,
+            issuer=issuer.warp,
+            launch=issuer.launch,
         )
         self.agents[token] = agent
         return agent
@@ -53,7 +51,7 @@ class Operations:
     def make(
         self,
         kind: str,
-        warp: Warp,
+        issuer: Agent,
         where: str,
         run: Callable[[], None],
         *,
@@ -61,7 +59,7 @@ class Operations:
         lane: int = 0,
     ) -> Operation:
         """Make an operation of a warp; its accesses are declared by its agent, then it is posted or queued."""
-        return Operation(kind, self.agent(kind, warp, where, is_async_proxy=is_async_proxy), run, lane)
+        return Operation(kind, self.agent(kind, issuer, where, is_async_proxy=is_async_proxy), run, lane)
 
     def post(self, operation: Operation) -> None:
         """Let an operation complete whenever the schedule chooses."""

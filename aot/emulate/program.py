@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from aot.emulate.forms import Step
-    from aot.emulate.warp import Value, Warp
+    from aot.emulate.running import Warp
+    from aot.emulate.types import Value
 
 _SPECIAL = re.compile(
     r"%(n?tid|n?ctaid|cluster_n?ctaid|n?clusterid)\.[xyz]|%cluster_n?ctarank|%(laneid|warpid|n?smid|clock(64)?|globaltimer)"
@@ -65,13 +66,10 @@ class Program:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self._slots: dict[str, int] = {}
-        self._initial: list[Value | None] = []
+        self._slots = kernel.slots
+        self._initial: list[Value | None] = [self._poison(x) for x in kernel.registers.values()]
         self._constants: dict[tuple[int, Any], int] = {}
         self._specials: dict[tuple[str, Any], int] = {}
-        for name, kind in kernel.registers.items():
-            self._slots[name] = len(self._initial)
-            self._initial.append(self._poison(kind))
         self._code = [self._compile(x) for x in kernel.instructions]
         self._touched = [self._registers_of(x) for x in kernel.instructions]
 
@@ -200,10 +198,6 @@ class Program:
 
         return guarded
 
-    def slot_of(self, register: str) -> int:
-        """Return the slot of a register, by its name."""
-        return self._slots[register]
-
     def guard_slot(self, instruction: Instruction) -> tuple[int, bool] | None:
         """Return the slot of an instruction's predicate, and whether it is negated."""
         guard = instruction.guard
@@ -248,7 +242,7 @@ class Program:
             "%laneid": LANES,
             "%warpid": warp.index,
             "%smid": cta.cluster.number,
-            "%nsmid": warp.machine.resident,
+            "%nsmid": warp.device.resident,
             "%clock": 0,
             "%clock64": 0,
             "%globaltimer": 0,
@@ -260,8 +254,8 @@ class Program:
 
     def execute(self, warp: Warp, quantum: int) -> None:
         """Let a warp execute up to `quantum` instructions."""
-        code, touched, machine = self._code, self._touched, warp.machine
-        observe = machine.counts_forms or machine.trace is not None
+        code, touched = self._code, self._touched
+        observe = warp.device.counts_forms or warp.launch.trace is not None
         count = 0
         while count < quantum:
             if warp.pending:
@@ -289,9 +283,9 @@ class Program:
 
     def _observe(self, warp: Warp) -> None:
         instruction = self.kernel.instructions[warp.pc]
-        warp.machine.counts[instruction.opcode] += 1
-        if warp.machine.trace is not None:
-            warp.machine.trace(warp, instruction)
+        warp.device.counts[instruction.opcode] += 1
+        if warp.launch.trace is not None:
+            warp.launch.trace(warp, instruction)
 
     def _refuse_touch(self, warp: Warp) -> None:
         """Fault where an instruction that is not predicated off uses a register of a wgmma that was not waited for."""
@@ -320,6 +314,6 @@ class Program:
             loads.copy(bits, self.destinations(instruction.operands[0]))
             return
         warp.knowledge.join_done(loads.end(bits))
-        warp.machine.report(
+        warp.device.report(
             FindingKind.LETTER, instruction.where, "uses a register of a tcgen05.ld before tcgen05.wait::ld"
         )

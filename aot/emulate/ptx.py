@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from aot.core.errors import CompileError
 from aot.emulate.types import BYTES
@@ -124,6 +125,11 @@ class Kernel:
     registers: dict[str, str]
     """The type of each."""
     instructions: tuple[Instruction, ...]
+
+    @cached_property
+    def slots(self) -> dict[str, int]:
+        """Number the registers: where a warp keeps each."""
+        return {name: i for i, name in enumerate(self.registers)}
 
     @property
     def parameter_sizes(self) -> tuple[int, ...]:

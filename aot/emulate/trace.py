@@ -13,7 +13,8 @@ from aot.emulate.ptx import Address, Negated, Pair, Register, Vector
 
 if TYPE_CHECKING:
     from aot.emulate.ptx import Instruction, Operand
-    from aot.emulate.warp import Value, Warp
+    from aot.emulate.running import Warp
+    from aot.emulate.types import Value
 
 _PLACE = re.compile(r"(\d+),(\d+),(\d+):(\d+)")
 NUM_SHOWN = 4
@@ -81,8 +82,8 @@ def trace_line(warp: Warp, instruction: Instruction) -> str:
     """
     guard = [] if instruction.guard is None else [instruction.guard.register]
     names = dict.fromkeys([*guard, *(name for x in instruction.operands for name in _registers(x))])
-    program = warp.launch.program
-    values = [f"{name}={_shown(warp.registers[program.slot_of(name)], warp.mask)}" for name in names]
+    slots = warp.launch.kernel.slots
+    values = [f"{name}={_shown(warp.registers[slots[name]], warp.mask)}" for name in names]
     mask = int(np.packbits(warp.mask, bitorder="little").view(np.uint32)[0])
     place = f"{','.join(map(str, warp.cta.ctaid))}:{warp.index} {mask:08x}"
     return f"{place}  {instruction.line}: {instruction.text}  {' '.join(values)}".rstrip()

@@ -6,12 +6,16 @@ that its form names. Source: PTX ISA, section "Types".
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 Bits = NDArray[Any]
+Value: TypeAlias = NDArray[Any]
+"""A register of a warp: the raw bits of 32 lanes."""
+Lanes: TypeAlias = NDArray[np.bool_]
+"""Which of 32 lanes."""
 
 BYTES = {
     "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2, "b32": 4, "u32": 4, "s32": 4,

@@ -13,7 +13,8 @@ from aot.emulate.order import ANY_CLUSTER, Knowledge
 
 if TYPE_CHECKING:
     from aot.emulate.ptx import Instruction
-    from aot.emulate.warp import Value, Warp
+    from aot.emulate.running import Warp
+    from aot.emulate.types import Value
 
 MAX_POLLED = 64
 """Places whose last values a warp remembers, to tell a loop that waits from a loop over many places."""
@@ -40,13 +41,13 @@ def tell(warp: Warp, place: int, *, releases: bool) -> None:
     """Let others learn at a place what the warp knows, or knew at its last fence."""
     known = warp.release() if releases else warp.fences
     if known is not None:
-        told = warp.machine.told.setdefault(place, Knowledge(ANY_CLUSTER, 0))
+        told = warp.device.told.setdefault(place, Knowledge(ANY_CLUSTER, 0))
         told.join(known)
 
 
 def learn(warp: Warp, place: int, *, acquires: bool) -> None:
     """Learn what a place was told, at once or by the next fence."""
-    told = warp.machine.told.get(place)
+    told = warp.device.told.get(place)
     if told is None:
         return
     if acquires:

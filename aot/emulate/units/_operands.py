@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from aot.emulate.cta import Cta
+    from aot.emulate.running import Cta
 
 ELEMENT_BITS = {
     Element.F16: 16,

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from aot.emulate.forms import Step
     from aot.emulate.program import Program
     from aot.emulate.ptx import Instruction
-    from aot.emulate.warp import Value, Warp
-
+    from aot.emulate.running import Warp
+    from aot.emulate.types import Value
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": lambda old, x: old + x,
@@ -51,7 +51,7 @@ class _Place:
         if space == "generic" and address >= SHARED_WINDOW:
             space, address = "cluster", address - SHARED_WINDOW
         if space in ("global", "generic"):
-            allocation = warp.machine.memory.find(address, address + size, where)
+            allocation = warp.device.memory.find(address, address + size, where)
             if not allocation.writable:
                 raise Fault(FaultKind.READ_ONLY, f"{where}: changes {allocation.name}")
             self.content, self.at = allocation.content, address - allocation.start
@@ -80,7 +80,7 @@ def _note_global(warp: Warp, space: str, addresses: Value, size: int, where: str
     if space in ("global", "generic"):
         mine = addresses[addresses < np.uint64(SHARED_WINDOW)]
         if mine.size:
-            warp.machine.memory.note_strong(warp.at(where), mine, size, is_write=True)
+            warp.device.memory.note_strong(warp.at(where), mine, size, is_write=True)
 
 
 def _orders(instruction: Instruction) -> tuple[bool, bool]:
@@ -111,13 +111,13 @@ def atomic(program: Program, instruction: Instruction) -> Step:
     acquires, releases = _orders(instruction)
 
     def run(warp: Warp) -> int:
-        addresses, machine = address(warp), warp.machine
+        addresses = address(warp)
         found, has_changed = np.zeros(32, UNSIGNED[size]), False
         _note_global(warp, space, addresses[warp.mask], size, where)
         for lane in warp.active():
             place = _Place(warp, space, int(addresses[lane]), size, where)
             if space in ("global", "generic"):
-                machine.access(warp, int(addresses[lane]), is_write=True, where=where)
+                warp.note_early(int(addresses[lane]), is_write=True, where=where)
             given = [warp.registers[x][lane : lane + 1].view(view)[0] for x in sources]
             made = flushing_add if flushes and place.is_global else function
             old = place.change(view, lambda x, made=made, given=given: made(x, *given))  # type: ignore[misc]
@@ -130,7 +130,7 @@ def atomic(program: Program, instruction: Instruction) -> Step:
             warp.put(to, found.astype(warp.registers[to].dtype))
             note_poll(warp, addresses[warp.mask], found)
         if has_changed:
-            machine.global_changed()
+            warp.launch.turns.global_changed()
         return YIELD
 
     return run
@@ -165,18 +165,18 @@ def reduce_vector(program: Program, instruction: Instruction) -> Step:
     _, releases = _orders(instruction)
 
     def run(warp: Warp) -> None:
-        addresses, machine = address(warp), warp.machine
+        addresses = address(warp)
         _note_global(warp, "global", addresses[warp.mask], size, where)
         for lane in warp.active():
             start = int(addresses[lane])
             if start % size:
                 raise Fault(FaultKind.ALIGNMENT, f"{where}: address {start:#x}; expected a multiple of {size}")
-            machine.access(warp, start, is_write=True, where=where)
+            warp.note_early(start, is_write=True, where=where)
             for i, slot in enumerate(slots):
                 value = warp.registers[slot].view(np.float32)[lane]
                 place = _Place(warp, "global", start + 4 * i, 4, where)
                 place.change(np.float32, lambda old, value=value: flushing_add(old, value))  # type: ignore[misc]
             tell(warp, start, releases=releases)
-        machine.global_changed()
+        warp.launch.turns.global_changed()
 
     return run

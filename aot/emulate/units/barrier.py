@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aot.emulate.cta import Mbarrier
+from aot.emulate.barriers import Mbarrier
 from aot.emulate.faults import Fault, FaultKind, FindingKind
 from aot.emulate.forms import STAY, YIELD, form
 from aot.emulate.memory import OFFSET_MASK, SHARED_WINDOW
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from aot.emulate.forms import Step
     from aot.emulate.program import Program
     from aot.emulate.ptx import Instruction, Operand
-    from aot.emulate.warp import Value, Warp
+    from aot.emulate.running import Warp
+    from aot.emulate.types import Value
 
 OBJECT_BYTES = 8
 MAX_COUNT = 2**20 - 1
@@ -43,7 +44,7 @@ def check_initialised(warp: Warp, barrier: Mbarrier, where: str, *, is_async: bo
     fenced = max(knowledge.initialised.epoch_of(by), knowledge.fenced.epoch_of(by))
     is_known = fenced >= epoch or (not is_async and (by == warp.number or knowledge.seen.epoch_of(by) >= epoch))
     if not is_known:
-        warp.machine.report(FindingKind.BARRIER_INIT, where, f"warp {warp.index} uses mbarrier {barrier.where}")
+        warp.device.report(FindingKind.BARRIER_INIT, where, f"warp {warp.index} uses mbarrier {barrier.where}")
 
 
 def shared_address(program: Program, operand: Operand, instruction: Instruction) -> Callable[[Warp], Value]:
@@ -93,7 +94,7 @@ def initialise(program: Program, instruction: Instruction) -> Step:
                 raise Fault(FaultKind.BARRIER, f"{where}: mbarrier {key:#x} is initialised twice")
             if not 1 <= number <= MAX_COUNT:
                 raise Fault(FaultKind.BARRIER, f"{where}: {number} arrivals")
-            barrier = Mbarrier(f"{key:#x} of CTA {cta.ctaid}", number, cta.cluster)
+            barrier = Mbarrier(f"{key:#x} of CTA {cta.ctaid}", number, cta.cluster.knowledge)
             barrier.initialised_by = warp.number, warp.agent.epoch
             cta.mbarriers[key] = barrier
 

@@ -18,11 +18,11 @@ from aot.emulate.units.barrier import check_initialised
 from aot.emulate.units.tma import LOAD
 
 if TYPE_CHECKING:
-    from aot.emulate.cta import Cta, Mbarrier
+    from aot.emulate.barriers import Mbarrier
     from aot.emulate.forms import Step
     from aot.emulate.program import Program
     from aot.emulate.ptx import Instruction
-    from aot.emulate.warp import Warp
+    from aot.emulate.running import Cta, Warp
 
 QUANTUM = 16
 """Of addresses and of the size. Source: PTX ISA, "cp.async.bulk"."""
@@ -47,7 +47,7 @@ def load(program: Program, instruction: Instruction) -> Step:
                 raise Fault(FaultKind.BARRIER, f"{text}; this one is {warp.cta.rank}")
             found = cta.mbarrier(bar, where)
             check_initialised(warp, found, where, is_async=True)
-            warp.machine.access(warp, start, is_write=False, where=where)
+            warp.note_early(start, is_write=False, where=where)
             _issue(warp, where, lane, cta, found, (place & OFFSET_MASK) - SHARED_START, start, count)
 
     return run
@@ -62,7 +62,7 @@ def _check(where: str, place: int, start: int, count: int) -> None:
 
 
 def _issue(warp: Warp, where: str, lane: int, cta: Cta, barrier: Mbarrier, at: int, start: int, count: int) -> None:
-    machine, shared = warp.machine, cta.shared
+    device, shared = warp.device, cta.shared
     if at < 0 or at + count > shared.num_bytes:
         raise Fault(FaultKind.ADDRESS, f"{where}: bytes {at} to {at + count} of {shared.num_bytes} of shared memory")
 
@@ -70,11 +70,11 @@ def _issue(warp: Warp, where: str, lane: int, cta: Cta, barrier: Mbarrier, at: i
         if cta.done:
             raise Fault(FaultKind.EXITED, f"{where}: writes shared memory of CTA {cta.rank}, which has exited")
         shared.content[at : at + count] = content
-        machine.bytes_moved[LOAD] += count
+        device.bytes_moved[LOAD] += count
         barrier.complete(count, operation.bit)
 
-    operation = machine.operations.make(LOAD, warp, where, complete, lane=lane)
-    content = machine.memory.note_read(operation.agent, start, count)
+    operation = device.operations.make(LOAD, warp.agent, where, complete, lane=lane)
+    content = device.memory.note_read(operation.agent, start, count)
     shared.shadow.write(operation.agent, np.arange(at // WORD, (at + count) // WORD))
     shared.content[at : at + count] = FILL
-    machine.operations.post(operation)
+    device.operations.post(operation)

@@ -16,11 +16,11 @@ from aot.emulate.ptx import Negated, Pair
 from aot.emulate.types import LANES
 
 if TYPE_CHECKING:
-    from aot.emulate.cta import Cta
     from aot.emulate.forms import Step
     from aot.emulate.program import Program
     from aot.emulate.ptx import Instruction
-    from aot.emulate.warp import Lanes, Value, Warp
+    from aot.emulate.running import Cta, Warp
+    from aot.emulate.types import Lanes, Value
 
 REGISTER_STEP, MIN_REGISTERS, MAX_REGISTERS = 8, 24, 256
 """What setmaxnreg takes. Source: PTX ISA, "setmaxnreg"."""
@@ -84,7 +84,7 @@ def leave(program: Program, instruction: Instruction) -> Step:
 
 def _end(warp: Warp, where: str) -> None:
     """Note what a warp leaves behind, and end what ends with it."""
-    machine, cta = warp.machine, warp.cta
+    cta = warp.cta
     if any(not group.is_complete for group in warp.groups):
         raise Fault(FaultKind.EXITED, f"{where}: warp {warp.index} exits with wgmma in flight")
     cta.cluster.settle()
@@ -92,20 +92,20 @@ def _end(warp: Warp, where: str) -> None:
         barrier.settle(cta.num_threads)
     if all(x.done for x in cta.warps):
         _end_operations(cta, where)
-        machine.finish(cta)
+        cta.finish()
 
 
 def _end_operations(cta: Cta, where: str) -> None:
     """Complete what the warps of a CTA have issued; note what uses shared memory and was not waited for by any."""
-    machine, waited = cta.machine, 0
+    device, waited = cta.device, 0
     for warp in cta.warps:
         waited |= warp.knowledge.seen.done
     for warp in cta.warps:
         groups = [*warp.bulk_groups, *warp.copy_groups]
         for operation in [*warp.bulk_open, *(x for group in groups for x in group), *warp.copies]:
             if operation.kind in ("tma.store.read", "cp.async") and not operation.bit & waited:
-                machine.report(FindingKind.EXIT, where, f"{operation.agent.who} was not waited for")
-            machine.operations.complete(operation)
+                device.report(FindingKind.EXIT, where, f"{operation.agent.who} was not waited for")
+            device.operations.complete(operation)
 
 
 @form("trap")
@@ -158,11 +158,11 @@ def _named(warp: Warp, members: Value, where: str) -> Lanes:
     wanted = int(np.bitwise_or.reduce(members[warp.mask])) & _bits(warp.lanes)
     missing = wanted & ~_bits(warp.mask)
     if missing:
-        warp.machine.report(FindingKind.CONVERGENCE, where, f"lanes {missing:#x} of the mask are elsewhere")
+        warp.device.report(FindingKind.CONVERGENCE, where, f"lanes {missing:#x} of the mask are elsewhere")
     named: Lanes = warp.mask & ((members >> LANES.astype(np.uint32)) & np.uint32(1)).astype(bool)
     if (named != warp.mask).any():
         strangers = _bits(warp.mask & ~named)
-        warp.machine.report(FindingKind.CONVERGENCE, where, f"lanes {strangers:#x} are not in their own masks")
+        warp.device.report(FindingKind.CONVERGENCE, where, f"lanes {strangers:#x} are not in their own masks")
     return named
 
 
@@ -221,7 +221,7 @@ def shuffle(program: Program, instruction: Instruction) -> Step:
         at = np.where(valid, at, LANES)
         named = _named(warp, registers[members], where)
         if not (warp.full and named is warp.mask) and not named[at[warp.mask]].all():
-            warp.machine.report(FindingKind.CONVERGENCE, where, "reads a lane that is not active, or not named")
+            warp.device.report(FindingKind.CONVERGENCE, where, "reads a lane that is not active, or not named")
         warp.put(to, registers[a][at])
         if pair:
             warp.put(valid_to, valid)
@@ -235,10 +235,9 @@ def launch_dependents(program: Program, instruction: Instruction) -> Step:
     where = instruction.where
 
     def run(warp: Warp) -> None:
-        machine = warp.machine
-        if machine.is_early(warp.launch):
-            machine.report(FindingKind.EARLY, where, "lets the next kernel start")
-        machine.trigger(warp.cta)
+        if warp.launch.is_early:
+            warp.device.report(FindingKind.EARLY, where, "lets the next kernel start")
+        warp.cta.trigger()
 
     return run
 
@@ -248,15 +247,14 @@ def wait_for_front(program: Program, instruction: Instruction) -> Step:
     """Wait until the kernel in front has ended, and see what it has done."""
 
     def run(warp: Warp) -> int | None:
-        machine, front = warp.machine, warp.launch.front
+        front = warp.launch.front
 
         def learn() -> None:
-            if front is not None:
+            if front.knowledge is not None:
                 warp.knowledge.join(front.knowledge)
 
-        if machine.is_early(warp.launch):
-            queue = machine.front_queue if front is None else front.queue
-            queue.wait(warp, "waits for the kernel in front", lambda: not machine.is_early(warp.launch), learn)
+        if not front.is_complete:
+            front.queue.wait(warp, "waits for the kernel in front", lambda: front.is_complete, learn)
             return YIELD
         learn()
         return None

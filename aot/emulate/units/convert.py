@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from aot.emulate.forms import Step
     from aot.emulate.program import Program
     from aot.emulate.ptx import Instruction
-    from aot.emulate.warp import Value, Warp
+    from aot.emulate.running import Warp
+    from aot.emulate.types import Value
 
 FP8 = {"e4m3x2": ElementType.E4M3, "e5m2x2": ElementType.E5M2}
 """Two 8-bit floats."""

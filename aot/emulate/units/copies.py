@@ -21,11 +21,11 @@ from aot.emulate.units.barrier import check_initialised, shared_address
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from aot.emulate.cta import Mbarrier
+    from aot.emulate.barriers import Mbarrier
     from aot.emulate.forms import Step
     from aot.emulate.program import Program
     from aot.emulate.ptx import Instruction
-    from aot.emulate.warp import Warp
+    from aot.emulate.running import Warp
 
 _HINTS = "{,.L2::cache_hint,.L2::64B,.L2::128B,.L2::256B}"
 SIZES = {"ca": (4, 8, 16), "cg": (16,)}
@@ -63,7 +63,7 @@ def _issue(
     warp: Warp, offsets: NDArray[np.int64], sources: list[int], counts: list[int], size: int, where: str
 ) -> None:
     """Issue the copies of a warp's lanes, which are one operation here: they complete together."""
-    machine, shared = warp.machine, warp.cta.shared
+    device, shared = warp.device, warp.cta.shared
     places = offsets[:, None] + np.arange(size)
 
     def complete() -> None:
@@ -71,18 +71,18 @@ def _issue(
         for row, content in zip(data, contents, strict=True):
             row[: content.size] = content
         shared.content[places] = data
-        machine.bytes_moved["cp.async"] += sum(counts)
+        device.bytes_moved["cp.async"] += sum(counts)
 
-    operation = machine.operations.make("cp.async", warp, where, complete, is_async_proxy=False)
+    operation = device.operations.make("cp.async", warp.agent, where, complete, is_async_proxy=False)
     contents = []
     for source, count in zip(sources, counts, strict=True):
         if count:
-            machine.access(warp, source, is_write=False, where=where)
-        contents.append(machine.memory.note_read(operation.agent, source, count) if count else np.empty(0, np.uint8))
+            warp.note_early(source, is_write=False, where=where)
+        contents.append(device.memory.note_read(operation.agent, source, count) if count else np.empty(0, np.uint8))
     shared.shadow.write(operation.agent, (offsets[:, None] // WORD + np.arange(size // WORD)).reshape(-1))
     shared.content[places] = FILL  # it may be written from now on
     warp.copies.append(operation)
-    machine.operations.post(operation)
+    device.operations.post(operation)
 
 
 @form("cp.async.commit_group")
@@ -107,7 +107,7 @@ def wait(program: Program, instruction: Instruction) -> Step:
             warp.copies = []
         while len(warp.copy_groups) > max(left, 0):
             for operation in warp.copy_groups.popleft():
-                warp.machine.operations.complete(operation)
+                warp.device.operations.complete(operation)
                 warp.knowledge.join_done(operation.bit)
 
     return run
@@ -123,7 +123,7 @@ def arrive(program: Program, instruction: Instruction) -> Step:
     address = shared_address(program, instruction.operands[0], instruction)
 
     def run(warp: Warp) -> None:
-        machine = warp.machine
+        device = warp.device
         copies = [*warp.copies, *(x for group in warp.copy_groups for x in group)]
         warp.copies = [x for x in warp.copies if not x.done]
         done = 0
@@ -138,11 +138,11 @@ def arrive(program: Program, instruction: Instruction) -> Step:
 
             def complete(barrier: Mbarrier = barrier, num_lanes: int = num_lanes) -> None:
                 for x in copies:
-                    machine.operations.complete(x)
+                    device.operations.complete(x)
                 barrier.arrive(num_lanes, done=done)
 
-            machine.operations.post(
-                machine.operations.make("cp.async.arrive", warp, where, complete, is_async_proxy=False)
+            device.operations.post(
+                device.operations.make("cp.async.arrive", warp.agent, where, complete, is_async_proxy=False)
             )
 
     return run

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from aot.emulate.forms import Step
     from aot.emulate.program import Program
     from aot.emulate.ptx import Instruction
-    from aot.emulate.warp import Value, Warp
+    from aot.emulate.running import Warp
+    from aot.emulate.types import Value
 
 _F32_STEP = 0x1FFFFFFF
 """The bits of a float64's fraction that a float32 has not."""

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from aot.emulate.forms import Step
     from aot.emulate.program import Program
     from aot.emulate.ptx import Instruction
-    from aot.emulate.warp import Value, Warp
+    from aot.emulate.running import Warp
+    from aot.emulate.types import Value
 
 
 def kind_of(instruction: Instruction) -> str:

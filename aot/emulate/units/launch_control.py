@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from aot.emulate.forms import Step
     from aot.emulate.program import Program
     from aot.emulate.ptx import Instruction
-    from aot.emulate.warp import Warp
+    from aot.emulate.running import Warp
 
 RESPONSE_BYTES = 16
 _CANCELLED = np.uint64(1)
@@ -45,7 +45,7 @@ def try_cancel(program: Program, instruction: Instruction) -> Step:
 
 
 def _issue(warp: Warp, to: int, bar: int, where: str, *, to_all: bool) -> None:
-    machine, cluster = warp.machine, warp.cta.cluster
+    device, cluster = warp.device, warp.cta.cluster
     if cluster.number in warp.launch.refused:
         raise Fault(FaultKind.BARRIER, f"{where}: asks again after it was refused, which is undefined")
     targets = cluster.ctas if to_all else [warp.cta]
@@ -53,7 +53,7 @@ def _issue(warp: Warp, to: int, bar: int, where: str, *, to_all: bool) -> None:
 
     def complete() -> None:
         response = np.zeros(2, np.uint64)
-        first = machine.cancel_cluster(warp.launch)
+        first = warp.launch.cancel_cluster()
         if first is None:
             warp.launch.refused.add(cluster.number)
         else:
@@ -65,11 +65,11 @@ def _issue(warp: Warp, to: int, bar: int, where: str, *, to_all: bool) -> None:
             cta.shared.content[offset : offset + RESPONSE_BYTES] = response.view(np.uint8)
             found.complete(RESPONSE_BYTES, operation.bit)
 
-    operation = machine.operations.make("clc", warp, where, complete)
+    operation = device.operations.make("clc", warp.agent, where, complete)
     for cta, offset in zip(targets, offsets, strict=True):
         cta.shared.shadow.write(operation.agent, slice(offset // 4, (offset + RESPONSE_BYTES) // 4))
         cta.shared.content[offset : offset + RESPONSE_BYTES] = FILL
-    machine.operations.post(operation)
+    device.operations.post(operation)
 
 
 @form("clusterlaunchcontrol.query_cancel.is_canceled.pred.b128")
@@ -89,7 +89,7 @@ def first_cta(program: Program, instruction: Instruction) -> Step:
     def run(warp: Warp) -> None:
         response = warp.registers[source]
         if not (response[warp.mask, 0] & _CANCELLED).all():
-            warp.machine.report(FindingKind.LETTER, where, "asks for the CTA of a cancel that was refused")
+            warp.device.report(FindingKind.LETTER, where, "asks for the CTA of a cancel that was refused")
         warp.put(to, ((response[:, word] >> np.uint64(shift)) & np.uint64(mask)).astype(np.uint32))
 
     return run

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from aot.emulate.forms import Step
     from aot.emulate.program import Program
     from aot.emulate.ptx import Instruction
-    from aot.emulate.warp import Value, Warp
+    from aot.emulate.running import Warp
+    from aot.emulate.types import Value
 
     Bytes = NDArray[np.uint8]
 
@@ -47,12 +48,12 @@ _GLOBAL_STORES = ("st.volatile.global", f"st.global{_L1}", f"st.{_ORDERS % 'rele
 
 def count_bank_conflicts(warp: Warp, offsets: NDArray[np.int64], size: int) -> None:
     """Count the extra passes over shared memory's banks that an access takes."""
-    if not warp.machine.counts_forms:
+    if not warp.device.counts_forms:
         return
     words = np.unique((offsets[:, None] // BANK_BYTES + np.arange(max(size // BANK_BYTES, 1))).reshape(-1))
     passes = int(np.bincount(words % BANKS).max())
     least = -(-words.size // BANKS)
-    warp.machine.bytes_moved["bank conflicts"] += passes - least
+    warp.device.bytes_moved["bank conflicts"] += passes - least
 
 
 def _read_parameters(warp: Warp, addresses: Value, size: int, where: str) -> Bytes:
@@ -100,9 +101,9 @@ def read(warp: Warp, space: str, addresses: Value, size: int, where: str) -> Byt
         return _read_parameters(warp, addresses, size, where)
     if not addresses.size:
         return np.empty((0, size), np.uint8)
-    warp.machine.access(warp, int(addresses[0]), is_write=False, where=where)
-    warp.machine.bytes_moved["global loads"] += size * addresses.size
-    return warp.machine.memory.read(warp.at(where), addresses, size)
+    warp.note_early(int(addresses[0]), is_write=False, where=where)
+    warp.device.bytes_moved["global loads"] += size * addresses.size
+    return warp.device.memory.read(warp.at(where), addresses, size)
 
 
 def by_space(addresses: Value) -> Iterator[tuple[str, Value, Value]]:
@@ -163,14 +164,14 @@ def load(program: Program, instruction: Instruction) -> Step:
 
 
 def _strong_load(warp: Warp, addresses: Value, size: int, where: str, *, acquires: bool) -> Any:
-    machine = warp.machine
+    device = warp.device
     if (addresses % np.uint64(size)).any():
         raise Fault(FaultKind.ALIGNMENT, f"{where}: address {int(addresses[0]):#x}; expected a multiple of {size}")
-    machine.access(warp, int(addresses[0]), is_write=False, where=where)
-    machine.memory.note_strong(warp.at(where), addresses, size, is_write=False)
+    warp.note_early(int(addresses[0]), is_write=False, where=where)
+    device.memory.note_strong(warp.at(where), addresses, size, is_write=False)
     found = np.empty((addresses.size, size), np.uint8)
     for i, x in enumerate(addresses):
-        allocation = machine.memory.find(int(x), int(x) + size, where)
+        allocation = device.memory.find(int(x), int(x) + size, where)
         at = int(x) - allocation.start
         found[i] = allocation.content[at : at + size]
         learn(warp, int(x), acquires=acquires)
@@ -203,7 +204,7 @@ def store(program: Program, instruction: Instruction) -> Step:
 
 def write(warp: Warp, space: str, addresses: Value, data: Bytes, where: str, *, tells: tuple[bool, ...] = ()) -> None:
     """Write (n, size) bytes for the active lanes; `tells` says whether a strong store releases."""
-    size, machine = data.shape[1], warp.machine
+    size, device = data.shape[1], warp.device
     if space == "generic":
         for part, which, mine in by_space(addresses):
             write(warp, part, mine, data[which], where)
@@ -221,25 +222,25 @@ def write(warp: Warp, space: str, addresses: Value, data: Bytes, where: str, *, 
             cta = warp.cta.cluster.cta_of(int(x), where)
             cta.shared.write(warp.at(where), cta.shared.offsets(addresses[i : i + 1], size, where), data[i : i + 1])
     else:
-        machine.access(warp, int(addresses[0]), is_write=True, where=where)
-        machine.bytes_moved["global stores"] += data.size
+        warp.note_early(int(addresses[0]), is_write=True, where=where)
+        device.bytes_moved["global stores"] += data.size
         if tells:
             _strong_store(warp, addresses, data, where, releases=tells[0])
         else:
-            machine.memory.write(warp.at(where), addresses, data)
+            device.memory.write(warp.at(where), addresses, data)
 
 
 def _strong_store(warp: Warp, addresses: Value, data: Bytes, where: str, *, releases: bool) -> None:
     for x, bytes_ in zip(addresses, data, strict=True):
-        allocation = warp.machine.memory.find(int(x), int(x) + bytes_.size, where)
+        allocation = warp.device.memory.find(int(x), int(x) + bytes_.size, where)
         if not allocation.writable:
             raise Fault(FaultKind.READ_ONLY, f"{where}: writes {allocation.name}")
         at = int(x) - allocation.start
         allocation.content[at : at + bytes_.size] = bytes_
-    warp.machine.memory.note_strong(warp.at(where), addresses, data.shape[1], is_write=True)
+    warp.device.memory.note_strong(warp.at(where), addresses, data.shape[1], is_write=True)
     for x in addresses:
         tell(warp, int(x), releases=releases)
-    warp.machine.global_changed()
+    warp.launch.turns.global_changed()
 
 
 @form(
@@ -269,7 +270,7 @@ def store_async(program: Program, instruction: Instruction) -> Step:
 
 def _send(warp: Warp, places: Value, bar: int, data: Bytes, where: str) -> None:
     """Issue stores to one CTA that one barrier is told of; data are (n, bytes)."""
-    machine, cluster, size = warp.machine, warp.cta.cluster, data.shape[1]
+    device, cluster, size = warp.device, warp.cta.cluster, data.shape[1]
     cta = cluster.cta_of(int(places[0]), where)
     if cluster.cta_of(bar, where) is not cta:
         text = f"{where}: stores to CTA {cta.rank} of the cluster, and tells mbarrier {bar:#x} of another"
@@ -283,11 +284,11 @@ def _send(warp: Warp, places: Value, bar: int, data: Bytes, where: str) -> None:
         target.shared.content[offsets[:, None] + np.arange(size)] = data
         cluster.cta_of(bar, where).mbarrier(bar, where).complete(data.size, operation.bit)
 
-    operation = machine.operations.make("st.async", warp, where, complete, is_async_proxy=True)
+    operation = device.operations.make("st.async", warp.agent, where, complete, is_async_proxy=True)
     operation.agent.generic = True
     shared.shadow.write(operation.agent, (offsets[:, None] // WORD + np.arange(size // WORD)).reshape(-1))
     shared.content[offsets[:, None] + np.arange(size)] = FILL  # it may be written from now on
-    machine.operations.post(operation)
+    device.operations.post(operation)
 
 
 @form("prefetch.global.{L1,L2,L2::evict_last,L2::evict_normal}", "prefetch{,.param,.const}.tensormap", "prefetchu.L1")

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from aot.emulate.layouts.fragments import Fragment
     from aot.emulate.program import Program
     from aot.emulate.ptx import Instruction, Operand
-    from aot.emulate.warp import Warp
+    from aot.emulate.running import Warp
 
 ROW_BYTES = 16
 """Of a matrix in shared memory, at the address of one lane. Source: PTX ISA, ldmatrix."""

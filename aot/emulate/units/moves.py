@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from aot.emulate.forms import Step
     from aot.emulate.program import Program
     from aot.emulate.ptx import Instruction
-    from aot.emulate.warp import Value, Warp
+    from aot.emulate.running import Warp
+    from aot.emulate.types import Value
 
 
 @form("prmt.b32")
@@ -123,7 +124,7 @@ def move(program: Program, instruction: Instruction) -> Step:
         dtype = raw_dtype(kind)
 
         def clock(warp: Warp) -> None:
-            warp.put(slot, np.full(32, warp.machine.num_instructions, np.uint64).astype(dtype))
+            warp.put(slot, np.full(32, warp.device.num_instructions, np.uint64).astype(dtype))
 
         return clock
     a = program.source(source, kind)

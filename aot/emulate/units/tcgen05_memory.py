@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aot.emulate.cta import TENSOR_POISON
 from aot.emulate.faults import Fault, FaultKind
 from aot.emulate.forms import STAY, form
 from aot.emulate.layouts.matrix_descriptor import core_matrix_rows
@@ -30,18 +29,18 @@ from aot.emulate.layouts.tensor_memory import (
     split_address,
 )
 from aot.emulate.memory import SHARED_START, chunk_cells
+from aot.emulate.tensor_memory import TENSOR_POISON
 from aot.emulate.units._operands import located
 from aot.emulate.units.tcgen05_order import ctas_of_group, enqueue, make_ordered, single_lane
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from aot.emulate.cta import Cta
     from aot.emulate.forms import Step
     from aot.emulate.order import Agent
     from aot.emulate.program import Program
     from aot.emulate.ptx import Instruction
-    from aot.emulate.warp import Warp
+    from aot.emulate.running import Cta, Warp
 
 MIN_COLUMNS = 32
 """Of an allocation, a power of two. Source: PTX ISA, tcgen05.alloc."""
@@ -250,13 +249,13 @@ def load(program: Program, instruction: Instruction) -> Step:
 
     def run(warp: Warp) -> None:
         at = _full_and_uniform(warp, address(warp), where)
-        agent = warp.machine.operations.agent("tcgen05.ld", warp, where)
+        agent = warp.device.operations.agent("tcgen05.ld", warp.agent, where)
         access = _access(warp, at, shape, repeat, agent, is_write=False)
         warp.tensor_loads.load(agent.bit, to)
         found = warp.cta.tensor_memory.words[access.lanes, access.columns]
         for i, slot in enumerate(to):
             warp.put(slot, found[i])
-        warp.machine.bytes_moved["tcgen05.ld"] += found.nbytes
+        warp.device.bytes_moved["tcgen05.ld"] += found.nbytes
 
     return run
 
@@ -271,12 +270,12 @@ def store(program: Program, instruction: Instruction) -> Step:
 
     def run(warp: Warp) -> None:
         at = _full_and_uniform(warp, address(warp), where)
-        agent = warp.machine.operations.agent("tcgen05.st", warp, where)
+        agent = warp.device.operations.agent("tcgen05.st", warp.agent, where)
         access = _access(warp, at, shape, repeat, agent, is_write=True)
         warp.tensor_loads.stores |= agent.bit
         words = np.stack([warp.registers[x] for x in sources])
         warp.cta.tensor_memory.words[access.lanes, access.columns] = words
-        warp.machine.bytes_moved["tcgen05.st"] += words.nbytes
+        warp.device.bytes_moved["tcgen05.st"] += words.nbytes
 
     return run
 

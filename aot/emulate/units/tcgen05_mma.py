@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aot.emulate.cta import TENSOR_COLUMNS, TENSOR_GROUP_LANES
 from aot.emulate.faults import Fault, FaultKind
 from aot.emulate.forms import form
 from aot.emulate.layouts.errors import UnsupportedLayoutError
@@ -33,6 +32,7 @@ from aot.emulate.layouts.tensor_memory import (
     split_address,
 )
 from aot.emulate.ptx import Address, Vector
+from aot.emulate.tensor_memory import TENSOR_COLUMNS, TENSOR_GROUP_LANES
 from aot.emulate.units._operands import (
     ELEMENT_BITS,
     Places,
@@ -48,12 +48,12 @@ from aot.emulate.units.tcgen05_order import ctas_of_group, enqueue, make_ordered
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from aot.emulate.cta import Cta, TensorMemory
     from aot.emulate.forms import Step
     from aot.emulate.operation import Operation
     from aot.emulate.program import Program
     from aot.emulate.ptx import Instruction
-    from aot.emulate.warp import Warp
+    from aot.emulate.running import Cta, Warp
+    from aot.emulate.tensor_memory import TensorMemory
 
 _COLLECTOR = "{,.collector::a::discard,.collector::a::lastuse,.collector::a::fill,.collector::a::use}"
 """Hints about the reuse of A, which change no result. Source: PTX ISA, tcgen05.mma, .collector_usage."""

@@ -16,12 +16,11 @@ from aot.emulate.units.barrier import check_initialised
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aot.emulate.cta import Cta
     from aot.emulate.forms import Step
     from aot.emulate.operation import Operation
     from aot.emulate.program import Program
     from aot.emulate.ptx import Instruction
-    from aot.emulate.warp import Warp
+    from aot.emulate.running import Cta, Warp
 
 
 def single_lane(warp: Warp, where: str) -> int:
@@ -53,7 +52,7 @@ def ctas_of_group(warp: Warp, group: int, where: str) -> list[Cta]:
 
 def make_ordered(warp: Warp, kind: str, where: str, run: Callable[[], None]) -> Operation:
     """Make an operation that knows those that the warp issued before to be complete, as it comes behind them."""
-    operation = warp.machine.operations.make(kind, warp, where, run)
+    operation = warp.device.operations.make(kind, warp.agent, where, run)
     operation.agent.knowledge.join_done(warp.tensor_done)
     warp.tensor_done |= operation.bit
     return operation
@@ -61,7 +60,7 @@ def make_ordered(warp: Warp, kind: str, where: str, run: Callable[[], None]) -> 
 
 def enqueue(warp: Warp, operation: Operation) -> None:
     """Let an operation complete behind those that the warp issued before."""
-    warp.machine.operations.enqueue(warp, operation)
+    warp.device.operations.enqueue(warp, operation)
 
 
 @form("tcgen05.commit.cta_group::{1,2}.mbarrier::arrive::one{,.shared::cluster}{,.multicast::cluster}.b64")
@@ -94,7 +93,7 @@ def _issue(warp: Warp, bar: int, targets: list[Cta], where: str) -> None:
         for cta in targets:
             cta.mbarrier(bar, where).arrive(1, done=done)
 
-    enqueue(warp, warp.machine.operations.make("tcgen05.commit", warp, where, complete))
+    enqueue(warp, warp.device.operations.make("tcgen05.commit", warp.agent, where, complete))
 
 
 @form("tcgen05.fence::{before,after}_thread_sync")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aot.emulate.cta import NUM_BARRIERS, NamedBarrier
+from aot.emulate.barriers import NUM_BARRIERS, NamedBarrier
 from aot.emulate.faults import Fault, FaultKind, FindingKind
 from aot.emulate.forms import YIELD, form
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from aot.emulate.forms import Step
     from aot.emulate.program import Program
     from aot.emulate.ptx import Instruction
-    from aot.emulate.warp import Warp
+    from aot.emulate.running import Warp
 
 
 @form("bar.warp.sync")
@@ -43,7 +43,7 @@ def _arrive(warp: Warp, index: int, expected: int | None, where: str) -> NamedBa
         raise Fault(FaultKind.BARRIER, f"{where}: {expected} threads; expected a multiple of 32")
     barrier = cta.named.get(index)
     if barrier is None:
-        barrier = cta.named[index] = NamedBarrier(cta.cluster, cta.cluster.knowledge())
+        barrier = cta.named[index] = NamedBarrier(cta.cluster.knowledge, cta.cluster.knowledge())
     if not barrier.num_warps:
         barrier.expected = expected
     elif (barrier.expected or cta.num_threads) != (expected or cta.num_threads):
@@ -194,6 +194,6 @@ def tensor_map_fence(program: Program, instruction: Instruction) -> Step:
     where = instruction.where
 
     def run(warp: Warp) -> None:
-        warp.machine.report(FindingKind.LETTER, where, "a fence of descriptors, which nothing here writes")
+        warp.device.report(FindingKind.LETTER, where, "a fence of descriptors, which nothing here writes")
 
     return run

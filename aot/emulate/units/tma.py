@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aot.emulate.cta import Cta
 from aot.emulate.faults import Fault, FaultKind, FindingKind
 from aot.emulate.forms import form
 from aot.emulate.layouts.tensor_box import (
@@ -37,17 +36,18 @@ from aot.emulate.memory import (
 )
 from aot.emulate.operation import Operation
 from aot.emulate.ptx import Address, Vector
+from aot.emulate.running import Cta
 from aot.emulate.units._operands import located
 from aot.emulate.units.barrier import check_initialised
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from aot.emulate.cta import Mbarrier
+    from aot.emulate.barriers import Mbarrier
     from aot.emulate.forms import Step
     from aot.emulate.program import Program
     from aot.emulate.ptx import Instruction, Operand
-    from aot.emulate.warp import Warp
+    from aot.emulate.running import Warp
 
 LOAD, READ, WRITE = "tma.load", "tma.store.read", "tma.store.write"
 """Kinds of operations, as schedules know them."""
@@ -60,7 +60,7 @@ def _tensor_map(warp: Warp, address: int, where: str) -> TensorMap:
     if address % 64:
         raise Fault(FaultKind.ALIGNMENT, f"{where}: tensor map at {address:#x}; expected a multiple of 64")
     if not is_parameter(address):
-        found = warp.machine.memory.read(warp.at(where), np.array([address], np.uint64), NUM_BYTES)
+        found = warp.device.memory.read(warp.at(where), np.array([address], np.uint64), NUM_BYTES)
         return _decode(found.tobytes())
     start = address - PARAMETER_WINDOW
     content = warp.launch.parameters[start : start + NUM_BYTES]
@@ -163,7 +163,7 @@ def load(program: Program, instruction: Instruction) -> Step:
                 rows = tensor.rows(tensor_map, coordinates)
                 for cta in targets:
                     _check_inside(cta, box)
-            warp.machine.access(warp, tensor_map.address, is_write=False, where=where)
+            warp.note_early(tensor_map.address, is_write=False, where=where)
             for cta in targets:
                 rank = _barrier_rank(cta, bar, is_multicast=mask is not None, is_pair=is_pair, where=where)
                 found = cluster.ctas[rank].mbarrier(bar, where)
@@ -211,7 +211,7 @@ class _Load:
 
 
 def _issue_load(warp: Warp, load: _Load) -> None:
-    machine, shared = warp.machine, load.cta.shared
+    device, shared = warp.device, load.cta.shared
 
     def complete() -> None:
         if load.cta.done:
@@ -222,15 +222,15 @@ def _issue_load(warp: Warp, load: _Load) -> None:
         data = np.zeros((load.num_bytes // row_bytes, row_bytes), np.uint8)
         if rows.starts.size:
             part = slice(rows.first_byte, rows.first_byte + rows.num_bytes)
-            data[rows.indices, part] = machine.memory.read(operation.agent, rows.starts, rows.num_bytes)
+            data[rows.indices, part] = device.memory.read(operation.agent, rows.starts, rows.num_bytes)
         _chunks(shared.content)[load.box.chunks, : load.copied_bytes] = data.reshape(-1, load.copied_bytes)
-        machine.bytes_moved[LOAD] += load.num_bytes
+        device.bytes_moved[LOAD] += load.num_bytes
         load.barrier.complete(load.num_bytes, operation.bit)
 
-    operation = machine.operations.make(LOAD, warp, load.where, complete, lane=load.lane)
+    operation = device.operations.make(LOAD, warp.agent, load.where, complete, lane=load.lane)
     shared.shadow.write(operation.agent, load.box.cells)
     _chunks(shared.content)[load.box.chunks] = FILL  # the copy may write from now on
-    machine.operations.post(operation)
+    device.operations.post(operation)
 
 
 def _chunks(content: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -264,7 +264,7 @@ def store(program: Program, instruction: Instruction) -> Step:
                 box = _box(tensor_map, shared & OFFSET_MASK, None)
                 rows = tensor.rows(tensor_map, coordinates)
                 _check_inside(warp.cta, box)
-            warp.machine.access(warp, tensor_map.address, is_write=True, where=where)
+            warp.note_early(tensor_map.address, is_write=True, where=where)
             _issue_store(warp, where, lane, tensor_map, rows, box)
 
     return run
@@ -280,31 +280,31 @@ def _lanes_that_store(warp: Warp, tensor: _Tensor, addresses: NDArray[Any], wher
     slots = (tensor.tensor_map, *tensor.coordinates)
     asked = [addresses, *(warp.registers[x] for x in slots)]
     if len(lanes) > 1 and all((x[lanes] == x[lanes[0]]).all() for x in asked):
-        warp.machine.report(FindingKind.LETTER, where, f"{len(lanes)} lanes issue the same store")
+        warp.device.report(FindingKind.LETTER, where, f"{len(lanes)} lanes issue the same store")
         return lanes[:1]
     return lanes
 
 
 def _issue_store(warp: Warp, where: str, lane: int, tensor_map: TensorMap, rows: BoxRows, box: _Box) -> None:
-    machine, shared = warp.machine, warp.cta.shared
+    device, shared = warp.device, warp.cta.shared
     data: list[NDArray[np.uint8]] = []
 
     def read() -> None:
         data.append(_chunks(shared.content)[box.chunks].reshape(-1, tensor_map.row_bytes))
 
     def write() -> None:
-        machine.operations.complete(reading)
+        device.operations.complete(reading)
         if rows.starts.size:
             part = slice(rows.first_byte, rows.first_byte + rows.num_bytes)
-            machine.memory.write(writing.agent, rows.starts, np.ascontiguousarray(data[0][rows.indices, part]))
-        machine.bytes_moved[WRITE] += CHUNK_BYTES * box.chunks.size
+            device.memory.write(writing.agent, rows.starts, np.ascontiguousarray(data[0][rows.indices, part]))
+        device.bytes_moved[WRITE] += CHUNK_BYTES * box.chunks.size
 
-    reading = machine.operations.make(READ, warp, where, read, lane=lane)
-    writing = machine.operations.make(WRITE, warp, where, write, lane=lane)
+    reading = device.operations.make(READ, warp.agent, where, read, lane=lane)
+    writing = device.operations.make(WRITE, warp.agent, where, write, lane=lane)
     shared.shadow.read(reading.agent, box.cells, box.bits)
     warp.bulk_open += [reading, writing]
-    machine.operations.post(reading)
-    machine.operations.post(writing)
+    device.operations.post(reading)
+    device.operations.post(writing)
 
 
 @form("cp.async.bulk.commit_group")
@@ -350,5 +350,5 @@ def _finish_writes(warp: Warp, group: BulkGroup, lane: int) -> None:
 
 def _finish(warp: Warp, operations: list[Operation]) -> None:
     for operation in operations:
-        warp.machine.operations.complete(operation)
+        warp.device.operations.complete(operation)
         warp.knowledge.join_done(operation.bit)

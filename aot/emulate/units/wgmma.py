@@ -30,7 +30,7 @@ from aot.emulate.units._operands import (
     values,
     word_dtype,
 )
-from aot.emulate.warp import WaitQueue
+from aot.emulate.wait_queue import WaitQueue
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from aot.emulate.forms import Step
     from aot.emulate.program import Program
     from aot.emulate.ptx import Instruction
-    from aot.emulate.warp import Warp
+    from aot.emulate.running import Warp
 
 ROWS, WARP_ROWS, WARPS = 64, 16, 4
 """Rows of a product, of one warp, and warps of a group. Source: PTX ISA, wgmma.mma_async: m is 64."""
@@ -253,7 +253,7 @@ def _check_registers(warp: Warp, found: _Form) -> None:
 
 
 def _issue(warp: Warp, found: _Form, a: int | None, b: int, *, accumulates: bool) -> None:
-    cta, machine = warp.cta, warp.machine
+    cta, device = warp.cta, warp.device
     row = WARP_ROWS * (warp.index % WARPS)
     bits = ELEMENT_BITS[found.a]
     b_places = operand_places(b, MatrixUnit.WGMMA, found.n, 0, found.n, bits, found.b_major)
@@ -273,7 +273,7 @@ def _issue(warp: Warp, found: _Form, a: int | None, b: int, *, accumulates: bool
         if group.is_complete:
             group.queue.wake()
 
-    operation = machine.operations.make("wgmma", warp, found.where, complete)
+    operation = device.operations.make("wgmma", warp.agent, found.where, complete)
     for places in reads:
         check_inside(cta, places)
         cta.shared.shadow.read(operation.agent, places.cells, places.bits)
@@ -281,7 +281,7 @@ def _issue(warp: Warp, found: _Form, a: int | None, b: int, *, accumulates: bool
     group.done |= operation.bit
     group.registers.add(found.registers)
     warp.untouchable |= found.registers[0] | found.registers[1]
-    machine.operations.enqueue(warp, operation)
+    device.operations.enqueue(warp, operation)
 
 
 def _a_in_registers(warp: Warp, found: _Form) -> NDArray[np.float64]:

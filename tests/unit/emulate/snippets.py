@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from aot.emulate.device import Report
 from aot.emulate.faults import Fault, FindingKind
 from aot.emulate.launch import PROGRAMMATIC, Launch
-from aot.emulate.machine import Machine, Report
+from aot.emulate.machine import Machine
 from aot.emulate.memory import GlobalMemory
 from aot.emulate.program import Program
 from aot.emulate.ptx import parse_module

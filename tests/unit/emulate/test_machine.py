@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from aot.emulate.cta import Mbarrier
+from aot.emulate.barriers import Mbarrier
 from aot.emulate.faults import FaultKind, FindingKind
 from aot.emulate.launch import PROGRAMMATIC, Launch
 from aot.emulate.machine import Machine
@@ -91,7 +91,7 @@ def test_a_trace_is_called_before_each_instruction():
     seen = []
 
     def trace(warp, instruction):
-        seen.append((warp.index, instruction.opcode, int(warp.registers[warp.launch.program.slot_of("%r2")][3])))
+        seen.append((warp.index, instruction.opcode, int(warp.registers[warp.launch.kernel.slots["%r2"]][3])))
 
     machine = Machine({"kernel": compile_body("mov.u32 %r2, 5; add.u32 %r2, %r2, 1;")}, memory, Schedule(), trace=trace)
     machine.run([Launch("kernel", (1, 1, 1), (32, 1, 1), (1, 1, 1), 0, (address.to_bytes(8, "little"),), {})])
@@ -106,13 +106,8 @@ def test_a_deadlock_lists_up_to_forty_warps():
 
 
 def test_a_phase_needs_its_arrivals_and_its_bytes_in_any_order():
-    class NoCluster:
-        @staticmethod
-        def knowledge():
-            return Knowledge(0, 1)
-
     for order in (("a", "e", "c"), ("c", "a", "e"), ("e", "c", "a"), ("c", "e", "a")):
-        barrier = Mbarrier("0x400", 2, NoCluster())
+        barrier = Mbarrier("0x400", 2, lambda: Knowledge(0, 1))
         steps = {"a": lambda b=barrier: b.arrive(1), "e": lambda b=barrier: b.arrive(1, expected=64),
                  "c": lambda b=barrier: b.complete(64, 0b10)}  # fmt: skip
         for i, step in enumerate(order):
