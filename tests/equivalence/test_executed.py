@@ -24,6 +24,9 @@ from aot.space.widths import shared
 from tests.compiling import EVERY
 from tests.emulated import emulated_set, target_of
 from tests.equivalence import kernels
+from tests.readings import readings
+
+__all__ = ["readings"]  # the fixture
 
 pytestmark = pytest.mark.slow
 FEW = {"thor": 6_000, "h200": 6_000}

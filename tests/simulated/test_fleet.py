@@ -33,6 +33,7 @@ from aot.measure.background import beside
 from aot.measure.feed import Portion
 from aot.measure.store_transfer import carry, runs_of
 from aot.measure.tuning_set import write_tuning_set
+from aot.select import pipeline
 from aot.select.selection import read_selection
 from aot.select.times import model
 from aot.select.times.known import measured_times
@@ -139,6 +140,7 @@ def count(path, table):
 
 def test_workers_of_which_half_fail_make_the_record_of_one_device(bundle, driver, machine, tmp_path, monkeypatch):
     coarse_grid(monkeypatch)
+    monkeypatch.setattr(pipeline, "committed_selection", lambda _: None)  # it takes seconds to read
     monkeypatch.setattr(model, "NUM_TREES", 5)
     devices = {
         name: make_device(tmp_path / name, driver, machine, bundle) for name in (*SOUND, *KILLED, SLOW, LIAR, "alone")

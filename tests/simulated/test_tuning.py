@@ -27,6 +27,7 @@ from aot.measure.protocol import FLUSH_PROTOCOL, PROTOCOL, num_sets, plan_for, s
 from aot.measure.store import open_store
 from aot.select import pipeline
 from aot.select.selection import read_selection
+from aot.select.times import model
 from aot.select.times.record import from_store, read_record
 from tests.compiling import EVERY
 from tests.simulated.device import Faults, make_device
@@ -65,6 +66,7 @@ def check_times(device, found, problem, rel=0.02):
 def test_faults_are_quarantined_with_their_reason_and_no_selection_has_them(device, tuning, tmp_path, monkeypatch):
     coarse_grid(monkeypatch)
     monkeypatch.setattr(pipeline, "committed_selection", lambda _: None)  # it takes seconds to read
+    monkeypatch.setattr(model, "NUM_TREES", 5)
     out, kernels = tmp_path / "results.sqlite", device.machine
     what = {kernels.launch: ("launch", 0), kernels.sticky: ("sticky", 96), kernels.wrong: ("wrong", 200)}
     what |= {kernels.hang: ("hang", 96), kernels.clusters: ("clusters", 0)}
