@@ -53,9 +53,9 @@ tested: compiled
 compiled: $(READY) # what pytest makes of the tests' sources, once and not by each worker; `test` tells what is wrong with them
 	@AOT_TURN=$(TURN) $(BIN)/python -m pytest --collect-only -qq > /dev/null || true
 
-# Of the long tests every commit has a fifth; tests/turns.py says which.
+# Of the long tests every commit has a seventh; tests/turns.py says which.
 TURN ?= commit
-test: $(READY) ## Run the tests, without a GPU: of the long ones a fifth, TURN=0 to 4 or all
+test: $(READY) ## Run the tests, without a GPU: of the long ones a seventh, TURN=0 to 6 or all
 	AOT_TURN=$(TURN) $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 # What `make test` runs with fewer kernels or cases, or leaves out: EVERY and some() of tests/compiling.py, the marker `walk`, and
