@@ -148,6 +148,7 @@ for _ in range(20):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["a.txt", "new/folder/a.txt", "link"])
 def test_processes_that_read_and_replace_a_file_lose_nothing(tmp_path, place):
     (tmp_path / "link").symlink_to("linked.txt")

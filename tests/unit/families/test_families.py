@@ -279,6 +279,7 @@ def test_every_family_keeps_its_promises(target):
                 assert verdict.message
 
 
+@pytest.mark.slow
 def test_a_family_of_another_distribution_is_a_module_and_its_entry_point(installed):
     installed("newest-kernels", {"sm100_newest": "newest:FAMILY"}, {"newest": NEW_FAMILY})
     thor = load_target("thor")

@@ -152,6 +152,7 @@ def test_quacks_own_kernel_keeps_its_steps():
     assert reason(wrong, "h200") == (Reason.TILE, message)
 
 
+@pytest.mark.slow
 def test_every_ragged_tile_is_legal_without_a_split_only():
     device = load_target("h200")
     for candidate in families()["sm90_prefetch_b"].candidates(BF16, device):

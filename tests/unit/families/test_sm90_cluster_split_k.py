@@ -160,6 +160,7 @@ def test_its_side_is_then_a_multiple_of_64(layout, change, tile):
     assert reason(changed(TILE, **change), "h200", operation) == (Reason.LAYOUT, message)
 
 
+@pytest.mark.slow
 def test_multiples_of_64_are_asked_only_of_what_is_not_contiguous_along_k():
     """With A (m, k) and B (k, n) it is the side of n: the tile's rows where operands are exchanged."""
     legal = {x for x in FAMILY.candidates(BF16, H200) if isinstance(check(x, BF16, H200), Accepted)}

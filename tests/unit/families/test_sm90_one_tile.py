@@ -34,6 +34,7 @@ def test_all_of_the_shared_memory_holds_stages(name, smem_bytes, stages, threads
     assert resources(f"sm90_one_tile_{name}", "h200") == (smem_bytes, stages, threads, 0)
 
 
+@pytest.mark.slow
 def test_it_has_at_least_the_stages_of_the_kernel_that_keeps_room_for_sums():
     for candidate in FAMILY.candidates(BF16, H200):
         twin = replace(candidate, family=SPLIT.name)

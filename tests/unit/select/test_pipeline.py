@@ -116,6 +116,7 @@ def test_selects_from_a_record(record_path):
     assert found == select(record_path)
 
 
+@pytest.mark.slow
 def test_records_that_are_named_together_are_read_as_one(record_path, tmp_path):
     halves = [tmp_path / "mine.jsonl.gz", tmp_path / "more.jsonl.gz"]
     for path, part in zip(halves, (RECORD.measurements[::2], RECORD.measurements[1::2]), strict=True):
@@ -266,6 +267,7 @@ def test_a_target_has_a_committed_selection_or_none(tmp_path, monkeypatch):
     assert committed_selections(THOR) == []
 
 
+@pytest.mark.slow
 def test_selections_are_compared_by_records_or_the_committed_one(record_path, tmp_path):
     old, new = tmp_path / "old.json", tmp_path / "new.json"
     before = select(record_path, heldout=None)
@@ -354,6 +356,7 @@ def test_operations_are_imputed_where_an_equivalent_was_measured_and_else_predic
     assert rows[Operation.BF16_KK_SILU] == rows[Operation.E4M3_BF16_KK] == {"predicted"}
 
 
+@pytest.mark.slow
 def test_what_no_tuned_kernel_computes_is_left_to_the_fallback(record_path, monkeypatch):
     monkeypatch.setattr(families()["simt"], "types", (FP32, BF16_TYPES))
     has_tuned_kernels.cache_clear()

@@ -57,6 +57,7 @@ def test_one_kernel_is_the_best_compromise(method):
     )
 
 
+@pytest.mark.slow
 def test_exchange_gives_the_compromise_up_once_two_fit(method):
     portfolio = choose(times((10, 20, 12), (20, 10, 12), (20, 10, 12)), Budget(2))
     assert portfolio.candidates == (A, B)

@@ -74,6 +74,7 @@ def exchanged_anew(instance, chosen):
     return chosen
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(instances(), st.integers(1, 6))
 def test_an_exchange_ends_where_one_that_works_all_out_anew_does(drawn, limit):
@@ -85,6 +86,7 @@ def test_an_exchange_ends_where_one_that_works_all_out_anew_does(drawn, limit):
     assert len(set(found)) == len(found) <= limit
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(instances(), st.integers(1, 6))
 def test_a_search_is_no_worse_than_what_it_starts_from(drawn, limit):

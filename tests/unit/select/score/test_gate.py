@@ -118,6 +118,7 @@ def test_a_selection_whose_rounding_costs_too_much_is_refused(selection, changes
     check_heldout(selection, float("inf"), float("inf"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tuned", "foreign"), [(6, 16), (0, 50), (50, 0)])
 def test_a_selection_that_is_scored_on_most_of_what_was_held_out_passes(selection, tuned, foreign):
     # Of 200 problems of one operation, a quarter at most are unscored, whichever tier they are of.

@@ -63,6 +63,7 @@ def test_what_the_ctas_of_a_cluster_share_comes_first():
     assert swapped == pytest.approx((relative - relative[0])[:, :, ::-1])
 
 
+@pytest.mark.slow
 def test_weights_are_learned_back_and_the_best_order_is_found():
     times = {x: {y: timed(y, x) for y in (ALONE, PAIR)} for x in PROBLEMS}
     model = OrderModel.fit(times, SMS)
@@ -168,6 +169,7 @@ def test_predicted_rows_and_steps_get_the_models_order_and_measured_ones_do_not(
     assert measured == row(1)
 
 
+@pytest.mark.slow
 def test_operations_that_read_the_same_bytes_are_alike_and_others_keep_their_own_order():
     measured = frozenset({BF16})
     alike = {x.tag for x in Operation if is_like(x, measured)}
