@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from functools import cache
 
 from aot.core.formats import SCALE_BLOCK, FactorLayout
 from aot.core.grouping import Grouping
@@ -60,10 +61,11 @@ ADDRESSES = {name: place << 44 for place, name in enumerate(OPERANDS, 1)}
 FP32_BYTES = 4
 
 
+@cache
 def operands_of(operation):
     """List the tensors that a problem of an operation has."""
     taken = signature_of(operation, has_workspace=False, prefetches_b=False)
-    return [name for name in OPERANDS if Argument(name) in taken]
+    return tuple(name for name in OPERANDS if Argument(name) in taken)
 
 
 def element_bytes(operation, name):

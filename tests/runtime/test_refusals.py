@@ -159,7 +159,7 @@ def test_every_byte_that_d_shares_is_found_whatever_the_element_sizes(every_libr
     """D and each operand have elements of their own sizes: compared with a list of every byte."""
     rng = random.Random(4)
     seen = set()
-    operations = [x for x in by_call() if operands_of(x) != ["a", "b", "d"] or x.types.a.num_bytes != x.d.num_bytes]
+    operations = [x for x in by_call() if operands_of(x) != ("a", "b", "d") or x.types.a.num_bytes != x.d.num_bytes]
     for _ in range(4000):
         operation = rng.choice(operations)
         m, n, k = (rng.choice((1, 2, 3, 5, 130)) if x == "k" else rng.randint(1, 6) for x in "mnk")

@@ -28,11 +28,12 @@ from aot.measure.preflight import Machine
 from aot.measure.store import open_store
 from aot.package.wheel import toolchain_version
 from aot.select import pipeline
-from aot.select.selection import read_selection, write_selection
+from aot.select.selection import read_selection
 from aot.select.times.record import read_record
 from aot.tune import tuning
 from aot.tune.bundle import Bundle
 from tests.compiling import some
+from tests.few_committed import few_committed
 from tests.golden.manifest import KK, golden_manifest
 from tests.unit.invoked import SHAPES, aot, coarse_grid, succeed
 from tests.unit.twins import CONDITIONS, problem_of
@@ -342,10 +343,10 @@ def test_a_compiler_that_is_not_installed_is_named(monkeypatch):
     ("options", "ratio"),
     some([([], 2.0), (["--prune", "3"], 3.0), (["--selection"], math.inf), (["--selection", "4"], 4.0)], 2),
 )
-def test_all_kernels_of_a_selection_are_measured_unless_told(monkeypatch, tmp_path, options, ratio):
+def test_all_kernels_of_a_selection_are_measured_unless_told(monkeypatch, options, ratio):
     if "--selection" in options:
-        write_selection(tmp_path / "s.json", read_selection(pipeline.committed_selection(load_target("h200"))))
-        options = ["--selection", tmp_path / "s.json", *(["--prune", *options[1:]] if options[1:] else [])]
+        path = few_committed() / "h200.json.gz"
+        options = ["--selection", path, *(["--prune", *options[1:]] if options[1:] else [])]
     requests = []
 
     def refuse(request, *rest):
