@@ -1,8 +1,8 @@
 """Kernels that ship are executed in the interpreter, and the committed records say what was found.
 
 Of the default Thor wheel `make test` executes a few kernels of each family on their smaller cases, each under one of
-the record's kinds of schedule. Of all kernels that are compiled for the tests beside this file it holds the PTX, which
-does not depend on the host (tests/unit/compile/test_compiler.py), against the record's. `make walk` executes all of the
+the record's kinds of schedule, and holds their PTX against the record's; test_launches.py does that of all kernels that
+it compiles, for PTX does not depend on the host (tests/unit/compile/test_compiler.py). `make walk` executes all of the
 wheel's, on all cases of the record and under all of its schedules. So `aot build` says executed of what was executed.
 
 Of an H200's kernels, most of which ran on one, the record has smaller cases in one order each. `make test` executes
@@ -15,7 +15,6 @@ import pytest
 
 from aot.cli.emulate import DEFAULT_MODES
 from aot.cli.emulate_record import recorded_execution
-from aot.core.execution import executions_path, read_executions
 from aot.emulate.execute import MAX_INSTRUCTIONS, ExecutionOptions, Executor
 from aot.emulate.schedule import Mode, Schedule
 from aot.select.pipeline import committed_selection
@@ -24,6 +23,7 @@ from aot.space.widths import shared
 from tests.compiling import EVERY
 from tests.emulated import emulated_set, target_of
 from tests.equivalence import kernels
+from tests.equivalence.records import AGAIN, check_ptx, record_of
 from tests.readings import readings
 
 __all__ = ["readings"]  # the fixture
@@ -32,11 +32,6 @@ pytestmark = pytest.mark.slow
 FEW = {"thor": 6_000, "h200": 6_000}
 """Warp instructions of the cases that `make test` executes."""
 SCHEDULES = tuple(Schedule(mode, 0) for mode in DEFAULT_MODES)
-AGAIN = {
-    "thor": "python -m aot emulate --target thor --record",
-    "h200": "python -m aot emulate --target h200 --modes random --max-instructions 20000 --record --unrecorded",
-}
-"""What makes the records: that of an H200 has 918 kernels under one schedule: more than an hour of one core."""
 OF_HOPPER = (Schedule(Mode.RANDOM, 0),)
 MOST = {"thor": MAX_INSTRUCTIONS, "h200": 20_000}
 """Warp instructions of the records' cases."""
@@ -44,18 +39,8 @@ OF_A_FAMILY = 4
 SAME = ("num_cases", "num_schedules", "num_runs", "worst_error")
 
 
-def record_of(target):
-    return {x.kernel: x for x in read_executions(executions_path(target), target)}
-
-
 def options(target, schedules):
     return ExecutionOptions(schedules, max_instructions=(MOST if EVERY else FEW)[target])
-
-
-def check_ptx(target, kernel):
-    """Hold the hash of a kernel's PTX against the record."""
-    recorded = record_of(target)[kernel.name].ptx_sha256
-    assert kernel.ptx_sha256 == recorded, f"{kernel.name} is another than the record's: {AGAIN[target]}"
 
 
 def check(target, result):
@@ -98,12 +83,6 @@ def test_kernels_do_what_the_record_says(tmp_path):
     for number, name in enumerate(of_thor.names):
         schedules = SCHEDULES if EVERY else (SCHEDULES[number % len(SCHEDULES)],)
         check("thor", Executor(of_thor, options("thor", schedules)).execute(name))
-
-
-def test_the_record_is_of_the_kernels_as_they_are():
-    (machine, *_) = kernels.MACHINES
-    for kernel in kernels.compiled(machine).manifest.kernels:
-        check_ptx("thor", kernel)
 
 
 def hopper_keys():

@@ -22,6 +22,7 @@ from tests.equivalence import cases, descriptor, kernels, operand_kernels, progr
 from tests.equivalence.cases import Case
 from tests.equivalence.expected import Expected, expected
 from tests.equivalence.launch import DESCRIPTOR_BYTES, Answer, Launch
+from tests.equivalence.records import check_ptx
 from tests.objects import cubin
 
 MIN_CASES = 200 if kernels.EVERY else 50
@@ -173,6 +174,12 @@ def test_the_device_code_does_not_depend_on_the_host():
 def test_the_objects_are_of_their_machine(machine):
     found = {ELFFile(BytesIO(x.read_bytes()))["e_machine"] for x in kernels.compiled(machine).objects.values()}
     assert found == {{"aarch64": "EM_AARCH64", "x86_64": "EM_X86_64"}[machine]}
+
+
+def test_the_record_is_of_the_kernels_as_they_are():
+    (machine, *_) = kernels.MACHINES
+    for kernel in kernels.compiled(machine).manifest.kernels:
+        check_ptx("thor", kernel)
 
 
 @of_both
