@@ -234,8 +234,9 @@ def grouped_linear(
             them of factors and offsets.
         scale_w: those of the weights: one element, (groups,), or (groups, n); or of blocks (groups, ceil(n / 128),
             ceil(k / 128)), where rows of a gate are not interleaved. Of blocks of 16 or 32 (groups, n, ceil(k / 16)),
-            or the groups' atoms as one run of bytes, or beside a list of weights a list of each one's atoms, of which
-            nothing is copied either; and of NVFP4 the weights' own factors, (groups,).
+            or the groups' atoms as one run of bytes, or a row of bytes for each group, where rows may lie apart, or
+            beside a list of weights a list of each one's atoms, of which nothing is copied either; and of NVFP4 the
+            weights' own factors, (groups,).
         out: (rows, n), or (groups, rows, n) of runs of k; allocated where it is not given. Rows of no group are not
             written: a new tensor holds anything there. Beside "nvfp4" a pair, as `linear` has it.
         out_dtype: as `linear` has it.
