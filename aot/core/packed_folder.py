@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 FILE = "aot-packed.json"
 VERSIONS = (1, 2)
-"""Of the list, and of the layout of packed bytes that it speaks of. The second has `input_scale`; a list without one is of
-the first."""
+"""Of the list, and of the layout of packed bytes that it speaks of. The second has `input_scale`; a list without one is
+of the first."""
 OF_EXPERTS = "experts"
 """What the configuration beside the list says that the format is of, where stacks of experts alone are packed."""
 SCALE_BLOCK = 128
@@ -233,7 +233,8 @@ class _Reader:
     def check_input_scale(self, name: str, layer: PackedLayer) -> None:
         scale = layer.input_scale
         if scale is not None and not (type(scale) is float and isfinite(scale) and scale > 0 and layer.rounds_inputs):
-            expected = "a positive number" if layer.rounds_inputs else f"null, for no inputs are rounded to {layer.format}"
+            is_taken = layer.rounds_inputs
+            expected = "a positive number" if is_taken else f"null, for no inputs are rounded to {layer.format}"
             raise self.refuse(f"the input_scale of {short(name)}", scale, expected)
 
     def shard(self, name: str, value: Any) -> Shard:
