@@ -128,9 +128,12 @@ def _why_not_planned(kind: Kind, dtype: torch.dtype) -> str:
 
 @cache
 def _least_of_tables(asked: Asked) -> int | None:
-    """Return the least power of two from which on tables have rounded inputs faster, or None."""
+    """Return the least power of two from which on tables have rounded inputs faster, or None.
+
+    It is no less than there are experts: fewer rows are to the tables as many, one of each.
+    """
     found, rows = None, _MOST_ROWS
-    while rows and _is_faster(rows, asked):
+    while rows >= asked.kind.experts and _is_faster(rows, asked):
         found, rows = rows, rows // 2
     return found
 
