@@ -173,9 +173,12 @@ def test_atoms_of_a_stack_may_lie_apart(package, library, tensor, behind):
     operands, named = arguments(NVFP4, tensor)
     size = N // 128 * row_of_atoms(NVFP4)
     named["scale_w"] = atoms = tensor((COUNT, size), E4M3, (size + behind, 1))
+    step = N * K // 2 + size
+    operands[1] = weight = tensor((COUNT, N, K // 2), UINT8, (step, K // 2, 1))
     package.grouped_linear(*operands, **named)
     (launch,) = library.fake_launches()
     assert launch.scale_b.vector.data == atoms.address
+    assert (launch.b.stack.data, list(launch.b.stack.strides)[:2]) == (weight.address, [2 * step, K])
     if behind:
         assert read_addresses(launch.scale_b_of_groups) == [atoms.address + i * (size + behind) for i in range(COUNT)]
     else:
