@@ -115,9 +115,9 @@ def linear(
             costs time at some sizes, and the wheel must have been built for it.
 
     Returns:
-        `out`, or the new tensor, of the kind of tensor that x is. Of a format of blocks elements, of 4 bits (..., n / 2)
-        bytes, and their factors in atoms, of "nvfp4" a pair of these and the own one: x and scale_x of the next
-        product.
+        `out`, or the new tensor, of the kind of tensor that x is. Of a format of blocks elements, of 4 bits (...,
+        n / 2) bytes, and their factors in atoms, of "nvfp4" a pair of these and the own one: x and scale_x of the
+        next product.
 
     Raises:
         AotGemmError: one of its classes, each of which says when it is raised.
