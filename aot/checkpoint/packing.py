@@ -23,7 +23,7 @@ from aot.checkpoint.shards import PARTIAL, Failed, Task, tasks_of, write_shard
 from aot.checkpoint.source import CONFIG, INDEX, MODELOPT, OLDER, Checkpoint, open_checkpoint
 from aot.compile.process_pool import Died, Pool
 from aot.core.errors import CheckpointError, OutputError, ResourceError
-from aot.core.packed_folder import FILE, OF_EXPERTS, VERSIONS, PackedFolder, Shard, check_shard, version_of
+from aot.core.packed_folder import FILE, OF_EXPERTS, VERSION, PackedFolder, Shard, check_shard, version_of
 from aot.core.safetensors_file import short
 from aot.core.whole_file import write_whole
 
@@ -173,7 +173,7 @@ def _fingerprint(request: Request, checkpoint: Checkpoint, tasks: Sequence[Task]
     """Return what tells one run's files from another's: the checkpoint, the options, and what is in each file."""
     files = [(str(x.resolve()), x.stat().st_size, x.stat().st_mtime_ns) for x in checkpoint.files]
     heads = hashlib.sha256(b"".join(x.header for x in tasks)).hexdigest()
-    asked = [VERSIONS, request.form, request.dtype, request.skip]
+    asked = [VERSION, request.form, request.dtype, request.skip]
     return json.dumps([asked, checkpoint.quantization, files, [x.path.name for x in tasks], heads], default=str)
 
 

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 FILE = "aot-packed.json"
-VERSIONS = (1, 2)
-"""Of the list, and of the layout of packed bytes that it speaks of. The second has `input_scale`; a list without one is
-of the first."""
+VERSION = 2
+"""Of the list, and of the layout of packed bytes that it speaks of."""
+WITHOUT_INPUTS = 1
+"""The version of a list that has no `input_scale`, as which such a list is still written."""
 OF_EXPERTS = "experts"
 """What the configuration beside the list says that the format is of, where stacks of experts alone are packed."""
 SCALE_BLOCK = 128
@@ -139,7 +140,7 @@ class PackedFolder:
     def text(self) -> str:
         """Return the list as it is written."""
         document = asdict(self)
-        if self.version == VERSIONS[0]:
+        if self.version == WITHOUT_INPUTS:
             for layer in document["layers"].values():
                 del layer["input_scale"]
         return json.dumps(document, indent=1) + "\n"
@@ -147,7 +148,7 @@ class PackedFolder:
 
 def version_of(layers: Iterable[PackedLayer]) -> int:
     """Return the least version of a list that can say all of its layers."""
-    return VERSIONS[any(x.input_scale is not None for x in layers)]
+    return VERSION if any(x.input_scale is not None for x in layers) else WITHOUT_INPUTS
 
 
 def read_folder(folder: Path) -> PackedFolder:
@@ -192,8 +193,8 @@ class _Reader:
 
     def folder(self, document: Any) -> PackedFolder:
         version = document.get("version") if isinstance(document, dict) else None
-        if version not in VERSIONS or type(version) is not int:
-            raise self.refuse("version", version, f"{' or '.join(map(str, VERSIONS))}, which this version reads")
+        if version not in (WITHOUT_INPUTS, VERSION) or type(version) is not int:
+            raise self.refuse("version", version, f"{WITHOUT_INPUTS} or {VERSION}, which this version reads")
         keys = ("version", "source", "layers", "left", "shards")
         _, source, layers, left, shards = self.record("the list", document, keys)
         if not isinstance(source, str):
@@ -210,7 +211,7 @@ class _Reader:
         )
 
     def layer(self, name: str, value: Any, version: int) -> PackedLayer:
-        keys = ("format", "shape", "dtype") + ("input_scale",) * (version != VERSIONS[0])
+        keys = ("format", "shape", "dtype") + ("input_scale",) * (version != WITHOUT_INPUTS)
         form, shape, dtype, *rest = self.record(f"layer {short(name)}", value, keys)
         if not isinstance(form, str) or form not in FORMAT_NAMES:
             raise self.refuse(f"the format of {short(name)}", form, f"one of {', '.join(FORMAT_NAMES)}")
