@@ -29,6 +29,7 @@ from tests.compiling import EVERY
 from tests.emulated import emulated_set
 from tests.equivalence.test_quantized_groups import ENDS, in_atoms, rows_of_groups
 from tests.equivalence.test_quantized_groups import M as ROWS
+from tests.equivalence.test_quantized_results import Device
 from tests.unit.accepted import named
 
 pytestmark = pytest.mark.slow
@@ -58,7 +59,7 @@ class Stacks(EmulatedKernels):
         bound.scale_b.data = None
 
 
-class Layer:
+class Layer(Device):
     """The emulated device with both kernels and the packed weights of all experts."""
 
     def __init__(self, names, folder, rng):
@@ -77,17 +78,7 @@ class Layer:
         wide = rng.standard_normal((rows, k)) / k**0.5 * rng.uniform(0.3, 3.0, (rows, k // 16)).repeat(16, 1)
         return quantize(wide.astype(np.float32), FORM)
 
-    def put(self, bits):
-        address = self.gpu.alloc(bits.nbytes)
-        self.gpu.upload(address, np.ascontiguousarray(bits))
-        return address
-
-    def get(self, address, count, dtype=np.uint8):
-        bits = np.empty(count, dtype)
-        self.gpu.download(address, bits)
-        return bits
-
-    def run(self, index, operation, x, own, beside):
+    def multiply(self, index, operation, x, own, beside):
         """Multiply rows in groups by the packed stack of an operation."""
         weights, (address, (_, row_bytes)) = self.weights[operation], self.held[operation]
         (rows, k), count = weights[0].codes.shape, len(weights)
@@ -101,13 +92,8 @@ class Layer:
             Argument.OFFSETS: Tensor(self.put(np.array(ENDS, np.int32)), Matrix(count, 1, 1, 1)),
         }
         n = rows // operation.num_rows_of_b(1)
-        call = GemmCall(
-            Problem(operation, ROWS // count, n, k, count), operands | beside, is_interleaved=operation is GATE
-        )
-        bound = self.kernels.bind(call)
-        num_bytes = self.kernels.workspace_bytes(index, bound)
-        self.kernels.launch(index, bound, self.gpu.alloc(num_bytes), num_bytes, self.gpu.stream)
-        self.gpu.synchronize()
+        problem = Problem(operation, ROWS // count, n, k, count)
+        self.run(index, GemmCall(problem, operands | beside, is_interleaved=operation is GATE))
 
 
 def packed(weight):
@@ -139,9 +125,9 @@ def test_a_layer_is_that_of_float64_with_inputs_rounded_alike(names, tmp_path):
     factors = Tensor(layer.put(np.full(of_d.num_elements, 0xFF, np.uint8)), of_d)
     own = Tensor(layer.put(np.array([OF_MIDDLE])), Matrix(1, 1, 1, 1))
     written = {Argument.D: d, Argument.FACTORS_D: factors, Argument.OWN_D: own}
-    layer.run(0, GATE, given, x.tensor_factor, written)
+    layer.multiply(0, GATE, given, x.tensor_factor, written)
     out = Tensor(layer.put(np.full((ROWS, LAST), 0xFFFF, np.uint16)), Matrix(ROWS, LAST, LAST, 1))
-    layer.run(1, DOWN, (d, factors), OF_MIDDLE, {Argument.D: out})
+    layer.multiply(1, DOWN, (d, factors), OF_MIDDLE, {Argument.D: out})
 
     elements = unpack(layer.get(d.address, ROWS * WIDTH // 2).reshape(ROWS, -1))
     held = layer.get(factors.address, of_d.num_elements)[of_d.all_positions[0]]
