@@ -112,7 +112,8 @@ def cancelled(operation, drawn):
     return drawn | {Argument.A: x, Argument.B: found, Argument.BIAS: np.zeros_like(drawn[Argument.BIAS])}
 
 
-@pytest.mark.parametrize("operation", [*TWO_WAYS, *ONE_WAY] if EVERY else [], ids=lambda x: x.tag)
+@pytest.mark.walk
+@pytest.mark.parametrize("operation", [*TWO_WAYS, *ONE_WAY], ids=lambda x: x.tag)
 def test_kernels_of_one_order_give_the_same_bits(operation, tmp_path):
     keys = [KernelKey(operation, x) for x in ROOMS]
     kernels = emulated_set(keys, "thor", tmp_path)

@@ -1,8 +1,8 @@
 """Groups of rows whose D is NVFP4, MXFP8 or MXFP4 with factors, executed: held against the rules, and read by a second.
 
 Of the plain product every sum is a number of float32, so that D is the rules' own rounding of it, code by code, and so
-are its factors. All that no group's row is of, NaN among it, stays as it was and reaches no result. `make test` chains
-one kernel and holds the fallback against the rules, and `make walk` all.
+are its factors. All that no group's row is of, NaN among it, stays as it was and reaches no result. `make test` holds
+the fallback against the rules, and chains two products in test_rounded_experts.py; `make walk` has all.
 """
 
 from itertools import pairwise
@@ -118,9 +118,8 @@ def run_groups(device, index, operation, x, weights, own, beside):
     device.run(index, GemmCall(problem, operands | beside, is_interleaved=operation.gate is not None))
 
 
-@pytest.mark.parametrize(
-    ("operation", "name"), CHAINED + MORE if EVERY else CHAINED, ids=lambda x: getattr(x, "tag", None)
-)
+@pytest.mark.walk
+@pytest.mark.parametrize(("operation", "name"), CHAINED + MORE, ids=lambda x: getattr(x, "tag", None))
 def test_a_second_product_of_groups_reads_what_rounding_would_give(operation, name, tmp_path):
     rng, (form, element, scale) = np.random.default_rng(11), form_of(operation)
     own, blocks, second = OWN if scale.has_tensor_factor else None, N // scale.block_k, SECONDS[form]
