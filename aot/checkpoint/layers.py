@@ -15,7 +15,7 @@ import numpy as np
 
 from aot.checkpoint.experts import STACKED, alike, is_wide_stack, owner_of, stack_of
 from aot.checkpoint.methods import Method, method_of
-from aot.checkpoint.stored import TELLS, WIDE, Found, Stored, StoredLayer, rest_of
+from aot.checkpoint.stored import TELLS, WIDE, Found, Stored, StoredLayer, input_scale_of, rest_of
 from aot.core.errors import CheckpointError, FormatError
 from aot.core.packed_folder import FLOATS, PACKED_FORMATS, SCALE_BLOCK, PackedLayer
 from aot.core.safetensors_file import StoredTensor, short
@@ -106,18 +106,18 @@ def _packed_as(
         return layer
     if not method.name:
         return layer or _wide(name, tensors, form, dtype, left)
-    return layer and _laid_out(layer, PACKED_FORMATS[form])
+    return layer and _laid_out(layer, PACKED_FORMATS[form], tensors)
 
 
-def _laid_out(layer: StoredLayer, layout: WeightFormat) -> StoredLayer:
-    """Return a quantised layer in another layout of its own codes and factors."""
+def _laid_out(layer: StoredLayer, layout: WeightFormat, tensors: Mapping[str, StoredTensor]) -> StoredLayer:
+    """Return a quantised layer in another layout of its own codes and factors, which takes rounded inputs too."""
     own = layer.packed.form
     if own is None or own.elements != layout.elements:
         raise CheckpointError(
             f"{short(layer.name)} is {layer.packed.format}, and --format {layout.name} is a layout of "
             f"{layout.elements}; leave --format away, or --skip it"
         )
-    return replace(layer, packed=replace(layer.packed, format=layout.name))
+    return replace(layer, packed=replace(layer.packed, format=layout.name, input_scale=input_scale_of(tensors)))
 
 
 def _layer(name: str, tensors: Mapping[str, StoredTensor], method: Method, dtype: str | None) -> StoredLayer | None:

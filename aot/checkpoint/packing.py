@@ -23,7 +23,7 @@ from aot.checkpoint.shards import PARTIAL, Failed, Task, tasks_of, write_shard
 from aot.checkpoint.source import CONFIG, INDEX, MODELOPT, OLDER, Checkpoint, open_checkpoint
 from aot.compile.process_pool import Died, Pool
 from aot.core.errors import CheckpointError, OutputError, ResourceError
-from aot.core.packed_folder import FILE, OF_EXPERTS, VERSION, PackedFolder, Shard, check_shard
+from aot.core.packed_folder import FILE, OF_EXPERTS, VERSION, PackedFolder, Shard, check_shard, version_of
 from aot.core.safetensors_file import short
 from aot.core.whole_file import write_whole
 
@@ -96,7 +96,7 @@ def pack_checkpoint(request: Request, jobs: int, watch: Callable[[Sequence[Task]
         with watch(tasks) if watch is not None else nullcontext():
             shards = kept | _written([x for x in tasks if x.path.name not in kept], jobs)
         folder = PackedFolder(
-            VERSION,
+            version_of(x.packed for x in found.layers),
             _source(request, checkpoint, found),
             {x.name: x.packed for x in found.layers},
             found.left,
@@ -249,7 +249,7 @@ def _write_lists(staging: Path, checkpoint: Checkpoint, folder: PackedFolder) ->
                 shutil.copyfile(path, staging / path.name)
     if checkpoint.config:
         (form, _), *_ = Counter(x.format for x in folder.layers.values()).most_common(1)
-        said = {"quant_method": PACKED, "version": VERSION, "format": form}  # of most layers, for `aot doctor`
+        said = {"quant_method": PACKED, "version": folder.version, "format": form}  # of most layers, for `aot doctor`
         if all(x.experts for x in folder.layers.values()):
             said["of"] = OF_EXPERTS
         marked = checkpoint.config | {"quantization_config": said}

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from math import isfinite
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from aot.core.errors import CheckpointError
 from aot.core.safetensors_file import short
@@ -25,6 +28,9 @@ WIDE = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 """Types of a weight that is not quantised."""
 BESIDE = ("bias",)
 """What a quantised weight may have beside it that is copied."""
+CALIBRATED = {"input_scale": False, "input_global_scale": True}
+"""What has the own factor of a Linear's inputs in NVFP4, and whether it is what these are divided by. Source: NVIDIA
+ModelOpt, NVFP4QTensor.get_activation_scaling_factor; compressed-tensors, generate_gparam."""
 NO_ZEROS = ("weight_zero_point",)
 """What is dropped where all of it is 0, and changes what the weight stands for where it is not."""
 
@@ -102,6 +108,23 @@ CONSUMED: dict[Stored, tuple[str, ...]] = {
 """Tensors that a packed layer takes the place of."""
 
 
+def input_scale_of(tensors: Mapping[str, StoredTensor]) -> float | None:
+    """Return the own factor by which a calibration rounds a Linear's inputs to NVFP4; None where there is none.
+
+    Args:
+        tensors: the Linear's, by the ends of their names.
+    """
+    for end, is_divisor in CALIBRATED.items():
+        stored = tensors.get(end)
+        if stored is None or stored.dtype != "F32" or stored.shape not in ((), (1,)):
+            continue
+        with np.errstate(divide="ignore", over="ignore"):
+            value = stored.bits().reshape(()).view(np.float32).astype(np.float64)
+            found = float(np.float32(1 / value if is_divisor else value))
+        return found if isfinite(found) and found > 0 else None
+    return None
+
+
 def rest_of(
     tensors: Mapping[str, StoredTensor], layer: StoredLayer | None, left: dict[str, str], is_quantised: bool
 ) -> list[StoredTensor]:
@@ -117,6 +140,8 @@ def rest_of(
         CheckpointError: a quantised weight has something beside it that is not known, by which its product is another.
     """
     taken = CONSUMED[layer.stored] if layer is not None else ()
+    if layer is not None and layer.packed.input_scale is not None:
+        taken = (*taken, *CALIBRATED)
     found = {end: x for end, x in tensors.items() if end not in taken}
     for end in [x for x in found if x in INPUT_SCALES and is_quantised]:
         left[found.pop(end).name] = "dropped: a factor of activations, which these products round by themselves"

@@ -12,7 +12,8 @@ from aot.core.epilogue import Epilogue
 from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.operation import Layout, Operation
-from aot.kinds.rows.catalogue import OWN_ROW_OPERATIONS
+from aot.core.weight_format import NVFP4_ROWS
+from aot.kinds.rows.catalogue import OWN_ROW_OPERATIONS, row_operation
 from aot.kinds.rows.function import QUANTIZE
 from aot.kinds.rows.operation import RowScale
 from aot.select.coverage import GENERAL, MEASURED, PREDICTED, REFUSED
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 STATES = {MEASURED: "native", PREDICTED: "native", GENERAL: "slow", REFUSED: "absent"}
 SCALES = {FactorLayout.VECTOR: RowScale.ROW, FactorLayout.BLOCK: RowScale.BLOCK}
 """By the factors of narrow inputs: the scales of the operation on rows that rounds them."""
+ROUNDED_EXPERTS = (Operation.NVFP4_NVFP4_KK_GROUPED_SWIGLU, Operation.NVFP4_BF16_KK_GROUPED)
+"""The products of experts in NVFP4 whose inputs are rounded to it."""
 PASSES = 4
 """Most numbers of rows of which the time of a pass through all Linears is shown."""
 
@@ -210,20 +213,41 @@ def _next(found: Sequence[Diagnosis], selection: Selection, model: ConfiguredMod
         why = f": {target.name} has the slow general kernel alone for {', '.join(general)}" if general else ""
         return f"load the checkpoint in 16 bits, as {model.element.value}, whose products {wheel} has{why}"
     if all(x.types.weight is None and x.types.factors is None for x in asked) or model.stored.is_packed:
-        return _next_wheel(found, selection, asked, words, model)
+        return _next_wheel(found, selection, asked, words, model, target)
     folder = path if path.is_dir() else path.parent
-    return f"{_next_wheel(found, selection, asked, words, model)}; and {shlex.join(['aot', 'pack', str(folder)])}"
+    packing = shlex.join(["aot", "pack", str(folder)])
+    wheel = _next_wheel(found, selection, asked, words, model, target)
+    if not any(_may_round_experts(x, model, target) for x in asked):
+        return f"{wheel}; and {packing}"
+    rows = shlex.join(["--format", NVFP4_ROWS.name])
+    return (
+        f"{wheel}; and {packing}; or, for experts whose inputs are rounded to NVFP4 by the checkpoint's input_scale, "
+        f"{packing} {rows}, and aot doctor of what that writes"
+    )
 
 
-def _beside(operation: Operation, model: ConfiguredModel) -> list[str]:
+def _gate_of(model: ConfiguredModel) -> str:
+    return "gpt_oss_mul" if model.read.model_type == "gpt_oss" else "silu_mul"
+
+
+def _may_round_experts(operation: Operation, model: ConfiguredModel, target: Target) -> bool:
+    """Say whether a target has products of a mixture's experts in NVFP4 with inputs that are rounded to it."""
+    weight = operation.types.weight
+    is_nvfp4 = operation.grouping is Grouping.GROUPED and weight is not None and weight.is_nvfp4
+    return is_nvfp4 and _gate_of(model) == "silu_mul" and all(has_tuned_kernels(x, target) for x in ROUNDED_EXPERTS)
+
+
+def _beside(operation: Operation, model: ConfiguredModel, target: Target) -> list[str]:
     """Return the operations that a Linear, or a mixture of experts, takes beside its product."""
     types, found = operation.types, []
     if operation.grouping is Grouping.GROUPED:
-        gate = "gpt_oss_mul" if model.read.model_type == "gpt_oss" else "silu_mul"
+        gate = _gate_of(model)
         gated = _of_types(types, Grouping.GATHERED, Epilogue.SWIGLU) if gate == "silu_mul" else None
         gathered = gated or _of_types(types, Grouping.GATHERED)
         found += [gathered.tag] if gathered is not None else []
         found += [f"{types.d.tag}_{gate}"] if gated is None else []
+        if types.weight is not None and types.weight.in_rows and _may_round_experts(operation, model, target):
+            found += [x.tag for x in (*ROUNDED_EXPERTS, row_operation("bf16_nvfp4_quantize"))]
     if types.weight is None and types.factors in SCALES:
         asked = (types.d, QUANTIZE, types.a, SCALES[types.factors])
         found += [x for x in OWN_ROW_OPERATIONS if (x.x, x.function, x.y, x.scale) == asked]
@@ -236,10 +260,11 @@ def _next_wheel(
     asked: Sequence[Operation],
     words: str,
     model: ConfiguredModel,
+    target: Target,
 ) -> str:
     has = {x.operation.call for x in selection.table.sections}
     if any(x.call not in has for x in asked):
-        tags = dict.fromkeys(y for x in asked for y in (x.tag, *_beside(x, model)))
+        tags = dict.fromkeys(y for x in asked for y in (x.tag, *_beside(x, model, target)))
         return f"aot build --target {selection.target} --operations {','.join(tags)}"
     worst = {x.worst for x in found}
     if PREDICTED in worst:

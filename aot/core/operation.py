@@ -182,6 +182,10 @@ class Operation(Product):
     MXFP8_MXFP8_KK_GEGLU = "mxfp8_mxfp8_kk_geglu", t.MXFP8_MXFP8, Layout.KK, Epilogue.GEGLU
     NVFP4_NVFP4_KK_GROUPED = "nvfp4_nvfp4_kk_grouped", t.NVFP4_NVFP4, *_GROUPED
     NVFP4_NVFP4_KK_GROUPED_SWIGLU = "nvfp4_nvfp4_kk_grouped_swiglu", t.NVFP4_NVFP4, *_GROUPED_SWIGLU
+    MXFP4_MXFP4_KK_GROUPED = "mxfp4_mxfp4_kk_grouped", t.MXFP4_MXFP4, *_GROUPED
+    MXFP4_MXFP4_KK_GROUPED_SWIGLU = "mxfp4_mxfp4_kk_grouped_swiglu", t.MXFP4_MXFP4, *_GROUPED_SWIGLU
+    MXFP8_MXFP8_KK_GROUPED = "mxfp8_mxfp8_kk_grouped", t.MXFP8_MXFP8, *_GROUPED
+    MXFP8_MXFP8_KK_GROUPED_SWIGLU = "mxfp8_mxfp8_kk_grouped_swiglu", t.MXFP8_MXFP8, *_GROUPED_SWIGLU
 
     BF16_INT4_G128_KK = "bf16xint4g128_bf16_kk", t.BF16_INT4_G128, Layout.KK
     BF16_INT4_G128_ZEROS_KK = "bf16xint4g128z_bf16_kk", t.BF16_INT4_G128_ZEROS, Layout.KK

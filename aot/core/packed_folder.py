@@ -13,17 +13,22 @@ import hashlib
 import json
 import re
 from dataclasses import asdict, dataclass
-from math import prod
+from math import isfinite, prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aot.core.errors import CheckpointError, FormatError
 from aot.core.safetensors_file import SUFFIX, short
 from aot.core.weight_format import FORMATS, PackedLayout, WeightFormat
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 FILE = "aot-packed.json"
-VERSION = 1
+VERSION = 2
 """Of the list, and of the layout of packed bytes that it speaks of."""
+WITHOUT_INPUTS = 1
+"""The version of a list that has no `input_scale`, as which such a list is still written."""
 OF_EXPERTS = "experts"
 """What the configuration beside the list says that the format is of, where stacks of experts alone are packed."""
 SCALE_BLOCK = 128
@@ -54,6 +59,14 @@ class PackedLayer:
     """(n, k), or of a stack (experts, n, k)."""
     dtype: str | None = None
     """Of factors of 16 bits, and so of x, as torch names it; None where the format has none."""
+    input_scale: float | None = None
+    """The own factor, a float32 number, by which a calibration would have inputs rounded to the format, where products
+    may do so; None where the checkpoint has none."""
+
+    @property
+    def rounds_inputs(self) -> bool:
+        """Say whether products with inputs in the format take the weight too, so that it may have an input_scale."""
+        return self.form is not None and self.form.in_rows
 
     @property
     def form(self) -> WeightFormat | None:
@@ -126,7 +139,16 @@ class PackedFolder:
 
     def text(self) -> str:
         """Return the list as it is written."""
-        return json.dumps(asdict(self), indent=1) + "\n"
+        document = asdict(self)
+        if self.version == WITHOUT_INPUTS:
+            for layer in document["layers"].values():
+                del layer["input_scale"]
+        return json.dumps(document, indent=1) + "\n"
+
+
+def version_of(layers: Iterable[PackedLayer]) -> int:
+    """Return the least version of a list that can say all of its layers."""
+    return VERSION if any(x.input_scale is not None for x in layers) else WITHOUT_INPUTS
 
 
 def read_folder(folder: Path) -> PackedFolder:
@@ -171,8 +193,8 @@ class _Reader:
 
     def folder(self, document: Any) -> PackedFolder:
         version = document.get("version") if isinstance(document, dict) else None
-        if version != VERSION or type(version) is not int:
-            raise self.refuse("version", version, f"{VERSION}, which this version reads")
+        if version not in (WITHOUT_INPUTS, VERSION) or type(version) is not int:
+            raise self.refuse("version", version, f"{WITHOUT_INPUTS} or {VERSION}, which this version reads")
         keys = ("version", "source", "layers", "left", "shards")
         _, source, layers, left, shards = self.record("the list", document, keys)
         if not isinstance(source, str):
@@ -183,13 +205,14 @@ class _Reader:
         return PackedFolder(
             version,
             source,
-            {name: self.layer(name, x) for name, x in self.table("layers", layers).items()},
+            {name: self.layer(name, x, version) for name, x in self.table("layers", layers).items()},
             reasons,
             {name: self.shard(name, x) for name, x in self.table("shards", shards).items()},
         )
 
-    def layer(self, name: str, value: Any) -> PackedLayer:
-        form, shape, dtype = self.record(f"layer {short(name)}", value, ("format", "shape", "dtype"))
+    def layer(self, name: str, value: Any, version: int) -> PackedLayer:
+        keys = ("format", "shape", "dtype") + ("input_scale",) * (version != WITHOUT_INPUTS)
+        form, shape, dtype, *rest = self.record(f"layer {short(name)}", value, keys)
         if not isinstance(form, str) or form not in FORMAT_NAMES:
             raise self.refuse(f"the format of {short(name)}", form, f"one of {', '.join(FORMAT_NAMES)}")
         are_extents = isinstance(shape, list) and all(type(x) is int and 0 < x < 2**31 for x in shape)
@@ -200,12 +223,20 @@ class _Reader:
         if (dtype is not None) != has_dtype or (has_dtype and dtype not in tuple(FLOATS)):
             expected = " or ".join(FLOATS) if has_dtype else "null, for its factors are of no type of x's"
             raise self.refuse(f"the dtype of {short(name)}", dtype, expected)
-        layer = PackedLayer(form, tuple(shape), dtype)
+        layer = PackedLayer(form, tuple(shape), dtype, *rest)
+        self.check_input_scale(name, layer)
         try:
             layer.check()
         except FormatError as error:
             raise CheckpointError(f"{self.path}: {short(name)}: {error}") from error
         return layer
+
+    def check_input_scale(self, name: str, layer: PackedLayer) -> None:
+        scale = layer.input_scale
+        if scale is not None and not (type(scale) is float and isfinite(scale) and scale > 0 and layer.rounds_inputs):
+            is_taken = layer.rounds_inputs
+            expected = "a positive number" if is_taken else f"null, for no inputs are rounded to {layer.format}"
+            raise self.refuse(f"the input_scale of {short(name)}", scale, expected)
 
     def shard(self, name: str, value: Any) -> Shard:
         if not _SHARD.fullmatch(name):

@@ -26,8 +26,8 @@ INPUT_SCALES = (
     *("input_scale", "input_global_scale", "input_zero_point", "input_scale_ub", "output_scale", "output_zero_point"),
     *("activation_scale", "k_scale", "v_scale", "kv_scale", "q_scale", "k_proj_scale", "v_proj_scale", "prob_scale"),
 )
-"""Factors of activations and of their caches, which these products do not take: inputs stay in 16 bits, or are rounded
-by their own rows."""
+"""Factors of activations and of their caches, which most products do not take: inputs stay in 16 bits, or are rounded
+by their own rows. Those of inputs in NVFP4 `aot.checkpoint.stored` keeps for the products that do."""
 
 GPTQ_LAST_ZERO = 15
 """A zero point of GPTQ's first version, as it lies, that has no one meaning. Source: vLLM, q_gemm.cu (zeros + 1);

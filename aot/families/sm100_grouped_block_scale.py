@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected, Workspace, gemm_candidate
 from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
-from aot.core.types import MXFP4_BF16, MXFP8_BF16, MXFP8_MXFP4_BF16, NVFP4_BF16, NVFP4_NVFP4
+from aot.core.types import (
+    MXFP4_BF16,
+    MXFP4_MXFP4,
+    MXFP8_BF16,
+    MXFP8_MXFP4_BF16,
+    MXFP8_MXFP8,
+    NVFP4_BF16,
+    NVFP4_NVFP4,
+)
 from aot.families._grouped import grouped_fault
 from aot.families._tcgen05 import CLC, STATIC
 from aot.families.sm100_block_scale import Sm100BlockScale
@@ -34,7 +42,7 @@ class Sm100GroupedBlockScale(Sm100BlockScale):
     name = "sm100_grouped_block_scale"
     orders_tiles = False
     own_clusters = ()
-    types = (NVFP4_BF16, MXFP4_BF16, MXFP8_BF16, MXFP8_MXFP4_BF16, NVFP4_NVFP4)
+    types = (NVFP4_BF16, MXFP4_BF16, MXFP8_BF16, MXFP8_MXFP4_BF16, NVFP4_NVFP4, MXFP4_MXFP4, MXFP8_MXFP8)
     epilogues = (Epilogue.NONE, Epilogue.SWIGLU)
     groupings = (Grouping.GROUPED,)
 

@@ -97,6 +97,11 @@ def tile_of(candidate: Candidate, form: WeightFormat) -> Tile:
     return Tile(form, knobs.tiles, knobs.columns, knobs.warps, knobs.stages, knobs.blocks)
 
 
+def _order_of_warps(candidate: Candidate) -> str:
+    knobs = WeightOnlyKnobs.of(candidate)
+    return f"mma.sync of packed weights, {knobs.blocks} blocks by turns of {knobs.warps}"
+
+
 def _format_of(operation: Operation) -> WeightFormat:
     if operation.b.weight is None:
         raise CandidateError(f"{operation.tag} has no packed weight; expected an operation with one")
@@ -175,9 +180,14 @@ class WeightOnly(Defaults):
 
     def sum_order(self, candidate: Candidate) -> str:
         """Name the order in which warps take blocks of k, and how the offset of codes is taken: `adds_offset`."""
-        knobs = WeightOnlyKnobs.of(candidate)
-        offset = "apart" if knobs.columns <= MMA_N else "before"
-        return f"mma.sync of packed weights, {knobs.blocks} blocks by turns of {knobs.warps}, offset {offset}"
+        offset = "apart" if WeightOnlyKnobs.of(candidate).columns <= MMA_N else "before"
+        return f"{_order_of_warps(candidate)}, offset {offset}"
+
+    def order_in(self, candidate: Candidate, operation: Operation) -> str:
+        """Name the order of an operation, of whose codes an offset that is one number alone is taken in two ways."""
+        form = _format_of(operation)
+        has_ways = form.code is Code.INT4 and not form.has_zeros
+        return self.sum_order(candidate) if has_ways else _order_of_warps(candidate)
 
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Make the kernel and its entry."""

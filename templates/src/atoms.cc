@@ -88,10 +88,11 @@ int check_shapes_of_groups(const Operands& operands, int64_t k, const AtomFormat
   const bool are_blocks = scale_w.ndim == 3 && scale_w.shape[0] == groups && scale_w.shape[1] == weight.shape[1] &&
                           scale_w.shape[2] == blocks;
   const bool are_atoms = scale_w.ndim == 1 && scale_w.shape[0] % groups == 0 && scale_w.shape[0] / groups == of_group;
-  if (are_blocks || are_atoms) return 0;
+  const bool are_rows = are_rows_of_atoms(scale_w) && scale_w.shape[0] == groups && scale_w.shape[1] == of_group;
+  if (are_blocks || are_atoms || are_rows) return 0;
   return refuse("ShapeError", "grouped_linear: scale_w has shape %s, beside weight %s and k %" PRId64 "; expected a factor for each %d "
                 "elements: (%" PRId64 ", %" PRId64 ", %" PRId64 "); or atoms as one run of bytes, %" PRId64 " for each of %" PRId64
-                " groups; put factors into them by pack_factors(factors, stacked=True)", shape_text(scale_w).characters,
+                " groups, or a row for each group; put factors into them by pack_factors(factors, stacked=True)", shape_text(scale_w).characters,
                 shape_text(weight).characters, k, format.block_k, groups, weight.shape[1], blocks, of_group, groups);
 }
 

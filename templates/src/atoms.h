@@ -24,6 +24,9 @@ int resolve_atoms(Product product, const Operands& operands, Request* request, i
 // Says whether factors lie in rows of blocks, and have to be put into atoms; those of a weight of groups, for each of these.
 inline bool are_in_rows(const DLTensor& factors) { return factors.ndim != 1; }
 
+// Says whether those of the weights of groups are a matrix, which has the atoms of each group in a row.
+inline bool are_rows_of_atoms(const DLTensor& factors) { return factors.ndim == 2; }
+
 // States factors in atoms for the C API.
 int state_atoms(Product product, const char* name, const DLTensor& factors, aot_gemm_tensor_t* stated);
 

@@ -135,7 +135,7 @@ class Call : private Reader {
       given_.factors = factors_->addresses();
       given_.num_factors = factors_->size();
     }
-    if (check_operands(product_, given_, result) != 0) return refused();
+    if (check_operands(product_, given_, result) != 0 || spread_factors(*result) != 0) return refused();
     const bool writes_more = is_on_rows(product_) || result->computed_by().writes_factors();
     for (int32_t i = kOut; i < (writes_more ? kNumOperands : kOut + 1); ++i) {
       const auto field = static_cast<Field>(i);
@@ -154,12 +154,24 @@ class Call : private Reader {
     return 0;
   }
 
+  // Has a list stand for a matrix with the atoms of each group in a row, which may lie apart.
+  int spread_factors(const Result& result) {
+    if (product_ != Product::kGroupedLinear || result.computed_by().scale != Scale::kAtoms) return 0;
+    if (!are_rows_of_atoms(*given_.tensors[kScaleW])) return 0;
+    factors_ = new (storage_of_factors_) WeightList();
+    if (factors_->spread(*given_.tensors[kScaleW]) != 0) return -1;
+    given_.tensors[kScaleW] = factors_->view();
+    given_.factors = factors_->addresses();
+    given_.num_factors = factors_->size();
+    return 0;
+  }
+
   // Has atoms stand for factors that lie in rows of blocks, where the operation takes atoms.
   int pack_factors(const Result& result) {
     if (is_on_rows(product_) || result.computed_by().scale != Scale::kAtoms) return 0;
     for (const Field field : {kScaleX, kScaleW}) {
       Operand& factors = at(field);
-      if (!are_in_rows(*factors.view())) continue;
+      if (!are_in_rows(*factors.view()) || (field == kScaleW && factors_ != nullptr)) continue;
       factors.copy = call_route(state_.pack_factors, product_, factors.object);
       if (factors.copy == nullptr) return -1;
       factors.object = factors.copy;

@@ -98,6 +98,20 @@ int WeightList::begin_factors(int64_t count, const DLTensor& first) {
   return 0;
 }
 
+int WeightList::spread(const DLTensor& atoms) {
+  int64_t stride = stride_of(atoms, 1);
+  DLTensor row = atoms;
+  row.ndim = 1;
+  row.shape = atoms.shape + 1;
+  row.strides = &stride;
+  if (begin(Product::kGroupedLinear, kFactors, atoms.shape[0], row) != 0) return -1;
+  for (int64_t i = 0; i < atoms.shape[0]; ++i) {
+    if (add(row) != 0) return -1;
+    row.byte_offset += static_cast<uint64_t>(stride_of(atoms, 0));
+  }
+  return 0;
+}
+
 int WeightList::add(const DLTensor& weight) {
   const int64_t number = num_added_;
   const DLTensor& first = stack_;

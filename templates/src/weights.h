@@ -26,6 +26,9 @@ class WeightList {
   // Adds the next one, which must be as the first, but for its address.
   int add(const DLTensor& weight);
 
+  // Makes the list of the rows of a matrix of bytes, the atoms of each group, which may lie apart. Gives as `begin` does.
+  int spread(const DLTensor& atoms);
+
   // The stack that they are, (groups, n, k), whose first stride means nothing, or of a gate (2 n, k); of factors the run; of
   // packed weights, and their factors, the first; null where there is no list.
   const DLTensor* view() const { return addresses_ == nullptr ? nullptr : &stack_; }

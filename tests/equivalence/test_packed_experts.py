@@ -14,8 +14,12 @@ from aot.core.numerics import poison
 from aot.core.operation import Operation
 from aot.core.signature import Argument
 from aot.core.target import load_target
+from aot.core.weight_format import WeightParts
+from aot.core.weight_packing import pack, unpack
 from aot.emulate.code import DeviceCode
 from aot.emulate.gpu import EmulatedGpu
+from aot.emulate.host import EmulatedKernels
+from aot.families._sum_order import order_of
 from aot.families.weight_only import WeightOnlyKnobs
 from aot.families.weight_only_simt import FAMILY as FALLBACK
 from aot.kinds.gemm.edge_groups import positions_of
@@ -80,3 +84,49 @@ def test_each_row_is_multiplied_by_its_experts_weight(operation, candidate, tmp_
     kept[rows] = False
     assert np.array_equal(again[Argument.D][0, kept], found[Argument.D][0, kept])
     assert not np.array_equal(again[Argument.D][0, rows], found[Argument.D][0, rows])
+
+
+ROOMS = [Candidate("weight_only", WeightOnlyKnobs(*x)) for x in ((1, 8, 2, 2, 4), (1, 16, 3, 3, 4), (1, 32, 2, 2, 4))]
+"""Kernels with room for 8 to 32 rows, with two or three tiles and stages."""
+
+
+LONG = 6, 48, 1024
+TWO_WAYS = (Operation.BF16_INT4_G128_KK_GROUPED,)
+"""Of which kernels with room for 8 rows have an order of their own: they take the codes' offset from the sums."""
+ONE_WAY = (
+    *(Operation.BF16_INT4_G128_ZEROS_KK_GROUPED, Operation.BF16_NVFP4_KK_GROUPED, Operation.BF16_NVFP4_ROWS_KK_GROUPED),
+    *(Operation.BF16_MXFP4_KK_GROUPED, Operation.FP16_MXFP4_KK_GROUPED),
+    *(Operation.BF16_INT8_KK_GROUPED, Operation.BF16_E4M3_KK_GROUPED),
+)
+
+
+def cancelled(operation, drawn):
+    """Have the second half of k undo the first, so that D is nothing but what additions are off by."""
+    form, (_, n, k), found = operation.types.weight, LONG, drawn[Argument.B].copy()
+    for packed in found:
+        parts = unpack(form, packed, n, k)
+        halves = (None if x is None else np.tile(x[:, : x.shape[1] // 2], 2) for x in vars(parts).values())
+        packed[:] = pack(form, WeightParts(*halves))
+    x = drawn[Argument.A].copy()
+    x[..., k // 2 :] = x[..., : k // 2] ^ 0x8000
+    return drawn | {Argument.A: x, Argument.B: found, Argument.BIAS: np.zeros_like(drawn[Argument.BIAS])}
+
+
+@pytest.mark.walk
+@pytest.mark.parametrize("operation", [*TWO_WAYS, *ONE_WAY], ids=lambda x: x.tag)
+def test_kernels_of_one_order_give_the_same_bits(operation, tmp_path):
+    keys = [KernelKey(operation, x) for x in ROOMS]
+    kernels = emulated_set(keys, "thor", tmp_path)
+    gpu, trial = EmulatedGpu(kernels.target.l2_bytes), trial_of(operation)
+    library = EmulatedKernels(kernels.library, [DeviceCode.of(x) for x in kernels.products], gpu, kernels.target)
+    case = shape_of(tuned_kernel(kernels.products[0].kernel), LONG, sizes=GroupSizes.SHORT)
+    drawn, found = cancelled(operation, ragged(trial, case)[0]), []
+    for index in range(len(keys)):
+        edge = EdgeCase(gpu, library, case, np.random.default_rng(SEED), 0, lambda *_: dict(drawn))
+        verifier = Verifier(gpu, library, np.random.default_rng(SEED), num_guards=0)
+        found.append(verifier._run(index, edge, edge.bound)[Argument.D])
+    assert (found[0] & 0x7FFF).astype(bool).mean() > 0.2  # which the order of additions decides
+    orders = [order_of(x) for x in keys]
+    assert len(set(orders)) == (2 if operation in TWO_WAYS else 1)
+    assert all(np.array_equal(x, found[1]) for x, order in zip(found, orders, strict=True) if order == orders[1])
+    assert len({x.tobytes() for x in found}) == len(set(orders))

@@ -1,8 +1,8 @@
-"""Groups of rows whose D is NVFP4 with factors, executed: held against the rules, and read by a second grouped product.
+"""Groups of rows whose D is NVFP4, MXFP8 or MXFP4 with factors, executed: held against the rules, and read by a second.
 
 Of the plain product every sum is a number of float32, so that D is the rules' own rounding of it, code by code, and so
-are its factors. All that no group's row is of, NaN among it, stays as it was and reaches no result. `make test` chains
-one kernel and holds the fallback against the rules, and `make walk` all.
+are its factors. All that no group's row is of, NaN among it, stays as it was and reaches no result. `make test` holds
+the fallback against the rules, and chains two products in test_rounded_experts.py; `make walk` has all.
 """
 
 from itertools import pairwise
@@ -27,7 +27,6 @@ from aot.measure.verify import Verifier
 from tests.compiling import EVERY
 from tests.equivalence.test_quantized_results import (
     FALLBACK,
-    FORM,
     OWN,
     Device,
     exact_operand,
@@ -41,10 +40,11 @@ ENDS = (0, 1, 131, 131, 137)
 """An empty group, one of one row, one whose rows begin inside of an atom and fill more than one, and another empty."""
 M, N, K, LAST_N = ENDS[-1] + 3, 96, 64, 32
 """Three rows are of no group."""
-BLOCKS, ALONG = N // 16, -(-N // 64)
-SECOND = KernelKey(Op.NVFP4_BF16_KK_GROUPED, named("sm100_grouped_block_scale_128x64_c1x1_static"))
+NAME = "sm100_grouped_block_scale_128x64_c1x1_static"
+SECONDS = {x: KernelKey(Op(f"{x}_bf16_kk_grouped"), named(NAME)) for x in ("nvfp4", "mxfp8", "mxfp4")}
+"""What reads a D in a format."""
 PLAIN, GATE = Op.NVFP4_NVFP4_KK_GROUPED, Op.NVFP4_NVFP4_KK_GROUPED_SWIGLU
-CHAINED = [(PLAIN, "sm100_grouped_block_scale_128x64_c1x1_static")]
+CHAINED = [(PLAIN, NAME)]
 MORE = [
     (PLAIN, FALLBACK),
     (PLAIN, "sm100_grouped_block_scale_128x192_c1x1_clc"),
@@ -52,10 +52,17 @@ MORE = [
     (GATE, FALLBACK),
     (GATE, "sm100_grouped_block_scale_128x128_c1x1_static"),
     (GATE, "sm100_grouped_block_scale_256x128_c2x1_clc_2cta"),
+    (Op.MXFP8_MXFP8_KK_GROUPED, NAME),
+    (Op.MXFP8_MXFP8_KK_GROUPED, FALLBACK),
+    (Op.MXFP8_MXFP8_KK_GROUPED_SWIGLU, "sm100_grouped_block_scale_256x64_c2x1_clc_2cta"),
+    (Op.MXFP4_MXFP4_KK_GROUPED, "sm100_grouped_block_scale_256x128_c2x1_static_2cta"),
+    (Op.MXFP4_MXFP4_KK_GROUPED_SWIGLU, NAME),
+    (Op.MXFP4_MXFP4_KK_GROUPED_SWIGLU, FALLBACK),
 ]
 TRIED = [(*CHAINED[0], ((9, 96, 64), (30, 224, 288)), SIZES)]
 TRIED += [(*x, ((30, 224, 288), (160, 32, 96)), SIZES[2:3]) for x in MORE if x[1] != FALLBACK]
-TRIED += [(x, FALLBACK, ((2, 34, 33), (20, 90, 35)), SIZES[:1]) for x in (PLAIN, GATE)]
+TRIED += [(x, FALLBACK, ((2, 34, 33), (20, 90, 35)), SIZES[:1]) for x, name in MORE if name == FALLBACK]
+TRIED += [(x, NAME, ((9, 48, 80), (30, 208, 272)), SIZES) for x in (Op.MXFP8_MXFP8_KK_GROUPED,)]
 SMALL = [(PLAIN, FALLBACK, ((2, 34, 33),), (GroupSizes.SHORT,))]
 
 
@@ -77,6 +84,11 @@ def rows_of_groups():
     return [(g, slice(x, y), slice(row_in_atoms(x, x, g), row_in_atoms(y, x, g))) for g, (x, y) in bounds if y > x]
 
 
+def form_of(operation):
+    """Give a format's name, its elements and its factors."""
+    return operation.a.tag, *BLOCK_FORMATS[operation.a.tag]
+
+
 def in_atoms(factors):
     """Put the factors of rows into the atoms of groups, among NaN."""
     held = AtomMatrix(num_atoms_of_groups(M, len(ENDS)) * ATOM_ROWS, factors.shape[1], 0, 0)
@@ -93,56 +105,60 @@ def run_groups(device, index, operation, x, weights, own, beside):
     stack = np.concatenate([w.packed for w in weights])
     atoms = [device.operand(w)[1] for w in weights]
     of_w = np.concatenate([device.get(t.address, t.matrix.num_elements) for t in atoms])
-    both = np.array([own * w.tensor_factor for w in weights], np.float32)
     count, n = len(weights), rows // operation.num_rows_of_b(1)
     operands = dict(zip((Argument.A, Argument.SCALE_A), x, strict=True)) | {
         Argument.B: Tensor(device.put(stack), Matrix(rows, k, k, 1, count, rows * k)),
         Argument.SCALE_B: Tensor(device.put(of_w), atoms[0].matrix.stacked(count)),
-        Argument.SCALE_D: Tensor(device.put(both), Matrix(count, 1, 1, 1)),
         Argument.OFFSETS: Tensor(device.put(np.array(ENDS, np.int32)), Matrix(count, 1, 1, 1)),
     }
+    if own is not None:
+        both = np.array([own * w.tensor_factor for w in weights], np.float32)
+        operands[Argument.SCALE_D] = Tensor(device.put(both), Matrix(count, 1, 1, 1))
     problem = Problem(operation, M // count, n, k, count)
     device.run(index, GemmCall(problem, operands | beside, is_interleaved=operation.gate is not None))
 
 
-@pytest.mark.parametrize(
-    ("operation", "name"), CHAINED + MORE if EVERY else CHAINED, ids=lambda x: getattr(x, "tag", None)
-)
+@pytest.mark.walk
+@pytest.mark.parametrize(("operation", "name"), CHAINED + MORE, ids=lambda x: getattr(x, "tag", None))
 def test_a_second_product_of_groups_reads_what_rounding_would_give(operation, name, tmp_path):
-    rng = np.random.default_rng(11)
-    device = Device(KernelKey(operation, named(name)), tmp_path, SECOND)
-    x = exact_operand(rng, M, K)
-    weights, last = ([exact_operand(rng, *y) for _ in ENDS] for y in ((operation.num_rows_of_b(N), K), (LAST_N, N)))
+    rng, (form, element, scale) = np.random.default_rng(11), form_of(operation)
+    own, blocks, second = OWN if scale.has_tensor_factor else None, N // scale.block_k, SECONDS[form]
+    device = Device(KernelKey(operation, named(name)), tmp_path, second)
+    x, shapes = exact_operand(rng, M, K, form), ((operation.num_rows_of_b(N), K), (LAST_N, N))
+    weights, last = ([exact_operand(rng, *y, form) for _ in ENDS] for y in shapes)
     codes, held = in_atoms(x.factors)
     given = Tensor(device.put(x.packed), Matrix(M, K, K, 1)), Tensor(device.put(codes), held)
-    d = Tensor(device.put(np.full((M, N // 2), 0xFF, np.uint8)), Matrix(M, N, N, 1))
-    atoms = AtomMatrix(num_atoms_of_groups(M, len(ENDS)) * ATOM_ROWS, BLOCKS, 0, 0)
+    d = Tensor(device.put(np.full((M, element.size_of(N)), 0xFF, np.uint8)), Matrix(M, N, N, 1))
+    atoms = AtomMatrix(num_atoms_of_groups(M, len(ENDS)) * ATOM_ROWS, blocks, 0, 0)
     factors = Tensor(device.put(np.full(atoms.num_elements, 0xFF, np.uint8)), atoms)
-    beside = {Argument.D: d, Argument.FACTORS_D: factors, Argument.OWN_D: device.number(OWN)}
+    beside = {Argument.D: d, Argument.FACTORS_D: factors} | (
+        {} if own is None else {Argument.OWN_D: device.number(own)}
+    )
     run_groups(device, 0, operation, given, weights, x.tensor_factor, beside)
 
-    elements = unpack(device.get(d.address, M * N // 2).reshape(M, -1))
+    elements = device.get(d.address, M * element.size_of(N)).reshape(M, -1)
+    elements = unpack(elements) if element.num_sharing > 1 else elements
     written = device.get(factors.address, atoms.num_elements)
-    whole = np.full((M, BLOCKS), 0xFF, np.uint8)
+    whole = np.full((M, blocks), 0xFF, np.uint8)
     for group, rows, of_atoms in rows_of_groups():
         whole[rows] = written[atoms.all_positions[0][of_atoms]]
-        if operation is PLAIN:
+        if operation.gate is None:
             first = x.values[rows] @ weights[group].values.T
-            wanted = quantize(first.astype(np.float32), FORM, OWN)
+            wanted = quantize(first.astype(np.float32), form, own)
             assert np.array_equal(first.astype(np.float32), first)
             assert np.array_equal(elements[rows], wanted.codes)
             assert np.array_equal(whole[rows], wanted.factors)
-    assert (elements[ENDS[-1] :] == 0xF).all()
+    assert (elements[ENDS[-1] :] == (0xF if element.num_sharing > 1 else 0xFF)).all()
     expected, _ = in_atoms(whole)  # NaN in the rows of no group, and zeros behind the blocks of those of groups
     of_groups = np.concatenate([np.arange(x.start, x.stop) for _, _, x in rows_of_groups()])
-    fill = atoms.filled.reshape(-1, -BLOCKS % 4)
+    fill = atoms.filled.reshape(-1, -blocks % 4)
     expected[np.delete(fill, of_groups, 0)] = 0xFF
     assert np.array_equal(written, expected)
 
     out = Tensor(device.put(np.full((M, LAST_N), 0xFFFF, np.uint16)), Matrix(M, LAST_N, LAST_N, 1))
-    run_groups(device, 1, SECOND.operation, (d, factors), last, OWN, {Argument.D: out})
+    run_groups(device, 1, second.operation, (d, factors), last, own, {Argument.D: out})
     found = device.get(out.address, M * LAST_N, np.uint16).reshape(M, LAST_N)
     for group, rows, _ in rows_of_groups():
-        middle = Quantized(elements[rows], whole[rows], OWN, BLOCK_FORMATS[FORM])
+        middle = Quantized(elements[rows], whole[rows], own, BLOCK_FORMATS[form])
         assert wrong_sums(found[rows], middle.values, last[group].values) == 0
     assert (found[ENDS[-1] :] == 0xFFFF).all()

@@ -335,7 +335,8 @@ def draw_narrow_scales(rng, kind, operation, height, groups, rows, k):
     scale = operation.a.scale
     held = (E4M3 if scale.element is ElementType.E4M3 else E8M0) if rng.random() < 0.8 else UINT8
     of_x = (num_atoms_of_groups(height, groups) * scale.size_of(1, k),)
-    of_w = (groups * scale.size_of(rows, k),) if rng.random() < 0.8 else (groups, *scale.num_factors(rows, k))
+    size = scale.size_of(rows, k)  # atoms as one run, as a row of each group, or rows of blocks
+    of_w = rng.choices(((groups * size,), (groups, size), (groups, *scale.num_factors(rows, k))), (6, 2, 2))[0]
     found = {"scale_x": kind(rng, of_x, held), "scale_w": kind(rng, of_w, held)}
     if len(of_w) == 1 and rng.random() < 0.4:  # of each weight
         count = groups if rng.random() < 0.9 else rng.randrange(3)
@@ -365,11 +366,10 @@ def grouped_call(package, rng, kinds):
     operands = [kind(rng, (height, k // per_byte), a), weights, kind(rng, (groups + (rng.random() < 0.3),), INT32)]
     named = draw_group_scales(rng, kind, operation, height, groups, rows, k)
     is_in_blocks = operation.factors_of_d is not None
-    if is_in_blocks:  # whose own factor goes with the product of the operands'
-        named |= {
-            "out_dtype": operation.a.tag,
-            "scale_out": (named.get("scale_out"), draw_scale(rng, kind, ((), (1,)))),
-        }
+    if is_in_blocks:
+        named["out_dtype"] = operation.a.tag
+    if is_in_blocks and (operation.types.scales_sum or rng.random() < 0.02):  # with the product of the operands' own
+        named["scale_out"] = named.get("scale_out"), draw_scale(rng, kind, ((), (1,)))
     if rng.random() < 0.7:
         named["out"] = draw_out(rng, kind, operation, m, n, groups)
     elif not is_in_blocks:

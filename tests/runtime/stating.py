@@ -51,8 +51,11 @@ NARROW_GROUPS = (
     Operation.E4M3_BF16_KK_GATHERED,
     Operation.E4M3_BF16_BLOCK_KK_GROUPED,
     Operation.E4M3_BF16_BLOCK_KK_GATHERED_SWIGLU,
+    Operation.NVFP4_NVFP4_KK_GROUPED_SWIGLU,
+    Operation.NVFP4_BF16_KK_GROUPED,
 )
-"""Some groups of rows and weights of 8 bits: with factors of rows, and of blocks, of which one has a gate."""
+"""Some groups of narrow rows and weights: of 8 bits with factors of rows, and of blocks, of which one has a gate; and
+those of a layer in NVFP4."""
 
 OPERANDS = ("a", "b", "d", "bias", "scale_a", "scale_b", "residual", "scale_d", "own_d", "factors_d")
 """The tensors of `aot_gemm_problem_t`."""

@@ -17,6 +17,7 @@ from tests.runtime.tensors import E4M3, E8M0, FLOAT32, INT32, UINT8
 from tests.runtime.test_groups import ARGUMENT, GROUPS, MIB, STREAM, STRIDE, WORKSPACE, launched, listed, state
 from tests.runtime.test_python_groups import FACTOR_TYPES, TYPE_OF, K, N, arguments, row_of_atoms
 from tests.runtime.test_python_groups import GROUPS as COUNT
+from tests.runtime.ways import IN_EXCHANGE
 
 NVFP4, MXFP8 = Operation.NVFP4_BF16_KK_GROUPED, Operation.MXFP8_BF16_KK_GROUPED
 IN_ATOMS = (NVFP4, Operation.NVFP4_BF16_KK_GROUPED_SWIGLU, MXFP8, Operation.MXFP8_BF16_KK_GROUPED_SWIGLU)
@@ -163,6 +164,30 @@ def test_more_factors_than_a_call_has_room_for_come_through(package, library, te
     package.grouped_linear(*operands, **named)
     (launch,) = library.fake_launches()
     assert launch.scale_b_of_groups.shape[0] == launch.scale_b_places.shape[0] == count
+
+
+@IN_EXCHANGE
+@pytest.mark.parametrize("behind", [0, 3 * 2048])
+def test_atoms_of_a_stack_may_lie_apart(package, library, tensor, behind):
+    """As they do behind the elements of their weight, in the stack of a packed format."""
+    operands, named = arguments(NVFP4, tensor)
+    size = N // 128 * row_of_atoms(NVFP4)
+    named["scale_w"] = atoms = tensor((COUNT, size), E4M3, (size + behind, 1))
+    step = N * K // 2 + size
+    operands[1] = weight = tensor((COUNT, N, K // 2), UINT8, (step, K // 2, 1))
+    package.grouped_linear(*operands, **named)
+    (launch,) = library.fake_launches()
+    assert launch.scale_b.vector.data == atoms.address
+    assert (launch.b.stack.data, list(launch.b.stack.strides)[:2]) == (weight.address, [2 * step, K])
+    if behind:
+        assert read_addresses(launch.scale_b_of_groups) == [atoms.address + i * (size + behind) for i in range(COUNT)]
+    else:
+        assert (launch.scale_b.vector.shape[0], launch.scale_b_places.shape[0]) == (COUNT * size, 0)
+    for shape, strides in (((COUNT + 1, size), (size, 1)), ((COUNT, size // 2), (size, 1))):
+        with pytest.raises(package.ShapeError, match="or a row for each group"):
+            package.grouped_linear(*operands, **named | {"scale_w": tensor(shape, E4M3, strides)})
+    with pytest.raises(package.ShapeError, match="or is no run"):
+        package.grouped_linear(*operands, **named | {"scale_w": tensor((COUNT, size), E4M3, (2 * size, 2))})
 
 
 @pytest.mark.parametrize(

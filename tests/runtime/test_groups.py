@@ -83,7 +83,7 @@ def state(library, operation, **changes):
     if operation.types.scales_sum:
         tensors["scale_d"] = (1, 1)
     if operation.factors_of_d is not None:
-        tensors |= {"own_d": (0, 0), "factors_d": (0, 0)}
+        tensors |= {"factors_d": (0, 0)} | ({"own_d": (0, 0)} if operation.types.scales_sum else {})
     if operation.is_interleaved:
         changes = {"flags": GATE_INTERLEAVED} | changes
         changes["flags"] |= GATE_INTERLEAVED
@@ -151,7 +151,9 @@ def test_factors_and_bias_of_groups_arrive(library, operation):
         of_groups = (ADDRESSES["scale_d"], [GROUPS], []) if operation.types.scales_sum else (0, [0], [])
         assert read(launch.scale_d, 0) == of_groups
         if operation.factors_of_d is not None:  # whose D of 128 columns has half as many atoms along n as A has of 256
-            assert read(launch.own_d, 0) == (ADDRESSES["own_d"], [1], [])
+            assert read(launch.own_d, 0) == (
+                (ADDRESSES["own_d"], [1], []) if operation.types.scales_sum else (0, [0], [])
+            )
             assert read(launch.factors_d, 0) == (ADDRESSES["factors_d"], [held * N // K], [])
         if operation.gate is not None:
             assert read(launch.bias.stack_of_parts, 3) == (ADDRESSES["bias"], [GROUPS, 2, N], [2 * N, 1, 2])

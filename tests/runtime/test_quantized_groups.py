@@ -1,4 +1,4 @@
-"""Groups of rows whose D is NVFP4 with factors, over the recorder: in C, in Python, and as operators of torch."""
+"""Groups of rows whose D has factors of blocks, over the recorder: in C, in Python, and as operators of torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.library import opcheck
 
 from aot.core.operation import Operation
 from tests.runtime.stating import QUANTIZED_GROUPS
-from tests.runtime.tensors import E4M3, FLOAT32, INT32, UINT8
+from tests.runtime.tensors import E4M3, E8M0, FLOAT32, INT32, UINT8
 from tests.runtime.test_arguments import read
 from tests.runtime.test_groups import ADDRESSES, SHAPE, STRIDE, state
 from tests.runtime.test_packed_python import Factor
@@ -28,9 +28,9 @@ def library(packed):
     return packed
 
 
-def along(columns):
+def along(columns, operation=PLAIN):
     """Count the bytes of the atoms of 128 rows."""
-    return -(-columns // 64) * 512
+    return -(-columns // (4 * operation.factors_of_d.block_k)) * 512
 
 
 # The C API.
@@ -63,40 +63,58 @@ def test_the_c_library_refuses(library, name):
 
 def arguments(make, operation, *, listed=False):
     """Make x, weights and offsets, and what else a call is given."""
-    rows = operation.num_rows_of_b(N)
-    weight, of_w = make((GROUPS, rows, K // 2), UINT8), -(-rows // 128) * along(K)
-    scale_w = make((GROUPS * of_w,), E4M3)
+    rows, k, (dtype, factors) = operation.num_rows_of_b(N), operation.a.element.size_of(K), types_of(operation)
+    weight, of_w = make((GROUPS, rows, k), dtype), -(-rows // 128) * along(K, operation)
+    scale_w = make((GROUPS * of_w,), factors)
     if listed:
-        weight, scale_w = ([make(x, y) for _ in range(GROUPS)] for x, y in (((rows, K // 2), UINT8), ((of_w,), E4M3)))
-    own = make((GROUPS,), FLOAT32)
-    named = {"scale_x": (make((NUM_ATOMS * along(K),), E4M3), Factor(own)), "scale_w": (scale_w, object())}
+        weight, scale_w = ([make(x, y) for _ in range(GROUPS)] for x, y in (((rows, k), dtype), ((of_w,), factors)))
+    named = {"scale_x": make((NUM_ATOMS * along(K, operation),), factors), "scale_w": scale_w}
     named |= {"gate": "silu", "interleaved": True} if operation.gate is not None else {}
-    named |= {"scale_out": make((1,), FLOAT32), "out_dtype": "nvfp4"}
-    return (make((ROWS, K // 2), UINT8), weight, make((GROUPS,), INT32)), named
+    named["out_dtype"] = operation.a.tag
+    if operation.factors_of_d.has_tensor_factor:
+        owns = {"scale_x": Factor(make((GROUPS,), FLOAT32)), "scale_w": object()}
+        named |= {x: (named[x], y) for x, y in owns.items()} | {"scale_out": make((1,), FLOAT32)}
+    return (make((ROWS, k), dtype), weight, make((GROUPS,), INT32)), named
+
+
+def types_of(operation):
+    """Give the types of elements and factors as tensors have them."""
+    element, form = operation.a.element, operation.factors_of_d
+    return UINT8 if element.num_sharing > 1 else E4M3, E4M3 if form.has_tensor_factor else E8M0
+
+
+def parts_of(factors):
+    """Give factors and the own factor of a pair; None where factors are alone."""
+    return factors if isinstance(factors, tuple) else (factors, None)
 
 
 @pytest.mark.parametrize("operation", QUANTIZED_GROUPS, ids=lambda x: x.tag)
 @pytest.mark.parametrize("listed", [False, True], ids=["a stack", "a list"])
 def test_python_gives_what_the_next_groups_take(atoms_package, atoms_manifest, packed, tensor, operation, listed):
     given, named = arguments(tensor, operation, listed=listed)
-    values, (factors, own) = atoms_package.grouped_linear(*given, **named)
-    assert ((tuple(values.shape), values.dtype), own) == (((ROWS, N // 2), UINT8), named["scale_out"])
-    assert (tuple(factors.shape), factors.dtype) == ((NUM_ATOMS * along(N),), E4M3)
+    (dtype, of_factors), columns = types_of(operation), operation.a.element.size_of
+    values, found = atoms_package.grouped_linear(*given, **named)
+    factors, own = parts_of(found)
+    assert ((tuple(values.shape), values.dtype), own) == (((ROWS, columns(N)), dtype), named.get("scale_out"))
+    num_bytes = NUM_ATOMS * along(N, operation)
+    assert (tuple(factors.shape), factors.dtype) == ((num_bytes,), of_factors)
     (launch,) = packed.fake_launches()
     assert call_of(atoms_manifest, launch) == operation.call
     assert read(launch.d, 1) == (values.address, [ROWS, N], [N])
-    assert (launch.own_d.data, launch.own_d.shape[0]) == (own.address, 1)
-    assert (launch.factors_d.data, launch.factors_d.shape[0]) == (factors.address, NUM_ATOMS * along(N))
-    assert launch.scale_d.data == named["scale_x"][1].tensor.address
+    assert (launch.factors_d.data, launch.factors_d.shape[0]) == (factors.address, num_bytes)
+    if own is not None:
+        assert (launch.own_d.data, launch.own_d.shape[0]) == (own.address, 1)
+        assert launch.scale_d.data == named["scale_x"][1].tensor.address
 
     packed.c.recorder_reset()
-    down = tensor((GROUPS, 64, N // 2), UINT8)
-    of_down = tensor((GROUPS * along(N),), E4M3), object()
-    of_values = factors, Factor(tensor((GROUPS,), FLOAT32))
-    out = tensor((ROWS, 32), UINT8), tensor((NUM_ATOMS * along(64),), E4M3)
-    last = {"scale_x": of_values, "scale_w": of_down, "out_dtype": "nvfp4", "scale_out": own, "out": out}
-    found, (written, _) = atoms_package.grouped_linear(values, down, given[2], **last)
-    assert (found, written) == out
+    down, of_down = tensor((GROUPS, 64, columns(N)), dtype), tensor((GROUPS * along(N, operation),), of_factors)
+    out = tensor((ROWS, columns(64)), dtype), tensor((NUM_ATOMS * along(64, operation),), of_factors)
+    last = {"scale_x": factors, "scale_w": of_down, "out_dtype": operation.a.tag, "out": out}
+    if own is not None:
+        last |= {"scale_x": (factors, Factor(tensor((GROUPS,), FLOAT32))), "scale_w": (of_down, object())}
+        last["scale_out"] = own
+    found, written = atoms_package.grouped_linear(values, down, given[2], **last)
+    assert (found, parts_of(written)[0]) == out
     (launch,) = packed.fake_launches()
     assert (launch.a.data, launch.scale_a.vector.data) == (values.address, factors.address)
     assert (launch.d.data, launch.factors_d.data) == tuple(x.address for x in out)
@@ -149,7 +167,10 @@ def on_gpu(shape, dtype):
     return torch.empty(shape, dtype=dtype, device="cuda")
 
 
-TRACED = (Operation.NVFP4_NVFP4_KK, Operation.NVFP4_NVFP4_KK_GEGLU, Operation.MXFP8_MXFP8_KK, *QUANTIZED_GROUPS)
+TRACED = (
+    *(Operation.NVFP4_NVFP4_KK, Operation.NVFP4_NVFP4_KK_GEGLU, Operation.MXFP8_MXFP8_KK, PLAIN, GATE),
+    *(Operation.MXFP8_MXFP8_KK_GROUPED, Operation.MXFP4_MXFP4_KK_GROUPED_SWIGLU),
+)
 
 
 def traced_call(module, operation):
@@ -162,7 +183,8 @@ def traced_call(module, operation):
     elif rows > N:
         function, named = module.gated_linear, named | {"activation": "gelu_tanh", "interleaved": True}
     factors = torch.float8_e4m3fn if has_own else torch.float8_e8m0fnu
-    elements, per_byte = (codes, 2) if has_own else (torch.float8_e4m3fn, 1)
+    per_byte = operation.a.element.num_sharing
+    elements = codes if per_byte > 1 else torch.float8_e4m3fn
     count, held = ((GROUPS,), NUM_ATOMS) if is_grouped else ((), 3)
     weight = on_gpu((*count, rows, K // per_byte), elements)
     of_weight = on_gpu((GROUPS if is_grouped else 1) * -(-rows // 128) * -(-K // (4 * form.block_k)) * 512, factors)

@@ -8,12 +8,13 @@ import numpy as np
 
 from aot.core.dispatch import Section, look_up
 from aot.families import family_of
+from aot.families._sum_order import order_of
 from aot.select.selection import Price
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from aot.core.candidate import KernelKey
+    from aot.core.candidate import Candidate, KernelKey
     from aot.core.dispatch import DispatchTable
     from aot.core.measurement import OperationTimes, Times
 
@@ -33,9 +34,13 @@ def has_one_order(sections: Sequence[Section], kernels: Sequence[KernelKey]) -> 
         sections: those of one operation.
         kernels: by the index that the sections use.
     """
-    named = {kernels[index].candidate for section in sections for index in _named(section)}
-    orders = {family_of(x).sum_order(x) for x in named}
-    return len(orders) == 1 and "" not in orders and not any(family_of(x).workspace(x).waits for x in named)
+    named = {kernels[index] for section in sections for index in _named(section)}
+    orders = {order_of(x) for x in named}
+    return len(orders) == 1 and "" not in orders and not any(_waits(x.candidate) for x in named)
+
+
+def _waits(candidate: Candidate) -> bool:
+    return family_of(candidate).workspace(candidate).waits
 
 
 def _named(section: Section) -> Iterator[int]:

@@ -76,6 +76,12 @@ def pack_factors(
     return atoms_of_groups(library, factors, groups_of(offsets, groups), index)
 
 
+def run_of(atoms: Any) -> Any:
+    """Return the atoms of groups, (groups, bytes), as one run of bytes, which is a copy where rows lie apart."""
+    _library_of("grouped_linear", atoms)
+    return atoms.reshape(-1)
+
+
 def num_bytes(rows: Any, blocks: Any, groups: Any = 1) -> Any:
     """Return the bytes of the atoms of factors (rows, blocks), of rows in groups of those of all groups."""
     down, along = -(-rows // _ATOM_ROWS) + groups - 1, -(-blocks // _ATOM_BLOCKS)

@@ -99,10 +99,11 @@ def linear(
         scale_w: those of the weight: one; one for each row, (n,), (n, 1) or (1, n); or, where scale_x has blocks, one
             for each 128 by 128 elements, (ceil(n / 128), ceil(k / 128)); or narrow ones, as of x.
         residual: (..., n), of the type of the result, a matrix in memory; added behind the activation.
-        out: (..., n), of the type of the result, written to; allocated where it is not given. Beside "nvfp4" a pair, of
-            elements and factors.
+        out: (..., n), of the type of the result, written to; allocated where it is not given. Of a result in a format
+            of blocks a pair, of elements and factors.
         out_dtype: type of the result; by default that of `out`, else bfloat16 beside factors, int32 of int8, or x's.
-            Of NVFP4 operands also "nvfp4", rounded as `quantize` of `torch` rounds float32.
+            Of operands in NVFP4, MXFP8 or MXFP4 also their format by name, such as "nvfp4": rounded as `quantize` of
+            `torch` rounds float32.
         scale_out: float32, one element: the factor of a float8 result; or the product of NVFP4's two that are no pairs;
             or the own factor of a result in "nvfp4", which is known before. It goes beside operands whose factors are
             pairs, or is itself in a pair, behind the product of the two.
@@ -114,8 +115,9 @@ def linear(
             costs time at some sizes, and the wheel must have been built for it.
 
     Returns:
-        `out`, or the new tensor, of the kind of tensor that x is. Of "nvfp4" elements, (..., n / 2) bytes, and a pair
-        of their factors in atoms and the own one: x and scale_x of the next product.
+        `out`, or the new tensor, of the kind of tensor that x is. Of a format of blocks elements, of 4 bits (...,
+        n / 2) bytes, and their factors in atoms, of "nvfp4" a pair of these and the own one: x and scale_x of the
+        next product.
 
     Raises:
         AotGemmError: one of its classes, each of which says when it is raised.
@@ -234,10 +236,11 @@ def grouped_linear(
             them of factors and offsets.
         scale_w: those of the weights: one element, (groups,), or (groups, n); or of blocks (groups, ceil(n / 128),
             ceil(k / 128)), where rows of a gate are not interleaved. Of blocks of 16 or 32 (groups, n, ceil(k / 16)),
-            or the groups' atoms as one run of bytes, or beside a list of weights a list of each one's atoms, of which
-            nothing is copied either; and of NVFP4 the weights' own factors, (groups,).
+            or the groups' atoms as one run of bytes, or a row of bytes for each group, where rows may lie apart, or
+            beside a list of weights a list of each one's atoms, of which nothing is copied either; and of NVFP4 the
+            weights' own factors, (groups,).
         out: (rows, n), or (groups, rows, n) of runs of k; allocated where it is not given. Rows of no group are not
-            written: a new tensor holds anything there. Beside "nvfp4" a pair, as `linear` has it.
+            written: a new tensor holds anything there. Of a result in a format of blocks a pair, as `linear` has it.
         out_dtype: as `linear` has it.
         scale_out: of NVFP4, where `scale_x` and `scale_w` are no pairs, (groups,): x's own factor times each weight's.
             Of a result in "nvfp4" as `linear` has it: one own factor of all rows.
@@ -245,7 +248,8 @@ def grouped_linear(
         batch_invariant: whether a row's bits must not depend on any group. It costs no time, or is refused.
 
     Returns:
-        As `linear`. Factors of a result in "nvfp4" lie where the next product of the same groups reads those of its x.
+        As `linear`. Factors of a result in a format of blocks lie where the next product of the same groups reads those
+        of its x.
 
     Raises:
         AotGemmError: one of its classes, as of `linear`.

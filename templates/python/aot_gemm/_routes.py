@@ -226,6 +226,8 @@ def pack_factors(product: str, factors: Any) -> Any:
     """Put factors that lie in rows of blocks into the atoms that kernels take: of groups, those of the weights."""
     from . import _factors  # here, since most calls have none
 
+    if product == "grouped_linear" and len(factors.shape) == 2:
+        return _factors.run_of(factors)
     return _factors.pack_factors(factors, **({"stacked": True} if product == "grouped_linear" else {}))
 
 

@@ -60,11 +60,19 @@ def check_format(asked: Any, weight_format: str) -> None:
         )
 
 
-def why_not_narrow(n: int, k: int, dtype: torch.dtype, *, bias: bool) -> str | None:
-    """Say why this wheel has no tuned products of a weight (n, k) with x that is rounded; None where it has."""
-    name = str(dtype).removeprefix("torch.")
+def why_not_narrow(n: int, k: int, dtype: torch.dtype, *, bias: bool, **others: Any) -> str | None:
+    """Say why this wheel has no tuned products of a weight (n, k) with x that is rounded; None where it has.
+
+    Args:
+        n: rows of the weight, with a gate of one half.
+        k: columns of it.
+        dtype: of results.
+        bias: whether one is added.
+        others: what `plan` has of groups, gates and results of another type beside these.
+    """
+    asked = {"bias": bias, "out_dtype": str(dtype).removeprefix("torch."), **others}
     try:
-        tiers = [plan(m, n, k, NARROW, bias=bias, out_dtype=name).tier for m in ROWS]
+        tiers = [plan(m, n, k, NARROW, **asked).tier for m in ROWS]
     except (errors.UnsupportedError, errors.DtypeError, errors.ShapeError) as error:
         return str(error)
     return None if "fallback" not in tiers else f"n {n} and k {k} get the fallback; expected k a multiple of 32, n of 8"
@@ -90,7 +98,7 @@ def is_narrow(asked: str, x: Any, bias: Any, options: dict[str, Any]) -> bool:
     return narrow_is_faster(problem, x.device.index if x.is_cuda else None)
 
 
-def _rounding_us(asked: RowPlan) -> float:
+def rounding_us(asked: RowPlan) -> float:
     """Return what rounding x takes, about, where the table has no time for so many rows and columns.
 
     It has one at the edge of their bucket: x is taken to get the same part of its roofline, and no less time than at
@@ -129,7 +137,7 @@ def narrow_is_faster(problem: Narrow, device: int | None = None, target: str | N
     modes = {"deterministic": problem.deterministic, "target": target}
     try:
         rounding = plan_rows("quantize", m, k, dtype, out_dtype=NARROW, target=target)
-        before = _rounding_us(rounding)
+        before = rounding_us(rounding)
         narrow = plan(m, n, k, NARROW, bias=bias, out_dtype=dtype, **modes)
         wide = plan(m, n, k, dtype, weight_dtype=weight_format, bias=bias, **modes)
     except (errors.UnsupportedError, errors.DtypeError, errors.ShapeError):

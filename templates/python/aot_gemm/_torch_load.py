@@ -17,7 +17,7 @@ from ._torch_formats import format_of
 from ._torch_load_experts import Experts, find_experts, older_names
 from ._torch_load_model import model_of, without_ignored
 from ._torch_modules import DEVICES, DTYPES, Linear
-from ._torch_narrow import BUFFERS, NarrowModule
+from ._torch_narrow import BUFFERS, INPUT_SCALE, NarrowModule
 from ._torch_promises import promise
 from ._torch_quantized import QuantizedLinear, quantized_state
 from ._torch_quantized_experts import QuantizedExperts, experts_state
@@ -250,7 +250,7 @@ def _refuse_meta(model: Any, wanted: Mapping[str, Any], problems: dict[str, list
 
 def _is_packed(model: Any, name: str) -> bool:
     parent, _, end = name.rpartition(".")
-    return end in BUFFERS and isinstance(model.get_submodule(parent), NarrowModule)
+    return end in (*BUFFERS, INPUT_SCALE) and isinstance(model.get_submodule(parent), NarrowModule)
 
 
 # Loading.

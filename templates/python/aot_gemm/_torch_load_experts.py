@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ._packed_folder import PackedFolder, PackedLayer, name_of
 from ._torch_expert_kinds import WEIGHTS, Kind, are_experts, kind_of
 from ._torch_formats import format_of
-from ._torch_narrow import BUFFERS
+from ._torch_narrow import BUFFERS, INPUT_SCALE
 from ._torch_quantized_experts import ExpertWeights, QuantizedExperts
+from ._torch_rounded_experts import may_be_in_turns
 from ._torch_stored import read
 
 if TYPE_CHECKING:
@@ -34,16 +35,30 @@ class Pieces(NamedTuple):
     """Format, shape and type of the whole."""
     tensors: tuple[tuple[Mapping[str, StoredTensor], ...], ...]
     """Of each expert the tensors of its weights, which are joined; or one stack of all experts alone."""
+    is_interleaved: bool = False
+    """Whether the rows of the two weights of an expert are put in turns, and not one behind the other."""
 
     def load(self, device: Any, dtype: Any) -> ExpertWeights:
         """Return the weights on a device, for inputs of a type."""
         form, shape = self.layer.format, self.layer.shape
-        if len(self.tensors) == 1 and len(self.tensors[0][0]["qweight"].shape) == 3:
+        if self.is_stack:
             qweight, scale = (read(self.tensors[0][0][end], device) for end in BUFFERS)
-            return ExpertWeights(qweight, scale, form, shape, dtype)
+            return ExpertWeights(qweight, scale, form, shape, dtype, input_scale=self.layer.input_scale)
         rows = shape[1] // len(self.tensors[0])
         each = ([(*(read(x[end], "cpu") for end in BUFFERS), rows) for x in those] for those in self.tensors)
-        return ExpertWeights.of_matrices(form, shape, dtype, device, each)
+        held: dict[str, Any] = {"is_interleaved": self.is_interleaved, "input_scale": self.layer.input_scale}
+        return ExpertWeights.of_matrices(form, shape, dtype, device, each, **held)
+
+    @property
+    def is_stack(self) -> bool:
+        """Say whether the folder has one stack of all experts."""
+        return len(self.tensors) == 1 and len(self.tensors[0][0]["qweight"].shape) == 3
+
+    @property
+    def have_one_factor(self) -> bool:
+        """Say whether the weights of each expert have the same float32 factors."""
+        held = ([read(x["scale"], "cpu") for x in those] for those in self.tensors)
+        return all(x.equal(found[0]) for found in held for x in found[1:])
 
 
 class Experts(NamedTuple):
@@ -57,7 +72,7 @@ class Experts(NamedTuple):
     @property
     def names(self) -> tuple[str, ...]:
         """Return what of the module's state dict is not loaded, for it is packed."""
-        return (*WEIGHTS, *(name_of(x, end) for x in WEIGHTS for end in BUFFERS))
+        return (*WEIGHTS, *(name_of(x, end) for x in WEIGHTS for end in (*BUFFERS, INPUT_SCALE)))
 
     def load(self, device: Any) -> dict[str, ExpertWeights]:
         """Return the packed weights by their names, on a device, or where the module's own are."""
@@ -147,6 +162,9 @@ def _experts_of(
         if made.layer.dtype not in (None, str(dtype).removeprefix("torch.")):
             return f"it is of {dtype}, and the folder is for {made.layer.dtype}: make the model of that"
         pieces[weight] = made
+    first, second = (pieces[x] for x in WEIGHTS)
+    if may_be_in_turns(kind, first.layer.format, second.layer.input_scale) and not first.is_stack:
+        pieces[WEIGHTS[0]] = first._replace(is_interleaved=first.have_one_factor)
     return Experts(module, kind, pieces)
 
 
@@ -170,12 +188,15 @@ def _pieces(
     first = layers[those[0]]
     joined = len(names[0])
     expected = replace(first, shape=shape if first.experts else (n // joined, k))
+    scales = [layers[name].input_scale for name in those]
+    known = [x for x in scales if x is not None]
+    own = max(known) if len(known) == len(scales) else None
     for name in those:
-        if layers[name] != expected:
+        if replace(layers[name], input_scale=None) != replace(expected, input_scale=None):
             got, text = layers[name], f"{expected.format} {expected.shape} of factors of {expected.dtype}"
             return f"{name} is {got.format} {got.shape} of factors of {got.dtype}; expected {text}"
     quantum = format_of(first.format).quantum
     if joined > 1 and n // joined % quantum:
         return f"{those[0]} has {n // joined} rows; expected a multiple of {quantum}, by which two are joined"
     tensors = tuple(tuple({end: stored[name_of(x, end)] for end, *_ in layers[x].tensors} for x in y) for y in names)
-    return Pieces(replace(first, shape=(experts, n, k)), tensors)
+    return Pieces(replace(first, shape=(experts, n, k), input_scale=own), tensors)

@@ -12,6 +12,8 @@ from ._torch_modules import DTYPES
 
 BUFFERS = ("qweight", "scale")
 """The bytes, and the factors."""
+INPUT_SCALE = "input_scale"
+"""What a module that has one calls the own factor of its inputs, float32, one element."""
 STATED = "aot_gemm"
 """What the metadata of a state dict calls the format of a module and the type of its factors, as torch its version."""
 
@@ -45,7 +47,8 @@ class NarrowModule(nn.Module):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """Apply what moves or converts a module; elements and factors are moved alone."""
-        held = {name: self._buffers.pop(name) for name in BUFFERS}
+        kept = [x for x in (*BUFFERS, INPUT_SCALE) if self._buffers.get(x) is not None]
+        held = {name: self._buffers.pop(name) for name in kept}
         try:
             super()._apply(fn, recurse)
             moved = {name: fn(tensor) for name, tensor in held.items()}
@@ -82,6 +85,12 @@ class NarrowModule(nn.Module):
                 failed.append(
                     f"{prefix}qweight is {given.dtype}, of the format {form}; expected {narrow.dtype} of "
                     f"{self.format}, as this module is; quantize a model to {form} and load it into that"
+                )
+                return
+            rows, own = (x.get("rows", "in order") for x in (stated or self.stated, self.stated))
+            if rows != own:
+                failed.append(
+                    f"{prefix}qweight has rows {rows}; expected rows {own}, as this module has; load its folder"
                 )
                 return
             bias = state_dict.get(f"{prefix}bias")

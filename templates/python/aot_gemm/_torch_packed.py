@@ -267,11 +267,14 @@ def unpack(packed: PackedWeight) -> Parts:
     return Parts(_codes(form, codes)[:n, :k], held, points, packed.scale)
 
 
-def rows_and_atoms(form: WeightFormat, data: Any, shape: tuple[int, int]) -> tuple[Any, Any]:
-    """Return the elements, (n, k / 2) bytes, and the atoms of factors of a weight (n, k) whose bytes are in rows."""
-    n, k = shape
-    atoms = data[PackedLayout(form).first_atom_row(n) :].reshape(-1)
-    return data[:n, : k // 2], atoms.view(torch.float8_e4m3fn)
+def rows_and_atoms(form: WeightFormat, data: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
+    """Return the elements, (n, k / 2) bytes, and the atoms of factors of a weight (n, k) whose bytes are in rows.
+
+    Of a stack (experts, n, k) they have the experts in front, and lie apart. All are views.
+    """
+    n, k = shape[-2:]
+    atoms = data[..., PackedLayout(form).first_atom_row(n) :, :].flatten(-2)
+    return data[..., :n, : k // 2], atoms.view(torch.float8_e4m3fn)
 
 
 def _codes(form: WeightFormat, packed: Any) -> Any:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import errors
-from ._torch_packed import PackedWeight
+from ._factors import atoms_of, rows_of
+from ._torch_packed import PackedWeight, rows_and_atoms
 from ._weight_format import ATOM_ROWS, TILE_ROWS, PackedLayout, WeightFormat
 
 if TYPE_CHECKING:
@@ -77,3 +78,23 @@ def joined_bytes(form: WeightFormat, weights: Sequence[tuple[Any, int]]) -> Any:
     if form.in_rows:
         parts = [data.split([y := PackedLayout(form).first_atom_row(n), len(data) - y]) for data, n in weights]
     return torch.cat([x for some in zip(*parts, strict=True) for x in some])
+
+
+def bytes_in_turns(form: WeightFormat, gate: Any, line: Any, shape: tuple[int, int]) -> Any:
+    """Return the bytes, in rows, of a weight (2 n, k) whose row 2 j is row j of one and row 2 j + 1 that of another.
+
+    Args:
+        form: the format, whose bytes lie in rows.
+        gate: the bytes of the weight (n, k) that has the even rows.
+        line: those of the one that has the odd ones.
+        shape: (n, k).
+    """
+    (n, k), groups = shape, form.num_groups(shape[1])
+    both = [rows_and_atoms(form, x, shape) for x in (gate, line)]
+    held = [[x for x, _ in both], [rows_of(torch, atoms.view(torch.uint8), n, groups) for _, atoms in both]]
+    elements, factors = (torch.stack(x, 1).flatten(0, 1) for x in held)
+    found = gate.new_zeros(PackedLayout(form).shape(2 * n, k))
+    of_elements, of_atoms = rows_and_atoms(form, found, (2 * n, k))
+    of_elements.copy_(elements)
+    of_atoms.view(torch.uint8).copy_(atoms_of(torch, factors))
+    return found

@@ -42,7 +42,11 @@ def choose_experts(
             continue
         found = "where= does not choose it" if where is not None and not where(key, module) else kind_of(module)
         if activation_format == NARROW:
-            found = 'experts take inputs as they are; expected activation_format "16-bit", or "auto" of Linears'
+            found = (
+                "inputs of experts are rounded by factors of a calibration, which a model in memory has not; expected "
+                'activation_format "16-bit", or "auto" of Linears; or load_quantized of a checkpoint that has an '
+                "input_scale of each expert, packed as nvfp4rows, and set activation_format of its modules"
+            )
         if isinstance(found, Kind):
             held = module._parameters  # noqa: SLF001
             has_bias = held.get(f"{WEIGHTS[0]}_bias") is not None

@@ -11,10 +11,13 @@ from torch import nn
 
 from . import _row_table, errors
 from ._packed_folder import PackedLayer
+from ._torch_activations import NARROW, WIDE, check_format
 from ._torch_expert_kinds import WEIGHTS, Kind, gated
 from ._torch_formats import format_of
 from ._torch_modules import REFUSALS, ROWS, is_served
-from ._torch_narrow import NarrowModule
+from ._torch_narrow import INPUT_SCALE, NarrowModule
+from ._torch_packed_join import bytes_in_turns
+from ._torch_rounded_experts import Asked, least_rows, multiply_rounded, why_not_held
 from ._torch_routing import combine, routes_of
 from ._torch_rows import rows
 from ._torch_stored import ELEMENTS
@@ -79,13 +82,27 @@ class ExpertWeights(NarrowModule):
 
     Buffers: `qweight`, the elements, (experts, n, k), or of packed formats the bytes, (experts, rows, bytes); and
     `scale`, float32, a factor of each row, (experts, n), of "fp8_block" one of each 128 by 128 elements, (experts,
-    ceil(n / 128), ceil(k / 128)), or of no elements where the format has none. `shape` is (experts, n, k).
+    ceil(n / 128), ceil(k / 128)), or of no elements where the format has none. `shape` is (experts, n, k). Of a folder
+    with factors of inputs there is the largest of these too, `input_scale`, float32, one element; gate and linear half
+    are then in turns, `is_interleaved`: row 2 j is the gate's of column j.
     """
 
     has_kernel: bool
     """Whether the package has a kernel that rounds their inputs, where the format has these rounded."""
+    is_interleaved: bool
+    input_scale: Any
 
-    def __init__(self, qweight: Any, scale: Any, format: str, shape: tuple[int, int, int], dtype: Any) -> None:  # noqa: A002
+    def __init__(
+        self,
+        qweight: Any,
+        scale: Any,
+        format: str,  # noqa: A002 - what the thing is called
+        shape: tuple[int, int, int],
+        dtype: Any,
+        *,
+        is_interleaved: bool = False,
+        input_scale: float | None = None,
+    ) -> None:
         """Hold elements and factors that belong together; nothing is copied.
 
         Args:
@@ -94,15 +111,29 @@ class ExpertWeights(NarrowModule):
             format: as `quantize` has it.
             shape: (experts, n, k).
             dtype: of inputs and results.
+            is_interleaved: whether rows of a gate and of a linear half are in turns, though the module's were halves.
+            input_scale: the own factor by which inputs are rounded, where they may be.
         """
         super().__init__()
-        vars(self).update(format=format, weight_dtype=dtype, shape=tuple(shape))
+        vars(self).update(format=format, weight_dtype=dtype, shape=tuple(shape), is_interleaved=is_interleaved)
         self.register_buffer("qweight", qweight)
         self.register_buffer("scale", scale)
+        own = None if input_scale is None else torch.full((1,), input_scale, dtype=torch.float32, device=scale.device)
+        self.register_buffer(INPUT_SCALE, own)
         self.ask()
 
     @classmethod
-    def of_matrices(cls, format: str, shape: tuple[int, int, int], dtype: Any, device: Any, each: Any) -> ExpertWeights:  # noqa: A002
+    def of_matrices(
+        cls,
+        format: str,  # noqa: A002 - what the thing is called
+        shape: tuple[int, int, int],
+        dtype: Any,
+        device: Any,
+        each: Any,
+        *,
+        is_interleaved: bool = False,
+        input_scale: float | None = None,
+    ) -> ExpertWeights:
         """Hold the elements and factors of one expert after another, in memory of their own.
 
         Args:
@@ -111,15 +142,27 @@ class ExpertWeights(NarrowModule):
             dtype: of inputs and results.
             device: where they are held.
             each: gives of each expert the elements of its weights, and their factors, and their rows.
+            is_interleaved: whether the rows of both weights of an expert are put in turns, and not one behind the
+                other.
+            input_scale: the own factor of inputs.
         """
         narrow, tensors = format_of(format), PackedLayer(format, shape).tensors
         qweight, scale = (torch.empty(size, dtype=ELEMENTS[x], device=device) for _, x, size in tensors)
         for expert, weights in enumerate(each):
-            qweight[expert] = narrow.joined([(elements, rows) for elements, _, rows in weights]).to(device)
+            if is_interleaved:
+                (gate, _, rows), (line, *_) = weights
+                qweight[expert] = bytes_in_turns(narrow.form, gate, line, (rows, shape[2])).to(device)
+            else:
+                qweight[expert] = narrow.joined([(elements, rows) for elements, _, rows in weights]).to(device)
             if scale.numel():
                 factors = [narrow.factors_in_stack(held, rows) for _, held, rows in weights]
                 scale[expert] = torch.cat(factors).to(device)
-        return cls(qweight, scale, format, shape, dtype)
+        return cls(qweight, scale, format, shape, dtype, is_interleaved=is_interleaved, input_scale=input_scale)
+
+    @property
+    def stated(self) -> dict[str, str]:
+        """Return what a state dict says of the buffers beside their bytes."""
+        return super().stated | ({"rows": "in turns"} if self.is_interleaved else {})
 
     def dequantize(self, expert: int | None = None) -> Any:
         """Return what the buffers stand for, (experts, n, k), or (n, k) of one expert, in the type of inputs."""
@@ -151,12 +194,17 @@ class QuantizedExperts(nn.Module):
     not serve of calls, as those on the CPU, torch computes, expert by expert, with weights that are unpacked for it: on
     a GPU that waits for the device, and is slow. So it does in a backward pass, which gives gradients of inputs, of the
     experts' weights in the sum, and of biases.
+
+    Where `activation_format` is set so, inputs of both products are rounded to NVFP4 by the factors of a calibration.
     """
 
     kind: Kind
     gate_up_proj: ExpertWeights
     down_proj: ExpertWeights
     kernels: Kernels
+    _activation_format: str = WIDE
+    _rounded_from: int | None = None
+    """The number of rows, tokens times choices, from which on inputs are rounded; None where none are."""
 
     def forward(self, hidden_states: Any, top_k_index: Any, top_k_weights: Any) -> Any:
         """Compute the weighted sum of what each token's experts give.
@@ -179,7 +227,8 @@ class QuantizedExperts(nn.Module):
     def _computed(self, x: Any, chosen: Any, weights: Any, biases: tuple[Any, Any]) -> Any:
         given = (x, weights, *biases)
         needs = torch.is_grad_enabled() and any(y is not None and y.requires_grad for y in given)
-        if not self.kernels.reason and is_served(x, self.gate_up_proj.weight_dtype, biases[0]):
+        has_kernels = not self.kernels.reason or self._are_rounded(chosen)
+        if has_kernels and is_served(x, self.gate_up_proj.weight_dtype, biases[0]):
             if _is_compiling():
                 if not needs:
                     return self._by_kernels(x, chosen, weights, biases)
@@ -192,13 +241,19 @@ class QuantizedExperts(nn.Module):
                     pass
         return self.by_torch(x, chosen, weights, biases)
 
+    def _are_rounded(self, chosen: Any) -> bool:
+        """Say whether a call's inputs are rounded to NVFP4."""
+        return self._rounded_from is not None and chosen.shape[0] * chosen.shape[1] >= self._rounded_from
+
     def _by_kernels(self, x: Any, chosen: Any, weights: Any, biases: tuple[Any, Any]) -> Any:
         routes, kernels, kind = routes_of(chosen, weights, self.kind.experts), self.kernels, self.kind
+        if self._are_rounded(chosen):
+            return combine(multiply_rounded(x.contiguous(), routes, self.gate_up_proj, self.down_proj), routes)
         given, index = (x.contiguous(), routes.token_of) if kernels.is_gathered else (x[routes.token_of], None)
         gate = GATED[kind.gate] if kernels.is_gated else None
         inner = self.gate_up_proj.multiply(given, routes.offsets, biases[0], index, gate)
         if gate is None:
-            inner = (rows if kernels.has_gate else gated)(kind.gate, inner, interleaved=kind.interleaved)
+            inner = (rows if kernels.has_gate else gated)(kind.gate, inner, interleaved=self._are_in_turns)
         return combine(self.down_proj.multiply(inner, routes.offsets, biases[1]), routes)
 
     @torch.compiler.disable
@@ -212,17 +267,55 @@ class QuantizedExperts(nn.Module):
                 continue
             first, second = (None if y is None else y[expert] for y in biases)
             inner = nn.functional.linear(given[start:end], self.gate_up_proj.dequantize(expert), first)
-            inner = gated(self.kind.gate, inner, interleaved=self.kind.interleaved)
+            inner = gated(self.kind.gate, inner, interleaved=self._are_in_turns)
             results.append(nn.functional.linear(inner, self.down_proj.dequantize(expert), second))
         return combine(torch.cat(results), routes)
+
+    @property
+    def _are_in_turns(self) -> bool:
+        """Say whether columns of gate and linear half of the first product are even and odd ones."""
+        return self.kind.interleaved or self.gate_up_proj.is_interleaved
+
+    @property
+    def activation_format(self) -> str:
+        """Return what inputs are multiplied as: "16-bit", "nvfp4", or "auto", as `linear` of a packed weight has it.
+
+        It may be set, of experts of a folder that was packed as "nvfp4rows" with the checkpoint's factors of inputs.
+        """
+        return self._activation_format
+
+    @activation_format.setter
+    def activation_format(self, asked: str) -> None:
+        check_format(asked, self.gate_up_proj.format)
+        if asked != WIDE:
+            reason = why_not_held(self.kind, self.gate_up_proj, self.down_proj, has_bias=self.biases[0] is not None)
+            if not reason and asked == NARROW:
+                reason = self._least_rows(asked)[1]
+            if reason:
+                raise errors.UnsupportedError(
+                    f"activation_format is {asked!r}, and inputs of these experts cannot be rounded: {reason}; leave "
+                    f"it {WIDE!r}"
+                )
+        vars(self)["_activation_format"] = asked
+        self.ask()
+
+    def _least_rows(self, asked: str) -> tuple[int | None, str]:
+        wide = None if self.kernels.reason else "gathered" if self.kernels.is_gathered else "grouped"
+        return least_rows(Asked(self.kind, self.gate_up_proj.weight_dtype, wide), asked)
 
     def ask(self) -> None:
         """Ask the wheel that is installed here for kernels."""
         self.kernels = self.asked(self.gate_up_proj.weight_dtype)
+        is_asked = self._activation_format != WIDE
+        vars(self)["_rounded_from"] = self._least_rows(self._activation_format)[0] if is_asked else None
 
     def asked(self, dtype: torch.dtype) -> Kernels:
-        """Return what the wheel that is installed here has for inputs of a type."""
+        """Return what the wheel that is installed here has for inputs of a type, which stay of 16 bits."""
         return kernels_of(self.gate_up_proj.format, self.kind, dtype, has_bias=self.biases[0] is not None)
+
+    def extra_repr(self) -> str:
+        """Return what inputs are multiplied as, where they may be rounded."""
+        return "" if self._activation_format == WIDE else f"activation_format={self._activation_format!r}"
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """Apply what moves or converts a module, and ask for kernels of the type that it then has."""
@@ -275,6 +368,8 @@ def experts_state(module: Any, kind: Kind, weights: dict[str, ExpertWeights]) ->
         "_modules": {**module._modules, **weights},  # noqa: SLF001
         "kind": kind,
         "kernels": kernels_of(first.format, kind, first.weight_dtype, has_bias=has_bias),
+        "_activation_format": WIDE,
+        "_rounded_from": None,
     }
 
 

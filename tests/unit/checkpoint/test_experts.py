@@ -57,3 +57,23 @@ def test_experts_of_one_mixture_get_one_format(tmp_path):
         "m.experts.1.up": "int4g128z",
         "b": "int4g128",
     }
+
+
+@pytest.mark.parametrize("layout", ["nvfp4", "modelopt_nvfp4"])
+def test_factors_of_inputs_are_kept_where_products_may_round_inputs(tmp_path, layout):
+    """Of compressed-tensors they divide; one that is 0, of no calibration, is none."""
+    held, _ = checkpoints.quantised(layout, drawn())
+    end = next(x for x, *_ in held if x.startswith("input"))
+    tensors = []
+    for i, given in enumerate((0.25, 0.0)):
+        each = [x if x[0] != end else (end, "F32", np.full_like(x[2], given)) for x in held]
+        tensors += [(f"m.experts.{i}.up.{x}", *rest) for x, *rest in each]
+    checkpoints.write_folder(tmp_path / "c", layout, tensors)
+    plain = packed(tmp_path / "c", tmp_path / "plain").folder
+    assert (plain.version, {x.input_scale for x in plain.layers.values()}) == (1, {None})
+    assert all("dropped: a factor of activations" in plain.left[f"m.experts.{i}.up.{end}"] for i in range(2))
+    found = packed(tmp_path / "c", tmp_path / "rows", form="nvfp4rows").folder
+    first = 4.0 if layout == "nvfp4" else 0.25
+    assert [x.input_scale for x in found.layers.values()] == [first, None]
+    assert (found.version, list(found.left)) == (2, [f"m.experts.1.up.{end}"])
+    assert read_folder(tmp_path / "rows") == found

@@ -136,6 +136,23 @@ def test_experts_are_groups_and_what_they_take_beside_is_named(workplace, stored
     assert others <= {"bf16_kk", "bf16_kk_bias"} if stored["quant_method"] == "mxfp4" else tag not in others
 
 
+def test_experts_in_nvfp4_may_have_their_inputs_rounded_on_a_thor(workplace, monkeypatch):
+    """By a checkpoint's factors: where it is packed in rows, the operations are named, and before how to pack it so."""
+    monkeypatch.setattr(doctor, "selection_of_layers", lambda *_: replace(SELECTION, target="thor"))
+    rounded = ["nvfp4_nvfp4_kk_grouped_swiglu", "nvfp4_bf16_kk_grouped", "bf16_nvfp4_quantize"]
+    for stored, kind in (
+        ({"quant_method": "aot", "format": "nvfp4rows"}, "qwen3_moe"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "qwen3_moe"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "gpt_oss"),
+    ):
+        sizes = {"num_key_value_heads": 8, "intermediate_size": 4096, "vocab_size": 4096, "num_local_experts": 8}
+        config = write(workplace, **sizes, **MIXTURE | {"model_type": kind}, quantization_config=stored)
+        advice = facts(config, "--target", "thor", "--m", "16")["next"]
+        assert all(x in advice for x in rounded) == (stored["quant_method"] == "aot")
+        packing = f"input_scale, aot pack {workplace} --format nvfp4rows, and aot doctor of what that writes"
+        assert advice.endswith(packing) == (stored["quant_method"] == "modelopt" and kind == "qwen3_moe")
+
+
 def test_operations_that_a_chip_has_the_general_kernel_alone_for_are_no_advice(workplace, monkeypatch):
     """FP8 of blocks is Hopper's."""
     monkeypatch.setattr(doctor, "selection_of_layers", lambda *_: replace(SELECTION, target="thor"))

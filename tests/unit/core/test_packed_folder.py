@@ -4,11 +4,12 @@ import hashlib
 import json
 import os
 import re
+from dataclasses import replace
 
 import pytest
 
 from aot.core.errors import CheckpointError
-from aot.core.packed_folder import FILE, PackedFolder, PackedLayer, Shard, check_shard, read_folder
+from aot.core.packed_folder import FILE, PackedFolder, PackedLayer, Shard, check_shard, read_folder, version_of
 
 FOLDER = PackedFolder(
     1,
@@ -19,9 +20,12 @@ FOLDER = PackedFolder(
 )
 
 
-def changed(folder, *keys_and_value):
+CALIBRATED = replace(FOLDER, version=2, layers=FOLDER.layers | {"a": PackedLayer("nvfp4rows", (24, 256), None, 0.5)})
+
+
+def changed(folder, *keys_and_value, of=FOLDER):
     *keys, value = keys_and_value
-    document = json.loads(FOLDER.text())
+    document = json.loads(of.text())
     place = document
     for key in keys[:-1]:
         place = place[key]
@@ -39,12 +43,17 @@ def test_what_is_written_is_read(tmp_path):
     stack = PackedLayer("fp8_block", (3, 130, 256))  # of experts
     assert stack.tensors == (("qweight", "F8_E4M3", (3, 130, 256)), ("scale", "F32", (3, 2, 2)))
     assert PackedLayer("fp8", (3, 24, 256)).tensors[1] == ("scale", "F32", (3, 24))
+    assert "input_scale" not in FOLDER.text()  # which an earlier wheel does not know
+    assert [version_of(x.layers.values()) for x in (FOLDER, CALIBRATED)] == [1, 2]
+    (tmp_path / FILE).write_text(CALIBRATED.text())
+    assert read_folder(tmp_path) == CALIBRATED
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("version", 2), "version is 2; expected 1, which this version reads"),
+        (("version", 3), "version is 3; expected 1 or 2, which this version reads"),
+        (("version", 2), "expected an object of format, shape, dtype, input_scale"),
         (("version", True), "version is True"),
         (("source", 1), "source is 1; expected a text"),
         (("more", 1), "the list is"),
@@ -66,6 +75,16 @@ def test_what_is_written_is_read(tmp_path):
 def test_what_cannot_be_is_refused(tmp_path, change, message):
     changed(tmp_path, *change)
     with pytest.raises(CheckpointError, match=re.escape(message)):
+        read_folder(tmp_path)
+
+
+@pytest.mark.parametrize("value", [0.0, -0.5, float("inf"), float("nan"), "0.5", 1])
+def test_a_factor_of_inputs_that_is_none_is_refused(tmp_path, value):
+    changed(tmp_path, "layers", "a", "input_scale", value, of=CALIBRATED)
+    with pytest.raises(CheckpointError, match=r"the input_scale of 'a' is .*; expected a positive number"):
+        read_folder(tmp_path)
+    changed(tmp_path, "layers", "b", "input_scale", 0.5, of=CALIBRATED)
+    with pytest.raises(CheckpointError, match="expected null, for no inputs are rounded to fp8_block"):
         read_folder(tmp_path)
 
 

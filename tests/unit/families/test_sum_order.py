@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from aot.core.candidate import gemm_candidate
+from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.knobs import GemmKnobs
 from aot.core.operation import Operation
 from aot.core.target import load_target
+from aot.core.weight_format import Code
 from aot.families import families, family_of
+from aot.families._sum_order import order_of
 from aot.space.enumeration import fallback, has_tuned_kernels, legal
 
 
@@ -65,7 +67,18 @@ def test_all_kernels_of_groups_but_the_fallback_have_one_order(operation, target
     assert not any(family_of(x).workspace(x).waits for x in found)
 
 
-def test_kernels_of_groups_of_packed_weights_differ_in_how_codes_lose_their_offset_alone():
-    device = load_target("h200")
-    orders = {family_of(x).sum_order(x) for x in legal(Operation.BF16_INT4_G128_KK_GROUPED, device)}
+PACKED = [x for x in Operation if x.grouping.groups_rows and x.types.weight is not None]
+
+
+@pytest.mark.parametrize("operation", PACKED, ids=lambda x: x.tag)
+def test_kernels_of_groups_of_packed_weights_have_one_order_but_for_the_offset_of_int4(operation):
+    """Where it is a number of each group, a zero point, it is taken in one way."""
+    found = [KernelKey(operation, x) for x in legal(operation, load_target("h200"))]
+    orders, form = {order_of(x) for x in found}, operation.types.weight
     assert {x.partition(", offset")[0] for x in orders} == {"mma.sync of packed weights, 1 blocks by turns of 4"}
+    assert len(orders) == (2 if form.code is Code.INT4 and not form.has_zeros else 1)
+
+
+def test_a_family_is_asked_of_an_operation_where_it_can_tell():
+    key = KernelKey(Operation.BF16_KK, gemm_candidate(family="sm90_one_tile", tile_m=64, tile_n=64))
+    assert order_of(key) == family_of(key.candidate).sum_order(key.candidate) != ""
