@@ -18,7 +18,7 @@ from aot.core.element import ElementType
 from aot.core.epilogue import Step
 from aot.core.numerics import decode, encode, unit_roundoff
 from aot.core.reference import gated, rounded
-from aot.core.weight_format import MAX_ZERO, MXFP4, Code, WeightParts, format_named
+from aot.core.weight_format import MAX_ZERO, Code, WeightParts, format_named
 from aot.core.weight_packing import pack
 from aot.core.weight_values import weight_values
 from aot.emulate.launch import PROGRAMMATIC, Launch
@@ -140,7 +140,7 @@ def draw(case, m, n, k, seed):
     shape, factors = (n, form.num_groups(k)), None
     if form.is_nvfp4:
         factors = rng.integers(0, 0x60, shape).astype(np.uint8)
-    elif form is MXFP4:
+    elif form.is_mxfp4:
         factors = rng.integers(115, 132, shape).astype(np.uint8)
     elif form.group:
         factors = encode(element, rng.standard_normal(shape).astype(np.float32))
@@ -163,12 +163,16 @@ def _padded(values, padding):
 def maps_of(address, tile, n, k):
     """Give the descriptors of a weight in rows, codes and factors, each with what else a kernel takes of its view.
 
-    By docs/weights.md: rows of 32 bytes for each 64 of k, whole 16 of them, then 512 bytes for each 128 rows and 64.
+    By docs/weights.md: rows of 32 bytes for each 64 of k, whole 16 of them, then 512 bytes for each 128 rows and 64;
+    of MXFP4 64 bytes for each 128, whole 32 of them, and 512 for each 128 rows and 128.
     """
-    runs = -(-k // 64)
-    codes = (32 * runs, 32, -(-n // 32)), (32 * runs, 1024 * runs), (64, 4, 4)
-    atoms = (512, runs, -(-n // 128)), (512, 512 * runs), (64, 2, 1)
-    start, found = address + -(-n // 16) * 16 * 32 * runs, []
+    run = 4 * tile.form.group
+    runs = -(-k // run)
+    row_bytes = run // 2 * runs
+    codes = (row_bytes, 32, -(-n // 32)), (row_bytes, 32 * row_bytes), (64, 4, 4)
+    atoms = (512, runs, -(-n // 128)), (512, 512 * runs), (64, 128 // run, 1)
+    tile = 32 if run == 128 else 16
+    start, found = address + -(-n // tile) * tile * row_bytes, []
     for at, (extents, strides, box) in ((address, codes), (start, atoms)):
         found += [tensor_map(at, extents, strides, box, code=0).tobytes(), struct.pack("<2i", *extents[1:])]
     return found

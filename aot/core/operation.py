@@ -210,6 +210,7 @@ class Operation(Product):
 
     BF16_NVFP4_ROWS_KK = "bf16xnvfp4rows_bf16_kk", t.BF16_NVFP4_ROWS, Layout.KK
     FP16_NVFP4_ROWS_KK = "fp16xnvfp4rows_fp16_kk", t.FP16_NVFP4_ROWS, Layout.KK
+    BF16_MXFP4_ROWS_KK = "bf16xmxfp4rows_bf16_kk", t.BF16_MXFP4_ROWS, Layout.KK
 
     BF16_INT4_G128_KK_SWIGLU = "bf16xint4g128_bf16_kk_swiglu", t.BF16_INT4_G128, Layout.KK, Epilogue.SWIGLU
     BF16_INT4_G128_KK_GEGLU = "bf16xint4g128_bf16_kk_geglu", t.BF16_INT4_G128, Layout.KK, Epilogue.GEGLU
@@ -300,6 +301,8 @@ class Operation(Product):
     BF16_NVFP4_ROWS_KK_GATHERED = "bf16xnvfp4rows_bf16_kk_gathered", t.BF16_NVFP4_ROWS, *_GATHERED
     FP16_NVFP4_ROWS_KK_GROUPED = "fp16xnvfp4rows_fp16_kk_grouped", t.FP16_NVFP4_ROWS, *_GROUPED
     FP16_NVFP4_ROWS_KK_GATHERED = "fp16xnvfp4rows_fp16_kk_gathered", t.FP16_NVFP4_ROWS, *_GATHERED
+    BF16_MXFP4_ROWS_KK_GROUPED = "bf16xmxfp4rows_bf16_kk_grouped", t.BF16_MXFP4_ROWS, *_GROUPED
+    BF16_MXFP4_ROWS_KK_GATHERED = "bf16xmxfp4rows_bf16_kk_gathered", t.BF16_MXFP4_ROWS, *_GATHERED
 
     @staticmethod
     def of(element: ElementType, layout: Layout = Layout.KK, epilogue: Epilogue = Epilogue.NONE) -> Operation:
@@ -308,11 +311,10 @@ class Operation(Product):
         Raises:
             ValueError: the catalogue has none.
         """
-        found = _find(Types(element, element, element), layout, epilogue)
-        if found is not None:
+        if (found := _find(Types(element, element, element), layout, epilogue)) is not None:
             return found
-        known = ", ".join(Operation)
-        raise ValueError(f"no operation of {element.value}, {layout.value} and {epilogue}; there are: {known}")
+        text = f"no operation of {element.value}, {layout.value} and {epilogue}"
+        raise ValueError(f"{text}; there are: {', '.join(Operation)}")
 
     @cached_property
     def position(self) -> int:

@@ -21,6 +21,7 @@ from aot.core.weight_format import (
 )
 from aot.core.weight_format import INT8 as INT8_WEIGHT
 from aot.core.weight_format import MXFP4 as MXFP4_WEIGHT
+from aot.core.weight_format import MXFP4_ROWS as MXFP4_WEIGHT_ROWS
 from aot.core.weight_format import NVFP4 as NVFP4_WEIGHT
 from aot.core.weight_format import NVFP4_ROWS as NVFP4_WEIGHT_ROWS
 
@@ -193,4 +194,5 @@ BF16_INT4_G64_ZEROS, FP16_INT4_G64_ZEROS = (_packed(x.a, INT4_G64_ZEROS) for x i
 BF16_INT4_G32, FP16_INT4_G32 = (_packed(x.a, INT4_G32) for x in (BF16, FP16))
 BF16_INT4_G32_ZEROS, FP16_INT4_G32_ZEROS = (_packed(x.a, INT4_G32_ZEROS) for x in (BF16, FP16))
 BF16_NVFP4_ROWS, FP16_NVFP4_ROWS = (_packed(x.a, NVFP4_WEIGHT_ROWS) for x in (BF16, FP16))
+BF16_MXFP4_ROWS = _packed(BF16.a, MXFP4_WEIGHT_ROWS)
 BF16_E4M3, FP16_E4M3 = (_packed(x.a, E4M3_WEIGHT) for x in (BF16, FP16))

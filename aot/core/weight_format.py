@@ -99,17 +99,30 @@ class WeightFormat:
     @property
     def is_nvfp4(self) -> bool:
         """Say whether codes and factors are those of NVFP4, in either layout."""
-        return replace(self, name=NVFP4.name, layout=NVFP4.layout) == NVFP4
+        return self._is(NVFP4)
+
+    @property
+    def is_mxfp4(self) -> bool:
+        """Say whether codes and factors are those of MXFP4, in either layout."""
+        return self._is(MXFP4)
 
     @property
     def elements(self) -> str:
         """Return what its codes and factors are called, whatever the layout."""
-        return NVFP4.name if self.is_nvfp4 else self.name
+        return next((x.name for x in (NVFP4, MXFP4) if self._is(x)), self.name)
+
+    def _is(self, other: WeightFormat) -> bool:
+        return replace(self, name=other.name, layout=other.layout) == other
 
     @property
     def in_rows(self) -> bool:
         """Say whether the bytes lie as block-scaled products read them too."""
         return self.layout is WeightLayout.ROWS
+
+    @property
+    def rows(self) -> WeightFormat | None:
+        """Return the format of the same codes and factors whose bytes lie in rows; None where there is none."""
+        return next((x for x in FORMATS if x.in_rows and x.elements == self.elements), None)
 
     @property
     def quantum(self) -> int:
@@ -156,6 +169,8 @@ NVFP4_ROWS = replace(NVFP4, name="nvfp4rows", layout=WeightLayout.ROWS)
 """The same in rows and atoms, so that a product with x in NVFP4 takes the bytes too."""
 MXFP4 = WeightFormat("mxfp4", Code.E2M1, 32, 8)
 """A power of two, ue8m0, for each 32 elements. Source: MX specification 1.0, section 5."""
+MXFP4_ROWS = replace(MXFP4, name="mxfp4rows", layout=WeightLayout.ROWS)
+"""The same in rows and atoms, so that a product with x in MXFP8 takes the bytes too."""
 INT8 = WeightFormat("int8", Code.INT8, has_row_factors=True)
 """A float32 factor for each row, or for the weight."""
 E4M3 = WeightFormat("e4m3", Code.E4M3, has_row_factors=True)
@@ -163,7 +178,7 @@ E4M3 = WeightFormat("e4m3", Code.E4M3, has_row_factors=True)
 
 FORMATS = (
     *(INT4_G32, INT4_G64, INT4_G128, INT4_G32_ZEROS, INT4_G64_ZEROS, INT4_G128_ZEROS),
-    *(NVFP4, MXFP4, INT8, E4M3, NVFP4_ROWS),
+    *(NVFP4, MXFP4, INT8, E4M3, NVFP4_ROWS, MXFP4_ROWS),
 )
 
 
@@ -235,9 +250,18 @@ class PackedLayout:
         """Return the rows of bytes that the atoms of `ATOM_ROWS` rows of the weight take; 0 where there are none."""
         return ATOM_ROWS * ATOM_COLUMNS // self.run_bytes if self.form.in_rows else 0
 
+    @property
+    def tile_rows(self) -> int:
+        """Return the rows of the weight of which the bytes have a whole number; in rows atoms stand behind them.
+
+        Kernels view codes in rows as runs of two tiles' rows. Where fewer rows than one has stand behind them, all of a
+        run's are there.
+        """
+        return 2 * TILE_ROWS if 0 < self.rows_of_atoms < TILE_ROWS else TILE_ROWS
+
     def first_atom_row(self, n: int) -> int:
-        """Return the row of bytes at which the atoms begin: behind whole `TILE_ROWS` rows of the weight."""
-        return -(-n // TILE_ROWS) * TILE_ROWS
+        """Return the row of bytes at which the atoms begin: behind whole `tile_rows` rows of the weight."""
+        return -(-n // self.tile_rows) * self.tile_rows
 
     def shape(self, n: int, k: int) -> tuple[int, int]:
         """Return the shape of the packed bytes of a weight of (n, k)."""

@@ -10,7 +10,7 @@ ours to choose, as long as x has the same order: lane `t` of four holds 8 neighb
 reads x by 16 bytes too. Element 32 j + 8 t + 4 h + 2 p + e of a block is e of pair p of step h of the j-th 32.
 
 Of the layout in rows none of this holds: see `WeightLayout.ROWS`. Rows are a whole number of atoms long, 64 elements
-of NVFP4, and the atoms of 128 rows of the weight take 16 rows of the bytes.
+of NVFP4 and 128 of MXFP4, and the atoms of 128 rows of the weight take 16 rows of the bytes, or 8.
 
 Source of the fragments: PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type": a lane g = lane / 4,
 t = lane % 4 holds of A the pairs (row g, pair 0), (row g + 8, pair 0), (row g, pair 1), (row g + 8, pair 1).
@@ -29,7 +29,6 @@ from aot.core.weight_format import (
     E4M3_NAN,
     E8M0_NAN,
     MAX_ZERO,
-    MXFP4,
     TILE_ROWS,
     Code,
     PackedLayout,
@@ -162,8 +161,8 @@ def _check_factors(form: WeightFormat, factors: Bits | None, shape: tuple[int, i
         raise FormatError(
             f"a factor of {form.name} is negative or NaN; expected e4m3 from 0 to 0x7e: give the codes the signs"
         )
-    if form is MXFP4 and (factors == E8M0_NAN).any():  # type: ignore[union-attr]
-        raise FormatError("a factor of mxfp4 is NaN, the code 255; expected codes from 0 to 254")
+    if form.is_mxfp4 and (factors == E8M0_NAN).any():  # type: ignore[union-attr]
+        raise FormatError(f"a factor of {form.name} is NaN, the code 255; expected codes from 0 to 254")
 
 
 def _check_zeros(form: WeightFormat, zeros: Bits | None, shape: tuple[int, int]) -> None:

@@ -17,7 +17,7 @@ from aot.core.block_quantization import quantize
 from aot.core.element import ElementType
 from aot.core.formats import BLOCK_FORMATS
 from aot.core.numerics import decode, encode, max_finite
-from aot.core.weight_format import INT4_OFFSET, MXFP4, Code, WeightFormat, WeightParts
+from aot.core.weight_format import INT4_OFFSET, Code, WeightFormat, WeightParts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,7 +54,7 @@ def rounded(form: WeightFormat, wide: Wide, element: ElementType, own: np.float3
         return Rounded(WeightParts(codes), scale)
     found = quantize(wide, form.elements, own)
     codes = found.codes
-    if form is MXFP4:  # kernels take the factor 2^-127 for 0
+    if form.is_mxfp4:  # kernels take the factor 2^-127 for 0
         codes = np.where(np.repeat(found.factors, form.group, 1) > 0, codes, np.uint8(0))
     whole = found.tensor_factor
     return Rounded(WeightParts(codes, found.factors), None if whole is None else np.full((1,), whole, np.float32))

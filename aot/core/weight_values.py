@@ -13,7 +13,6 @@ from aot.core.weight_format import (
     ATOM_ROWS,
     E8M0_BIAS,
     INT4_OFFSET,
-    MXFP4,
     TILE_ROWS,
     Code,
     PackedLayout,
@@ -45,7 +44,7 @@ def factor_values(form: WeightFormat, factors: Bits, element: ElementType) -> ND
         factors: their bits, (n, groups).
         element: x's type, which factors of 16 bits have.
     """
-    if form is MXFP4:
+    if form.is_mxfp4:
         return np.ldexp(1.0, factors.astype(np.int64) - E8M0_BIAS)
     return decode(ElementType.E4M3 if form.is_nvfp4 else element, factors)
 

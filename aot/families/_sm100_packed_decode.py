@@ -159,7 +159,11 @@ class RowDecoder:
 
     def _factors(self, stage: Any, rows: list[Any], part: int, t: Any) -> list[Any]:
         """Return the factors of a lane's 16 elements of two rows, as pairs of equal numbers."""
-        start = stage + (ROWS * ROW_CODE_BYTES + part * ATOM_BYTES)
+        start = stage + ROWS * ROW_CODE_BYTES
+        start = start if self.tile.form.is_mxfp4 else start + part * ATOM_BYTES
         words = [words_at(start + (x % LANES * 16 + x // LANES * 4), 1)[0] for x in rows]
+        if self.tile.form.is_mxfp4:
+            place = part * (PART_K // HALF_K) + t // 2
+            return list(self.decoder.powers(cute.arch.prmt(words[0], words[1], place + ((place + 4) << 4)), 0))
         both = cute.arch.prmt(words[0], words[1], t + ((t + 4) << 8))
         return list(self.decoder.block_factors([both])[0])

@@ -12,7 +12,7 @@ from cutlass.cute.nvgpu import cpasync
 from cutlass.experimental import primitives as prims
 
 from aot.core.factor_atoms import ATOM_BYTES
-from aot.core.weight_format import BLOCK_K, TILE_ROWS
+from aot.core.weight_format import BLOCK_K
 from aot.core.weight_packing import CODE_BYTES
 from aot.families._sm100_packed_tile import NUM_DECODING, ROW_CODE_BYTES, ROWS, PackedTile
 
@@ -77,7 +77,7 @@ class RowLoads:
         rows = cute.make_tensor(packed, cute.make_layout((row_bytes, n), stride=(1, stride)))
         box = ROW_CODE_BYTES, ROWS
         atom, view = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), rows, cute.make_layout(box), box)
-        first = Int64(cute.ceil_div(n, TILE_ROWS) * TILE_ROWS) * Int64(row_bytes)
+        first = Int64(cute.ceil_div(n, layout.tile_rows) * layout.tile_rows) * Int64(row_bytes)
         return atom, view, packed + cute.assume(first, divby=CODE_BYTES)
 
     def source(self, weight: Any, stages: Any) -> Any:

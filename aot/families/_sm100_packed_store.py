@@ -15,7 +15,7 @@ import cutlass
 from cutlass import Float16, Float32, Int32, Int64, Uint8, Uint16, Uint32, const_expr, cute, range_constexpr, select_
 from cutlass.cute.nvgpu import tcgen05
 
-from aot.core.weight_format import MXFP4, TILE_ROWS
+from aot.core.weight_format import TILE_ROWS
 from aot.families._epilogue import finish_gate
 from aot.families._epilogue_registers import Registers
 from aot.families._sm100_packed_tile import NUM_STORING, ROWS, PackedTile
@@ -70,7 +70,7 @@ class StoreSm100:
         row = thread % TILE_ROWS
         index = row % 8 * (2 * self.tile.groups_of_block) + 2 * group + row // 8
         start = stage + (thread // TILE_ROWS * layout.block_bytes + layout.code_bytes + index * (form.factor_bits // 8))
-        if form is MXFP4:  # the exponent of a float32; the code 0 becomes 0, where 2^-127 is meant
+        if form.is_mxfp4:  # the exponent of a float32; the code 0 becomes 0, where 2^-127 is meant
             code = cute.make_ptr(Uint8, start.toint(), cute.AddressSpace.smem, assumed_align=1)
             return Int32(Uint32(cute.make_tensor(code, cute.make_layout(1))[0]) << 23).bitcast(Float32)
         if self.decoder.is_bf16:

@@ -14,7 +14,7 @@ from typing import Any
 
 from cutlass import Int32, Uint32, cute
 
-from aot.core.weight_format import MXFP4, NVFP4, Code
+from aot.core.weight_format import NVFP4, Code
 from aot.families._weight_only_decode import Decoder, constant, pair, times
 
 _TURNS_BF16 = ((0, 6), (3, 26), (3, 27), (3, 21))
@@ -75,9 +75,7 @@ class QuadDecoder(Decoder):
             for mask in of_row:
                 bits = bits | turned.pop(0) & pair(mask)
             found.append(Int32(bits))
-        if self.is_bf16 and self.form is MXFP4:
-            return [times(x, constant(pair(0x7E80)), self.name) for x in found]
-        return found
+        return self._enlarged(found)
 
     def less_offset(self, registers: list[Any], zeros: Any) -> list[Any]:
         """Take 8, or a lane's two zero points in the lowest bytes of a word, from codes of int4; this is exact."""
@@ -105,5 +103,4 @@ class QuadDecoder(Decoder):
         """
         if self.form is NVFP4:
             return self.block_factors([word])[index]
-        chosen = [0x4040 + 0x0101 * (2 * index + i) for i in range(2)]
-        return [Int32(Uint32(cute.arch.prmt(Int32(word), Int32(0), x)) << 7) for x in chosen]
+        return self.powers(word, index)

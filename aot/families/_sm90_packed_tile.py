@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aot.core.weight_format import BLOCK_K, MXFP4, NVFP4, TILE_ROWS, PackedLayout, WeightFormat
+from aot.core.weight_format import BLOCK_K, NVFP4, TILE_ROWS, PackedLayout, WeightFormat
 from aot.families._sm90_split_tile import WARPGROUP, OneTile, Tile
 
 X_BYTES = 2
@@ -24,7 +24,7 @@ def promotes(form: WeightFormat, *, is_bf16: bool) -> bool:
     Factors of nvfp4 multiply the operands, which is exact, and so do those of mxfp4 where operands have the exponents
     of float32, as bfloat16 does.
     """
-    return form.group > 0 and form is not NVFP4 and not (form is MXFP4 and is_bf16)
+    return form.group > 0 and form is not NVFP4 and not (form.is_mxfp4 and is_bf16)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 from cutlass import BFloat16, Float16, Float32, Int32, Uint32, cute
 
-from aot.core.weight_format import MXFP4, Code, WeightFormat
+from aot.core.weight_format import Code, WeightFormat
 from aot.core.weight_packing import CODE_BYTES
 
 
@@ -153,10 +153,13 @@ class Decoder:
             moved = word << 3, word, turned[1]
             found = [x & pair(0x0E00) | y & pair(0x8000) for x, y in zip(moved, turned, strict=True)]
             last = word << 9 & pair(0x0600) | word << 8 & pair(0x0800) | word << 11 & pair(0x8000)
-        registers = [Int32(x) for x in (*found, last)]
-        if self.is_bf16 and self.form is MXFP4:  # 2^126: bfloat16 has subnormal numbers, but sums of them no bits
+        return self._enlarged([*found, last])
+
+    def _enlarged(self, registers: list[Any]) -> list[Any]:
+        """Multiply codes of mxfp4 in bfloat16 by 2^126: there are subnormal numbers, but sums of them have no bits."""
+        if self.is_bf16 and self.form.is_mxfp4:
             return [times(x, constant(pair(0x7E80)), self.name) for x in registers]
-        return registers
+        return [Int32(x) for x in registers]
 
     @property
     def words_apart(self) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -179,7 +182,7 @@ class Decoder:
         if self.is_bf16:
             halves = word, word >> 8
             alone = [x & pair(mask) for x in halves for mask in (0x000F, 0x00F0)]
-            return [Int32(x * y & pair(0x81C0)) for x, y in zip(alone, (0x1040, 0x0104) * 2, strict=True)]
+            return self._enlarged([x * y & pair(0x81C0) for x, y in zip(alone, (0x1040, 0x0104) * 2, strict=True)])
         signs, rest = pair(0x8080), pair(0x0E0E)
         of_bytes = word << 1 & rest | word << 4 & signs, word >> 3 & rest | word & signs
         return [Int32(cute.arch.prmt(x, 0, chosen)) for chosen in (0x1404, 0x3424) for x in of_bytes]
@@ -215,6 +218,16 @@ class Decoder:
                 found.append([Int32(cute.arch.prmt(both, both, chosen)) for chosen in (0x1010, 0x3232)])
         return found
 
+    def powers(self, word: Any, index: Any) -> list[Any]:
+        """Return the bfloat16 factors of a lane's two rows, of mxfp4, as pairs of equal ones; 2^-127 is 0.
+
+        Args:
+            word: bytes of factors, those of the two rows next to each other.
+            index: which two of the word.
+        """
+        chosen = [0x4040 + 0x0101 * (2 * index + i) for i in range(2)]
+        return [Int32(Uint32(cute.arch.prmt(Int32(word), Int32(0), x)) << 7) for x in chosen]
+
     def scaled(self, registers: list[Any], factors: list[Any]) -> list[Any]:
         """Multiply the operands of an instruction by the factors of a lane's two rows: the products are exact."""
         return [times(x, factors[i % 2], self.name) for i, x in enumerate(registers)]
@@ -233,7 +246,7 @@ class Decoder:
         """Return the float32 factors of a lane's two rows in each group of a block."""
         found = []
         for word in (Uint32(x) for x in words):
-            if self.form is MXFP4:  # the exponent of a float32; the code 0 becomes 0, where 2^-127 is meant
+            if self.form.is_mxfp4:  # the exponent of a float32; the code 0 becomes 0, where 2^-127 is meant
                 bits = [word << 23, word << 15, word << 7, word >> 1]
                 values = [_float(x & 0x7F800000) for x in bits]
                 found += [values[:2], values[2:]]

@@ -78,7 +78,7 @@ class WeightOnlyGemm:
     @property
     def has_groups(self) -> bool:
         """Say whether sums of a group are multiplied by a float32 factor."""
-        return self.tile.form.group > 0 and not self.tile.form.is_nvfp4
+        return self.tile.form.group > 0 and not self.tile.scales_operands
 
     def __call__(
         self,
@@ -243,7 +243,7 @@ class WeightOnlyGemm:
         tile = self.tile
         packed, first, count, num_blocks = weight
         size = tile.layout.block_bytes
-        weights, num_bytes = self._weights(packed), Int32(tile.copy_bytes)
+        weights, num_bytes = self._weights(packed), Int32(tile.blocks * size)
         of_each = const_expr(tile.tiles // len(weights))
         if const_expr(tile.blocks > 1):
             num_bytes = cutlass.min(num_blocks - chunk * tile.blocks, tile.blocks) * size
@@ -264,7 +264,7 @@ class WeightOnlyGemm:
     @cute.jit
     def _load_rows(self, weight: Any, block: Int32, index: Constexpr[int], stage: Any, barrier: Any) -> None:
         """Ask for a block of k of a weight in rows, if there is one: zeros stand for tiles too many."""
-        target = stage + index * self.tile.layout.block_bytes
+        target = stage + index * self.tile.block_bytes
         weights = self._weights(weight[0])
         if const_expr(index == 0):  # noqa: SIM114 - known while tracing, the next is not
             load_block(weights, self.tile, (weight[1], block), target, barrier)
@@ -337,7 +337,7 @@ class WeightOnlyGemm:
                 found = total if not self.has_groups else self._sums(start)
                 for step in steps:
                     registers = reader.registers(stage, reader.block(i, index), step, (codes[i], masks))
-                    if tile.form.is_nvfp4:
+                    if tile.scales_operands:
                         registers = decoder.scaled(registers, factors[i][step * len(factors[i]) * 16 // BLOCK_K])
                     elif decoder.offsets is not None and not self.adds_offset:
                         registers = decoder.without_offset(registers)

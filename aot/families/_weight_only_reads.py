@@ -33,7 +33,7 @@ class StageReader:
 
     def block(self, i: int, index: int) -> int:
         """Return where a block of a tile of rows begins in a stage, in bytes."""
-        return i * self.tile.copy_bytes + index * self.tile.layout.block_bytes
+        return i * self.tile.copy_bytes + index * self.tile.block_bytes
 
     def x_of_block(self, stage: Any, index: int, rows: Int32) -> list[list[Any]]:
         """Read x of a block of k: of each step and eight rows two words. Rows too many are the last one again."""

@@ -1,9 +1,9 @@
 """How `weight_only` reads a weight that lies in rows, with its factors in atoms, as block-scaled products have it.
 
 An atom has the factors of 128 rows: of rows r, r + 32, r + 64 and r + 96 next to each other, in 16 bytes for 64
-elements along k (`aot.core.factor_atoms`). So a tile of 16 rows of the weight are four such groups of four: TMA
-brings their codes as a box of 64 bytes by 4 rows by 4 runs of 32 rows, and their factors as 64 bytes of each atom,
-all of which are used. Eight tiles are an atom's rows.
+elements along k, or 128 of MXFP4 (`aot.core.factor_atoms`). So a tile of 16 rows of the weight are four such groups of
+four: TMA brings their codes as a box of 64 bytes by 4 rows by 4 runs of 32 rows, and their factors as 64 bytes of each
+atom, all of which are used. Eight tiles are an atom's rows.
 
 In a block of 128 along k a lane `t` of four takes 32 neighbouring elements of a row, 16 bytes. A word of them is eight
 codes; a register of `mma` takes two of them that are four apart, or two, and x is put into the same order. Imports
@@ -71,7 +71,7 @@ def view_weight(packed: Any, n: Int32, k: Int32, tile: Tile, stack: tuple[Any, A
         (row_bytes, LANES, cute.ceil_div(n, LANES), *count), stride=(1, stride, LANES * stride, *step)
     )
     codes = cute.make_tensor(packed, rows)
-    first = Int64(cute.ceil_div(n, TILE_ROWS) * TILE_ROWS) * Int64(row_bytes)
+    first = Int64(cute.ceil_div(n, tile.layout.tile_rows) * tile.layout.tile_rows) * Int64(row_bytes)
     layout = cute.make_layout(
         (ATOM_BYTES, runs_of_k, cute.ceil_div(n, ATOM_ROWS), *count),
         stride=(1, ATOM_BYTES, tile.layout.rows_of_atoms * stride, *step),
@@ -159,10 +159,13 @@ class RowReader:
         return [words_at(start), words_at(start + SIDE * RUN_BYTES)]
 
     def factors(self, block: Any) -> Any:
-        """Read the factors of a lane's two rows in a block: pairs for each of its two 16 elements along k."""
+        """Read the factors of a lane's two rows in a block: pairs for each of its two 16 elements, or all 32."""
         lane = cute.arch.lane_idx()
         neighbour, run = tile_row(lane // 4)
-        start = block + self.tile.layout.code_bytes
-        words = words_at(start + (lane % 4 // 2 * (SIDE * SIDE * 4) + neighbour * (SIDE * 4) + run * 4), 2)
+        start = block + (self.tile.layout.code_bytes + neighbour * (SIDE * 4) + run * 4)
+        if self.tile.form.is_mxfp4:
+            words, t = words_at(start, 2), lane % 4
+            return [self.decoder.powers(cute.arch.prmt(words[0], words[1], t + ((t + 4) << 4)), 0)]
+        words = words_at(start + lane % 4 // 2 * (SIDE * SIDE * 4), 2)
         chosen = 0x5410 + lane % 2 * (0x7632 - 0x5410)
         return self.decoder.block_factors([cute.arch.prmt(words[0], words[1], chosen)])

@@ -140,11 +140,11 @@ def _value_in_rows(
     (row, k), runs = place, cute.ceil_div(extents[1], layout.run_k)
     row_bytes = Int64(runs * layout.run_bytes)
     both = Int32(_memory(packed, of_bytes)[row * row_bytes + k // 2].to(Int32)) & 0xFF
-    first = cute.ceil_div(extents[0], TILE_ROWS) * TILE_ROWS * row_bytes
+    first = cute.ceil_div(extents[0], layout.tile_rows) * layout.tile_rows * row_bytes
     block = k // form.group
     atom = Int64(row // ATOM_ROWS) * runs + block // ATOM_COLUMNS
-    factor = _memory(packed, cutlass_type(ElementType.E4M3))[first + atom * ATOM_BYTES + byte_in_atom(row, block)]
-    return Float32(_e2m1(both >> k % 2 * 4 & 15) * factor.to(Float32))
+    factor = _group_factor(packed, first + atom * ATOM_BYTES, byte_in_atom(row, block), None, form)
+    return Float32(_e2m1(both >> k % 2 * 4 & 15) * factor)
 
 
 @cute.jit

@@ -66,9 +66,23 @@ class Tile:
         return 32 * self.num_warps
 
     @property
+    def scales_operands(self) -> bool:
+        """Say whether factors multiply the codes: in rows the lanes of an instruction have elements of four groups."""
+        return self.form.is_nvfp4 or self.form.in_rows
+
+    @property
+    def block_bytes(self) -> int:
+        """Return the bytes from a block of 16 rows to the next: in rows a box of TMA's begins at a multiple of 128.
+
+        Source: PTX ISA, cp.async.bulk.tensor, .tile mode: alignment of shared memory.
+        """
+        held = self.layout.block_bytes
+        return -(-held // ALIGN_BYTES) * ALIGN_BYTES if self.form.in_rows else held
+
+    @property
     def copy_bytes(self) -> int:
-        """Return the bytes of the weight that a copy brings: a stage's of 16 rows."""
-        return self.blocks * self.layout.block_bytes
+        """Return the bytes of the weight that a stage has room for, of 16 rows."""
+        return self.blocks * self.block_bytes
 
     @property
     def weight_bytes(self) -> int:

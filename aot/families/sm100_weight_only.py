@@ -47,7 +47,7 @@ SMEM_BYTES_A_CLOCK = 128
 What warps read and write, and what the tensor cores read, is counted; what TMA writes is not: an assumption."""
 ISSUED_A_CLOCK = 0.6
 """Of a scheduler's instructions of decoding and promotion: as in Hopper's kernels of two warpgroups, an assumption."""
-DECODING = {**OF_HOPPER, "nvfp4rows": 125}
+DECODING = {**OF_HOPPER, "nvfp4rows": 125, "mxfp4rows": 125}
 """Instructions of a warp that decode 16 rows and 64 of k, about: an assumption by those of Hopper's kernels."""
 PROMOTION = 1.25
 """Instructions of a thread for each promoted sum: it is read of tensor memory, and added."""

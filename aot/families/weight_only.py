@@ -58,6 +58,7 @@ BYTES_A_CLOCK = {
     "nvfp4": 17.0,
     "nvfp4rows": 16.0,
     "mxfp4": 15.0,
+    "mxfp4rows": 15.0,
     "int8": 34.0,
     "e4m3": 28.0,
 }

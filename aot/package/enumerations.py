@@ -14,7 +14,7 @@ from aot.core.knobs import SplitK
 from aot.core.operation import Layout
 from aot.core.signature import PART_WORDS, Argument
 from aot.core.tile_order import NUM_ORDERS, order_name
-from aot.core.weight_format import FORMATS, TILE_ROWS, PackedLayout, WeightFormat
+from aot.core.weight_format import FORMATS, PackedLayout, WeightFormat
 from aot.kinds.rows.function import OWN_FUNCTIONS
 from aot.kinds.rows.operation import RowScale
 from aot.kinds.rows.signature import RowArgument, RowFlag
@@ -62,6 +62,8 @@ class _PackedForm:
     run_k: int
     """Elements along k of which a row of the bytes has a whole number."""
     run_bytes: int
+    tile_rows: int
+    """Rows of the weight of which the bytes have a whole number."""
     rows_of_atoms: int
     """Rows of the bytes that the factors of 128 rows of the weight take, where they lie in atoms; else 0."""
     quantum: int
@@ -71,7 +73,7 @@ class _PackedForm:
     def of(form: WeightFormat) -> _PackedForm:
         """Take a format's facts."""
         layout = PackedLayout(form)
-        sizes = layout.run_k, layout.run_bytes, layout.rows_of_atoms
+        sizes = layout.run_k, layout.run_bytes, layout.tile_rows, layout.rows_of_atoms
         return _PackedForm(form.name, *sizes, form.quantum, form.has_row_factors)
 
 
@@ -119,7 +121,6 @@ def enumeration_variables(functions: Sequence[RowFunction] = OWN_FUNCTIONS) -> d
         "enumerations": _enumerations(functions),
         "element_types": ELEMENTS,
         "scale_block": SCALE_BLOCK,
-        "weight_rows": TILE_ROWS,
         "weight_formats": [_PackedForm.of(x) for x in FORMATS],
         "row_flags": tuple(RowFlag),
         "call_flags": tuple(CallFlag),

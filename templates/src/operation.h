@@ -51,7 +51,7 @@ struct AtomFormat {
 };
 
 // What the bytes of a packed weight are: rows for 16 rows of the weight each, of blocks for 128 elements along k; or rows
-// of the weight, of runs as long as an atom's, and behind whole 16 of them the atoms, 16 rows for each 128 of the weight.
+// of the weight, of runs as long as an atom's, and behind whole 16 or 32 of them the atoms of each 128 rows.
 struct PackedFormat {
   WeightFormat format;  // kNone where B is a matrix of elements
 
@@ -59,10 +59,11 @@ struct PackedFormat {
   // Elements along k that k is a multiple of.
   constexpr int64_t quantum() const { return kWeightQuanta[static_cast<int32_t>(format)]; }
   constexpr int64_t num_rows(int64_t n) const {
-    const int64_t tiles = n / kWeightRows + (n % kWeightRows != 0);
+    const int64_t rows = kWeightTileRows[static_cast<int32_t>(format)];
+    const int64_t tiles = n / rows + (n % rows != 0);
     const int64_t of_atoms = kWeightRowsOfAtoms[static_cast<int32_t>(format)];
     if (of_atoms == 0) return tiles;
-    return times(tiles, kWeightRows) + times(n / kAtomRows + (n % kAtomRows != 0), of_atoms);
+    return times(tiles, rows) + times(n / kAtomRows + (n % kAtomRows != 0), of_atoms);
   }
   constexpr int64_t row_bytes(int64_t k) const {
     const int64_t run = kWeightRuns[static_cast<int32_t>(format)];

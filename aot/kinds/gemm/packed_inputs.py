@@ -13,7 +13,6 @@ from aot.core.weight_format import (
     BLOCK_K,
     E4M3_NAN,
     MAX_ZERO,
-    MXFP4,
     TILE_ROWS,
     Code,
     PackedLayout,
@@ -53,10 +52,13 @@ def draw_parts(form: WeightFormat, element: ElementType, n: int, k: int, rng: np
     if form.factor_bits == 16:
         factors = encode(element, rng.uniform(LEAST_FACTOR, LARGEST_FACTOR, shape).astype(np.float32))
     else:
-        low, high = E8M0_FACTORS if form is MXFP4 else E4M3_FACTORS
-        factors = rng.integers(low, high, shape, dtype=np.uint8)
+        factors = rng.integers(*_factor_codes(form), shape, dtype=np.uint8)
     zeros = rng.integers(0, MAX_ZERO + 1, shape, dtype=np.uint8) if form.has_zeros else None
     return WeightParts(codes, factors, zeros)
+
+
+def _factor_codes(form: WeightFormat) -> tuple[int, int]:
+    return E8M0_FACTORS if form.is_mxfp4 else E4M3_FACTORS
 
 
 def draw_packed(form: WeightFormat, element: ElementType, extents: tuple[int, int], rng: np.random.Generator) -> Bits:
@@ -89,7 +91,8 @@ class PackedBlocks:
     def draw(self, rng: np.random.Generator, num_elements: int) -> Bits:
         """Draw as many whole blocks as fit, at least two; in rows, where any byte may be one of factors, such bytes."""
         if self.form.in_rows:
-            return rng.integers(*E4M3_FACTORS, max(num_elements // BLOCK_SHARE, 2 * self.run), dtype=np.uint8)
+            count = max(num_elements // BLOCK_SHARE, 2 * self.run)
+            return rng.integers(*_factor_codes(self.form), count, dtype=np.uint8)
         count = max(num_elements // self.run // BLOCK_SHARE, 2)
         return draw_packed(self.form, self.of_x, (TILE_ROWS, count * BLOCK_K), rng).reshape(-1)
 

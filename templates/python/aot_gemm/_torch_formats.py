@@ -287,7 +287,7 @@ FORMATS: dict[str, RowFormat | PackedFormat] = {
 
 
 def format_beside(name: Any, activation_format: Any) -> RowFormat | PackedFormat:
-    """Return the format by its name, of NVFP4 in the layout that the activations' format asks for.
+    """Return the format by its name, of NVFP4 and MXFP4 in the layout that the activations' format asks for.
 
     Raises:
         UnsupportedError: there is none of that name, or activations beside it stay as they are.
@@ -295,18 +295,13 @@ def format_beside(name: Any, activation_format: Any) -> RowFormat | PackedFormat
     found = format_of(name)
     if activation_format == _torch_activations.WIDE:
         return found
-    rows = next((x for x in FORMATS.values() if _is_in_rows(x, found)), None)
+    rows = found.form.rows if isinstance(found, PackedFormat) else None
     if rows is None:
         raise errors.UnsupportedError(
             f"quantize: activation_format is {errors.show(activation_format)}, which weights of {found.name} have not; "
-            'expected "16-bit", or the format "nvfp4"'
+            'expected "16-bit", or the format "nvfp4" or "mxfp4"'
         )
-    return rows
-
-
-def _is_in_rows(other: Any, asked: Any) -> bool:
-    are_packed = isinstance(other, PackedFormat) and isinstance(asked, PackedFormat)
-    return are_packed and other.form.in_rows and other.form.elements == asked.form.elements
+    return FORMATS[rows.name]
 
 
 def format_of(name: Any) -> RowFormat | PackedFormat:

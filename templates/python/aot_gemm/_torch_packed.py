@@ -14,7 +14,6 @@ from ._weight_format import (
     BLOCK_K,
     FORMATS,
     INT4_OFFSET,
-    MXFP4,
     TILE_ROWS,
     Code,
     PackedLayout,
@@ -95,17 +94,24 @@ class PackedWeight(PackedBytes):
 
     @property
     def rows(self) -> tuple[Any, Any]:
-        """Return the elements and factors that a product with x in the same format takes: views of the bytes.
+        """Return the elements and factors that a product with narrow x takes: views of the bytes.
 
-        They are what `quantize` of a tensor returns first, (n, k / 2) bytes of two e2m1 each, and atoms.
+        They are what `quantize` of a tensor to nvfp4 or mxfp4 returns first, (n, k / 2) bytes of two e2m1 each, and
+        atoms.
 
         Raises:
             FormatError: the bytes lie otherwise.
         """
         if not self.form.in_rows:
+            rows = self.form.rows
+            known = (
+                "nvfp4rows or mxfp4rows"
+                if rows is None
+                else f'{rows.name}; pack it anew by packed.repack("{rows.name}")'
+            )
             raise errors.FormatError(
                 f"the packed weight is {self.format}, whose bytes lie as kernels with x of 16 bits read them; expected "
-                'nvfp4rows; pack it anew by packed.repack("nvfp4rows"), or quantize the model with activation_format='
+                f"{known}, or quantize the model with activation_format="
             )
         return rows_and_atoms(self.form, self.data, self.shape)
 
@@ -254,7 +260,8 @@ def unpack(packed: PackedWeight) -> Parts:
     if form.in_rows:
         elements, atoms = packed.rows
         codes = torch.stack((elements & 0xF, elements >> 4), 2).reshape(n, k)
-        return Parts(codes, rows_of(torch, atoms, n, form.num_groups(k)), None, packed.scale)
+        factors = rows_of(torch, atoms, n, form.num_groups(k))
+        return Parts(codes, factors.view(torch.uint8) if form.is_mxfp4 else factors, None, packed.scale)
     blocks = packed.data.reshape(packed.data.shape[0], -1, layout.block_bytes)
     codes, factors, zeros = blocks.split((layout.code_bytes, layout.factor_bytes, layout.zero_bytes), 2)
     groups = form.num_groups(k)
@@ -274,7 +281,7 @@ def rows_and_atoms(form: WeightFormat, data: Any, shape: tuple[int, ...]) -> tup
     """
     n, k = shape[-2:]
     atoms = data[..., PackedLayout(form).first_atom_row(n) :, :].flatten(-2)
-    return data[..., :n, : k // 2], atoms.view(torch.float8_e4m3fn)
+    return data[..., :n, : k // 2], atoms.view(_FACTORS[form.elements])
 
 
 def _codes(form: WeightFormat, packed: Any) -> Any:
@@ -328,7 +335,7 @@ def dequantize(packed: PackedWeight, dtype: Any = None) -> Any:
     if parts.zeros is not None:
         values = values + INT4_OFFSET - parts.zeros.float().repeat_interleave(form.group, -1)
     if parts.factors is not None:
-        factors = of_powers(parts.factors) if form is MXFP4 else parts.factors.float()
+        factors = of_powers(parts.factors) if form.is_mxfp4 else parts.factors.float()
         values = values * factors.repeat_interleave(form.group, -1)
     return (values if parts.scale is None else values * parts.scale.reshape(*values.shape[:-2], -1, 1)).to(dtype)
 

@@ -138,6 +138,20 @@ _operators: Any = getattr(torch.ops, NAMESPACE)
 _register()
 
 
+def _refuse_scale(weight_format: str, activation_format: str) -> None:
+    """Refuse a factor of an x that has none (OperandError)."""
+    if activation_format == _torch_activations.WIDE:
+        raise errors.OperandError(
+            "linear: got scale_x, the factor of an x that is rounded, and x stays as it is; expected activation_format "
+            "'nvfp4' or 'auto' beside it, or no scale_x"
+        )
+    if not _torch_activations.takes_scale(weight_format):
+        raise errors.OperandError(
+            f"linear: got scale_x, and beside a weight of {weight_format} x is rounded to "
+            f"{_torch_activations.narrow_beside(weight_format)}, which has factors of blocks alone; leave it away"
+        )
+
+
 def packed_linear(
     x: Any, weight: PackedWeight, bias: Any = None, *, out: Any = None, scale_x: Any = None, **options: Any
 ) -> Any:
@@ -152,14 +166,15 @@ def packed_linear(
         out: (..., n), written to; allocated where it is not given.
         scale_x: x's own factor where it is rounded to NVFP4, a float32 tensor of one element, as of a calibration; by
             default it is found of x.
-        options: `activation_format`: "16-bit", the default; "nvfp4", by which x is rounded first; or "auto", by which
-            it is rounded where that is faster by the wheel's tables, of a weight of "nvfp4rows". `out_dtype`,
-            `deterministic` and `batch_invariant`, as the package's `packed_linear` has them.
+        options: `activation_format`: "16-bit", the default; "nvfp4" of a weight of "nvfp4rows", or "mxfp8" of one of
+            "mxfp4rows", by which x is rounded first; or "auto" of either, by which it is rounded where that is faster
+            by the wheel's tables. `out_dtype`, `deterministic` and `batch_invariant`, as the package's
+            `packed_linear` has them.
 
     Raises:
-        OperandError: x is no tensor.
+        OperandError: x is no tensor, or a factor of it is given where it has none.
         DtypeError: x is of another type than the weight's factors.
-        FormatError: x is to be rounded, and the weight's bytes are not in rows.
+        FormatError: x is to be rounded, and the weight's bytes are not in rows, or of another format.
         UnsupportedError: there is no such format of activations, or the wheel has no product of it.
         AotGemmError: one of its classes, as of the package's `packed_linear`.
     """
@@ -171,10 +186,7 @@ def packed_linear(
         )
     known = {"weight_format": weight.format, "columns": weight.shape[0]}
     _torch_activations.check_format(options.get("activation_format", _torch_activations.WIDE), weight.format)
-    if scale_x is not None and options.get("activation_format", _torch_activations.WIDE) == _torch_activations.WIDE:
-        raise errors.OperandError(
-            "linear: got scale_x, the factor of an x that is rounded, and x stays as it is; expected activation_format "
-            "'nvfp4' or 'auto' beside it, or no scale_x"
-        )
+    if scale_x is not None:
+        _refuse_scale(weight.format, options.get("activation_format", _torch_activations.WIDE))
     operands = x, weight.data, bias, weight.scale, *(() if scale_x is None else (scale_x,))
     return dispatch("packed_linear", direct, operands, out, known | options)

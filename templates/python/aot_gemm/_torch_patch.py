@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -12,7 +13,7 @@ from torch import nn
 
 from . import _torch_modules, errors
 from ._table import plan
-from ._torch_activations import NARROW, WIDE, check_format, why_not_narrow
+from ._torch_activations import WIDE, check_format, is_rounding, why_not_narrow
 from ._torch_expert_kinds import WEIGHTS
 from ._torch_formats import format_beside
 from ._torch_modules import ROWS, Linear, why_left, why_no_linear
@@ -128,7 +129,9 @@ def quantize_model(
         check_format(activation_format, narrow.name)
     linears = _linears(model)
     already = tuple(x for x, module in model.named_modules() if isinstance(module, (QuantizedLinear, QuantizedExperts)))
-    planned = why_not_narrow if activation_format == NARROW else narrow.why_not
+    planned = narrow.why_not
+    if is_rounding(activation_format):
+        planned = partial(why_not_narrow, weight_format=narrow.name)
     reasons = {key: _why_wide(key, x, where, planned) for key, x in linears.items() if key not in already}
     experts, others = choose_experts(model, narrow.name, activation_format, where)
     weights = {key: {"weight": linears[key].weight} for key, reason in reasons.items() if reason is None}

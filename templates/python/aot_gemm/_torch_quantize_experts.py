@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import errors
-from ._torch_activations import NARROW
+from ._torch_activations import is_rounding
 from ._torch_expert_kinds import WEIGHTS, Kind, are_experts, kind_of
 from ._torch_quantized_experts import QuantizedExperts, experts_state, kernels_of, round_experts
 
@@ -41,7 +41,7 @@ def choose_experts(
         if isinstance(module, QuantizedExperts) or not _are_any(module):
             continue
         found = "where= does not choose it" if where is not None and not where(key, module) else kind_of(module)
-        if activation_format == NARROW:
+        if is_rounding(activation_format):
             found = (
                 "inputs of experts are rounded by factors of a calibration, which a model in memory has not; expected "
                 'activation_format "16-bit", or "auto" of Linears; or load_quantized of a checkpoint that has an '

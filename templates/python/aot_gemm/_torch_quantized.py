@@ -109,9 +109,9 @@ class QuantizedLinear(NarrowModule, nn.Linear):
 
     @property
     def activation_format(self) -> str:
-        """Return what inputs are multiplied as: "16-bit", "nvfp4", or "auto", as `linear` of a packed weight has it.
+        """Return what inputs are multiplied as, such as "16-bit" or "auto", as `linear` of a packed weight has it.
 
-        It may be set, of a layer whose format is "nvfp4rows".
+        It may be set, of a layer whose format is "nvfp4rows" or "mxfp4rows".
         """
         return self._activation_format
 

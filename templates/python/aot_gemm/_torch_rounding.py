@@ -13,7 +13,7 @@ import torch
 from ._catalogue import BLOCK_FORMATS
 from ._torch_blocks import own_factor, round_blocks
 from ._torch_prepare import quantize_by_rows
-from ._weight_format import INT4_OFFSET, MXFP4, Code, WeightFormat
+from ._weight_format import INT4_OFFSET, Code, WeightFormat
 
 
 class Rounded(NamedTuple):
@@ -72,7 +72,7 @@ def _blocks(form: WeightFormat, wide: Any) -> Rounded:
     block = BLOCK_FORMATS[form.elements]
     own = own_factor(wide) if block.has_tensor_factor else None
     codes, factors = round_blocks(wide, own, block)
-    if form is MXFP4:
+    if form.is_mxfp4:
         factors = factors.view(torch.uint8)
         codes = codes.where(factors.repeat_interleave(form.group, 1) > 0, 0)  # kernels take the factor 2^-127 for 0
     return Rounded(codes, factors, None, own)

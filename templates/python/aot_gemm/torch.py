@@ -158,9 +158,9 @@ def quantize(x: Any, *arguments: Any, **options: Any) -> Any:
             packed as `pack` does: "int4g128" (also g32 and g64, with z for zero points), "nvfp4", "mxfp4",
             "int8_weight_only" or "fp8_weight_only". Weights are rounded to nearest, and nothing is calibrated.
         options: of a model `where`, as `patch` has it, `constant`, the promise that `patch` has, of the buffers, and of
-            "nvfp4" `activation_format`: "16-bit", by which inputs stay as they are; "nvfp4", by which they are rounded
-            too; or "auto", by which they are where that is faster by the wheel's tables. The weight is then packed as
-            "nvfp4rows", which both products read.
+            "nvfp4" and "mxfp4" `activation_format`: "16-bit", by which inputs stay as they are; "nvfp4", or of "mxfp4"
+            "mxfp8", by which they are rounded too; or "auto", by which they are where that is faster by the wheel's
+            tables. The weight is then packed as "nvfp4rows" or "mxfp4rows", which both products read.
 
     Returns:
         Of a model, which modules are quantized and left, and why, and the bytes of its tensors before and after.

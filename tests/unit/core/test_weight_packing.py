@@ -16,6 +16,7 @@ from aot.core.weight_format import (
     INT8,
     MAX_ZERO,
     MXFP4,
+    MXFP4_ROWS,
     NVFP4,
     NVFP4_ROWS,
     Code,
@@ -35,6 +36,7 @@ BLOCK_BYTES = {
     "nvfp4": 1152,
     "nvfp4rows": 1152,
     "mxfp4": 1088,
+    "mxfp4rows": 1088,
     "int8": 2048,
     "e4m3": 2048,
 }
@@ -82,17 +84,20 @@ def test_a_block_has_its_codes_and_factors_and_nothing_else(form):
         assert layout.shape(17, BLOCK_K + form.quantum) == (2, 2 * layout.block_bytes)
 
 
-@pytest.mark.parametrize(("n", "k"), [(1, 16), (16, 64), (17, 80), (130, 144), (300, 192)])
-def test_rows_are_those_of_a_block_scaled_product_and_atoms_stand_behind_whole_tiles(n, k):
-    parts, (first, row_bytes) = weight(NVFP4_ROWS, n, k), (-(-n // 16) * 16, -(-k // 64) * 32)
-    packed = pack(NVFP4_ROWS, parts)
-    assert packed.shape == (first + 16 * -(-n // 128), row_bytes)
+@pytest.mark.parametrize(("n", "k"), [(1, 32), (16, 64), (17, 160), (130, 288), (300, 192)])
+@pytest.mark.parametrize("form", [NVFP4_ROWS, MXFP4_ROWS], ids=lambda x: x.name)
+def test_rows_are_those_of_a_block_scaled_product_and_atoms_stand_behind_whole_tiles(form, n, k):
+    group, run = form.group, 4 * form.group
+    tile = 16 if form is NVFP4_ROWS else 32
+    parts, (first, row_bytes) = weight(form, n, k), (-(-n // tile) * tile, -(-k // run) * run // 2)
+    packed = pack(form, parts)
+    assert packed.shape == (first + 1024 // run * -(-n // 128), row_bytes)
     assert np.array_equal(packed[:n, : k // 2], numerics.pack(parts.codes))
     assert not packed[n:first].any()
     assert not packed[:n, k // 2 :].any()
     atoms = packed[first:].reshape(-1)
-    for row, block in ((0, 0), (n - 1, k // 16 - 1), (n // 2, k // 32)):
-        at = (row // 128 * -(-k // 64) + block // 4) * 512 + row % 32 * 16 + row % 128 // 32 * 4 + block % 4
+    for row, block in ((0, 0), (n - 1, k // group - 1), (n // 2, k // group // 2)):
+        at = (row // 128 * -(-k // run) + block // 4) * 512 + row % 32 * 16 + row % 128 // 32 * 4 + block % 4
         assert atoms[at] == parts.factors[row, block]
     assert np.count_nonzero(atoms) == np.count_nonzero(parts.factors)
     assert packed.strides[0] % 16 == packed[:first].nbytes % 16 == 0

@@ -8,6 +8,7 @@ from aot.core.weight_format import (
     INT4_G32_ZEROS,
     INT4_G128,
     MXFP4,
+    MXFP4_ROWS,
     NVFP4,
     NVFP4_ROWS,
     Code,
@@ -64,7 +65,7 @@ def test_the_zero_of_codes_is_0(form):
     assert code_values(form.code)[form.code.zero] == 0
 
 
-@pytest.mark.parametrize("form", [INT4_G128, NVFP4, NVFP4_ROWS], ids=lambda x: x.name)
+@pytest.mark.parametrize("form", [INT4_G128, NVFP4, NVFP4_ROWS, MXFP4_ROWS], ids=lambda x: x.name)
 def test_rows_of_a_packed_weight_have_its_values(form):
     rng, n, k = np.random.default_rng(1), 300, 256
     parts = draw_parts(form, ElementType.BFLOAT16, n, k, rng)

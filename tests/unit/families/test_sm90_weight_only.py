@@ -6,7 +6,7 @@ from aot.core.candidate import Accepted, Reason, changed
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.target import load_target
-from aot.core.weight_format import FORMATS, MXFP4, NVFP4
+from aot.core.weight_format import FORMATS, MXFP4, MXFP4_ROWS, NVFP4
 from aot.families import families_of, family_named
 from aot.families._sm90_packed_tile import promotes
 from aot.families.sm90_weight_only import CLUSTERS, FAMILY
@@ -71,7 +71,7 @@ def test_a_tile_of_operands_with_factors_may_have_more_columns():
 
 def test_factors_multiply_operands_where_that_is_exact():
     exact = [x for x in FORMATS if not promotes(x, is_bf16=True)]
-    assert [x for x in exact if x.group] == [NVFP4, MXFP4]
+    assert [x for x in exact if x.group] == [NVFP4, MXFP4, MXFP4_ROWS]
     assert [x.group > 0 and x is not NVFP4 for x in FORMATS] == [promotes(x, is_bf16=False) for x in FORMATS]
 
 
