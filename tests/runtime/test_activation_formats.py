@@ -24,7 +24,13 @@ OPERATIONS = (
     Operation.NVFP4_BF16_KK_BIAS,
     Operation.BF16_NVFP4_KK,
     Operation.BF16_NVFP4_ROWS_KK,
+    Operation.MXFP8_MXFP4_BF16_KK,
+    Operation.MXFP8_MXFP4_BF16_KK_BIAS,
+    Operation.BF16_MXFP4_KK,
+    Operation.BF16_MXFP4_ROWS_KK,
 )
+BESIDE = {"nvfp4": "nvfp4", "mxfp4": "mxfp8"}
+"""What x is rounded to, by what codes and factors of the weight are called."""
 
 
 @pytest.fixture(scope="module")
@@ -73,27 +79,37 @@ def packed_of(gemm, weight, name="nvfp4rows"):
     return gemm.pack(codes, factors, zeros, format=name, scale=scale)
 
 
-def test_the_bytes_are_what_quantize_of_a_tensor_gives(gemm, weight):
-    packed = packed_of(gemm, weight)
-    values, (atoms, own) = gemm.quantize(weight, "nvfp4")
-    elements, held = packed.rows
+def parts_of(scale):
+    """Give atoms, and a tensor's own factor or None, of what `quantize` returns."""
+    return scale if isinstance(scale, tuple) else (scale, None)
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_the_bytes_are_what_quantize_of_a_tensor_gives(gemm, weight, name):
+    packed = packed_of(gemm, weight, f"{name}rows")
+    values, scale = gemm.quantize(weight, name)
+    (atoms, own), (elements, held) = parts_of(scale), packed.rows
     assert torch.equal(elements, values)
-    assert torch.equal(held.view(torch.uint8), atoms.view(torch.uint8))
-    assert (torch.equal(packed.scale, own), elements.data_ptr()) == (True, packed.data.data_ptr())
+    assert (held.dtype, torch.equal(held.view(torch.uint8), atoms.view(torch.uint8))) == (atoms.dtype, True)
+    assert (packed.scale, elements.data_ptr()) == (own, packed.data.data_ptr())
     assert held.data_ptr() % 16 == elements.stride(0) % 16 == 0
 
 
-def test_layouts_are_packed_of_each_other(gemm, package, weight):
-    rows, fragments = packed_of(gemm, weight), packed_of(gemm, weight, "nvfp4")
+@pytest.mark.parametrize(("name", "another"), [("nvfp4", "mxfp4"), ("mxfp4", "nvfp4rows")])
+def test_layouts_are_packed_of_each_other(gemm, package, weight, name, another):
+    rows, fragments = packed_of(gemm, weight, f"{name}rows"), packed_of(gemm, weight, name)
     for packed, other in ((rows, fragments), (fragments, rows)):
         again = packed.repack(other.format)
         assert (again.format, again.scale) == (other.format, packed.scale)
         assert torch.equal(again.data, other.data)
     assert torch.equal(gemm.dequantize(rows), gemm.dequantize(fragments))
-    with pytest.raises(package.FormatError, match="nvfp4, whose bytes lie as kernels with x of 16 bits read them"):
+    text = (
+        f"{name}, whose bytes lie as kernels with x of 16 bits read them; expected {name}rows; pack it anew by"
+    )
+    with pytest.raises(package.FormatError, match=text):
         _ = fragments.rows
-    with pytest.raises(package.FormatError, match="mxfp4 has other codes or factors; expected another layout"):
-        rows.repack("mxfp4")
+    with pytest.raises(package.FormatError, match=f"{another} has other codes or factors; expected another layout"):
+        rows.repack(another)
 
 
 def test_x_stays_as_it_is_where_nothing_is_said(gemm, calls, weight):
@@ -105,18 +121,22 @@ def test_x_stays_as_it_is_where_nothing_is_said(gemm, calls, weight):
     assert calls.names == ["packed_linear"] * 2
 
 
-def test_x_is_rounded_where_that_is_asked_for(gemm, calls, weight):
-    packed, x, bias = packed_of(gemm, weight), random_tensor(2, 3, K), random_tensor(N)
-    got = gemm.linear(x, packed, bias, activation_format="nvfp4", deterministic=True)
-    values, scale = gemm.quantize(x, "nvfp4")
+@pytest.mark.parametrize(("name", "of_x"), BESIDE.items())
+def test_x_is_rounded_where_that_is_asked_for(gemm, calls, weight, name, of_x):
+    packed, x, bias = packed_of(gemm, weight, f"{name}rows"), random_tensor(2, 3, K), random_tensor(N)
+    got = gemm.linear(x, packed, bias, activation_format=of_x, deterministic=True)
+    values, scale = gemm.quantize(x, of_x)
     (given,) = calls.given
     assert calls.names == ["linear"]
-    assert torch.equal(given[0], values)
-    assert torch.equal(given[2][0].view(torch.uint8), scale[0].view(torch.uint8))
-    assert (given[3][1] is packed.scale, given[4]) == (True, {"deterministic": True})
+    assert torch.equal(given[0].view(torch.uint8), values.view(torch.uint8))
+    assert torch.equal(parts_of(given[2])[0].view(torch.uint8), parts_of(scale)[0].view(torch.uint8))
+    assert (parts_of(given[3])[1] is packed.scale, given[4]) == (True, {"deterministic": True})
     rounded = gemm.dequantize(values, scale, torch.float32)
     expected = (rounded @ gemm.dequantize(packed, dtype=torch.float32).t() + bias.float()).to(BF16)
     assert torch.equal(got, expected)
+    if name == "mxfp4":  # whose bits of a row are its own
+        assert torch.equal(gemm.linear(x[:1], packed, bias, activation_format=of_x, batch_invariant=True), got[:1])
+        return
     own, out = torch.full((1,), 0.01), torch.empty(2, 3, N, dtype=BF16)
     assert gemm.linear(x, packed, activation_format="nvfp4", scale_x=own, out=out) is out
     assert torch.equal(calls.given[1][2][1], own)
@@ -143,7 +163,20 @@ def test_a_promise_of_the_bytes_is_one_of_what_the_narrow_product_reads(gemm, ca
             {"activation_format": "fp8"},
             "nvfp4rows",
             "UnsupportedError",
-            "is 'fp8'; expected one of '16-bit', 'nvfp4', ",
+            "is 'fp8'; expected one of '16-bit', 'nvfp4', 'mxfp8', ",
+        ),
+        (
+            {"activation_format": "mxfp8"},
+            "nvfp4rows",
+            "FormatError",
+            "packed as nvfp4rows x is rounded to nvfp4; expected 'nvfp4', 'auto' or '16-bit'",
+        ),
+        ({"activation_format": "mxfp8"}, "int8", "FormatError", "expected nvfp4rows or mxfp4rows; round a weight to"),
+        (
+            {"activation_format": "mxfp8", "scale_x": torch.ones(1)},
+            "mxfp4rows",
+            "OperandError",
+            "got scale_x, and beside a weight of mxfp4rows x is rounded to mxfp8, which has factors of blocks alone",
         ),
         ({"activation_format": "nvfp4"}, "nvfp4", "FormatError", "the weight is packed as nvfp4, which kernels with x"),
         ({"activation_format": "auto"}, "nvfp4", "FormatError", r'pack it anew by packed.repack\("nvfp4rows"\)'),
@@ -190,7 +223,7 @@ def times(activations, monkeypatch):
     said = {"wide": lambda m: planned(float(m)), "narrow": lambda m: planned(20.0), "rounding": lambda m: planned(5.0)}
 
     def plan(m, n, k, dtype, *, weight_dtype=None, **others):
-        return said["wide" if weight_dtype == "nvfp4rows" else "narrow"](m)
+        return said["narrow" if dtype in BESIDE.values() else "wide"](m)
 
     monkeypatch.setattr(activations, "plan", plan)
     monkeypatch.setattr(activations, "plan_rows", lambda function, m, *others, **options: said["rounding"](m))
@@ -205,8 +238,9 @@ def chosen(gemm, calls, packed, m):
     return list(calls.names)
 
 
-def test_the_faster_one_is_taken_by_the_rows_of_x(gemm, calls, times, weight):
-    packed = packed_of(gemm, weight)
+@pytest.mark.parametrize("name", BESIDE)
+def test_the_faster_one_is_taken_by_the_rows_of_x(gemm, calls, times, weight, name):
+    packed = packed_of(gemm, weight, f"{name}rows")
     for m, expected in ((1, "packed_linear"), (25, "packed_linear"), (26, "linear"), (300, "linear")):
         assert chosen(gemm, calls, packed, m) == [expected]
 
@@ -279,12 +313,12 @@ def model():
     return torch.nn.Sequential(torch.nn.Linear(K, 64), torch.nn.Linear(64, 40)).to(BF16)
 
 
-@pytest.mark.parametrize("asked", ["nvfp4", "auto"])
-def test_a_model_s_inputs_are_rounded_where_that_is_asked_for(gemm, calls, times, asked):
+@pytest.mark.parametrize(("name", "asked"), [("nvfp4", "nvfp4"), ("nvfp4", "auto"), ("mxfp4", "mxfp8")])
+def test_a_model_s_inputs_are_rounded_where_that_is_asked_for(gemm, calls, times, name, asked):
     net, x = model(), random_tensor(60, K)
-    report = gemm.quantize(net, "nvfp4", activation_format=asked)
-    assert (report.format, report.quantized) == ("nvfp4rows", ("0", "1"))
-    assert f"format='nvfp4rows', activation_format='{asked}'" in str(net)
+    report = gemm.quantize(net, name, activation_format=asked)
+    assert (report.format, report.quantized) == (f"{name}rows", ("0", "1"))
+    assert f"format='{name}rows', activation_format='{asked}'" in str(net)
     with torch.no_grad():
         found = net(x)
         assert calls.names == ["linear"] * 2
@@ -316,20 +350,26 @@ def test_a_model_s_inputs_stay_by_default(gemm, package, calls):
         gemm.quantize(model(), "int4g128", activation_format="nvfp4")
     with pytest.raises(package.UnsupportedError, match="is 'fp8'; expected one of"):
         gemm.quantize(model(), "nvfp4", activation_format="fp8")
+    with pytest.raises(package.FormatError, match="x is rounded to mxfp8; expected 'mxfp8', 'auto' or '16-bit'"):
+        gemm.quantize(model(), "mxfp4", activation_format="nvfp4")
+    left = gemm.quantize(model(), "mxfp4", activation_format="mxfp8").left["0"]
+    assert "n 64 and k 288 get the fallback; expected k a multiple of 128" in left
+    assert "no product of float16 by mxfp4rows" in gemm.quantize(model().half(), "mxfp4rows").left["0"]
 
 
-def test_a_packed_checkpoint_s_inputs_are_rounded_where_a_module_is_told_to(gemm, calls, tmp_path):
+@pytest.mark.parametrize(("layout", "name"), [("modelopt_nvfp4", "nvfp4"), ("mxfp4", "mxfp4")])
+def test_a_packed_checkpoint_s_inputs_are_rounded_where_a_module_is_told_to(gemm, calls, tmp_path, layout, name):
     wide = np.random.default_rng(3).standard_normal((48, K)).astype(np.float32)
-    held, values = checkpoints.quantised("modelopt_nvfp4", wide, ElementType.BFLOAT16)
-    checkpoints.write_folder(tmp_path / "from", "modelopt_nvfp4", [(f"0.{end}", *rest) for end, *rest in held])
-    pack_checkpoint(Request(tmp_path / "from", tmp_path / "to", form="nvfp4rows"), 1)
+    held, values = checkpoints.quantised(layout, wide, ElementType.BFLOAT16)
+    checkpoints.write_folder(tmp_path / "from", layout, [(f"0.{end}", *rest) for end, *rest in held])
+    pack_checkpoint(Request(tmp_path / "from", tmp_path / "to", form=f"{name}rows"), 1)
     net = gemm.load_quantized(
         lambda: torch.nn.Sequential(torch.nn.Linear(K, 48, bias=False, dtype=BF16)), tmp_path / "to"
     )
     x, weight = random_tensor(3, K), torch.from_numpy(values).float()
     with torch.no_grad():
         assert torch.equal(net(x), (x.float() @ weight.t()).to(BF16))
-        net[0].activation_format = "nvfp4"
-        rounded = gemm.dequantize(*gemm.quantize(x, "nvfp4"), torch.float32)
+        net[0].activation_format = BESIDE[name]
+        rounded = gemm.dequantize(*gemm.quantize(x, BESIDE[name]), torch.float32)
         assert torch.equal(net(x), (rounded @ weight.t()).to(BF16))
     assert calls.names == ["packed_linear", "linear"]

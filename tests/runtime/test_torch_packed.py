@@ -260,7 +260,7 @@ def test_a_weight_is_rounded_to_nearest(gemm, packed_package, name):
     most = wide.unflatten(1, (-1, group)).abs().amax(2).repeat_interleave(group, 1)
     steps = {"int4": most / 7 * 1.02, "int8": most / 127, "e4m3": most / 8, "e2m1": most / 3 * 1.1}
     # Of mxfp4 the largest magnitude is above 3 powers, and from 4 on numbers lie 2 apart.
-    step = most / 1.5 if name == "mxfp4" else steps[form.code.value]
+    step = most / 1.5 if form.is_mxfp4 else steps[form.code.value]
     assert ((found - wide).abs() <= 0.51 * step + 1e-12).all()
     assert (found[3] == 0).all()
 

@@ -103,12 +103,9 @@ class PackedWeight(PackedBytes):
             FormatError: the bytes lie otherwise.
         """
         if not self.form.in_rows:
-            rows = self.form.rows
-            known = (
-                "nvfp4rows or mxfp4rows"
-                if rows is None
-                else f'{rows.name}; pack it anew by packed.repack("{rows.name}")'
-            )
+            known, rows = "nvfp4rows or mxfp4rows", self.form.rows
+            if rows is not None:
+                known = f'{rows.name}; pack it anew by packed.repack("{rows.name}")'
             raise errors.FormatError(
                 f"the packed weight is {self.format}, whose bytes lie as kernels with x of 16 bits read them; expected "
                 f"{known}, or quantize the model with activation_format="
