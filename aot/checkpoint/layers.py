@@ -117,7 +117,9 @@ def _laid_out(layer: StoredLayer, layout: WeightFormat, tensors: Mapping[str, St
             f"{short(layer.name)} is {layer.packed.format}, and --format {layout.name} is a layout of "
             f"{layout.elements}; leave --format away, or --skip it"
         )
-    return replace(layer, packed=replace(layer.packed, format=layout.name, input_scale=input_scale_of(tensors)))
+    packed = replace(layer.packed, format=layout.name)
+    own_scale = input_scale_of(tensors) if packed.rounds_inputs else None
+    return replace(layer, packed=replace(packed, input_scale=own_scale))
 
 
 def _layer(name: str, tensors: Mapping[str, StoredTensor], method: Method, dtype: str | None) -> StoredLayer | None:

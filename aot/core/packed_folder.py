@@ -65,8 +65,8 @@ class PackedLayer:
 
     @property
     def rounds_inputs(self) -> bool:
-        """Say whether products with inputs in the format take the weight too, so that it may have an input_scale."""
-        return self.form is not None and self.form.in_rows
+        """Say whether products with inputs in NVFP4 take the weight too, so that it may have an input_scale."""
+        return self.form is not None and self.form.in_rows and self.form.is_nvfp4
 
     @property
     def form(self) -> WeightFormat | None:

@@ -103,9 +103,7 @@ def test_layouts_are_packed_of_each_other(gemm, package, weight, name, another):
         assert (again.format, again.scale) == (other.format, packed.scale)
         assert torch.equal(again.data, other.data)
     assert torch.equal(gemm.dequantize(rows), gemm.dequantize(fragments))
-    text = (
-        f"{name}, whose bytes lie as kernels with x of 16 bits read them; expected {name}rows; pack it anew by"
-    )
+    text = f"{name}, whose bytes lie as kernels with x of 16 bits read them; expected {name}rows; pack it anew by"
     with pytest.raises(package.FormatError, match=text):
         _ = fragments.rows
     with pytest.raises(package.FormatError, match=f"{another} has other codes or factors; expected another layout"):

@@ -14,16 +14,17 @@ from tests import checkpoints
 from tests.unit.checkpoint.test_packing import BF16, K, N, drawn, others, packed, refuse, tensors_of
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_experts_in_one_tensor_are_packed_as_a_stack(tmp_path, monkeypatch, jobs):
+@pytest.mark.parametrize(("jobs", "form"), [(1, None), (2, None), (1, "mxfp4rows")])
+def test_experts_in_one_tensor_are_packed_as_a_stack(tmp_path, monkeypatch, jobs, form):
     monkeypatch.setattr(reading, "CHUNK", 128 * K)
     held, values = checkpoints.gpt_oss(np.stack([drawn(i) for i in range(3)]))
     bias = encode(BF16, drawn(9)[:3, :N])
     tensors = [*((f"m.experts.up_{end}", *rest) for end, *rest in held), ("m.experts.up_bias", "BF16", bias)]
-    checkpoints.write_folder(tmp_path / "c", "none", [*tensors, *others()])
-    found = packed(tmp_path / "c", tmp_path / "o", jobs, check_all=True)
+    checkpoints.write_folder(tmp_path / "c", "gpt_oss", [*tensors, *others()])
+    found = packed(tmp_path / "c", tmp_path / "o", jobs, form=form, check_all=True)
     (name, layer), *_ = found.folder.layers.items()
-    assert (name, layer.format, layer.shape, found.num_elements) == ("m.experts.up", "mxfp4", (3, N, K), 3 * N * K)
+    assert (name, layer.shape, found.num_elements) == ("m.experts.up", (3, N, K), 3 * N * K)
+    assert layer.format == (form or "mxfp4")
     stored, bits = tensors_of(tmp_path / "o"), np.array(tensors_of(tmp_path / "o")["m.experts.up.qweight"].bits())
     for i in range(3):
         assert np.array_equal(weight_values(layer.form, unpack(layer.form, bits[i], N, K), BF16), values[i])

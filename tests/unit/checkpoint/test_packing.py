@@ -78,28 +78,29 @@ def test_each_layout_is_packed_to_the_values_that_it_stands_for(tmp_path, layout
     assert set(held) == {"a.proj.qweight", "a.proj.scale", "a.proj.bias", "embed_tokens.weight"}
 
 
-@pytest.mark.parametrize("layout", ["modelopt_nvfp4", "nvfp4", "wide"])
-def test_nvfp4_is_packed_in_rows_where_that_is_asked_for(tmp_path, monkeypatch, layout):
+@pytest.mark.parametrize("layout", ["modelopt_nvfp4", "nvfp4", "mxfp4", "wide"])
+def test_weights_are_packed_in_rows_where_that_is_asked_for(tmp_path, monkeypatch, layout):
     """The factors of parts that are read apart stand behind all codes."""
     monkeypatch.setattr(reading, "CHUNK", 128 * K)
     if layout == "wide":
         checkpoints.write_folder(tmp_path / "c", None, [("a.proj.weight", "BF16", encode(BF16, drawn()))])
     else:
         values = written(tmp_path / "c", layout)
-    found = packed(tmp_path / "c", tmp_path / "o", form="nvfp4rows", check_all=True)
-    assert found.folder.layers["a.proj"].format == "nvfp4rows"
+    form = "mxfp4rows" if layout == "mxfp4" else "nvfp4rows"
+    found = packed(tmp_path / "c", tmp_path / "o", form=form, check_all=True)
+    assert found.folder.layers["a.proj"].format == form
     if layout == "wide":
         packed(tmp_path / "c", tmp_path / "p", form="nvfp4")
         values = values_of(tmp_path / "p")
     assert np.array_equal(values_of(tmp_path / "o"), values)
 
 
-def test_another_format_than_nvfp4_has_no_rows(tmp_path):
-    written(tmp_path / "c", "mxfp4")
-    with pytest.raises(
-        CheckpointError, match=r"'a\.proj' is mxfp4, and --format nvfp4rows is a layout of nvfp4; leave"
-    ):
-        packed(tmp_path / "c", tmp_path / "o", form="nvfp4rows")
+@pytest.mark.parametrize(("layout", "form"), [("mxfp4", "nvfp4"), ("nvfp4", "mxfp4")])
+def test_rows_of_another_format_are_refused(tmp_path, layout, form):
+    written(tmp_path / "c", layout)
+    text = rf"'a\.proj' is {layout}, and --format {form}rows is a layout of {form}; leave"
+    with pytest.raises(CheckpointError, match=text):
+        packed(tmp_path / "c", tmp_path / "o", form=f"{form}rows")
 
 
 def test_the_folder_is_whole(tmp_path):

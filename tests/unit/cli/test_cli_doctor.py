@@ -142,13 +142,15 @@ def test_experts_in_nvfp4_may_have_their_inputs_rounded_on_a_thor(workplace, mon
     rounded = ["nvfp4_nvfp4_kk_grouped_swiglu", "nvfp4_bf16_kk_grouped", "bf16_nvfp4_quantize"]
     for stored, kind in (
         ({"quant_method": "aot", "format": "nvfp4rows"}, "qwen3_moe"),
+        ({"quant_method": "aot", "format": "mxfp4rows"}, "qwen3_moe"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "qwen3_moe"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "gpt_oss"),
     ):
         sizes = {"num_key_value_heads": 8, "intermediate_size": 4096, "vocab_size": 4096, "num_local_experts": 8}
         config = write(workplace, **sizes, **MIXTURE | {"model_type": kind}, quantization_config=stored)
         advice = facts(config, "--target", "thor", "--m", "16")["next"]
-        assert all(x in advice for x in rounded) == (stored["quant_method"] == "aot")
+        assert all(x in advice for x in rounded) == (stored.get("format") == "nvfp4rows")
+        assert ("bf16xmxfp4rows_bf16_kk_gathered" in advice) == (stored.get("format") == "mxfp4rows")
         packing = f"input_scale, aot pack {workplace} --format nvfp4rows, and aot doctor of what that writes"
         assert advice.endswith(packing) == (stored["quant_method"] == "modelopt" and kind == "qwen3_moe")
 

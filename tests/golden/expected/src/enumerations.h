@@ -66,8 +66,9 @@ enum class WeightFormat : int32_t {
   kInt8,
   kE4m3,
   kNvfp4rows,
+  kMxfp4rows,
 };
-constexpr int32_t kNumWeightFormats = 12;
+constexpr int32_t kNumWeightFormats = 13;
 constexpr const char* kWeightFormatWords[] = {
     "none",
     "int4g32",
@@ -81,6 +82,7 @@ constexpr const char* kWeightFormatWords[] = {
     "int8",
     "e4m3",
     "nvfp4rows",
+    "mxfp4rows",
 };
 
 constexpr const char* word_of(WeightFormat value) { return kWeightFormatWords[static_cast<int32_t>(value)]; }
@@ -336,15 +338,15 @@ constexpr const char* kElementTags[] = {
 };
 constexpr int32_t kElementBits[] = {16, 16, 32, 8, 8, 4, 8, 8, 32, 8};
 
-// Packed weights: rows of the weight in a tile; by WeightFormat the elements along k of which a row of the bytes has a whole
-// number, their bytes, the rows of bytes of 128 rows' atoms or 0, whether a float32 factor goes with each row or with all,
-// and what k is a multiple of.
-constexpr int64_t kWeightRows = 16;
-constexpr int32_t kWeightRuns[] = {1, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 64};
-constexpr int32_t kWeightRunBytes[] = {0, 1152, 1088, 1056, 1216, 1120, 1072, 1152, 1088, 2048, 2048, 32};
-constexpr int32_t kWeightRowsOfAtoms[] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16};
-constexpr bool kWeightHasRowFactors[] = {false, false, false, false, false, false, false, true, false, true, true, true};
-constexpr int32_t kWeightQuanta[] = {1, 32, 64, 128, 32, 64, 128, 16, 32, 16, 16, 16};
+// Packed weights, by WeightFormat: rows of the weight of which the bytes have a whole number, the elements along k of which a
+// row of the bytes has, their bytes, the rows of bytes of 128 rows' atoms or 0, whether a float32 factor goes with each row or
+// with all, and what k is a multiple of.
+constexpr int32_t kWeightTileRows[] = {1, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 32};
+constexpr int32_t kWeightRuns[] = {1, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 64, 128};
+constexpr int32_t kWeightRunBytes[] = {0, 1152, 1088, 1056, 1216, 1120, 1072, 1152, 1088, 2048, 2048, 32, 64};
+constexpr int32_t kWeightRowsOfAtoms[] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 8};
+constexpr bool kWeightHasRowFactors[] = {false, false, false, false, false, false, false, true, false, true, true, true, false};
+constexpr int32_t kWeightQuanta[] = {1, 32, 64, 128, 32, 64, 128, 16, 32, 16, 16, 16, 32};
 
 // Elements along k, columns of a row, and rows of B, that one factor of blocks serves.
 constexpr int64_t kScaleBlock = 128;

@@ -189,6 +189,7 @@ CATALOGUE = (
     Row("fp16xe4m3_fp16", "fp16xe4m3_fp16_kk", "float16", "e4m3", "float16", "vector", "float32", "float32", "none", "dense", 1, 0),
     Row("bf16xnvfp4rows_bf16", "bf16xnvfp4rows_bf16_kk", "bfloat16", "nvfp4rows", "bfloat16", "vector", "float32", "float32", "none", "dense", 1, 0),
     Row("fp16xnvfp4rows_fp16", "fp16xnvfp4rows_fp16_kk", "float16", "nvfp4rows", "float16", "vector", "float32", "float32", "none", "dense", 1, 0),
+    Row("bf16xmxfp4rows_bf16", "bf16xmxfp4rows_bf16_kk", "bfloat16", "mxfp4rows", "bfloat16", "none", "float32", "float32", "none", "dense", 1, 0),
     Row("bf16xint4g128_bf16_swiglu", "bf16xint4g128_bf16_kk_swiglu", "bfloat16", "int4g128", "bfloat16", "none", "float32", "float32", "swiglu", "dense", 1, 0),
     Row("bf16xint4g128_bf16_geglu", "bf16xint4g128_bf16_kk_geglu", "bfloat16", "int4g128", "bfloat16", "none", "float32", "float32", "geglu", "dense", 1, 0),
     Row("bf16xint4g128z_bf16_swiglu", "bf16xint4g128z_bf16_kk_swiglu", "bfloat16", "int4g128z", "bfloat16", "none", "float32", "float32", "swiglu", "dense", 1, 0),
@@ -277,6 +278,8 @@ CATALOGUE = (
     Row("bf16xnvfp4rows_bf16_gathered", "bf16xnvfp4rows_bf16_kk_gathered", "bfloat16", "nvfp4rows", "bfloat16", "vector", "float32", "float32", "none", "gathered", 1, 0),
     Row("fp16xnvfp4rows_fp16_grouped", "fp16xnvfp4rows_fp16_kk_grouped", "float16", "nvfp4rows", "float16", "vector", "float32", "float32", "none", "grouped", 1, 0),
     Row("fp16xnvfp4rows_fp16_gathered", "fp16xnvfp4rows_fp16_kk_gathered", "float16", "nvfp4rows", "float16", "vector", "float32", "float32", "none", "gathered", 1, 0),
+    Row("bf16xmxfp4rows_bf16_grouped", "bf16xmxfp4rows_bf16_kk_grouped", "bfloat16", "mxfp4rows", "bfloat16", "none", "float32", "float32", "none", "grouped", 1, 0),
+    Row("bf16xmxfp4rows_bf16_gathered", "bf16xmxfp4rows_bf16_kk_gathered", "bfloat16", "mxfp4rows", "bfloat16", "none", "float32", "float32", "none", "gathered", 1, 0),
 )
 IN_ATOMS = frozenset(x.call for x in CATALOGUE if x.scale == "atoms")
 """The operations whose factors lie in atoms."""

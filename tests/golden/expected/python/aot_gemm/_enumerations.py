@@ -43,6 +43,7 @@ WEIGHT_FORMATS = (
     "int8",
     "e4m3",
     "nvfp4rows",
+    "mxfp4rows",
 )
 """Formats of packed weights."""
 EPILOGUES = (
