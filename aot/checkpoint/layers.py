@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aot.checkpoint.experts import STACKED, alike, is_wide_stack, owner_of, stack_of
+from aot.checkpoint.experts import STACKED, alike, is_wide_stack, owner_of, restacked, stack_of, stacked_biases
 from aot.checkpoint.methods import Method, method_of
 from aot.checkpoint.stored import TELLS, WIDE, Found, Stored, StoredLayer, input_scale_of, rest_of
 from aot.core.errors import CheckpointError, FormatError
@@ -86,10 +86,13 @@ def find_layers(
         if layer is not None:
             layers[prefix] = layer
     layers = alike(layers)
+    stacks = restacked(layers, checkpoint.config.get("model_type"))
+    layers |= stacks.members
     is_quantised = bool(method.name) or any(x.is_quantised for x in layers.values())
     plain = [x for name, held in groups.items() for x in rest_of(held, layers.get(name), left, is_quantised)]
     left |= {x.name: STACKED for x in plain if form is not None and is_wide_stack(x)}
-    return Found(tuple(layers.values()), tuple(plain), left)
+    apart = (x for name, x in layers.items() if name not in stacks.members)
+    return Found((*apart, *stacks.stacks), stacked_biases(stacks, plain), left)
 
 
 def _packed_as(

@@ -40,6 +40,11 @@ def wide_of(bits: Bits, dtype: str) -> Wide:
     return np.asarray(decode(_STORED[dtype], bits).astype(np.float32) if dtype == "F16" else bits.view(np.float32))
 
 
+def _in_turns(gate: Bits, line: Bits) -> Bits:
+    """Return rows of two arrays, the even ones those of one."""
+    return np.stack((gate, line), 1).reshape(-1, *gate.shape[1:])
+
+
 class LayerReader:
     """Gives the tensors of a packed layer, rows after rows."""
 
@@ -54,6 +59,7 @@ class LayerReader:
         self.layer, self.check_all = layer, check_all
         self._scales: list[Wide] = []
         self._own: np.float32 | None = None
+        self._halves = tuple(LayerReader(x) for x in layer.halves)
 
     def qweight(self) -> Iterator[Bits]:
         """Give the bytes of `qweight`, some rows at a time.
@@ -78,7 +84,8 @@ class LayerReader:
     def scale(self) -> Wide:
         """Return `scale`, which of what is rounded is known once all rows were given."""
         layer, (n, _) = self.layer, self.layer.packed.matrix
-        shape = layer.packed.tensors[1][2]
+        if self._halves:
+            return _in_turns(*(x.scale() for x in self._halves))
         if layer.stored is Stored.BYTES:
             held = layer.tensors["scale"]
             found = wide_of(held.bits(), held.dtype)
@@ -91,7 +98,10 @@ class LayerReader:
             whole = np.concatenate(self._scales) if self._scales else np.empty(0, np.float32)
         if not np.isfinite(whole).all():
             raise CheckpointError(f"{short(layer.name)}: a factor is not finite; expected numbers; quantise it again")
-        return np.ascontiguousarray(whole, "<f4").reshape(shape)
+        if layer.is_in_stack:
+            whole = np.broadcast_to(whole.reshape(-1), (n,)) if whole.size else whole
+            return np.ascontiguousarray(whole, "<f4")
+        return np.ascontiguousarray(whole, "<f4").reshape(layer.packed.tensors[1][2])
 
     def _whole(self) -> Wide:
         """Return the factor of a whole weight of NVFP4, by which compressed-tensors divides."""
@@ -126,6 +136,8 @@ class LayerReader:
 
     def _bytes(self, start: int, stop: int) -> Bits:
         """Return rows of a format whose elements lie as torch has them."""
+        if self._halves:
+            return _in_turns(*(x._bytes(start // 2, stop // 2) for x in self._halves))  # noqa: SLF001 - its own class
         if self.layer.stored is Stored.BYTES:
             return np.ascontiguousarray(self.layer.tensors["weight"].bits()[start:stop])
         wide = self._wide(start, stop)
@@ -145,6 +157,13 @@ class LayerReader:
             )
 
     def _parts(self, start: int, stop: int) -> WeightParts:
+        if self._halves:
+            gate, line = (x._parts(start // 2, stop // 2) for x in self._halves)  # noqa: SLF001 - its own class
+            factors, zeros = (
+                None if x is None or y is None else _in_turns(x, y)
+                for x, y in ((gate.factors, line.factors), (gate.zeros, line.zeros))
+            )
+            return WeightParts(_in_turns(gate.codes, line.codes), factors, zeros)
         if self.layer.stored is Stored.WIDE:
             return self._rounded(start, stop)
         read = self._read(start, stop)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aot.checkpoint.reading import LayerReader
+from aot.checkpoint.stored import StackedTensor
 from aot.core.errors import AotError, CheckpointError, OutputError, ResourceError
 from aot.core.packed_folder import Shard, name_of
 from aot.core.safetensors_file import StoredTensor, header_bytes, short
@@ -32,7 +33,7 @@ class Part:
     """A packed Linear or stack of experts, or a tensor that is copied."""
 
     layer: StoredLayer | None
-    plain: StoredTensor | None = None
+    plain: StoredTensor | StackedTensor | None = None
 
     @property
     def tensors(self) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
@@ -46,7 +47,7 @@ class Part:
     def place(self) -> tuple[str, int]:
         """Return where it begins in the checkpoint."""
         found = [self.plain] if self.plain is not None else list(self.layer.tensors.values())  # type: ignore[union-attr]
-        return min((x.file, x.start) for x in found)
+        return min(x.place for x in found)
 
     @property
     def num_bytes(self) -> int:
@@ -133,6 +134,8 @@ def _contents(task: Task) -> Iterator[memoryview]:
                 yield from _packed([LayerReader(x, check_all=task.check_all) for x in part.layer.matrices])
             except CheckpointError as error:
                 raise CheckpointError(f"{part.place[0]}: {error}") from error
+        elif isinstance(part.plain, StackedTensor):
+            yield memoryview(part.plain.content())
         elif part.plain is not None:
             yield from _copied(part.plain)
 

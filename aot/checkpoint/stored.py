@@ -61,6 +61,12 @@ class StoredLayer:
     """Those that are read, by the ends of their names."""
     zero_offset: int = 0
     """What is added to zero points as they lie."""
+    linears: tuple[StoredLayer, ...] = ()
+    """Of a stack the weights of its experts, where the checkpoint has them as Linears."""
+    halves: tuple[StoredLayer, ...] = ()
+    """Of an expert's weight, gate and linear half, whose rows it has in turns, where the checkpoint has them apart."""
+    is_in_stack: bool = False
+    """Whether float32 factors are those of a stack's weight, one for each row."""
 
     @property
     def is_quantised(self) -> bool:
@@ -77,6 +83,8 @@ class StoredLayer:
         """Return the weights of a stack, each as a Linear's; of a Linear itself."""
         if not self.packed.experts:
             return (self,)
+        if self.linears:
+            return self.linears
         packed = replace(self.packed, shape=self.packed.matrix)
         return tuple(
             StoredLayer(self.name, Stored.MXFP4, packed, {end: x.matrix(i) for end, x in self.tensors.items()})
@@ -85,11 +93,38 @@ class StoredLayer:
 
 
 @dataclass(frozen=True)
+class StackedTensor:
+    """A tensor (experts, n) of vectors of each expert: of one, or of two whose elements are in turns."""
+
+    name: str
+    vectors: tuple[tuple[StoredTensor, ...], ...]
+
+    @property
+    def dtype(self) -> str:
+        """Return the type, which all of them have."""
+        return self.vectors[0][0].dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the experts, and the elements of each."""
+        return len(self.vectors), sum(x.shape[0] for x in self.vectors[0])
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Return where the first of them begins."""
+        return min(x.place for those in self.vectors for x in those)
+
+    def content(self) -> bytes:
+        """Return its bytes."""
+        return b"".join(np.stack([x.bits() for x in those], 1).tobytes() for those in self.vectors)
+
+
+@dataclass(frozen=True)
 class Found:
     """What a checkpoint is made of."""
 
     layers: tuple[StoredLayer, ...]
-    plain: tuple[StoredTensor, ...]
+    plain: tuple[StoredTensor | StackedTensor, ...]
     """Tensors that are copied as they are."""
     left: dict[str, str]
     """Those among them that are quantised, or were asked to be, and why they are left; and what is dropped."""

@@ -64,6 +64,11 @@ class StoredTensor:
         """Return what messages say of it."""
         return f"{short(self.name)} is {self.dtype} of {self.shape}"
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """Return the file, and where in it the tensor begins."""
+        return self.file, self.start
+
     def matrix(self, number: int) -> StoredTensor:
         """Return one of the items along the first dimension, the last dimensions of which are joined to columns."""
         _, rows, *columns = self.shape

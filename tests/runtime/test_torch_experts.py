@@ -302,7 +302,7 @@ def written(folder, kind, layout, *, part=("gate_proj", "up_proj", "down_proj"),
     """Write and pack a checkpoint of experts; return what they stand for."""
     bits = encode(ElementType.BFLOAT16, wide_of(1, HIDDEN, 5)[:, 0])
     tensors = [("router.weight", "BF16", bits), ("router.bias", "BF16", bits[:, 0])]
-    if kind is GptOss:
+    if layout == "gpt_oss":
         shapes, values = {"gate_up_proj": (2 * WIDTH, HIDDEN), "down_proj": (HIDDEN, WIDTH)}, []
         for seed, (name, shape) in enumerate(shapes.items()):
             held, found = checkpoints.gpt_oss(wide_of(*shape, seed))
@@ -318,9 +318,14 @@ def written(folder, kind, layout, *, part=("gate_proj", "up_proj", "down_proj"),
             found = [checkpoints.quantised(layout, x, ElementType.BFLOAT16) for x in wide_of(*shape, seed)]
             for i, (held, _) in enumerate(found):
                 tensors += [(f"{prefix}.{i}.{name}.{end}", *rest) for end, *rest in held]
+                if kind is GptOss:
+                    bias = encode(ElementType.BFLOAT16, wide_of(*shape, 7)[i, :, 0])
+                    tensors.append((f"{prefix}.{i}.{name}.bias", "BF16", bias))
             each.append(np.stack([x for _, x in found]))
-        values = [np.concatenate(each[:2], 1), each[2]]
-    checkpoints.write_folder(folder / "c", layout, tensors if change is None else change(tensors))
+        first = np.stack(each[:2], 2).reshape(EXPERTS, -1, HIDDEN) if kind is GptOss else np.concatenate(each[:2], 1)
+        values = [first, each[2]]
+    config = {"model_type": "gpt_oss"} if kind is GptOss else None
+    checkpoints.write_folder(folder / "c", layout, tensors if change is None else change(tensors), config=config)
     pack_checkpoint(Request(folder / "c", folder / "o"), 1)
     return [torch.from_numpy(np.ascontiguousarray(x)).to(BF16) for x in values]
 
@@ -329,6 +334,8 @@ def written(folder, kind, layout, *, part=("gate_proj", "up_proj", "down_proj"),
     ("kind", "layout"),
     [
         (GptOss, "gpt_oss"),
+        (GptOss, "mxfp4"),
+        (GptOss, "modelopt_fp8"),
         (Experts, "mxfp4"),
         (Experts, "modelopt_nvfp4"),
         (Experts, "deepseek"),

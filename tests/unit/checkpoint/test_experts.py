@@ -60,6 +60,69 @@ def test_experts_of_one_mixture_get_one_format(tmp_path):
     }
 
 
+def linears_of_gpt_oss(layout, prefix):
+    """Give the tensors of two experts as Linears with biases, what their stacks stand for, and the stacks' biases."""
+    tensors, values, biases = [], {}, {}
+    for part, end in enumerate(("gate_proj", "up_proj", "down_proj")):
+        for i in range(2):
+            held, values[i, end] = checkpoints.quantised(layout, drawn(2 * part + i), BF16)
+            bias = encode(BF16, drawn(20 + 2 * part + i)[:, 0])
+            biases[i, end] = bias
+            name = f"{prefix}.{i}.{end}"
+            tensors += [*((f"{name}.{x}", *rest) for x, *rest in held), (f"{name}.bias", "BF16", bias)]
+    for found in (values, biases):
+        gate, up = (np.stack([found[i, f"{x}_proj"] for i in range(2)]) for x in ("gate", "up"))
+        found["gate_up_proj"] = np.stack((gate, up), 2).reshape(2, 2 * N, *gate.shape[2:])
+        found["down_proj"] = np.stack([found[i, "down_proj"] for i in range(2)])
+    return tensors, values, biases
+
+
+@pytest.mark.parametrize(
+    ("layout", "prefix"),
+    [
+        ("compressed", "m.experts"),
+        ("mxfp4", "m.experts.experts"),
+        ("nvfp4", "m.experts"),
+        ("modelopt_fp8", "m.experts"),
+    ],
+)
+def test_linears_of_gpt_oss_become_its_stacks_again(tmp_path, monkeypatch, layout, prefix):
+    monkeypatch.setattr(reading, "CHUNK", 128 * K)
+    tensors, values, biases = linears_of_gpt_oss(layout, prefix)
+    checkpoints.write_folder(tmp_path / "c", layout, tensors, config={"model_type": "gpt_oss"})
+    found = packed(tmp_path / "c", tmp_path / "o", check_all=True)
+    stored = tensors_of(tmp_path / "o")
+    assert sorted(found.folder.layers) == ["m.experts.down_proj", "m.experts.gate_up_proj"]
+    for name in ("gate_up_proj", "down_proj"):
+        layer, bits = found.folder.layers[f"m.experts.{name}"], np.array(stored[f"m.experts.{name}.qweight"].bits())
+        scale = np.array(stored[f"m.experts.{name}.scale"].bits()).view(np.float32)
+        assert layer.shape == (2, *values[name].shape[1:])
+        for i in range(2):
+            own = scale[i].reshape(-1, 1) if scale.size else 1
+            if layer.form is None:
+                held = checkpoints.weight_values_of_bytes(bits[i])
+            else:
+                held = weight_values(layer.form, unpack(layer.form, bits[i], *layer.matrix), BF16)
+            assert np.array_equal(held * own, values[name][i])
+        assert np.array_equal(stored[f"m.experts.{name}_bias"].bits(), biases[name])
+    assert set(stored) == {
+        f"m.experts.{x}{y}" for x in values if isinstance(x, str) for y in (".qweight", ".scale", "_bias")
+    }
+    assert read_folder(tmp_path / "o") == found.folder
+
+
+def test_linears_of_gpt_oss_that_do_not_go_together_are_left_or_refused(tmp_path):
+    tensors, *_ = linears_of_gpt_oss("mxfp4", "m.experts")
+    checkpoints.write_folder(tmp_path / "c", "mxfp4", tensors, config={"model_type": "gpt_oss"})
+    left = packed(tmp_path / "c", tmp_path / "o", skip=("m.experts.1.up_proj",)).folder.layers
+    assert (len(left), "m.experts.0.gate_proj" in left) == (5, True)
+    (tmp_path / "d").mkdir()
+    checkpoints.write_folder(tmp_path / "d" / "c", "mxfp4", tensors[:-1], config={"model_type": "gpt_oss"})
+    refuse(
+        tmp_path / "d" / "c", "and not each Linear of its mixture has such a bias; expected one of one size and type"
+    )
+
+
 @pytest.mark.parametrize("layout", ["nvfp4", "modelopt_nvfp4"])
 def test_factors_of_inputs_are_kept_where_products_may_round_inputs(tmp_path, layout):
     """Of compressed-tensors they divide; one that is 0, of no calibration, is none."""
