@@ -167,6 +167,24 @@ def write_folder(folder, layout, tensors, *, config=None, num_files=1):
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
 
 
+def linears_of(layout, name, bits, dtype):
+    """Give GPT-OSS's experts as Linears, of a stack (experts, k, n) or of biases, and what the stack stands for."""
+    prefix, _, end = name.rpartition(".")
+    parts = ("gate_proj", "up_proj") if end.startswith("gate_up") else ("down_proj",)
+    tensors, step = [], len(parts)
+    if bits.ndim == 2:
+        for i, j in np.ndindex(len(bits), step):
+            tensors.append((f"{prefix}.{i}.{parts[j]}.bias", dtype, bits[i, j::step]))
+        return tensors, (dtype, bits)
+    found = np.empty(bits.shape, np.float32)
+    for i, j in np.ndindex(len(bits), step):
+        element = F16 if dtype == "F16" else BF16
+        held, values = quantised(layout, wide_of(np.ascontiguousarray(bits[i, :, j::step].T), dtype), element)
+        found[i, :, j::step] = values.T
+        tensors += [(f"{prefix}.{i}.{parts[j]}.{end}", *rest) for end, *rest in held]
+    return tensors, ("F32", found)
+
+
 def convert(layout, source, folder, *, kept=("embed", "norm", "lm_head", "mlp.gate.", "moe.gate.", "router")):
     """Quantise a checkpoint of 16 bits; write the layout, and beside it the values that it stands for."""
     tensors, wide = [], []
@@ -176,6 +194,10 @@ def convert(layout, source, folder, *, kept=("embed", "norm", "lm_head", "mlp.ga
             held, values = gpt_oss(wide_of(bits, stored.dtype).transpose(0, 2, 1))
             tensors += [(f"{name}_{end}", *rest) for end, *rest in held]
             wide.append((name, "F32", values.transpose(0, 2, 1).astype(np.float32)))
+        elif layout != "gpt_oss" and ".experts." in name and not name.endswith((".weight", ".bias")):
+            held, values = linears_of(layout, name, bits, stored.dtype)
+            tensors += held
+            wide.append((name, *values))
         elif layout != "gpt_oss" and name.endswith(".weight") and bits.ndim == 2 and not any(x in name for x in kept):
             element = F16 if stored.dtype == "F16" else BF16
             held, values = quantised(layout, wide_of(bits, stored.dtype), element)

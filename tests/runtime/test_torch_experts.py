@@ -408,6 +408,7 @@ def test_what_does_not_go_together_is_named_and_nothing_changes(gemm, tmp_path, 
     ("model", "layout"),
     [
         ("gpt_oss", "gpt_oss"),
+        ("gpt_oss", "mxfp4"),
         ("qwen3_moe", "awq"),
         ("qwen3_moe", "modelopt_nvfp4"),
         ("qwen3_moe", "deepseek"),
@@ -427,4 +428,4 @@ def test_models_of_transformers_are_as_close_as_torch(packed_package, calls, tmp
     else:
         assert 0 < found["ours"] < 2 * found["torch"]
     has_products = any(x in calls for x in ("packed_grouped_linear", "grouped_linear"))
-    assert has_products == (layout in ("gpt_oss", "deepseek"))  # of which the package has both
+    assert has_products == (layout in ("gpt_oss", "mxfp4", "deepseek"))  # of which the package has both

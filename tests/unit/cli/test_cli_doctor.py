@@ -117,6 +117,14 @@ MIXTURE = {"model_type": "qwen3_moe", "num_experts": 8, "moe_intermediate_size":
         ),
         ({"quant_method": "aot", "format": "int8"}, None, None),
         (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"0": {"weights": {"num_bits": 4, "group_size": 128}}},
+            },
+            "bf16xint4g128_bf16_kk_grouped",
+            "bf16xint4g128_bf16_kk_gathered,bf16_gpt_oss_mul",
+        ),
+        (
             {"quant_method": "mxfp4"},
             "bf16xmxfp4_bf16_kk_grouped",
             "bf16xmxfp4_bf16_kk_gathered,bf16_gpt_oss_mul",
@@ -125,7 +133,8 @@ MIXTURE = {"model_type": "qwen3_moe", "num_experts": 8, "moe_intermediate_size":
 )
 def test_experts_are_groups_and_what_they_take_beside_is_named(workplace, stored, tag, beside):
     sizes = {"num_key_value_heads": 8, "intermediate_size": 4096, "vocab_size": 4096, "num_local_experts": 8}
-    kind = MIXTURE | ({"model_type": "gpt_oss"} if stored["quant_method"] == "mxfp4" else {})
+    is_gpt_oss = stored["quant_method"] in ("mxfp4", "compressed-tensors")
+    kind = MIXTURE | ({"model_type": "gpt_oss"} if is_gpt_oss else {})
     found = facts(write(workplace, **sizes, **kind, quantization_config=stored), "--target", "h200", "--m", "16")
     assert {x["operation"] for x in found["layers"] if x["name"].startswith("expert ")} == {tag}
     if tag is not None:
