@@ -184,8 +184,8 @@ def test_experts_without_such_factors_stay_as_they_are(gemm, calls, tmp_path, ch
     for asked in ("nvfp4", "auto"):
         with pytest.raises(gemm.errors.UnsupportedError, match=text):
             module.activation_format = asked
-    with pytest.raises(gemm.errors.UnsupportedError, match="expected one of '16-bit', 'nvfp4', 'auto'"):
-        module.activation_format = "mxfp8"
+    with pytest.raises(gemm.errors.UnsupportedError, match="expected one of '16-bit', 'nvfp4', 'mxfp8', 'auto'"):
+        module.activation_format = "fp8"
     assert module.activation_format == "16-bit"
 
 
