@@ -24,6 +24,7 @@ from aot.select.table.parallel import in_parts
 from aot.select.table.section_kernels import BARRED, SectionKernels
 from aot.select.times.batches import GRID_K, GRID_N
 from aot.select.times.inputs import Bucket, Timed
+from aot.select.times.sectors import SHARE, between_sectors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -201,6 +202,8 @@ class _Columns:
         self.known, self.operation = known, operation
         self.m_edges, self.n_edges, self.k_edges = edges
         self._is_broad = not _is_fine(known, operation)
+        is_measured = known.timed.provenance != PROVENANCE_PREDICTED and not known.is_special
+        self._has_between = is_measured and between_sectors(operation, self.n_edges[-1], self.k_edges[-1]) is not None
         able = [takes_aligned(FamilyKernel.of(KernelKey(operation, x))) for x in known.candidates]
         self._unable = np.where(able, 0.0, BARRED)
         self._kept = None if known.timed.kept is None else known.timed.kept.grid
@@ -212,8 +215,16 @@ class _Columns:
         takes = self.known.takes([x for row in buckets for x in row]).reshape(shape)
         shipped = [[self.known.incumbent(x.corner) for x in row] for row in buckets]
         narrow = [[(self._least_n(n), k) for n, k in places]] if self._is_broad else []
-        losses = self._losses([places, *narrow], np.where(takes, 0.0, BARRED) + self._unable, shipped)
+        between = [self._between_sectors(places)] if self._has_between else []
+        found = self._losses([places, *narrow, *between], np.where(takes, 0.0, BARRED) + self._unable, shipped)
+        losses = within_factor(*found[:2]) if narrow else found[0]
+        if between:
+            losses = (1 - SHARE) * losses + SHARE * found[-1]
         return [self._column(*x) for x in zip(buckets, losses, takes, shipped, strict=True)]
+
+    def _between_sectors(self, places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Return the n and k beside edges whose rows lie between two sectors; the edges where there are none."""
+        return [between_sectors(self.operation, n, k) or (n, k) for n, k in places]
 
     def _least_n(self, n: int) -> int:
         """Return the least n of the columns whose edge is `n`."""
@@ -227,11 +238,11 @@ class _Columns:
 
     def _losses(
         self, ends: Sequence[Sequence[tuple[int, int]]], barred: Array, shipped: Sequence[Sequence[int | None]]
-    ) -> Array:
-        """Return (n and k, m, kernel) logarithms of time at the upper edge of each step of m.
+    ) -> list[Array]:
+        """Return, for each end, (n and k, m, kernel) logarithms of time at the upper edge of each step of m.
 
         Args:
-            ends: n and k of the columns, and of broad ones also their least n: what is lost at both is joined.
+            ends: n and k of the columns, and others beside them that their kernels are to serve too.
             barred: of the same shape: `BARRED` where a bucket cannot take a kernel, else 0.
             shipped: (n and k, m) the kernel that a tie goes to, which is always looked at.
         """
@@ -252,7 +263,7 @@ class _Columns:
             found: Array = np.where(asked, self._predicted(places, self.m_edges, asked), longest)
             found[:, scanned] = predicted
             losses.append(found + barred)
-        return losses[0] if len(losses) == 1 else within_factor(*losses)
+        return losses
 
     def _predicted(
         self, places: Sequence[tuple[int, int]], m_edges: Sequence[int], asked: NDArray[np.bool_] | None = None

@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from aot.core.knobs import SplitK
 from aot.families import tiling_of
+from aot.select.times.sectors import run_alignments
 from aot.select.times.trees import Forest
 from aot.space.cost import DEFAULTS, Constants, estimate
 from aot.space.cost_operands import Operands, Problems, Sizes, cluster_slots, num_tiles, sizes_of
@@ -82,7 +83,7 @@ _LOG_M = 6
 """The feature that is the logarithm of m."""
 _LOG_WAVES = 11
 """The feature that is the logarithm of a launch's waves of tiles."""
-_FAMILY = 20
+_FAMILY = 22
 """The feature that is a candidate's family, by its place among the names."""
 
 
@@ -145,6 +146,7 @@ def _of_pairs(candidates: Sequence[Candidate], problems: Problems, target: Targe
         np.log(loaded),
         x.rows * x.columns / (tiles_m * tiles_n * x.cta_m * x.tile_n),
         np.log(whole_waves * x.cta_m * x.tile_n * x.k),
+        *run_alignments(sizes_of(problems)),
     )
 
 
