@@ -38,7 +38,7 @@ EIGHT, MORE = (Candidate("weight_only", WeightOnlyKnobs(1, x, 2, 2, 4)) for x in
 SOME = (
     (Operation.BF16_MXFP4_KK_GROUPED, EIGHT),
     (Operation.FP16_NVFP4_ROWS_KK_GATHERED, MORE),
-    (Operation.BF16_MXFP4_ROWS_KK_GROUPED, EIGHT),
+    (Operation.BF16_MXFP4_ROWS_KK_GATHERED, EIGHT),
 )
 CASES = [*SOME, *((x, y) for x in GROUPED for y in (EIGHT, None) if EVERY)]
 SEED = 5
