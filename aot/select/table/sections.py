@@ -24,7 +24,7 @@ from aot.select.table.parallel import in_parts
 from aot.select.table.section_kernels import BARRED, SectionKernels
 from aot.select.times.batches import GRID_K, GRID_N
 from aot.select.times.inputs import Bucket, Timed
-from aot.select.times.sectors import SHARE, between_sectors
+from aot.select.times.sectors import BETWEEN_SHARE, between_sectors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -203,7 +203,8 @@ class _Columns:
         self.m_edges, self.n_edges, self.k_edges = edges
         self._is_broad = not _is_fine(known, operation)
         is_measured = known.timed.provenance != PROVENANCE_PREDICTED and not known.is_special
-        self._has_between = is_measured and between_sectors(operation, self.n_edges[-1], self.k_edges[-1]) is not None
+        beside_last = between_sectors(operation, self.n_edges[-1], self.k_edges[-1])
+        self._has_rows_between = is_measured and beside_last is not None
         able = [takes_aligned(FamilyKernel.of(KernelKey(operation, x))) for x in known.candidates]
         self._unable = np.where(able, 0.0, BARRED)
         self._kept = None if known.timed.kept is None else known.timed.kept.grid
@@ -215,11 +216,11 @@ class _Columns:
         takes = self.known.takes([x for row in buckets for x in row]).reshape(shape)
         shipped = [[self.known.incumbent(x.corner) for x in row] for row in buckets]
         narrow = [[(self._least_n(n), k) for n, k in places]] if self._is_broad else []
-        between = [self._between_sectors(places)] if self._has_between else []
+        between = [self._between_sectors(places)] if self._has_rows_between else []
         found = self._losses([places, *narrow, *between], np.where(takes, 0.0, BARRED) + self._unable, shipped)
         losses = within_factor(*found[:2]) if narrow else found[0]
         if between:
-            losses = (1 - SHARE) * losses + SHARE * found[-1]
+            losses = (1 - BETWEEN_SHARE) * losses + BETWEEN_SHARE * found[-1]
         return [self._column(*x) for x in zip(buckets, losses, takes, shipped, strict=True)]
 
     def _between_sectors(self, places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -49,7 +49,7 @@ LEARNING_RATE = 0.06
 FEATURE_SHARE = 0.4
 """Part of the features that each split chooses among, drawn anew for each. Source: with a third of the (n, k) left out,
 the kernel that comes first takes 1.77% longer than the best of `kn`, for 2.18% with all features and a rate of 0.1; of
-FP8 2.02% for 2.24%, of TF32 2.31% for 2.72%; a quarter of them did worse
+FP8 2.02% for 2.24%; a quarter of them did worse of `kn` and the same of `kk`
 (research/log/2026-11-29-fewer-features.md)."""
 MAX_LEAVES = 63
 MIN_SAMPLES = 5

@@ -1,9 +1,9 @@
-"""How the rows of operands lie to the sectors of the L2: what costs a kernel a third where nothing else tells. Pure.
+"""How the rows of operands lie to the sectors of the L2, which changes which kernel is the fastest. Pure.
 
 TMA takes rows that begin at multiples of 16 bytes, and the L2 gives sectors of 32. A box of rows that begin at odd
-multiples of 16 reads a sector more of each. On an H200, of FP8 with m above 255, tiles of 128 columns and more that no
-CTA of a cluster shares take 1.27 to 1.36 times as long as the best kernel there, and 1.06 to 1.13 times where rows
-begin at multiples of 32; tiles that two CTAs share 1.06 to 1.14 times in both
+multiples of 16 would read a sector more of each: that is supposed, not profiled. On an H200, of FP8 with m above
+255, tiles of 128 columns and more that no CTA of a cluster shares take 1.27 to 1.36 times as long as the best kernel
+there, and 1.06 to 1.13 times where rows begin at multiples of 32; tiles that two CTAs share 1.06 to 1.14 times in both
 (research/log/2026-11-29-fewer-features.md).
 """
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aot.core.element import BYTE_BITS
 from aot.core.formats import ALIGNMENT_BYTES
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
@@ -25,11 +26,10 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-BYTE_BITS = 8
 MOST_BYTES = 64
 """Bytes beyond which a multiple says no more: two sectors. An assumption."""
 
-SHARE = 0.25
+BETWEEN_SHARE = 0.25
 """Part that rows between two sectors have in what a cell's kernel is chosen by: an assumption, of how many products
 have such. Source of what it does: with a third of the (n, k) of an H200's record of FP8 left out, a cell's kernel by
 times of whole sectors alone loses 2.3% on such and 7.1% on others; by three quarters of these and a quarter of the
@@ -60,8 +60,9 @@ def between_sectors(operation: Operation, n: int, k: int) -> tuple[int, int] | N
 
     Args:
         operation: a product's; of batches, groups and packed weights nothing was tried.
-        n: of an upper edge, a multiple of 32 bytes.
-        k: likewise.
+        n: of an upper edge.
+        k: likewise. Where rows of the edge are those that begin at odd multiples, the others are returned, so that
+            both are looked at all the same.
     """
     a, b = operation.a, operation.b
     if operation.grouping is not Grouping.DENSE or b.weight is not None:

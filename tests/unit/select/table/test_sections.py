@@ -20,7 +20,7 @@ from aot.select.table.section_kernels import PREDICTED_TIE
 from aot.select.table.sections import build_section
 from aot.select.times.inputs import MAX_WORKSPACE_BYTES, Bucket, Timed, is_general
 from aot.select.times.model import Prior
-from aot.select.times.sectors import SHARE
+from aot.select.times.sectors import BETWEEN_SHARE
 from aot.space.roofline import roofline
 from tests.unit.accepted import named
 from tests.unit.twins import BF16, problem_of
@@ -228,7 +228,7 @@ def test_what_a_column_has_is_the_best_of_all_kernels_though_few_are_looked_at(s
             over = {x: max(of[x] - min(of.values()) - math.log(1.25) for of in times) for x in indices.values()}
             joined = {x: sum(of[x] for of in times) / 2 + max(over[x], 0.0) for x in over}
             between = {indices[x]: math.log(model.time(x, problem_of(m, n, k - 8))) for x in kernels}
-            losses = {x: (1 - SHARE) * joined[x] + SHARE * between[x] for x in joined}
+            losses = {x: (1 - BETWEEN_SHARE) * joined[x] + BETWEEN_SHARE * between[x] for x in joined}
             assert kernel == min(losses, key=losses.get), (m, n, k)
             used.add(kernel)
     assert len(used) > 2
