@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from aot.cli import tables
@@ -16,6 +16,7 @@ from aot.core.weight_format import NVFP4_ROWS
 from aot.kinds.rows.catalogue import OWN_ROW_OPERATIONS, row_operation
 from aot.kinds.rows.function import QUANTIZE
 from aot.kinds.rows.operation import RowScale
+from aot.models.stored_format import PLAIN
 from aot.select.coverage import GENERAL, MEASURED, PREDICTED, REFUSED
 from aot.select.score.diagnosis import Diagnosis, Layer, Served, diagnose
 from aot.space.enumeration import has_tuned_kernels
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from aot.cli.shapes import ConfiguredModel
     from aot.core.target import Target
     from aot.core.types import Types
-    from aot.models.linears import Linear
+    from aot.models.linears import Linear, Named
+    from aot.models.stored_format import StoredFormat
     from aot.select.selection import Selection
 
 STATES = {MEASURED: "native", PREDICTED: "native", GENERAL: "slow", REFUSED: "absent"}
@@ -151,7 +153,7 @@ def report_of(model: ConfiguredModel, selection: Selection, target: Target, path
         target: the selection's device.
         path: the model's configuration, for the next command.
     """
-    layers = [_layer(model, x) for x in model.linears]
+    layers = [layer for x in model.linears for layer in _layers(model, x)]
     found = tuple(diagnose(selection, layers, target))
     return ModelReport(
         model.read.name,
@@ -166,19 +168,28 @@ def report_of(model: ConfiguredModel, selection: Selection, target: Target, path
 
 def asked_of(model: ConfiguredModel) -> list[Operation]:
     """List the operations that a model's Linears ask for."""
-    found = (_layer(model, x).operation for x in model.linears)
+    found = (layer.operation for x in model.linears for layer in _layers(model, x))
     return [x for x in dict.fromkeys(found) if x is not None]
 
 
-def _layer(model: ConfiguredModel, x: Linear) -> Layer:
-    """Say what is asked of a table for Linears of one size."""
+def _layers(model: ConfiguredModel, x: Linear) -> Iterator[Layer]:
+    """Say what is asked of a table for Linears of one size, of those in each format by itself."""
+    formats: dict[StoredFormat, list[Named]] = defaultdict(list)
+    for named in x.names:
+        for form, count in model.stored.formats_of(named).items():
+            formats[form].append(replace(named, count=count))
+    for form, names in formats.items():
+        yield _layer(model, replace(x, names=tuple(names)), form)
+
+
+def _layer(model: ConfiguredModel, x: Linear, form: StoredFormat) -> Layer:
     m = model.ladder.of(x.rows)
-    if not model.stored.holds(x.name):
+    if form == PLAIN:
         epilogue = Epilogue.BIAS if x.has_bias else Epilogue.NONE
         return Layer(x.name, x.n, x.k, x.count, m, Operation.of(model.element, epilogue=epilogue))
-    types = model.stored.types_for(model.element)
+    types = form.types_for(model.element)
     found = _of_types(types, Grouping.GROUPED if x.rows.is_expert else Grouping.DENSE)
-    why_absent = model.stored.why_absent if types is None else f"no operation multiplies groups of {types.tag}"
+    why_absent = form.why_absent if types is None else f"no operation multiplies groups of {types.tag}"
     return Layer(x.name, x.n, x.k, x.count, m, found, why_absent)
 
 
