@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 KEPT = ("lm_head", "*.lm_head", "*embed*", "wte", "wpe", "*.wte", "*.wpe", "*.gate", "*router*", "*norm*", "*.rotary*")
 """Matrices that are not rounded unless they are named: embeddings, heads and the routers of experts."""
+FACTOR_ENDS = ("_weight_scale", "_scale_inv", "_scale", "_scales")
+"""What is behind the name of a stack of experts in that of its factors. Source: transformers, integrations of
+fine-grained FP8; NVIDIA ModelOpt, export of Llama 4."""
 
 
 def _check_skipped(checkpoint: Checkpoint, skip: Sequence[str], names: Iterable[str]) -> None:
@@ -78,7 +81,7 @@ def find_layers(
     layers: dict[str, StoredLayer] = {}
     left: dict[str, str] = {}
     for prefix, tensors in groups.items():
-        chosen = not any(fnmatchcase(prefix, x) for x in skip)
+        chosen = not _is_skipped(prefix, skip)
         try:
             layer = _packed_as(prefix, tensors, method, form, dtype, left) if chosen else None
         except CheckpointError as error:
@@ -90,9 +93,27 @@ def find_layers(
     layers |= stacks.members
     is_quantised = bool(method.name) or any(x.is_quantised for x in layers.values())
     plain = [x for name, held in groups.items() for x in rest_of(held, layers.get(name), left, is_quantised)]
+    _refuse_unread([x for x in plain if not _is_skipped(owner_of(x.name, checkpoint.tensors)[0], skip)], checkpoint)
     left |= {x.name: STACKED for x in plain if form is not None and is_wide_stack(x)}
     apart = (x for name, x in layers.items() if name not in stacks.members)
     return Found((*apart, *stacks.stacks), stacked_biases(stacks, plain), left)
+
+
+def _is_skipped(name: str, skip: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, x) for x in skip)
+
+
+def _refuse_unread(plain: Iterable[StoredTensor], checkpoint: Checkpoint) -> None:
+    """Refuse narrow weights that are in no known layout, which would be copied to where nothing reads them."""
+    for tensor in plain:
+        beside = [x for end in FACTOR_ENDS if (x := f"{tensor.name}{end}") in checkpoint.tensors]
+        if len(tensor.shape) > 1 and (tensor.dtype.startswith("F8") or (tensor.dtype in ("U8", "I8") and beside)):
+            has = f", beside {', '.join(map(short, beside))}" if beside else ""
+            owner, _ = owner_of(tensor.name, checkpoint.tensors)
+            raise CheckpointError(
+                f"{tensor.file}: {tensor.text}{has}; expected weights of Linears, or GPT-OSS's blocks of experts: no "
+                f"other narrow ones are read; quantise experts as Linears, or leave it by --skip {short(owner)}"
+            )
 
 
 def _packed_as(

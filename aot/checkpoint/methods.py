@@ -8,16 +8,21 @@ from typing import Any
 from aot.core.errors import CheckpointError
 from aot.core.safetensors_file import short
 from aot.core.weight_format import GPTQ_ZERO_OFFSETS
+from aot.models.quantization import MIXED
 
 GPTQ, AWQ, COMPRESSED, MODELOPT, FP8, MXFP4 = "gptq", "awq", "compressed-tensors", "modelopt", "fp8", "mxfp4"
 PACKED = "aot"
 """What `aot pack` calls what it writes."""
 KNOWN = (GPTQ, AWQ, COMPRESSED, MODELOPT, "modelopt_fp4", FP8, MXFP4, "fbgemm_fp8")
 """Values of `quant_method`. Source: transformers, utils/quantization_config.py, QuantizationMethod; NVIDIA ModelOpt."""
-ALGORITHMS = ("FP8", "NVFP4", "MXFP4", "NVFP4_AWQ", "W4A16_NVFP4", "FP8_PB_WO", "FP8_PER_CHANNEL_PER_TOKEN")
+ALGORITHMS = ("FP8", "NVFP4", "MXFP4", "NVFP4_AWQ", "W4A16_NVFP4", "FP8_PB_WO", "FP8_PER_CHANNEL_PER_TOKEN", MIXED)
 """ModelOpt's `quant_algo` whose weights are read. Source: NVIDIA ModelOpt, torch/export/model_config.py."""
-LAYOUTS = ("pack-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized", "float-quantized", "int-quantized")
-"""compressed-tensors' `format`. Source: compressed-tensors, config/base.py, CompressionFormat."""
+LAYOUTS = (
+    *("pack-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized", "float-quantized", "int-quantized"),
+    *("naive-quantized", "mixed-precision"),
+)
+"""compressed-tensors' `format`; of the last each group of layers has its own. Source: compressed-tensors,
+config/base.py, CompressionFormat."""
 MERGED = ("weight_input", "weight_output")
 """Places of compressed-tensors' transforms that are in the weights. Source: compressed-tensors, transform_args.py."""
 BITS = 4

@@ -139,7 +139,13 @@ class LayerReader:
         if self._halves:
             return _in_turns(*(x._bytes(start // 2, stop // 2) for x in self._halves))  # noqa: SLF001 - its own class
         if self.layer.stored is Stored.BYTES:
-            return np.ascontiguousarray(self.layer.tensors["weight"].bits()[start:stop])
+            found = np.ascontiguousarray(self.layer.tensors["weight"].bits()[start:stop])
+            if self.layer.packed.format != "int8" and is_bad(ElementType.E4M3, found).any():
+                raise CheckpointError(
+                    f"{short(self.layer.name)}: rows {start} to {stop} have an element that is NaN; expected numbers; "
+                    "fetch the checkpoint again, or quantise it again"
+                )
+            return found
         wide = self._wide(start, stop)
         if self.layer.packed.format == "fp8_block":
             codes, scale = by_blocks(wide, SCALE_BLOCK)
