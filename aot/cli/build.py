@@ -381,4 +381,4 @@ def _reported(wheel: Path, path: Path, at: Callable[[str], None]) -> Iterator[st
         if kernel.relative_error is not None:
             yield f"{kernel.name}: {right_text(kernel.relative_error)}"
     yield f"wrote {path}: {found.summary}; next, where the record is kept: aot import {path}"
-    refuse_wrong([f"{x.name}: {x.fault}" for x in found.faults], len(found.kernels))
+    refuse_wrong(found.wrong, found.not_run, len(found.kernels))

@@ -11,6 +11,7 @@ import json
 import secrets
 import tempfile
 import time
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -58,6 +59,7 @@ class CheckedKernel:
     """The largest; None where it was not right, or not run."""
     fault: Text = ""
     """Why it is wrong, or did not run; empty where it is right."""
+    was_run: bool = True
 
 
 @dataclass(frozen=True)
@@ -77,15 +79,27 @@ class DeviceReport:
 
     @property
     def faults(self) -> list[CheckedKernel]:
-        """List the kernels that were not right."""
+        """List the kernels that were not right, or not run."""
         return [x for x in self.kernels if x.fault]
 
     @property
     def summary(self) -> str:
         """Say in a line what it has."""
         mode = self.conditions.power_mode or "power mode not known"
-        right = f"{len(self.kernels) - len(self.faults)} of {len(self.kernels)} kernels right"
-        return f"{self.conditions.device}, {mode}; {right}; {max(0, len(self.record) - 1)} times"
+        kernels = f"{len(self.kernels) - len(self.faults)} of {len(self.kernels)} kernels right"
+        wrong, left = len(self.wrong), len(self.faults) - len(self.wrong)
+        kernels += f", {wrong} wrong" * bool(wrong) + f", {left} not run" * bool(left)
+        return f"{self.conditions.device}, {mode}; {kernels}; {max(0, len(self.record) - 1)} times"
+
+    @property
+    def wrong(self) -> list[str]:
+        """Say of each kernel that was run and is wrong what it did."""
+        return [f"{x.name}: {x.fault}" for x in self.faults if x.was_run]
+
+    @property
+    def not_run(self) -> dict[str, int]:
+        """Return why kernels were not run, and how many for each reason."""
+        return dict(Counter(x.fault for x in self.faults if not x.was_run))
 
     def text(self) -> str:
         """Write the file: equal reports are equal texts."""
@@ -98,7 +112,8 @@ class DeviceReport:
             StoreError: there are none, or they are no record of the target.
         """
         if not self.record:
-            raise StoreError(f"{where}: the report has no times; expected some; make it again on the device")
+            why = "; ".join((self.summary, *self.wrong[:1]))
+            raise StoreError(f"{where}: the report has no times ({why}); expected some; make it again on the device")
         return parse_record("\n".join(map(json.dumps, self.record)), f"{where}: its record")
 
 
@@ -229,6 +244,7 @@ def _lost(worker: Worker) -> str:
 
 
 def _checked(name: str, error: float | None, fault: str, lost: str) -> CheckedKernel:
-    if error is None and not fault:
+    was_run = error is not None or bool(fault)
+    if not was_run:
         fault = f"not run, after {lost}" if lost else "the device cannot run it: none of its clusters fits"
-    return CheckedKernel(name, None if fault else error, one_line(fault))
+    return CheckedKernel(name, None if fault else error, one_line(fault), was_run)
