@@ -88,6 +88,8 @@ def find_layers(
             raise CheckpointError(f"{next(iter(tensors.values())).file}: {error}") from error
         if layer is not None:
             layers[prefix] = layer
+    if layout is not None and layers and not any(x.packed.form is layout for x in layers.values()):
+        raise _of_other_elements(next(iter(layers.values())), layout)
     layers = alike(layers)
     stacks = restacked(layers, checkpoint.config.get("model_type"))
     layers |= stacks.members
@@ -133,14 +135,21 @@ def _packed_as(
     return layer and _laid_out(layer, PACKED_FORMATS[form], tensors)
 
 
+def _of_other_elements(layer: StoredLayer, layout: WeightFormat) -> CheckpointError:
+    return CheckpointError(
+        f"{layer.tensors[min(layer.tensors)].file}: {short(layer.name)} is {layer.packed.format}, and --format "
+        f"{layout.name} is a layout of {layout.elements}, which no weight has; leave --format away"
+    )
+
+
 def _laid_out(layer: StoredLayer, layout: WeightFormat, tensors: Mapping[str, StoredTensor]) -> StoredLayer:
-    """Return a quantised layer in another layout of its own codes and factors, which takes rounded inputs too."""
+    """Return a quantised layer in another layout of its own codes and factors, which takes rounded inputs too.
+
+    One of other elements stays as it is, for the modules of a checkpoint may have formats of their own.
+    """
     own = layer.packed.form
     if own is None or own.elements != layout.elements:
-        raise CheckpointError(
-            f"{short(layer.name)} is {layer.packed.format}, and --format {layout.name} is a layout of "
-            f"{layout.elements}; leave --format away, or --skip it"
-        )
+        return layer
     packed = replace(layer.packed, format=layout.name)
     own_scale = input_scale_of(tensors) if packed.rounds_inputs else None
     return replace(layer, packed=replace(packed, input_scale=own_scale))

@@ -344,6 +344,8 @@ def test_modules_of_one_checkpoint_may_have_formats_of_their_own(tmp_path, said)
     assert {name: x.format for name, x in found.layers.items()} == {"a.proj": "fp8", "b.up": "nvfp4"}
     assert np.array_equal(values_of(tmp_path / "o"), values)
     assert np.array_equal(values_of(tmp_path / "o", "b.up"), other_values)
+    in_rows = pack_checkpoint(Request(folder, tmp_path / "p", "nvfp4rows"), 1).folder.layers
+    assert {name: x.format for name, x in in_rows.items()} == {"a.proj": "fp8", "b.up": "nvfp4rows"}
 
 
 def test_zero_points_that_are_all_0_are_dropped_and_groups_in_order_may_be_stated_as_none(tmp_path):
