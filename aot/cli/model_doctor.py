@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from aot.cli import tables
 from aot.core.epilogue import Epilogue
+from aot.core.errors import CandidateError
 from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.operation import Layout, Operation
@@ -16,10 +17,10 @@ from aot.core.weight_format import NVFP4_ROWS
 from aot.kinds.rows.catalogue import OWN_ROW_OPERATIONS, row_operation
 from aot.kinds.rows.function import QUANTIZE
 from aot.kinds.rows.operation import RowScale
-from aot.models.stored_format import PLAIN
+from aot.models.stored_format import APART, PLAIN
 from aot.select.coverage import GENERAL, MEASURED, PREDICTED, REFUSED
 from aot.select.score.diagnosis import Diagnosis, Layer, Served, diagnose
-from aot.space.enumeration import has_tuned_kernels
+from aot.space.enumeration import fallback, has_tuned_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -218,10 +219,10 @@ def _next(found: Sequence[Diagnosis], selection: Selection, model: ConfiguredMod
     """Say which wheel mends what is not native and measured."""
     words = shlex.join(["--config", str(path), "--target", selection.target])
     asked = [x for x in dict.fromkeys(x.layer.operation for x in found) if x is not None]
-    general = [x.tag for x in asked if not has_tuned_kernels(x, target)]
-    if general or not all(x.served for x in found):
+    untuned = [x for x in asked if not has_tuned_kernels(x, target)]
+    if untuned or not all(x.served or x.layer.why_absent == APART.why_absent for x in found):
         wheel = f"the wheel of `aot wheel {words}`"
-        why = f": {target.name} has the slow general kernel alone for {', '.join(general)}" if general else ""
+        why = f": {target.name} has {_has_of(untuned, target)}" if untuned else ""
         return f"load the checkpoint in 16 bits, as {model.element.value}, whose products {wheel} has{why}"
     if all(x.types.weight is None and x.types.factors is None for x in asked) or model.stored.is_packed:
         return _next_wheel(found, selection, asked, words, model, target)
@@ -235,6 +236,18 @@ def _next(found: Sequence[Diagnosis], selection: Selection, model: ConfiguredMod
         f"{wheel}; and {packing}; or, for experts whose inputs are rounded to NVFP4 by the checkpoint's input_scale, "
         f"{packing} {rows}, and aot doctor of what that writes"
     )
+
+
+def _has_of(operations: Sequence[Operation], target: Target) -> str:
+    """Say what a target has of operations without tuned kernels: the general kernel, or none where it is unable."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for operation in operations:
+        try:
+            fallback(operation, target)
+            found["the slow general kernel alone"].append(operation.tag)
+        except CandidateError:
+            found["no kernel"].append(operation.tag)
+    return ", and ".join(f"{what} for {', '.join(tags)}" for what, tags in found.items())
 
 
 def _gate_of(model: ConfiguredModel) -> str:
