@@ -222,29 +222,39 @@ def measured(
         path, seed = Path(scratch) / "results.sqlite", secrets.randbits(62)
         with open_store(path) as store:
             run = store.add_run(target, seed, conditions)
-            lost = _lost(Worker(Session(gpu, kernels, tuning, store, run, seed, plan, at, warn=tell)))
-            state = read()
-            store.add_clocks(run, state.sm_clock_mhz, state.memory_clock_mhz)
+            ended_by = _ended_by(Worker(Session(gpu, kernels, tuning, store, run, seed, plan, at, warn=tell)))
+            if ended_by != INTERRUPTED:  # after which a process has a second and a half to end
+                state = read()
+                store.add_clocks(run, state.sm_clock_mhz, state.memory_clock_mhz)
             verified, faults = store.verified(), store.quarantined()
             numbers, is_timed = {x.name: store.kernel_id(x) for x in tuned}, bool(store.finished())
         lines = record_text(from_store(path)).splitlines() if is_timed else []
-    checked = (_checked(name, verified.get(number), faults.get(number, ""), lost) for name, number in numbers.items())
+    errors = ((name, verified.get(number), faults.get(number, "")) for name, number in numbers.items())
+    checked = (_checked(*x, ended_by) for x in errors)
     return tuple(checked), tuple(map(json.loads, lines))
 
 
-def _lost(worker: Worker) -> str:
-    """Run a worker; say which kernel took the process's context with it, if one did: what is known is still told."""
+INTERRUPTED = "the command was interrupted"
+
+
+def _ended_by(worker: Worker) -> str:
+    """Run a worker; say what ended it early, if something did: what is known then is still told.
+
+    That is a kernel that took the process's context with it, or whoever interrupts the command.
+    """
     from aot.measure.gpu import ContextLostError
 
     try:
         worker.run()
     except ContextLostError as error:
         return str(error)
+    except KeyboardInterrupt:
+        return INTERRUPTED
     return ""
 
 
-def _checked(name: str, error: float | None, fault: str, lost: str) -> CheckedKernel:
+def _checked(name: str, error: float | None, fault: str, ended_by: str) -> CheckedKernel:
     was_run = error is not None or bool(fault)
     if not was_run:
-        fault = f"not run, after {lost}" if lost else "the device cannot run it: none of its clusters fits"
+        fault = f"not run, after {ended_by}" if ended_by else "the device cannot run it: none of its clusters fits"
     return CheckedKernel(name, None if fault else error, one_line(fault), was_run)

@@ -51,13 +51,15 @@ def small(monkeypatch):
     monkeypatch.setattr(device_report, "WIDTHS", (64, 32))
 
 
-def report(faults=None, *, is_whole=True):
+def report(faults=None, *, is_whole=True, tell=None):
     kernels = list(map(tuned_kernel, MANIFEST.all_kernels))
     gpu, said = TwinGpu(l2_bytes=1 << 12), []
     twins = TwinKernels(gpu, kernels, {x.name: 5.0 + i for i, x in enumerate(kernels)}, faults or {})
     plan = TimingPlan(max_launches=8, reference_rounds=0)
     read = lambda: DeviceState("580.159", 1755, 3201, "700 W")  # noqa: E731
-    checked, record = measured(MANIFEST, "h200", (gpu, twins, plan), CONDITIONS, read, said.append)
+    checked, record = measured(MANIFEST, "h200", (gpu, twins, plan), CONDITIONS, read, tell or said.append)
+    if tell is not None:
+        return DeviceReport(REPORT_VERSION, "x.whl", "0" * 64, "h200", CONDITIONS, checked, record)
     assert said[-1].startswith(said[-1].split(" of ")[1].split(":")[0]) == is_whole  # all steps were done
     return DeviceReport(REPORT_VERSION, "x.whl", "0" * 64, "h200", CONDITIONS, checked, record)
 
@@ -162,6 +164,16 @@ def test_what_is_known_is_told_where_a_kernel_takes_the_context_with_it():
     assert f"1 wrong, {count} not run" in found.summary
     with pytest.raises(StoreError, match=rf"has no times \(NVIDIA H200, .*; {WRONG}: verifying: launch refused"):
         found.times("r.json")
+
+
+def test_what_is_known_is_told_where_the_command_is_interrupted():
+    def interrupt(text):
+        if text.startswith("3 of "):
+            raise KeyboardInterrupt
+
+    found = report(tell=interrupt)
+    assert [x.was_run for x in found.kernels] == [True, True, True, False, False]
+    assert found.not_run == {"not run, after the command was interrupted": 2}
 
 
 def test_a_device_needs_few_packages():
