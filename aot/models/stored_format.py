@@ -93,8 +93,9 @@ class StoredFormat:
 
     def types_for(self, element: ElementType) -> Types | None:
         """Return the element types of the products with activations of an element type; None where there are none."""
-        if self.weight is None:
-            return self.types
+        if self.weight is None:  # x is rounded, and D has the type that it had
+            wanted = None if self.types is None else replace(self.types, d=element)
+            return next((x.types for x in Operation if x.types == wanted), None)
         return next((x.types for x in Operation if (x.types.weight, x.types.a) == (self.weight, element)), None)
 
     @property
@@ -104,6 +105,10 @@ class StoredFormat:
             return self.refusal
         if self.weight is not None:
             return f"no operation multiplies {self.weight.name}, though `aot pack` packs it"
+        if self.types is not None:
+            return (
+                f"no operation gives another type than {self.types.d.value} of this format; --dtype says which is asked"
+            )
         return "no kernel multiplies weights of this format"
 
 

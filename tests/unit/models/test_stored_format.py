@@ -102,6 +102,15 @@ def test_why_no_product_multiplies_them_is_said(found, why):
     assert read.why_absent.startswith(why)
 
 
+def test_products_of_narrow_inputs_give_the_models_own_type():
+    fp8 = stored_format(Configuration({"quantization_config": {"quant_method": "fp8"}}, "x"))
+    assert fp8.types_for(ElementType.BFLOAT16) is types.E4M3_BF16
+    assert fp8.types_for(ElementType.FLOAT16) is types.E4M3_FP16
+    blocks = StoredFormat("fp8", types.E4M3_BF16_BLOCK)
+    assert blocks.types_for(ElementType.FLOAT16) is None
+    assert blocks.why_absent.startswith("no operation gives another type than bfloat16 of this format")
+
+
 @pytest.mark.parametrize("group", [32, 64, 128])
 @pytest.mark.parametrize(("method", "zeros"), [("awq", "z"), ("gptq", "")])
 def test_each_size_of_groups_has_products(method, zeros, group):
