@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from aot.cli import tables
 from aot.core.epilogue import Epilogue
-from aot.core.errors import CandidateError
+from aot.core.errors import CandidateError, FormatError
 from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.operation import Layout, Operation
@@ -189,6 +189,11 @@ def _layer(model: ConfiguredModel, x: Linear, form: StoredFormat) -> Layer:
         epilogue = Epilogue.BIAS if x.has_bias else Epilogue.NONE
         return Layer(x.name, x.n, x.k, x.count, m, Operation.of(model.element, epilogue=epilogue))
     types = form.types_for(model.element)
+    if types is not None and types.weight is not None:
+        try:
+            types.weight.check(x.n, x.k)
+        except FormatError as error:
+            return Layer(x.name, x.n, x.k, x.count, m, None, str(error))
     found = _of_types(types, Grouping.GROUPED if x.rows.is_expert else Grouping.DENSE)
     why_absent = form.why_absent if types is None else f"no operation multiplies groups of {types.tag}"
     return Layer(x.name, x.n, x.k, x.count, m, found, why_absent)

@@ -83,6 +83,16 @@ def test_a_format_without_kernels_is_absent_everywhere(workplace):
     assert "next: load the checkpoint in 16 bits, as bfloat16, whose products the wheel of `aot wheel --config " in text
 
 
+def test_sizes_that_a_format_has_not_are_absent_and_not_slow(workplace):
+    config = write(workplace, intermediate_size=4304, quantization_config={"quant_method": "awq", "bits": 4})
+    found = {x["name"]: x for x in facts(config, "--target", "h200", "--m", "16")["layers"]}
+    assert (found["down"]["operation"], found["down"]["state"], found["down"]["served"]) == (None, "absent", [])
+    assert found["gate, up"]["operation"] == "bf16xint4g128z_bf16_kk"
+    assert "absent  a weight of 4096 x 4304 cannot be packed as int4g128z: expected" in succeed(
+        "doctor", config, "--target", "h200", "--m", "16"
+    )
+
+
 def test_packed_weights_are_absent_with_the_build_and_the_packing_that_mend_it(workplace):
     config = write(workplace, quantization_config={"quant_method": "awq", "bits": 4, "group_size": 128})
     found = facts(config, "--target", "h200", "--dtype", "float16")
