@@ -342,6 +342,8 @@ def _bytes(name: str, tensors: Mapping[str, StoredTensor], method: Method) -> St
             f"{SCALE_BLOCK}; quantise it so, or leave it by --skip {short(name)}"
         )
     form = "fp8_block" if is_block else "fp8" if is_fp8 else "int8"
+    if method.has_wide_inputs and not is_block:
+        form += "_weight_only"
     return _layer_of(name, Stored.BYTES, form, (n, k), None, tensors={"weight": weight, "scale": scales})
 
 

@@ -42,6 +42,8 @@ class Method:
     """Elements along k of a group of words; 0 where nothing says, or where they are a whole row."""
     block: tuple[int, ...] = ()
     """Rows and columns that a factor of FP8 is of; empty where nothing says."""
+    has_wide_inputs: bool = False
+    """Whether inputs stay in 16 bits beside elements of 8."""
 
     def check_words(self, layer: str) -> None:
         """Refuse codes of 4 bits in words where the configuration says that they are something else."""
@@ -71,7 +73,8 @@ def method_of(found: dict[str, Any]) -> Method:
             raise _refused("format", layout, LAYOUTS)
         _refuse_transforms(found)
         refusal = _compressed_bits(found) if layout == LAYOUTS[0] else ""
-        return Method(f"{name} {layout}", 1, refusal, _compressed_group(found), _compressed_block(found))
+        extents = _compressed_group(found), _compressed_block(found)
+        return Method(f"{name} {layout}", 1, refusal, *extents, _has_wide_inputs(found))
     if name not in {GPTQ, AWQ}:
         return Method(name, block=_block(found.get("weight_block_size")))
     bits = found.get("bits", found.get("w_bit", BITS))
@@ -113,6 +116,13 @@ def _compressed_group(found: dict[str, Any]) -> int:
     """Return the elements of a group, where all groups of layers have the same."""
     sizes = {_positive(x.get("group_size")) for x in _weights(found)}
     return sizes.pop() if len(sizes) == 1 else 0
+
+
+def _has_wide_inputs(found: dict[str, Any]) -> bool:
+    """Say whether compressed-tensors says of each group of layers that its inputs are not quantised."""
+    groups = found.get("config_groups")
+    held = groups.values() if isinstance(groups, dict) else ()
+    return bool(held) and all(isinstance(x, dict) and x.get("input_activations", {}) is None for x in held)
 
 
 def _compressed_block(found: dict[str, Any]) -> tuple[int, ...]:

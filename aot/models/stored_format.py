@@ -14,7 +14,7 @@ from aot.core.errors import CheckpointError, ShapeFileError
 from aot.core.formats import SCALE_BLOCK
 from aot.core.operation import Operation
 from aot.core.packed_folder import FILE as PACKED_FILE
-from aot.core.packed_folder import OF_EXPERTS, PACKED_FORMATS, read_folder
+from aot.core.packed_folder import OF_EXPERTS, OTHER_NAMES, PACKED_FORMATS, read_folder
 from aot.core.types import Types
 from aot.core.weight_format import BLOCK_K, FORMATS, GPTQ_ZERO_OFFSETS, MXFP4, NVFP4, WeightFormat
 from aot.models.configuration import FILE
@@ -219,7 +219,11 @@ def _words(method: str, found: Mapping[str, Any]) -> tuple[WeightFormat | None, 
 
 def _compressed_weight(group: Mapping[str, Any]) -> tuple[WeightFormat | None, str]:
     weights = group.get("weights")
-    if not isinstance(weights, dict) or weights.get("num_bits") != 4:
+    weights = weights if isinstance(weights, dict) else {}
+    has_wide_inputs = "input_activations" in group and group["input_activations"] is None
+    if (weights.get("num_bits"), weights.get("type")) == (8, "float") and has_wide_inputs:
+        return PACKED_FORMATS[OTHER_NAMES["e4m3"]] if weights.get("strategy") != "block" else None, ""
+    if weights.get("num_bits") != 4:
         return None, ""
     size = weights.get("group_size")
     if weights.get("type") == "float":

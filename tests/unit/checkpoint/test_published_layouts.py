@@ -161,12 +161,19 @@ def values_of(output, name="a.proj"):
         wide = (parts.factors.astype(np.uint32) << 16).view(np.float32)
         factors = wide if layer.dtype == "bfloat16" else parts.factors.view(np.float16)
     else:
+        if layer.form.group == 0:
+            return e4m3(parts.codes) * scale.reshape(-1, 1)
         numbers = E2M1[parts.codes]
         factors = np.ldexp(1.0, parts.factors.astype(int) - 127) if layer.format == "mxfp4" else e4m3(parts.factors)
     values = numbers * np.repeat(factors.astype(float), layer.form.group, 1)
     return values * scale if scale.size else values
 
 
+WIDE_INPUTS = {
+    "quant_method": "compressed-tensors",
+    "format": "float-quantized",
+    "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float"}, "input_activations": None}},
+}
 MODELOPT_ENDS = ("weight", "weight_scale_2")
 GIVEN = {
     "gptq": (gptq(24, 384, 128), GPTQ),
@@ -183,6 +190,8 @@ GIVEN = {
     "nvfp4 of ModelOpt": (fp4(17, 144, 16, MODELOPT_ENDS), modelopt("NVFP4")),
     "mxfp4": (fp4(7, 96, 32), compressed("mxfp4-pack-quantized", type="float", group_size=32)),
     "fp8 by rows": (fp8(7, 48, (7, 1), dtype="BF16"), compressed("float-quantized", num_bits=8, type="float")),
+    "fp8 by rows beside inputs of 16 bits": (fp8(7, 48, (7, 1)), WIDE_INPUTS),
+    "fp8 by tensor beside inputs of 16 bits": (fp8(7, 48, ()), WIDE_INPUTS),
     "fp8 by tensor": (fp8(130, 16, ()), modelopt("FP8")),
     "fp8 by blocks": (
         fp8(257, 200, (3, 2), "weight_scale_inv"),
@@ -197,6 +206,8 @@ def test_a_layout_stands_for_what_its_specification_says(tmp_path, name):
     (held, values), quantization = GIVEN[name]
     pack_checkpoint(Request(write(tmp_path / "c", held, quantization), tmp_path / "o", check_all=True), 1)
     assert np.array_equal(values_of(tmp_path / "o"), values)
+    (layer,) = read_folder(tmp_path / "o").layers.values()
+    assert (layer.format == "fp8_weight_only") == (quantization is WIDE_INPUTS)
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,11 @@ def compressed(inputs=None, **weights):
             "compressed-tensors, 4 bits of type int by group of 128, activations in 16 bits",
             "int4g128",
         ),
+        (
+            compressed(num_bits=8, type="float", strategy="channel"),
+            "compressed-tensors, 8 bits of type float by channel, activations in 16 bits",
+            "e4m3",
+        ),
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, "modelopt, FP8", "fp8"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "modelopt, NVFP4", "nvfp4"),
         ({"quant_method": "awq", "bits": 4, "group_size": 128}, "awq, 4 bits in groups of 128", "int4g128z"),
