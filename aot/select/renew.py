@@ -66,7 +66,7 @@ def select_between(
     kernels: str,
     heldout: ShapeSet | None,
 ) -> Selection:
-    """Choose anew only the grids of a selection for aligned rows between sectors, among the kernels that it has.
+    """Choose anew only the grids of a selection for aligned rows between sectors, with some kernels more.
 
     Args:
         selection: whose other tables are kept.
@@ -86,5 +86,5 @@ def select_between(
     objective.progress("learning from the times")
     model = TimeModel.fit(times, target)
     operations = objective.operations or selection.products
-    found = between.renewed(selection, operations, times, model, target, objective.progress)
+    found = between.renewed(selection, operations, times, model, target, reference_times(record), objective.progress)
     return objective.covered(found)

@@ -34,7 +34,7 @@ from aot.select.selection import (
     Selection,
 )
 from aot.select.table import unaligned
-from aot.select.table.between import parted
+from aot.select.table.between import Making, parted
 from aot.select.table.incumbent import incumbent_kernel, incumbent_of, kept_section
 from aot.select.table.sections import build_section, renamed
 from aot.select.table.unaligned import UnalignedTimes
@@ -292,7 +292,8 @@ def select_kernels(measured: KnownTimes, target: Target, objective: Objective, r
         incumbent = incumbent_kernel(objective.incumbent, operation)
         kept = kept_section(objective.incumbent, operation)
         timed = Timed(times[operation], rows, provenance, models.of(basis), incumbent, target, kept)
-        sections += _sections(chosen, timed, indices, fallbacks[operation.call], kernels, sections, objective)
+        fallback, references = fallbacks[operation.call], measured.references
+        sections += _sections(chosen, timed, indices, fallback, kernels, sections, objective, references)
         found.append(chosen)
     asked = unaligned.asked_of(operations) if objective.unaligned else []
     known = UnalignedTimes.of(measured.times if asked else {}, asked, target)
@@ -322,9 +323,10 @@ def _sections(
     timed: Timed,
     indices: Mapping[Candidate, int],
     fallback: int,
-    kernels: Sequence[KernelKey],
+    kernels: list[KernelKey],
     before: Sequence[Section],
     objective: Objective,
+    references: Mapping[Problem, float],
 ) -> Iterator[Section]:
     """Build the sections of an operation: one for a number of groups that was timed, and one that is invariant.
 
@@ -339,8 +341,8 @@ def _sections(
         section = build_section(
             operation, portfolio, timed, indices, fallback, grid, named, num_groups=num_groups, at=at
         )
-        twin = next((x.grid for x in before if x.operation is chosen.like and x.between_sectors), None)
-        yield from parted(section, indices, timed, twin and renamed(twin, kernels, indices), at)
+        twin = next((x for x in before if x.operation is chosen.like and x.between_sectors), None)
+        yield from parted(section, portfolio.candidates, timed, Making(kernels, references, at), twin)
     if objective.batch_invariant and operation.grouping is Grouping.DENSE:
         # What waits for its own CTAs could be replaced on a device of fewer SMs, by a kernel of another order.
         able = tuple(x for x in portfolio.candidates if family_of(x).sum_order(x) and not _waits(x))

@@ -16,7 +16,7 @@ from aot.select.selector import fallback_key
 from aot.select.table import between
 from aot.select.table import sections as table
 from aot.select.times.inputs import Timed
-from tests.unit.select.table.test_sections import H200, PLAIN, SWAPPED, Shades, section_of
+from tests.unit.select.table.test_sections import H200, PLAIN, SPLIT, SWAPPED, Shades, section_of
 from tests.unit.selections import SELECTION
 from tests.unit.twins import BF16, problem_of
 
@@ -45,9 +45,13 @@ def whole():
     return section, indices, Timed(times, times, "measured", MODEL, target=H200)
 
 
+def making(indices):
+    return between.Making([fallback_key(BF16, H200), *(KernelKey(BF16, x) for x in indices)])
+
+
 def test_each_kind_of_rows_has_the_kernel_that_is_best_there_and_each_weight_one_ladder():
     section, indices, timed = whole()
-    at_sectors, rows_between = between.parted(section, indices, timed)
+    at_sectors, rows_between = between.parted(section, tuple(indices), timed, making(indices))
     assert [(x.n, x.k) for x in rows_between.ladders] == [(512, 1000), (512, 2008)]
     assert [(x.n, x.k) for x in at_sectors.ladders] == [(512, 1024), (512, 2048)]
     assert {x for column in rows_between.grid.columns for x in column.kernels} == {indices[SWAPPED]}
@@ -65,9 +69,17 @@ def test_each_kind_of_rows_has_the_kernel_that_is_best_there_and_each_weight_one
         assert look_up(found, asked, [(1, 1)] * 3).kernel == best
 
 
-def test_a_grid_that_is_known_is_taken():
-    section, indices, timed = whole()
-    assert between.parted(section, indices, timed, section.grid)[1].grid is section.grid
+def test_kernels_are_added_while_they_gain_where_rows_are_between_sectors(monkeypatch):
+    _, _, timed = whole()
+    own = {p: {**row, SPLIT: 4.0 if p.m == 16 and begins_between_sectors(p) else 9.0} for p, row in timed.own.items()}
+    more = replace(timed, own=own, filled=own)
+    assert set(between.added(more, BF16, [PLAIN], {})) == {SWAPPED, SPLIT}
+    assert between.added(more, BF16, [PLAIN, SWAPPED], {}) == [SPLIT]
+    assert between.added(more, BF16, [PLAIN, SWAPPED, SPLIT], {}) == []
+    # Of 16 rows alone SPLIT gains, of 64 it is slower than torch: SWAPPED's gain there counts twice.
+    torch = dict.fromkeys(own, 4.5)
+    monkeypatch.setattr(between, "MAX_ADDED", 1)
+    assert between.added(more, BF16, [PLAIN], torch) == [SWAPPED]
 
 
 @pytest.mark.parametrize("reason", ["predicted", "few", "a scope"])
@@ -79,7 +91,7 @@ def test_without_times_of_such_rows_there_is_one_section(reason, monkeypatch):
         monkeypatch.setattr(between, "MIN_BETWEEN", 5)
     else:
         section = replace(section, scope=Scope(1, batch_invariant=True))
-    assert between.parted(section, indices, timed) == [section]
+    assert between.parted(section, tuple(indices), timed, making(indices)) == [section]
 
 
 def test_a_selection_gets_such_sections_and_is_the_same_when_it_gets_them_again():
