@@ -302,7 +302,8 @@ class _Columns:
 def build_grid(known: SectionKernels, operation: Operation, at: Callable[[str], None]) -> Grid:
     """Fill the grid: fixed edges of n and k, and in each column the steps of m that pay."""
     is_fine = _is_fine(known, operation)
-    fine: tuple[tuple[int, ...], ...] = (LEARNED_M, LEARNED_N, FINE_K) if is_fine else (FINE_GRID_M, FINE_N, FINE_K)
+    n_edges = FINE_N if known.between_sectors else LEARNED_N
+    fine: tuple[tuple[int, ...], ...] = (LEARNED_M, n_edges, FINE_K) if is_fine else (FINE_GRID_M, FINE_N, FINE_K)
     is_linear = operation.layout is Layout.KK and operation.grouping is Grouping.DENSE and not known.is_special
     if not is_linear and not _is_timed(known, operation):
         m_edges, n_edges, k_edges = map(_thin, fine)
