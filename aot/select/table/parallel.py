@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from threadpoolctl import threadpool_limits
-
 from aot.compile.process_pool import Died, Pool
 
 if TYPE_CHECKING:
@@ -33,7 +31,6 @@ _TOLD: list[_Told] = []
 
 
 def _start(state: object) -> None:
-    threadpool_limits(1)  # there is a process a core, and predictions would start as many threads in each
     _TOLD.append(_Told(state))
 
 
