@@ -59,7 +59,13 @@ class CheckedKernel:
     """The largest; None where it was not right, or not run."""
     fault: Text = ""
     """Why it is wrong, or did not run; empty where it is right."""
-    was_run: bool = True
+    is_left: bool | None = None
+    """True where it was not run; absent of earlier reports, which say so in `fault` alone."""
+
+    @property
+    def was_run(self) -> bool:
+        """Say whether it was run, as far as the report says."""
+        return not self.is_left
 
 
 @dataclass(frozen=True)
@@ -257,4 +263,4 @@ def _checked(name: str, error: float | None, fault: str, ended_by: str) -> Check
     was_run = error is not None or bool(fault)
     if not was_run:
         fault = f"not run, after {ended_by}" if ended_by else "the device cannot run it: none of its clusters fits"
-    return CheckedKernel(name, None if fault else error, one_line(fault), was_run)
+    return CheckedKernel(name, None if fault else error, one_line(fault), None if was_run else True)
