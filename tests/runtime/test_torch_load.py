@@ -215,6 +215,7 @@ def test_names_that_transformers_changes_are_changed_too(gemm, tmp_path, monkeyp
     if version == 4:
         patterns = {"^backbone": "^body", "^norm.gamma": "norm"}
         monkeypatch.setattr(Model, "_checkpoint_conversion_mapping", patterns, raising=False)
+        monkeypatch.setitem(sys.modules, "transformers.conversion_mapping", None)  # which has no such module
     else:
         mapping = ModuleType("transformers.conversion_mapping")
         mapping.get_model_conversion_mapping = lambda _: changes
