@@ -228,7 +228,7 @@ def request_of(context: click.Context) -> Request:
     "--only-between-sectors",
     is_flag=True,
     help="Choose anew only the grids of --keep for aligned operands whose rows begin at odd multiples of 16 bytes, "
-    "with up to 16 kernels more, by records that have enough times of such; of --operations, or of all.",
+    "with up to 8 kernels more, by records that have enough times of such; of --operations, or of all.",
 )
 @option("--no-incumbent", only=[CHOSEN], is_flag=True, help="Let ties go to no earlier selection.")
 @option(

@@ -43,7 +43,7 @@ assumption. With fewer, times there are guessed from those of other rows."""
 WHOLE_M = 64
 """An m of which columns of A begin at sectors, by which a weight alone decides: of 64 elements of any type."""
 
-MAX_ADDED, MIN_GAIN = 16, 0.0002
+MAX_ADDED, MIN_GAIN = 8, 0.0002
 """Most kernels that such a grid has beside those of its operation, and the least gain of each in the mean logarithm of
 time. Source: of 330 such products of an H200, a third left out in turn, by the 171 kernels that ship the trees' choice
 takes 3.1 and 2.7% longer than the best, with 8 more 2.0 and 1.6%, with 16 1.7 and 1.3%, with 36 1.6 and 1.3%

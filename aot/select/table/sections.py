@@ -57,6 +57,9 @@ as long on 2 to 8."""
 MERGE_COST = 0.001
 """Mean predicted cost that merging the steps of m of a ladder, or of a grid's column, may have."""
 
+BETWEEN_MERGE_COST = 0.003
+"""The same in a grid for rows between sectors, whose steps are as many again in a wheel. An assumption."""
+
 MANY_PROBLEMS = 500
 """Problems of an operation that were timed, in it or in an equivalent one, from which on its steps are those that tell
 tiles of 8 apart: an assumption. Finer steps say little where few times were learned from, and a wheel may hold many
@@ -84,7 +87,7 @@ def _is_timed(known: SectionKernels, operation: Operation) -> bool:
 
 def _is_fine(known: SectionKernels, operation: Operation) -> bool:
     """Say whether the steps of a section are those for many times."""
-    return operation.layout is Layout.KK and _is_timed(known, operation)
+    return operation.layout is Layout.KK and _is_timed(known, operation) and not known.between_sectors
 
 
 def _midpoint(edges: Sequence[int], index: int) -> int:
@@ -200,7 +203,7 @@ class _Columns:
     def __init__(self, known: SectionKernels, operation: Operation, edges: Sequence[Sequence[int]]) -> None:
         self.known, self.operation = known, operation
         self.m_edges, self.n_edges, self.k_edges = edges
-        self._is_broad = not _is_fine(known, operation)
+        self._is_broad = not (_is_fine(known, operation) or known.between_sectors)
         able = [takes_aligned(FamilyKernel.of(KernelKey(operation, x))) for x in known.candidates]
         self._unable = np.where(able, 0.0, BARRED)
         self._kept = None if known.timed.kept is None else known.timed.kept.grid
@@ -275,7 +278,7 @@ class _Columns:
             losses * breadths(self.m_edges)[:, None],
             self.m_edges,
             num_shapes=len(self.m_edges),
-            max_cost=MERGE_COST,
+            max_cost=BETWEEN_MERGE_COST if self.known.between_sectors else MERGE_COST,
             kept=kept,
             settled=max(kept, default=0),
         )
@@ -302,8 +305,7 @@ class _Columns:
 def build_grid(known: SectionKernels, operation: Operation, at: Callable[[str], None]) -> Grid:
     """Fill the grid: fixed edges of n and k, and in each column the steps of m that pay."""
     is_fine = _is_fine(known, operation)
-    n_edges = FINE_N if known.between_sectors else LEARNED_N
-    fine: tuple[tuple[int, ...], ...] = (LEARNED_M, n_edges, FINE_K) if is_fine else (FINE_GRID_M, FINE_N, FINE_K)
+    fine: tuple[tuple[int, ...], ...] = (LEARNED_M, LEARNED_N, FINE_K) if is_fine else (FINE_GRID_M, FINE_N, FINE_K)
     is_linear = operation.layout is Layout.KK and operation.grouping is Grouping.DENSE and not known.is_special
     if not is_linear and not _is_timed(known, operation):
         m_edges, n_edges, k_edges = map(_thin, fine)
