@@ -21,6 +21,7 @@ from aot.emulate.gpu import EmulatedGpu
 from aot.emulate.host import EmulatedKernels
 from aot.families._sum_order import order_of
 from aot.families.sm90_grouped_weight_only import FAMILY as OF_MANY
+from aot.families.sm90_weight_only import is_promoted
 from aot.families.weight_only import WeightOnlyKnobs
 from aot.families.weight_only_simt import FAMILY as FALLBACK
 from aot.kinds.gemm.edge_groups import positions_of
@@ -44,10 +45,12 @@ SOME = (
     (Operation.BF16_MXFP4_KK_GROUPED, EIGHT),
     (Operation.FP16_NVFP4_ROWS_KK_GATHERED, MORE),
     (Operation.BF16_MXFP4_ROWS_KK_GATHERED, EIGHT),
-    (Operation.BF16_INT4_G128_KK_GROUPED, IN_TURNS),
+    (Operation.BF16_NVFP4_KK_GROUPED, MANY),
+    (Operation.BF16_NVFP4_KK_GATHERED, MANY),
 )
 OF_HOPPER = [x for x in GROUPED if x.types in OF_MANY.types and x.grouping in OF_MANY.groupings]
 CASES = [*SOME, *((x, y) for x in GROUPED for y in (EIGHT, None) if EVERY), *((x, MANY) for x in OF_HOPPER if EVERY)]
+CASES += [(x, IN_TURNS) for x in OF_HOPPER if EVERY and is_promoted(x)]
 SEED = 5
 EXTENTS = 6, 24, 160
 """m, n and k of each of 7 groups: k is no multiple of a block's 128."""
