@@ -186,7 +186,7 @@ FAST = {
 }
 """The family beside the fallback, by target and how factors lie."""
 PACKED, MANY = {"weight_only", "weight_only_simt"}, "sm90_grouped_weight_only"
-"""Those of packed weights, the second of which is their fallback; and Hopper's for many rows, of weights in fragments."""
+"""Those of packed weights, the second of which is their fallback; and Hopper's for many rows of fragments."""
 
 
 @pytest.mark.parametrize("operation", WITH_OFFSETS, ids=lambda x: x.tag)
