@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import cutlass
-from cutlass import Int32, Int64, Uint32, const_expr, cute, range_constexpr
+from cutlass import Constexpr, Int32, Int64, Uint32, const_expr, cute, range_constexpr
 from cutlass.experimental import primitives as prims
 
 from aot.core.weight_format import BLOCK_K
@@ -98,7 +98,7 @@ class PackedGatherSm90(PackedGroupsSm90):
             self._gather(gather, storage, num_k_blocks)
 
     @cute.jit
-    def _gather(self, gather: cutlass.Constexpr[Any], storage: Any, num_k_blocks: Int32) -> None:
+    def _gather(self, gather: Constexpr[Any], storage: Any, num_k_blocks: Int32) -> None:
         """Copy the blocks of k of a tile's rows, and tell of each when it is there."""
         full, empty, _ = barriers(storage, self.tile)
         stage, phase, told = Int32(0), Int32(1), Int32(0)
@@ -125,10 +125,10 @@ class PackedGatherSm90(PackedGroupsSm90):
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive(full + stage)
         following = stage + 1
-        return cutlass.select_(following == self.tile.num_stages, Int32(0), following)
+        return Int32(cutlass.select_(following == self.tile.num_stages, Int32(0), following))
 
     @cute.jit
-    def _copy_block(self, gather: cutlass.Constexpr[Any], storage: Any, k_block: Int32, stage: Int32) -> None:
+    def _copy_block(self, gather: Constexpr[Any], storage: Any, k_block: Int32, stage: Int32) -> None:
         """Ask for a thread's pieces of a block of k: one of a row's sixteen, of each sixth row."""
         tile, index, x = self.tile, gather.index, gather.x
         thread = cute.arch.thread_idx()[0] - (tile.num_multiplying + 32)

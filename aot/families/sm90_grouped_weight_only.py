@@ -7,7 +7,7 @@ that there are as many CTAs as groups of any sizes may need; those behind the la
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Candidate, Reason, Rejected
 from aot.core.grouping import Grouping
@@ -59,7 +59,7 @@ class Sm90GroupedWeightOnly(Sm90WeightOnly):
         tile = tile_of(candidate, operation, target)
         places = Places.of(target, tile.num_ctas)
         is_gathered = operation.grouping is Grouping.GATHERED
-        make = PackedGatherSm90 if is_gathered else PackedGroupsSm90
+        make: Any = PackedGatherSm90 if is_gathered else PackedGroupsSm90
         gemm = make(cutlass_type(operation.d), tile, swap_ab=True, places=places, are_k_major=(True, True))
         is_scaled = operation.types.is_scaled
         function, arguments = grouped_entry(gemm, is_scaled=is_scaled, is_gathered=is_gathered, stores=STORES)
