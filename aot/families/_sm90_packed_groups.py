@@ -41,14 +41,14 @@ class PackedGroupsSm90(PackedOneTileGemmSm90):
             d: D (m, n).
             added: float32 factors (groups, n), of stride 1 or 0 along n, or None; and a bias (groups, n), of which
                 there may be 0 columns.
-            groups: the offsets; the index, or None; and which of the stack each group's weight is.
+            groups: the offsets; an index, of which there is none; and which of the stack each group's weight is.
             stream: where the kernel is launched.
         """
-        tile, (offsets, index, places) = self.tile, groups
+        tile, (offsets, _, places) = self.tile, groups
         num_groups = Int32(num_groups_of(b, places))
         stack = cute.make_layout(b.shape[0], stride=cute.assume(Int64(b.stride[0]), divby=CODE_BYTES))
         rows, load_rows, extent = self._prepare_stack(self.view_weight(b, d.shape[1], a.shape[1]), stack)
-        columns, load_columns = self.prepare_x(a, index)
+        columns, load_columns, _ = self.prepare_side(1, a)
         loads, found_by = (load_rows, load_columns), (offsets, places, num_groups)
         self.grouped_kernel(self.make_mma(tile.columns), loads, (rows, columns), d, added, found_by).launch(
             grid=along_x(cute.ceil_div(extent, tile.rows), most_tiles(Int32(d.shape[0]), num_groups, tile.columns)),
@@ -58,16 +58,6 @@ class PackedGroupsSm90(PackedOneTileGemmSm90):
             preferred_smem_carveout=100,  # left out, the compiler asks a GPU how much there is
             use_pdl=self.is_dependent,
         )
-
-    def prepare_x(self, a: Any, index: Any) -> tuple[Any, Any]:
-        """Return the layout of x's stages, and what loads them; on the host."""
-        del index
-        return self.prepare_side(1, a)[:2]
-
-    def rows_of(self, load: Any, first: Int32, count: Int32) -> Any:
-        """Return what loads a tile's rows of x, and perhaps some behind them."""
-        del count
-        return load[0], cute.domain_offset((first, 0), load[1])
 
     def _prepare_stack(self, weight: Any, stack: Any) -> tuple[Any, Any, Any]:
         """Return what `prepare_side` does of a weight, with loads of all weights of the stack; on the host."""
@@ -105,7 +95,7 @@ class PackedGroupsSm90(PackedOneTileGemmSm90):
         if count > 0:
             place = place_of(places, group)
             weight = tuple((atom, view[(*(None,) * (cute.rank(view) - 1), place)]) for atom, view in load_rows)
-            x = self.rows_of(load_columns, first, count)
+            x = load_columns[0], cute.domain_offset((first, 0), load_columns[1])
             begin = cute.assume(Int64(first) * Int64(d.stride[0]), divby=CHUNK)
             rows = cute.make_tensor(d.iterator + begin, cute.make_layout((count, d.shape[1]), stride=(d.stride[0], 1)))
             own = tuple(None if const_expr(y is None) else y[group, None] for y in added)

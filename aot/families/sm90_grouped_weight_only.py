@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Candidate, Reason, Rejected
 from aot.core.grouping import Grouping
-from aot.families.sm90_weight_only import WARPGROUPS, Sm90WeightOnly, tile_of
+from aot.families.sm90_weight_only import Sm90WeightOnly, tile_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ class Sm90GroupedWeightOnly(Sm90WeightOnly):
     """The family `sm90_grouped_weight_only`: tiles of `sm90_weight_only`, each computed by a CTA alone."""
 
     name = "sm90_grouped_weight_only"
-    groupings = (Grouping.GROUPED, Grouping.GATHERED)
+    groupings = (Grouping.GROUPED,)
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles, and whether warpgroups take turns, where sums are promoted."""
@@ -42,9 +42,6 @@ class Sm90GroupedWeightOnly(Sm90WeightOnly):
         if gemm.cluster_m * gemm.cluster_n * gemm.split_k > 1:
             text = f"a cluster of {gemm.cluster_m}x{gemm.cluster_n} whose k is split in {gemm.split_k}"
             return Rejected(Reason.CLUSTER, f"{text}; expected 1x1 and no split: a CTA computes a group's tile alone")
-        if operation.grouping is Grouping.GATHERED and WARPGROUPS.get(gemm.tile_m) == 1:
-            text = f"a tile of {gemm.tile_m} rows leaves one warp to gather rows of x"
-            return Rejected(Reason.TILE, f"{text}; take one of two multiplying warpgroups, which has three")
         return super().check(candidate, operation, target)
 
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
@@ -52,17 +49,15 @@ class Sm90GroupedWeightOnly(Sm90WeightOnly):
         from aot.families import Entry
         from aot.families._arguments import cutlass_type
         from aot.families._next_start import Places
-        from aot.families._sm90_packed_gather import PackedGatherSm90
         from aot.families._sm90_packed_groups import PackedGroupsSm90
         from aot.families._weight_only_groups import grouped_entry
 
         tile = tile_of(candidate, operation, target)
         places = Places.of(target, tile.num_ctas)
-        is_gathered = operation.grouping is Grouping.GATHERED
-        make: Any = PackedGatherSm90 if is_gathered else PackedGroupsSm90
-        gemm = make(cutlass_type(operation.d), tile, swap_ab=True, places=places, are_k_major=(True, True))
-        is_scaled = operation.types.is_scaled
-        function, arguments = grouped_entry(gemm, is_scaled=is_scaled, is_gathered=is_gathered, stores=STORES)
+        gemm: Any = PackedGroupsSm90(
+            cutlass_type(operation.d), tile, swap_ab=True, places=places, are_k_major=(True, True)
+        )
+        function, arguments = grouped_entry(gemm, is_scaled=operation.types.is_scaled, is_gathered=False, stores=STORES)
         return Entry(function, arguments)
 
 

@@ -46,7 +46,6 @@ SOME = (
     (Operation.FP16_NVFP4_ROWS_KK_GATHERED, MORE),
     (Operation.BF16_MXFP4_ROWS_KK_GATHERED, EIGHT),
     (Operation.BF16_NVFP4_KK_GROUPED, MANY),
-    (Operation.BF16_NVFP4_KK_GATHERED, MANY),
 )
 OF_HOPPER = [x for x in GROUPED if x.types in OF_MANY.types and x.grouping in OF_MANY.groupings]
 CASES = [*SOME, *((x, y) for x in GROUPED for y in (EIGHT, None) if EVERY), *((x, MANY) for x in OF_HOPPER if EVERY)]

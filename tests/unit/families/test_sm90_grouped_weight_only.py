@@ -30,13 +30,6 @@ def test_clusters_are_refused(changes):
     assert "expected 1x1 and no split: a CTA computes a group's tile alone" in verdict.message
 
 
-def test_rows_are_gathered_by_three_warps():
-    verdict = check(changed(LEGAL[0], tile_m=64), Operation.BF16_NVFP4_KK_GATHERED, H200)
-    assert verdict.reason is Reason.TILE
-    assert "a tile of 64 rows leaves one warp to gather rows of x; take one of two" in verdict.message
-    assert isinstance(check(changed(LEGAL[0], tile_m=128), Operation.BF16_NVFP4_KK_GATHERED, H200), Accepted)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("m", "family"), [(1, FEW), (64, FAMILY), (512, FAMILY)])
 def test_few_rows_of_a_group_are_left_to_weight_only(m, family):
