@@ -457,7 +457,7 @@ DEVICE_REPORT = {
     "conditions": GOLDEN_MANIFEST["tables"][0]["conditions"][0],
     "kernels": [
         plain(device_report.CheckedKernel("bf16_kk_x", 0.5)),
-        {"name": "y", "relative_error": None, "fault": "z"},
+        {"name": "y", "relative_error": None, "fault": "z", "is_left": True},
     ],
     "record": [],
 }

@@ -134,7 +134,9 @@ def restacked(layers: Mapping[str, StoredLayer], model_type: object) -> Restacke
     members: dict[str, StoredLayer] = {}
     biases: dict[str, tuple[tuple[str, ...], ...]] = {}
     for prefix, linears in places.items():
-        count = 1 + max(expert for expert, _ in linears)
+        count = len({expert for expert, _ in linears})
+        if count <= max(expert for expert, _ in linears):
+            continue  # one is missing; a number may be as large as a name has room for
         parts = {x: [[linears.get((i, y)) for y in ends] for i in range(count)] for x, ends in STACKS.items()}
         made = {x: _stacked(f"{prefix}.{x}", each) for x, each in parts.items()}
         if None in made.values():

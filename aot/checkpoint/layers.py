@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 KEPT = ("lm_head", "*.lm_head", "*embed*", "wte", "wpe", "*.wte", "*.wpe", "*.gate", "*router*", "*norm*", "*.rotary*")
 """Matrices that are not rounded unless they are named: embeddings, heads and the routers of experts."""
+FACTOR_ENDS = ("_weight_scale", "_scale_inv", "_scale", "_scales")
+"""What is behind the name of a stack of experts in that of its factors. Source: transformers, integrations of
+fine-grained FP8; NVIDIA ModelOpt, export of Llama 4."""
 
 
 def _check_skipped(checkpoint: Checkpoint, skip: Sequence[str], names: Iterable[str]) -> None:
@@ -78,21 +81,41 @@ def find_layers(
     layers: dict[str, StoredLayer] = {}
     left: dict[str, str] = {}
     for prefix, tensors in groups.items():
-        chosen = not any(fnmatchcase(prefix, x) for x in skip)
+        chosen = not _is_skipped(prefix, skip)
         try:
             layer = _packed_as(prefix, tensors, method, form, dtype, left) if chosen else None
         except CheckpointError as error:
             raise CheckpointError(f"{next(iter(tensors.values())).file}: {error}") from error
         if layer is not None:
             layers[prefix] = layer
+    if layout is not None and layers and not any(x.packed.form is layout for x in layers.values()):
+        raise _of_other_elements(next(iter(layers.values())), layout)
     layers = alike(layers)
     stacks = restacked(layers, checkpoint.config.get("model_type"))
     layers |= stacks.members
     is_quantised = bool(method.name) or any(x.is_quantised for x in layers.values())
     plain = [x for name, held in groups.items() for x in rest_of(held, layers.get(name), left, is_quantised)]
+    _refuse_unread([x for x in plain if not _is_skipped(owner_of(x.name, checkpoint.tensors)[0], skip)], checkpoint)
     left |= {x.name: STACKED for x in plain if form is not None and is_wide_stack(x)}
     apart = (x for name, x in layers.items() if name not in stacks.members)
     return Found((*apart, *stacks.stacks), stacked_biases(stacks, plain), left)
+
+
+def _is_skipped(name: str, skip: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, x) for x in skip)
+
+
+def _refuse_unread(plain: Iterable[StoredTensor], checkpoint: Checkpoint) -> None:
+    """Refuse narrow weights that are in no known layout, which would be copied to where nothing reads them."""
+    for tensor in plain:
+        beside = [x for end in FACTOR_ENDS if (x := f"{tensor.name}{end}") in checkpoint.tensors]
+        if len(tensor.shape) > 1 and (tensor.dtype.startswith("F8") or (tensor.dtype in ("U8", "I8") and beside)):
+            has = f", beside {', '.join(map(short, beside))}" if beside else ""
+            owner, _ = owner_of(tensor.name, checkpoint.tensors)
+            raise CheckpointError(
+                f"{tensor.file}: {tensor.text}{has}; expected weights of Linears, or GPT-OSS's blocks of experts: no "
+                f"other narrow ones are read; quantise experts as Linears, or leave it by --skip {short(owner)}"
+            )
 
 
 def _packed_as(
@@ -112,14 +135,21 @@ def _packed_as(
     return layer and _laid_out(layer, PACKED_FORMATS[form], tensors)
 
 
+def _of_other_elements(layer: StoredLayer, layout: WeightFormat) -> CheckpointError:
+    return CheckpointError(
+        f"{layer.tensors[min(layer.tensors)].file}: {short(layer.name)} is {layer.packed.format}, and --format "
+        f"{layout.name} is a layout of {layout.elements}, which no weight has; leave --format away"
+    )
+
+
 def _laid_out(layer: StoredLayer, layout: WeightFormat, tensors: Mapping[str, StoredTensor]) -> StoredLayer:
-    """Return a quantised layer in another layout of its own codes and factors, which takes rounded inputs too."""
+    """Return a quantised layer in another layout of its own codes and factors, which takes rounded inputs too.
+
+    One of other elements stays as it is, for the modules of a checkpoint may have formats of their own.
+    """
     own = layer.packed.form
     if own is None or own.elements != layout.elements:
-        raise CheckpointError(
-            f"{short(layer.name)} is {layer.packed.format}, and --format {layout.name} is a layout of "
-            f"{layout.elements}; leave --format away, or --skip it"
-        )
+        return layer
     packed = replace(layer.packed, format=layout.name)
     own_scale = input_scale_of(tensors) if packed.rounds_inputs else None
     return replace(layer, packed=replace(packed, input_scale=own_scale))
@@ -312,6 +342,8 @@ def _bytes(name: str, tensors: Mapping[str, StoredTensor], method: Method) -> St
             f"{SCALE_BLOCK}; quantise it so, or leave it by --skip {short(name)}"
         )
     form = "fp8_block" if is_block else "fp8" if is_fp8 else "int8"
+    if method.has_wide_inputs and not is_block:
+        form += "_weight_only"
     return _layer_of(name, Stored.BYTES, form, (n, k), None, tensors={"weight": weight, "scale": scales})
 
 

@@ -8,16 +8,21 @@ from typing import Any
 from aot.core.errors import CheckpointError
 from aot.core.safetensors_file import short
 from aot.core.weight_format import GPTQ_ZERO_OFFSETS
+from aot.models.quantization import MIXED
 
 GPTQ, AWQ, COMPRESSED, MODELOPT, FP8, MXFP4 = "gptq", "awq", "compressed-tensors", "modelopt", "fp8", "mxfp4"
 PACKED = "aot"
 """What `aot pack` calls what it writes."""
 KNOWN = (GPTQ, AWQ, COMPRESSED, MODELOPT, "modelopt_fp4", FP8, MXFP4, "fbgemm_fp8")
 """Values of `quant_method`. Source: transformers, utils/quantization_config.py, QuantizationMethod; NVIDIA ModelOpt."""
-ALGORITHMS = ("FP8", "NVFP4", "MXFP4", "NVFP4_AWQ", "W4A16_NVFP4", "FP8_PB_WO", "FP8_PER_CHANNEL_PER_TOKEN")
+ALGORITHMS = ("FP8", "NVFP4", "MXFP4", "NVFP4_AWQ", "W4A16_NVFP4", "FP8_PB_WO", "FP8_PER_CHANNEL_PER_TOKEN", MIXED)
 """ModelOpt's `quant_algo` whose weights are read. Source: NVIDIA ModelOpt, torch/export/model_config.py."""
-LAYOUTS = ("pack-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized", "float-quantized", "int-quantized")
-"""compressed-tensors' `format`. Source: compressed-tensors, config/base.py, CompressionFormat."""
+LAYOUTS = (
+    *("pack-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized", "float-quantized", "int-quantized"),
+    *("naive-quantized", "mixed-precision"),
+)
+"""compressed-tensors' `format`; of the last each group of layers has its own. Source: compressed-tensors,
+config/base.py, CompressionFormat."""
 MERGED = ("weight_input", "weight_output")
 """Places of compressed-tensors' transforms that are in the weights. Source: compressed-tensors, transform_args.py."""
 BITS = 4
@@ -37,6 +42,8 @@ class Method:
     """Elements along k of a group of words; 0 where nothing says, or where they are a whole row."""
     block: tuple[int, ...] = ()
     """Rows and columns that a factor of FP8 is of; empty where nothing says."""
+    has_wide_inputs: bool = False
+    """Whether inputs stay in 16 bits beside elements of 8."""
 
     def check_words(self, layer: str) -> None:
         """Refuse codes of 4 bits in words where the configuration says that they are something else."""
@@ -66,7 +73,8 @@ def method_of(found: dict[str, Any]) -> Method:
             raise _refused("format", layout, LAYOUTS)
         _refuse_transforms(found)
         refusal = _compressed_bits(found) if layout == LAYOUTS[0] else ""
-        return Method(f"{name} {layout}", 1, refusal, _compressed_group(found), _compressed_block(found))
+        extents = _compressed_group(found), _compressed_block(found)
+        return Method(f"{name} {layout}", 1, refusal, *extents, _has_wide_inputs(found))
     if name not in {GPTQ, AWQ}:
         return Method(name, block=_block(found.get("weight_block_size")))
     bits = found.get("bits", found.get("w_bit", BITS))
@@ -108,6 +116,13 @@ def _compressed_group(found: dict[str, Any]) -> int:
     """Return the elements of a group, where all groups of layers have the same."""
     sizes = {_positive(x.get("group_size")) for x in _weights(found)}
     return sizes.pop() if len(sizes) == 1 else 0
+
+
+def _has_wide_inputs(found: dict[str, Any]) -> bool:
+    """Say whether compressed-tensors says of each group of layers that its inputs are not quantised."""
+    groups = found.get("config_groups")
+    held = groups.values() if isinstance(groups, dict) else ()
+    return bool(held) and all(isinstance(x, dict) and x.get("input_activations", {}) is None for x in held)
 
 
 def _compressed_block(found: dict[str, Any]) -> tuple[int, ...]:

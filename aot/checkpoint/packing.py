@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Any
 from aot.checkpoint.layers import find_layers
 from aot.checkpoint.methods import PACKED, method_of
 from aot.checkpoint.shards import PARTIAL, Failed, Task, tasks_of, write_shard
-from aot.checkpoint.source import CONFIG, INDEX, MODELOPT, OLDER, Checkpoint, open_checkpoint
+from aot.checkpoint.source import CONFIG, INDEX, Checkpoint, open_checkpoint
 from aot.compile.process_pool import Died, Pool
 from aot.core.errors import CheckpointError, OutputError, ResourceError
 from aot.core.packed_folder import FILE, OF_EXPERTS, VERSION, PackedFolder, Shard, check_shard, version_of
 from aot.core.safetensors_file import short
 from aot.core.whole_file import write_whole
+from aot.models.quantization import MODELOPT, OLDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

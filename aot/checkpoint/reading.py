@@ -139,7 +139,7 @@ class LayerReader:
         if self._halves:
             return _in_turns(*(x._bytes(start // 2, stop // 2) for x in self._halves))  # noqa: SLF001 - its own class
         if self.layer.stored is Stored.BYTES:
-            return np.ascontiguousarray(self.layer.tensors["weight"].bits()[start:stop])
+            return self._elements(start, stop)
         wide = self._wide(start, stop)
         if self.layer.packed.format == "fp8_block":
             codes, scale = by_blocks(wide, SCALE_BLOCK)
@@ -147,6 +147,17 @@ class LayerReader:
             codes, scale = by_rows(wide, ElementType.INT8 if self.layer.packed.format == "int8" else ElementType.E4M3)
         self._scales.append(scale)
         return codes
+
+    def _elements(self, start: int, stop: int) -> Bits:
+        """Return elements of 8 bits as they lie in a checkpoint."""
+        stored = self.layer.tensors["weight"]
+        found = np.ascontiguousarray(stored.bits()[start:stop])
+        if stored.dtype != "I8" and is_bad(ElementType.E4M3, found).any():
+            raise CheckpointError(
+                f"{short(self.layer.name)}: rows {start} to {stop} have an element that is NaN; expected numbers; "
+                "fetch the checkpoint again, or quantise it again"
+            )
+        return found
 
     def _check_factors(self, parts: WeightParts) -> None:
         assert parts.factors is not None and self.layer.packed.dtype is not None  # noqa: S101, PT018 - as int4 has it
@@ -166,6 +177,8 @@ class LayerReader:
             return WeightParts(_in_turns(gate.codes, line.codes), factors, zeros)
         if self.layer.stored is Stored.WIDE:
             return self._rounded(start, stop)
+        if self.layer.stored is Stored.BYTES:
+            return WeightParts(self._elements(start, stop))
         read = self._read(start, stop)
         parts, packed = read.parts, self.layer.packed
         form = packed.form

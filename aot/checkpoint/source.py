@@ -14,12 +14,9 @@ from typing import Any
 from aot.core.errors import CheckpointError
 from aot.core.safetensors_file import SUFFIX, StoredTensor, read_header, short
 from aot.core.strict_json import parse_json, read_content
+from aot.models.quantization import stated_quantization
 
 CONFIG, INDEX, WHOLE = "config.json", "model.safetensors.index.json", "model.safetensors"
-MODELOPT = "hf_quant_config.json"
-"""Where ModelOpt says how it quantised, if config.json does not. Source: NVIDIA ModelOpt, export_hf_checkpoint."""
-OLDER = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
-"""Where AutoGPTQ and AutoAWQ say how they quantised, if config.json does not, and the method that it then is."""
 MAX_FILE_NAME = 240
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
@@ -131,15 +128,7 @@ def _unindexed(folder: Path) -> dict[str, StoredTensor]:
 
 
 def _quantization(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
-    found = config.get("quantization_config")
-    if found is None and isinstance(config.get("text_config"), dict):
-        found = config["text_config"].get("quantization_config")
-    if found is None and (folder / MODELOPT).is_file():
-        found = _json(folder / MODELOPT).get("quantization")
-        found = {**found, "quant_method": "modelopt"} if isinstance(found, dict) else found
-    for name, method in OLDER.items():
-        if found is None and (folder / name).is_file():
-            found = {"quant_method": method} | _json(folder / name)
+    found = stated_quantization(config, lambda name: _json(folder / name) if (folder / name).is_file() else None)
     if found is None:
         return {}
     if not isinstance(found, dict):

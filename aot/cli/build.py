@@ -12,6 +12,7 @@ import click
 
 from aot.cli import selection_tables
 from aot.cli.completion import complete_targets
+from aot.cli.interrupt import was_interrupted
 from aot.cli.options import (
     ALL_OPERATIONS_TYPE,
     EPILOGUES,
@@ -370,6 +371,7 @@ def _reported(wheel: Path, path: Path, at: Callable[[str], None]) -> Iterator[st
     Raises:
         DeviceError: there is no GPU of the wheel's architecture.
         VerificationError: a kernel is wrong, as the report says too.
+        KeyboardInterrupt: the command was interrupted, and the report has what was known then.
     """
     from aot.package.device_report import make_report
     from aot.package.wheel_check import refuse_wrong, right_text
@@ -381,4 +383,6 @@ def _reported(wheel: Path, path: Path, at: Callable[[str], None]) -> Iterator[st
         if kernel.relative_error is not None:
             yield f"{kernel.name}: {right_text(kernel.relative_error)}"
     yield f"wrote {path}: {found.summary}; next, where the record is kept: aot import {path}"
-    refuse_wrong([f"{x.name}: {x.fault}" for x in found.faults], len(found.kernels))
+    if was_interrupted():
+        raise KeyboardInterrupt
+    refuse_wrong(found.wrong, found.not_run, len(found.kernels))

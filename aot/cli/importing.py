@@ -47,11 +47,14 @@ def merge_results(results: Sequence[Path], record: Path | None, *, is_levelled: 
         tell(tables.level_line(item))
     for item in written.apart:
         tell(tables.apart_line(item))
+    for text in written.faults:
+        tell(f"wrong on that device, and without times here: {text}")
     show(
         lambda: {
             "path": written.path,
             "levels": written.levels,
             "apart": written.apart,
+            "faults": written.faults,
             **tables.record_facts(written.record),
         },
         lambda: tables.record_summary(written.record),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from aot.cli import tables
 from aot.core.epilogue import Epilogue
+from aot.core.errors import CandidateError, FormatError
 from aot.core.formats import FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.operation import Layout, Operation
@@ -16,9 +17,10 @@ from aot.core.weight_format import NVFP4_ROWS
 from aot.kinds.rows.catalogue import OWN_ROW_OPERATIONS, row_operation
 from aot.kinds.rows.function import QUANTIZE
 from aot.kinds.rows.operation import RowScale
+from aot.models.stored_format import APART, PLAIN
 from aot.select.coverage import GENERAL, MEASURED, PREDICTED, REFUSED
 from aot.select.score.diagnosis import Diagnosis, Layer, Served, diagnose
-from aot.space.enumeration import has_tuned_kernels
+from aot.space.enumeration import fallback, has_tuned_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
     from aot.cli.shapes import ConfiguredModel
     from aot.core.target import Target
     from aot.core.types import Types
-    from aot.models.linears import Linear
+    from aot.models.linears import Linear, Named
+    from aot.models.stored_format import StoredFormat
     from aot.select.selection import Selection
 
 STATES = {MEASURED: "native", PREDICTED: "native", GENERAL: "slow", REFUSED: "absent"}
@@ -151,7 +154,7 @@ def report_of(model: ConfiguredModel, selection: Selection, target: Target, path
         target: the selection's device.
         path: the model's configuration, for the next command.
     """
-    layers = [_layer(model, x) for x in model.linears]
+    layers = [layer for x in model.linears for layer in _layers(model, x)]
     found = tuple(diagnose(selection, layers, target))
     return ModelReport(
         model.read.name,
@@ -166,19 +169,33 @@ def report_of(model: ConfiguredModel, selection: Selection, target: Target, path
 
 def asked_of(model: ConfiguredModel) -> list[Operation]:
     """List the operations that a model's Linears ask for."""
-    found = (_layer(model, x).operation for x in model.linears)
+    found = (layer.operation for x in model.linears for layer in _layers(model, x))
     return [x for x in dict.fromkeys(found) if x is not None]
 
 
-def _layer(model: ConfiguredModel, x: Linear) -> Layer:
-    """Say what is asked of a table for Linears of one size."""
+def _layers(model: ConfiguredModel, x: Linear) -> Iterator[Layer]:
+    """Say what is asked of a table for Linears of one size, of those in each format by itself."""
+    formats: dict[StoredFormat, list[Named]] = defaultdict(list)
+    for named in x.names:
+        for form, count in model.stored.formats_of(named).items():
+            formats[form].append(replace(named, count=count))
+    for form, names in formats.items():
+        yield _layer(model, replace(x, names=tuple(names)), form)
+
+
+def _layer(model: ConfiguredModel, x: Linear, form: StoredFormat) -> Layer:
     m = model.ladder.of(x.rows)
-    if not model.stored.holds(x.name):
+    if form == PLAIN:
         epilogue = Epilogue.BIAS if x.has_bias else Epilogue.NONE
         return Layer(x.name, x.n, x.k, x.count, m, Operation.of(model.element, epilogue=epilogue))
-    types = model.stored.types_for(model.element)
+    types = form.types_for(model.element)
+    if types is not None and types.weight is not None:
+        try:
+            types.weight.check(x.n, x.k)
+        except FormatError as error:
+            return Layer(x.name, x.n, x.k, x.count, m, None, str(error))
     found = _of_types(types, Grouping.GROUPED if x.rows.is_expert else Grouping.DENSE)
-    why_absent = model.stored.why_absent if types is None else f"no operation multiplies groups of {types.tag}"
+    why_absent = form.why_absent if types is None else f"no operation multiplies groups of {types.tag}"
     return Layer(x.name, x.n, x.k, x.count, m, found, why_absent)
 
 
@@ -207,10 +224,10 @@ def _next(found: Sequence[Diagnosis], selection: Selection, model: ConfiguredMod
     """Say which wheel mends what is not native and measured."""
     words = shlex.join(["--config", str(path), "--target", selection.target])
     asked = [x for x in dict.fromkeys(x.layer.operation for x in found) if x is not None]
-    general = [x.tag for x in asked if not has_tuned_kernels(x, target)]
-    if general or not all(x.served for x in found):
+    untuned = [x for x in asked if not has_tuned_kernels(x, target)]
+    if untuned or not all(x.served or x.layer.why_absent == APART.why_absent for x in found):
         wheel = f"the wheel of `aot wheel {words}`"
-        why = f": {target.name} has the slow general kernel alone for {', '.join(general)}" if general else ""
+        why = f": {target.name} has {_has_of(untuned, target)}" if untuned else ""
         return f"load the checkpoint in 16 bits, as {model.element.value}, whose products {wheel} has{why}"
     if all(x.types.weight is None and x.types.factors is None for x in asked) or model.stored.is_packed:
         return _next_wheel(found, selection, asked, words, model, target)
@@ -224,6 +241,18 @@ def _next(found: Sequence[Diagnosis], selection: Selection, model: ConfiguredMod
         f"{wheel}; and {packing}; or, for experts whose inputs are rounded to NVFP4 by the checkpoint's input_scale, "
         f"{packing} {rows}, and aot doctor of what that writes"
     )
+
+
+def _has_of(operations: Sequence[Operation], target: Target) -> str:
+    """Say what a target has of operations without tuned kernels: the general kernel, or none where it is unable."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for operation in operations:
+        try:
+            fallback(operation, target)
+            found["the slow general kernel alone"].append(operation.tag)
+        except CandidateError:
+            found["no kernel"].append(operation.tag)
+    return ", and ".join(f"{what} for {', '.join(tags)}" for what, tags in found.items())
 
 
 def _gate_of(model: ConfiguredModel) -> str:

@@ -159,6 +159,7 @@ def request_of(context: click.Context) -> Request:
         batch_invariant=values["batch_invariant"],
         unaligned=values["unaligned"],
         only_unaligned=values["only_unaligned"],
+        only_between_sectors=values["only_between_sectors"],
     )
 
 
@@ -223,6 +224,12 @@ def request_of(context: click.Context) -> Request:
     help="Choose anew only the tables of --keep for operands that are not aligned to 16 bytes, by a --record of such "
     "problems or --predicted.",
 )
+@click.option(
+    "--only-between-sectors",
+    is_flag=True,
+    help="Choose anew only the grids of --keep for aligned operands whose rows begin at odd multiples of 16 bytes, "
+    "with up to 16 kernels more, by records that have enough times of such; of --operations, or of all.",
+)
 @option("--no-incumbent", only=[CHOSEN], is_flag=True, help="Let ties go to no earlier selection.")
 @option(
     "--batch-invariant",
@@ -247,8 +254,12 @@ def select_command(context: click.Context, /, **values: Any) -> None:
     """
     request = request_of(context)
     path = values["output"] or check_output(SELECTIONS / f"{request.target.name}.json")
-    if request.only_unaligned and request.keep is None:
-        raise click.UsageError("--only-unaligned keeps all else of a selection: give it with --keep")
+    for name in ("only_unaligned", "only_between_sectors"):
+        if values[name] and request.keep is None:
+            option_name = name.replace("_", "-")
+            raise click.UsageError(f"--{option_name} keeps all else of a selection: give it with --keep")
+    if request.only_between_sectors and not request.records:
+        raise click.UsageError("--only-between-sectors chooses by measured times: give a --record, without --predicted")
     selection = select(replace(request, run=run_of(context, request.files)))
     write_selection(path, selection)
     show(lambda: {"path": path, **selection_facts(selection)}, lambda: selection_tables.selection_summary(selection))

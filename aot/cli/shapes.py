@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from aot.cli.options import DTYPES, OUTPUT_FILE, SHAPES, Axis, Command, is_given
 from aot.cli.output import JSON, show, tell
 from aot.core.constraints import MAX_EXTENT
 from aot.core.element import ElementType
+from aot.core.errors import ShapeFileError
 from aot.core.miss_log import load_miss_log
 from aot.core.progress import waiting
 from aot.core.scratch import scratch_folder
@@ -22,7 +24,7 @@ from aot.core.whole_file import write_whole
 from aot.models import empty, families, walk
 from aot.models.atlas import load_architectures
 from aot.models.configuration import Configuration, read_configuration
-from aot.models.linears import Linear, linears, listed_whole
+from aot.models.linears import Linear, Part, linears, listed_whole
 from aot.models.recorded import read_counts, read_uncounted, recorded_text, run_recorded
 from aot.models.shape_text import Ladder, shape_text, unaligned
 from aot.models.stored_format import StoredFormat, stored_format
@@ -219,6 +221,21 @@ class ConfiguredModel:
     """What its user should know."""
 
 
+def _parts_of(read: Configuration, library: str) -> tuple[list[Part], bool]:
+    """List the blocks of a model, and say whether a library has built it: else the table of families has them.
+
+    Raises:
+        ShapeFileError: neither knows it.
+    """
+    if empty.is_known(read):
+        return walk.parts_of(read), True
+    if not families.is_known(read) and empty.is_installed(library):
+        with suppress(ShapeFileError):
+            return families.parts_of(read), False
+        return walk.parts_of(read), True  # which says what the library does not know
+    return families.parts_of(read), False
+
+
 def configured_model(config: Path, values: Mapping[str, Any]) -> ConfiguredModel:
     """List the Linears of a config.json, or of a folder that holds one, by the values of `CONFIG_OPTIONS`.
 
@@ -228,8 +245,7 @@ def configured_model(config: Path, values: Mapping[str, Any]) -> ConfiguredModel
     read = read_configuration(config)
     library = empty.library_of(read)
     with waiting(f"build the model empty with {library}"):
-        is_walked = empty.is_known(read) or (empty.is_installed(library) and not families.is_known(read))
-        parts = walk.parts_of(read) if is_walked else families.parts_of(read)
+        parts, is_walked = _parts_of(read, library)
     both = values["fused"] == values["unfused"]
     found = linears(
         parts, ways=values["tensor_parallel"], fused=values["fused"] or both, unfused=values["unfused"] or both
@@ -238,8 +254,8 @@ def configured_model(config: Path, values: Mapping[str, Any]) -> ConfiguredModel
     notes = []
     if not is_walked and families.is_joined(read):
         notes.append(
-            f"{read.where}: the Linears that join the towers of {read.model_type!a:.80} are not listed; with "
-            "transformers installed they are"
+            f"{read.where}: of {read.model_type!a:.80} its {', '.join(families.towers_of(read))} alone are listed, and "
+            "not what joins these or is beside them; transformers lists all, where it is installed and knows the family"
         )
     for block in listed_whole(parts) if values["tensor_parallel"] > 1 else ():
         whole = f"{block.name} {block.n} x {block.k}"

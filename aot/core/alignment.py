@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from aot.core.element import ElementType
 from aot.core.formats import ALIGNMENT_BYTES, Operand
+from aot.core.grouping import Grouping
 from aot.core.operands import Matrix, matrices
 from aot.core.operation import Operation
 from aot.core.problem import Problem
@@ -78,14 +79,19 @@ def is_aligned(problem: Problem) -> bool:
     return as_launched(problem, [problem.operation]) == problem
 
 
-def _run_alignment(matrix: Matrix, element: ElementType, *, row_major: bool) -> int:
-    """Return the bytes, at most ALIGNMENT_BYTES, of which every run of adjacent elements of a matrix begins at one.
+SECTOR_BYTES = 32
+"""Bytes of a sector of the L2, which is what is read of it at once. Source: CUDA C++ Best Practices Guide, coalesced
+access to global memory."""
 
-    The matrix itself, or the first of a stack, begins at a multiple of ALIGNMENT_BYTES.
+
+def _run_alignment(matrix: Matrix, element: ElementType, *, row_major: bool, most: int = ALIGNMENT_BYTES) -> int:
+    """Return the bytes, at most `most`, of which every run of adjacent elements of a matrix begins at a multiple.
+
+    The matrix itself, or the first of a stack, begins at a multiple of `most`, a power of two.
     """
     num_runs, stride = (matrix.num_rows, matrix.row_stride) if row_major else (matrix.num_columns, matrix.column_stride)
     steps = (stride if num_runs > 1 else 0, matrix.group_stride if matrix.num_groups > 1 else 0)
-    return gcd(ALIGNMENT_BYTES, *map(element.bytes_of, steps))
+    return gcd(most, *map(element.bytes_of, steps))
 
 
 def unaligned_loads(problem: Problem) -> int:
@@ -95,14 +101,33 @@ def unaligned_loads(problem: Problem) -> int:
         Bytes of which the addresses and leading strides of A and B are multiples, where the tables for aligned problems
         cannot answer; else 0.
     """
-    if is_aligned(problem):
-        return 0
+    return 0 if is_aligned(problem) else _loaded_alignment(problem, ALIGNMENT_BYTES)
+
+
+def _loaded_alignment(problem: Problem, most: int) -> int:
+    """Return the lesser of the bytes, at most `most`, of which runs of A and of B begin at multiples."""
     operation = problem.operation
     a, b, _ = matrices(problem)
     return min(
-        _run_alignment(x, operand.element, row_major=operand.is_k_major)
+        _run_alignment(x, operand.element, row_major=operand.is_k_major, most=most)
         for x, operand in ((a, operation.a), (b, operation.b))
     )
+
+
+def has_sections_between_sectors(operation: Operation) -> bool:
+    """Say whether tables may have a section of an operation for rows between sectors: one of single plain products."""
+    return operation.grouping is Grouping.DENSE and operation.b.weight is None
+
+
+def begins_between_sectors(problem: Problem) -> bool:
+    """Say whether rows of A or B of an aligned problem begin at odd multiples of 16 bytes, between two sectors.
+
+    Stated in C++ by `loads_of` in templates/src/problem.cc, of the addresses too.
+
+    Args:
+        problem: packed, and aligned as it is (`is_aligned`).
+    """
+    return has_sections_between_sectors(problem.operation) and _loaded_alignment(problem, SECTOR_BYTES) < SECTOR_BYTES
 
 
 UNALIGNED_BITS = 16

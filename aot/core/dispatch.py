@@ -14,6 +14,7 @@ from enum import Enum
 from math import ceil, log10
 from typing import Annotated
 
+from aot.core.alignment import begins_between_sectors
 from aot.core.constraints import Extent, Index, Microseconds, Range
 from aot.core.measurement import PROVENANCE_PREDICTED, Provenance
 from aot.core.operation import Operation
@@ -161,6 +162,9 @@ class Scope:
     """One of `LOADS` where the section is for problems that are not aligned: bytes of which addresses and leading
     strides of A and B are multiples, and the steps from product to product of a batch, while those of D, and its rows,
     may be of any. None where all are aligned."""
+    between_sectors: bool | None = None
+    """True where the section is for aligned products whose rows of A or B begin between two sectors of the L2
+    (`aot.core.alignment.begins_between_sectors`); None elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -190,9 +194,19 @@ class Section:
         return 0 if self.scope is None else self.scope.loads or 0
 
     @property
-    def key(self) -> tuple[Operation, int, bool, int]:
+    def between_sectors(self) -> bool:
+        """Say whether it is for aligned products whose rows of A or B begin between two sectors of the L2."""
+        return self.scope is not None and bool(self.scope.between_sectors)
+
+    @property
+    def is_plain(self) -> bool:
+        """Say whether it is of aligned products, or batches or groups, of which nothing more is known or asked."""
+        return not (self.loads or self.batch_invariant or self.between_sectors)
+
+    @property
+    def key(self) -> tuple[Operation, int, bool, bool, int]:
         """Return what no two sections of a table share."""
-        return self.operation, self.loads, self.batch_invariant, self.num_groups
+        return self.operation, self.loads, self.batch_invariant, self.between_sectors, self.num_groups
 
 
 @dataclass(frozen=True)
@@ -213,11 +227,24 @@ class DispatchTable:
         Raises:
             KeyError: the table has none.
         """
-        wanted = operation, 0, batch_invariant
-        found = [x for x in self.sections if x.key[:3] == wanted]
+        wanted = operation, 0, batch_invariant, False
+        found = [x for x in self.sections if x.key[:4] == wanted]
         if not found:
             raise KeyError(operation.tag)
         return found[round_up(num_groups, tuple(x.num_groups for x in found))]
+
+    def aligned_section(self, problem: Problem) -> Section:
+        """Return the section that answers an aligned problem of packed operands, as `as_launched` gives it.
+
+        Raises:
+            KeyError: the table has none of its operation.
+        """
+        operation = problem.operation
+        if begins_between_sectors(problem):
+            found = next((x for x in self.sections if x.between_sectors and x.operation == operation), None)
+            if found is not None:
+                return found
+        return self.section(operation, problem.num_groups)
 
     def unaligned_section(self, operation: Operation, loads: int, num_groups: int = 1) -> Section | None:
         """Return the section of an operation that answers for what is not aligned; None where the fallback does.

@@ -7,6 +7,7 @@ from math import inf
 from operator import lt
 from typing import TYPE_CHECKING, Protocol
 
+from aot.core.alignment import has_sections_between_sectors
 from aot.core.dispatch import LOADS, MAX_STEP_KERNELS
 from aot.core.formats import ALIGNMENT_BYTES
 from aot.core.measurement import Provenance
@@ -172,6 +173,10 @@ def _section_fault(section: Section, kernels: Sequence[TableKernel]) -> str:
         return "its ladders must ascend by (n, k), each once"
     if section.loads and section.loads not in LOADS:
         return f"it is for operands of {section.loads} bytes; expected one of {', '.join(map(str, LOADS))}"
+    if section.between_sectors:
+        is_plain = not section.loads and not section.batch_invariant and section.num_groups == 1
+        if not is_plain or not has_sections_between_sectors(section.operation):
+            return "it is for rows between sectors; expected it of one aligned product, of any order of sums"
     faults = [_fallback_fault(section, kernels), _grid_fault(section, kernels)]
     kernel_faults = [_kernel_fault(kernel, section) for kernel in kernels]
     faults += [_ladder_fault(ladder, kernel_faults, kernels) for ladder in section.ladders]

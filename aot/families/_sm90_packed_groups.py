@@ -35,14 +35,7 @@ class PackedGroupsSm90(PackedOneTileGemmSm90):
     def launch(self, a: Any, b: Any, d: Any, added: tuple[Any, Any], groups: tuple[Any, Any, Any], stream: Any) -> None:
         """Make the descriptors and launch a CTA for each tile that groups may have; to be called while tracing.
 
-        Args:
-            a: x (rows, k).
-            b: the packed weights, bytes (groups, rows, bytes).
-            d: D (m, n).
-            added: float32 factors (groups, n), of stride 1 or 0 along n, or None; and a bias (groups, n), of which
-                there may be 0 columns.
-            groups: the offsets; an index, of which there is none; and which of the stack each group's weight is.
-            stream: where the kernel is launched.
+        The arguments are those of `WeightOnlyGroups.launch`; there is no index.
         """
         tile, (offsets, _, places) = self.tile, groups
         num_groups = Int32(num_groups_of(b, places))

@@ -222,8 +222,11 @@ class ProblemBench:
 
     def _rough(self, kernel: int) -> float:
         if kernel not in self._rough_us:
-            self._rough_us[kernel] = self._gpu.time_us(lambda: self._launch(kernel, 1, 1))
+            self._rough_us[kernel] = self._single_us(kernel)
         return max(self._rough_us[kernel], 1.0)
+
+    def _single_us(self, kernel: int) -> float:
+        return self._gpu.time_us(lambda: self._launch(kernel, 1, 1))
 
     def _graph(self, kernel: int) -> tuple[Handle, int]:
         if kernel not in self._graphs:
@@ -241,7 +244,8 @@ class ProblemBench:
         """Time a kernel once, after `check` has loaded it, in microseconds a launch.
 
         A time that would keep the kernel out of the final rounds is taken twice, and the less counts: where the host
-        is late with the second of two short replays, the device waits between the events.
+        is late with the second of two short replays, the device waits between the events. Of a single launch too: on
+        an H200 one kernel of 4.6 us took 2,090 in one of 11,392.
 
         Args:
             kernel: index in the library.
@@ -251,9 +255,12 @@ class ProblemBench:
         Raises:
             DeviceError: a launch failed.
         """
-        rough_us = self._rough_us[kernel] = self._gpu.time_us(lambda: self._launch(kernel, 1, 1))
-        far = best_us is not None and rough_us > self._plan.rough_only_ratio * best_us
-        if far and rough_us > self._plan.rough_only_us:
+        slow_us = np.inf if best_us is None else max(self._plan.rough_only_ratio * best_us, self._plan.rough_only_us)
+        rough_us = self._single_us(kernel)
+        if rough_us > slow_us:
+            rough_us = min(rough_us, self._single_us(kernel))
+        self._rough_us[kernel] = rough_us
+        if rough_us > slow_us:
             return rough_us
         us = self.round_us(kernel)
         is_out = best_us is None or us > self._plan.keep_ratio * best_us

@@ -41,6 +41,17 @@ class Configuration:
         """Return an error about a key."""
         return ShapeFileError(f"{self.where}: {DecodeError(problem, (*self.place, key))}; {next_step}")
 
+    def beside(self, name: str) -> dict[str, Any] | None:
+        """Read a file of JSON in the folder of a config.json; None where there is none, or no such folder.
+
+        Raises:
+            ShapeFileError: it cannot be read, or holds no object.
+        """
+        path = Path(self.where)
+        if path.name != FILE or not path.with_name(name).is_file():
+            return None
+        return read_configuration(path.with_name(name)).values
+
     @property
     def model_type(self) -> str:
         """Return the family.

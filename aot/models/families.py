@@ -225,6 +225,16 @@ OTHERS: dict[str, Callable[[Configuration], list[Part]]] = {
     "t5": _t5,
 }
 
+LLAMA = {
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "vocab_size": 32000,
+}
+"""What published configurations leave out whose tower is a Llama, as OpenVLA's. Source: transformers 5.23.0,
+LlamaConfig."""
+
 TOWERS = ("text_config", "vision_config", "audio_config", "encoder", "decoder")
 """Keys of the configurations within that of a model which is no family of its own."""
 KNOWN = tuple(sorted({*DECODERS, *OTHERS, "gemma3"}))
@@ -249,6 +259,11 @@ def is_joined(config: Configuration) -> bool:
     return config.model_type not in (*DECODERS, *OTHERS, "gemma3")
 
 
+def towers_of(config: Configuration) -> list[str]:
+    """Return the keys of the configurations within that of a model."""
+    return [key for key in TOWERS if config.has(key)]
+
+
 def parts_of(config: Configuration, *, is_whole: bool = True) -> list[Part]:
     """List the blocks of a model of a known family, and of the towers of one that has them.
 
@@ -265,10 +280,11 @@ def parts_of(config: Configuration, *, is_whole: bool = True) -> list[Part]:
         return _language(config, is_whole=is_whole)
     if kind in OTHERS:
         return OTHERS[kind](config)
-    towers = [config.within(key) for key in TOWERS if config.has(key)]
+    towers = [config.within(key) for key in towers_of(config)]
     if not towers or not all(tower.has("model_type") for tower in towers):
         raise ShapeFileError(
             f"{config.where}: the family {shown(kind)} is not known; known without transformers: {', '.join(KNOWN)}; "
             f"transformers knows more: pip install transformers beside aot, and run the command again; {RECORD}"
         )
-    return [part for tower in towers for part in parts_of(tower, is_whole=False)]
+    whole = (completed(x, LLAMA) if x.model_type == "llama" else x for x in towers)
+    return [part for tower in whole for part in parts_of(tower, is_whole=False)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from aot.core.constraints import MAX_EXTENT
@@ -56,18 +56,39 @@ class Part:
     """The names, without the prefix, of those weights that have a bias."""
     context: Rows | None = None
     """What the keys and values of an attention to another tower meet."""
+    paths: tuple[str, ...] = field(default=(), compare=False)
+    """The modules that have it; empty where the family alone is known."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """Weights of one name among those of one size."""
+
+    name: str
+    count: int
+    paths: tuple[str, ...] = ()
+    """The modules that have them; empty where the family alone is known."""
 
 
 @dataclass(frozen=True)
 class Linear:
     """Weights of one size in a model that meet the same rows, under all their names."""
 
-    name: str
+    names: tuple[Named, ...]
     n: int
     k: int
     rows: Rows
     has_bias: bool
-    count: int
+
+    @property
+    def name(self) -> str:
+        """Return all names."""
+        return ", ".join(x.name for x in self.names)
+
+    @property
+    def count(self) -> int:
+        """Return how many there are in the model."""
+        return sum(x.count for x in self.names)
 
 
 def _divide(number: int, ways: int, meaning: str) -> None:
@@ -116,7 +137,7 @@ def linears(parts: Iterable[Part], *, ways: int = 1, fused: bool = True, unfused
     Raises:
         ShapeFileError: the GPUs cannot share a block, or a weight is too large.
     """
-    found: dict[tuple[int, int, Rows, bool], dict[str, int]] = defaultdict(dict)
+    found: dict[tuple[int, int, Rows, bool], dict[str, Named]] = defaultdict(dict)
     for part in parts:
         weights = list(_weights(part, ways))
         pieces = {x for weight in weights for x in FUSED.get(weight.name, ())}
@@ -133,8 +154,6 @@ def linears(parts: Iterable[Part], *, ways: int = 1, fused: bool = True, unfused
             rows = part.context if is_context and part.context is not None else part.rows
             names = found[weight.n, weight.k, rows, has_bias]
             name = part.prefix + weight.name
-            names[name] = names.get(name, 0) + part.count
-    return [
-        Linear(", ".join(names), n, k, rows, has_bias, sum(names.values()))
-        for (n, k, rows, has_bias), names in found.items()
-    ]
+            known = names.get(name, Named(name, 0))
+            names[name] = replace(known, count=known.count + part.count, paths=(*known.paths, *part.paths))
+    return [Linear(tuple(names.values()), n, k, rows, has_bias) for (n, k, rows, has_bias), names in found.items()]

@@ -12,6 +12,7 @@ from aot.core.shape_set import Weight
 from aot.models import empty
 from aot.models.blocks import Attention, CrossAttention, FeedForward, LatentAttention, Vocabulary
 from aot.models.linears import BATCHES, EXPERT, EXPERTS, SEQUENCES, Block, Part, Rows
+from aot.models.module_names import LEAVES
 from aot.models.towers import VISION
 
 if TYPE_CHECKING:
@@ -19,23 +20,7 @@ if TYPE_CHECKING:
 
     from aot.models.configuration import Configuration
 
-_ALIASES = {
-    "q": "q_proj query q_lin q to_q",
-    "k": "k_proj key k_lin k to_k",
-    "v": "v_proj value v_lin v to_v",
-    "qkv": "qkv_proj c_attn query_key_value Wqkv qkv",
-    "o": "o_proj out_proj out_lin o proj to_out",
-    "gate": "gate_proj wi_0 w1",
-    "up": "up_proj wi_1 w3 fc1 wi c_fc lin1 dense_h_to_4h",
-    "down": "down_proj wo w2 fc2 lin2 dense_4h_to_h",
-    "gate_up": "gate_up_proj",
-    "q_a": "q_a_proj",
-    "q_b": "q_b_proj",
-    "kv_a": "kv_a_proj_with_mqa",
-    "kv_b": "kv_b_proj",
-    "lm_head": "lm_head proj_out embed_out decoder",
-}
-_ROLES = {alias: role for role, aliases in _ALIASES.items() for alias in aliases.split()}
+_ROLES = {leaf: role for role, leaves in LEAVES.items() for leaf in leaves.split()}
 """What transformers' modules call the weights of blocks."""
 _SCATTERED = (
     (re.compile(r"\.attention\.(self|attention)\.(?=\w+$)"), ".attention."),
@@ -278,13 +263,13 @@ def _parts(path: str, group: _Group, count: int, rows: Rows, tower: str) -> Iter
         left -= names
         hidden = group.sizes["down" if isinstance(block, FeedForward) else "o"].n
         biased = _biased(group, names, "cross " if isinstance(block, CrossAttention) else "")
-        yield Part(block, hidden, count, rows, prefix, biased, context)
+        yield Part(block, hidden, count, rows, prefix, biased, context, (path,))
     for name in sorted(left):
         size, biased = group.sizes[name], _biased(group, {name})
         is_one = name in _OF_A_SEQUENCE
         block = Vocabulary(size.n) if name == "lm_head" else Weight(name, size.n, size.k)
         alone = "" if name in ("lm_head", "router", "classifier", "pooler") or "projection" in name else tower
-        yield Part(block, size.k, count, BATCHES if is_one else rows, alone, biased)
+        yield Part(block, size.k, count, BATCHES if is_one else rows, alone, biased, paths=(path,))
 
 
 def _parts_of_towers(model: Any, whole: Any) -> Iterator[Part]:
@@ -318,6 +303,9 @@ def parts_of(config: Configuration) -> list[Part]:
     """
     model, whole = empty.build(config)
     counts: Counter[Part] = Counter()
+    paths: dict[Part, tuple[str, ...]] = defaultdict(tuple)
     for part in (_parts_of_diffusion if config.diffusers_class else _parts_of_towers)(model, whole):
-        counts[replace(part, count=1)] += part.count
-    return [replace(part, count=count) for part, count in counts.items()]
+        one = replace(part, count=1)
+        counts[one] += part.count
+        paths[one] += part.paths
+    return [replace(part, count=count, paths=paths[part]) for part, count in counts.items()]

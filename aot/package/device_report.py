@@ -11,6 +11,7 @@ import json
 import secrets
 import tempfile
 import time
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -58,6 +59,13 @@ class CheckedKernel:
     """The largest; None where it was not right, or not run."""
     fault: Text = ""
     """Why it is wrong, or did not run; empty where it is right."""
+    is_left: bool | None = None
+    """True where it was not run; absent of earlier reports, which say so in `fault` alone."""
+
+    @property
+    def was_run(self) -> bool:
+        """Say whether it was run, as far as the report says."""
+        return not self.is_left
 
 
 @dataclass(frozen=True)
@@ -77,15 +85,27 @@ class DeviceReport:
 
     @property
     def faults(self) -> list[CheckedKernel]:
-        """List the kernels that were not right."""
+        """List the kernels that were not right, or not run."""
         return [x for x in self.kernels if x.fault]
 
     @property
     def summary(self) -> str:
         """Say in a line what it has."""
         mode = self.conditions.power_mode or "power mode not known"
-        right = f"{len(self.kernels) - len(self.faults)} of {len(self.kernels)} kernels right"
-        return f"{self.conditions.device}, {mode}; {right}; {max(0, len(self.record) - 1)} times"
+        kernels = f"{len(self.kernels) - len(self.faults)} of {len(self.kernels)} kernels right"
+        wrong, left = len(self.wrong), len(self.faults) - len(self.wrong)
+        kernels += f", {wrong} wrong" * bool(wrong) + f", {left} not run" * bool(left)
+        return f"{self.conditions.device}, {mode}; {kernels}; {max(0, len(self.record) - 1)} times"
+
+    @property
+    def wrong(self) -> list[str]:
+        """Say of each kernel that was run and is wrong what it did."""
+        return [f"{x.name}: {x.fault}" for x in self.faults if x.was_run]
+
+    @property
+    def not_run(self) -> dict[str, int]:
+        """Return why kernels were not run, and how many for each reason."""
+        return dict(Counter(x.fault for x in self.faults if not x.was_run))
 
     def text(self) -> str:
         """Write the file: equal reports are equal texts."""
@@ -98,7 +118,8 @@ class DeviceReport:
             StoreError: there are none, or they are no record of the target.
         """
         if not self.record:
-            raise StoreError(f"{where}: the report has no times; expected some; make it again on the device")
+            why = "; ".join((self.summary, *self.wrong[:1]))
+            raise StoreError(f"{where}: the report has no times ({why}); expected some; make it again on the device")
         return parse_record("\n".join(map(json.dumps, self.record)), f"{where}: its record")
 
 
@@ -207,28 +228,39 @@ def measured(
         path, seed = Path(scratch) / "results.sqlite", secrets.randbits(62)
         with open_store(path) as store:
             run = store.add_run(target, seed, conditions)
-            lost = _lost(Worker(Session(gpu, kernels, tuning, store, run, seed, plan, at, warn=tell)))
-            state = read()
-            store.add_clocks(run, state.sm_clock_mhz, state.memory_clock_mhz)
+            ended_by = _ended_by(Worker(Session(gpu, kernels, tuning, store, run, seed, plan, at, warn=tell)))
+            if ended_by != INTERRUPTED:  # after which a process has a second and a half to end
+                state = read()
+                store.add_clocks(run, state.sm_clock_mhz, state.memory_clock_mhz)
             verified, faults = store.verified(), store.quarantined()
             numbers, is_timed = {x.name: store.kernel_id(x) for x in tuned}, bool(store.finished())
         lines = record_text(from_store(path)).splitlines() if is_timed else []
-    checked = (_checked(name, verified.get(number), faults.get(number, ""), lost) for name, number in numbers.items())
+    errors = ((name, verified.get(number), faults.get(number, "")) for name, number in numbers.items())
+    checked = (_checked(*x, ended_by) for x in errors)
     return tuple(checked), tuple(map(json.loads, lines))
 
 
-def _lost(worker: Worker) -> str:
-    """Run a worker; say which kernel took the process's context with it, if one did: what is known is still told."""
+INTERRUPTED = "the command was interrupted"
+
+
+def _ended_by(worker: Worker) -> str:
+    """Run a worker; say what ended it early, if something did: what is known then is still told.
+
+    That is a kernel that took the process's context with it, or whoever interrupts the command.
+    """
     from aot.measure.gpu import ContextLostError
 
     try:
         worker.run()
     except ContextLostError as error:
         return str(error)
+    except KeyboardInterrupt:
+        return INTERRUPTED
     return ""
 
 
-def _checked(name: str, error: float | None, fault: str, lost: str) -> CheckedKernel:
-    if error is None and not fault:
-        fault = f"not run, after {lost}" if lost else "the device cannot run it: none of its clusters fits"
-    return CheckedKernel(name, None if fault else error, one_line(fault))
+def _checked(name: str, error: float | None, fault: str, ended_by: str) -> CheckedKernel:
+    was_run = error is not None or bool(fault)
+    if not was_run:
+        fault = f"not run, after {ended_by}" if ended_by else "the device cannot run it: none of its clusters fits"
+    return CheckedKernel(name, None if fault else error, one_line(fault), None if was_run else True)

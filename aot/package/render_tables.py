@@ -53,6 +53,7 @@ class SectionRow:
     num_groups: int = 1
     batch_invariant: bool = False
     loads: int = 0
+    between_sectors: bool = False
     has_one_order: bool = False
     """Whether it is of groups that offsets tell, and all kernels of the operation's sections add up k in one order."""
 
@@ -177,6 +178,7 @@ def _of_products(
         num_groups=section.num_groups,
         batch_invariant=section.batch_invariant,
         loads=section.loads,
+        between_sectors=section.between_sectors,
         has_one_order=section.operation in ordered,
     )
 

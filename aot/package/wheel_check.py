@@ -25,7 +25,10 @@ from aot.package.wheel_file import inspect_wheel
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from aot.kinds.kind import Tuned
     from aot.measure.device import DeviceProperties
+    from aot.measure.gpu import Gpu
+    from aot.measure.verify import Verifier
 
 
 SEED = 0
@@ -219,24 +222,45 @@ def check_kernels(wheel: Path) -> Iterator[str]:
     from aot.measure.kernel_library import KernelLibrary
     from aot.measure.verify import Verifier
 
-    failures: list[str] = []
     with on_device(wheel) as (manifest, properties, library):
-        kernels = KernelLibrary(library)
-        gpu, rng = CudaGpu(properties), np.random.default_rng(SEED)
-        verifier = Verifier(gpu, kernels, rng)
-        for index, kernel in enumerate(map(tuned_kernel, manifest.all_kernels)):
-            try:
-                yield f"{kernel.name}: {right_text(verifier.verify(kernel, index))}"
-            except VerificationError as error:
-                failures.append(f"{kernel.name}: {error}")
-        verifier.close()
-    refuse_wrong(failures, len(manifest.all_kernels))
+        gpu, tuned = CudaGpu(properties), tuple(map(tuned_kernel, manifest.all_kernels))
+        yield from verified(Verifier(gpu, KernelLibrary(library), np.random.default_rng(SEED)), gpu, tuned)
 
 
-def refuse_wrong(failures: Sequence[str], num_kernels: int) -> None:
-    """Raise what names every kernel that is wrong, if one is (VerificationError)."""
-    if failures:
-        raise VerificationError(f"{len(failures)} of {num_kernels} kernels are wrong: {'; '.join(failures)}")
+def verified(verifier: Verifier, gpu: Gpu, kernels: Sequence[Tuned]) -> Iterator[str]:
+    """Run kernels over their edge cases; give a line for each that is right.
+
+    Raises:
+        VerificationError: some are wrong, or could not be launched; the message names every one, and how many were not
+            run since one of them took the GPU's context with it.
+        OutOfMemoryError: there is too little memory.
+    """
+    from aot.measure.gpu import OutOfMemoryError
+
+    failures: list[str] = []
+    for index, kernel in enumerate(kernels):
+        try:
+            yield f"{kernel.name}: {right_text(verifier.verify(kernel, index))}"
+        except OutOfMemoryError:
+            raise
+        except (DeviceError, VerificationError) as error:
+            failures.append(f"{kernel.name}: {error}")
+            if gpu.is_lost():
+                refuse_wrong(failures, {f"not run, after {kernel.name}": len(kernels) - index - 1}, len(kernels))
+    verifier.close()
+    refuse_wrong(failures, {}, len(kernels))
+
+
+def refuse_wrong(failures: Sequence[str], not_run: Mapping[str, int], num_kernels: int) -> None:
+    """Raise what names every kernel that is wrong, and says how many were not run and why, if some are.
+
+    Raises:
+        VerificationError: some are.
+    """
+    texts = [f"{len(failures)} of {num_kernels} kernels are wrong: {'; '.join(failures)}"] if failures else []
+    texts += [f"{count} of {num_kernels} kernels: {reason}" for reason, count in not_run.items() if count]
+    if texts:
+        raise VerificationError("; ".join(texts))
 
 
 def right_text(relative_error: float) -> str:

@@ -294,8 +294,6 @@ def facts_of(
         three = tuple(rows.get(section.operation, {}) for rows in (inside, filled, outside))
         return _operation(section, selection, target, (three[0], three[1], three[2]), products)
 
-    found = sorted(
-        map(facts, (x for x in selection.table.sections if not x.batch_invariant and not x.loads)), key=_rank
-    )
+    found = sorted(map(facts, (x for x in selection.table.sections if x.is_plain)), key=_rank)
     count = sum(x.ok and x.tile_order == HEURISTIC for x in record.measurements) if record else 0
     return Facts(selection, target, tuple(found), tuple(searches), count)

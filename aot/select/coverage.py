@@ -179,7 +179,7 @@ def answer(table: DispatchTable, multiples: tuple[tuple[int, int], ...], problem
     if launched is None and found is None:
         return Answer(GENERAL, why_general(problem), next(iter(sections.values())).fallback)
     launched = launched or problem
-    section = found or table.section(launched.operation, launched.num_groups)
+    section = found or table.aligned_section(launched)
     if only_fallback(section):
         reason = f"no tuned kernel of {launched.operation.tag} can be built for the device"
         return Answer(GENERAL, reason, section.fallback)

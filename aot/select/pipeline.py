@@ -21,7 +21,6 @@ from aot.core.measurement import (
     PROVENANCE_MEASURED,
     PROVENANCE_PREDICTED,
     OperationTimes,
-    ProductRecord,
     reference_times,
 )
 from aot.core.problem import Problem
@@ -39,7 +38,7 @@ from aot.select.selector import MIN_MEASURED, MIN_SHARED, select_kernels
 from aot.select.table import stepped, unaligned
 from aot.select.table.library import with_library_times
 from aot.select.times.inputs import Timed
-from aot.select.times.known import measured_times, predicted_times, split, spreads
+from aot.select.times.known import legal_part, measured_times, predicted_times, split, spreads
 from aot.select.times.model import TimeModel
 from aot.select.times.orders import OrderedTimes
 from aot.select.times.record import of_target, read_products, read_products_together, read_record, recorded_kernels
@@ -184,11 +183,6 @@ def compare_selections(
     return compare(before, after, times, at)
 
 
-def _is_legal(key: KernelKey, target: Target) -> bool:
-    """Say whether the space still has a kernel: a record keeps what was measured before a rule refused it."""
-    return isinstance(check(key.candidate, key.operation, target), Accepted)
-
-
 def _parted(objective: Objective, times: OperationTimes, target: Target) -> tuple[Objective, list[Operation]]:
     """Part the operations that are asked for: those that only the fallback computes, and those to predict.
 
@@ -199,13 +193,6 @@ def _parted(objective: Objective, times: OperationTimes, target: Target) -> tupl
     timed = {operation: {x for row in rows.values() for x in row} for operation, rows in times.items()}
     unknown = [x for x in asked if x not in by_fallback and not imputable(x, timed, target)]
     return replace(objective, by_fallback=by_fallback), unknown
-
-
-def _legal_part(record: ProductRecord, patterns: Patterns, target: Target) -> ProductRecord:
-    """Keep what a record says of kernels that the patterns and the space keep."""
-    legal = {key: _is_legal(key, target) for key in {item.kernel for item in record.measurements}}
-    kept = [x for x in record.measurements if patterns.keep(x.kernel.candidate.name) and legal[x.kernel]]
-    return replace(record, measurements=tuple(kept))
 
 
 def select_measured(
@@ -228,7 +215,7 @@ def select_measured(
     record = read_products_together(paths, target)
     objective.progress("judging the kernels that were measured")
     patterns = Patterns.parse(kernels)
-    kept = _legal_part(record, patterns, target)
+    kept = legal_part(record, patterns, target)
     unseen = frozenset(heldout.sizes if heldout else ())
     inside, outside = split(measured_times(kept), unseen)
     (objective, unknown), at = _parted(objective, inside, target), objective.progress
@@ -341,41 +328,6 @@ def select_stepped(
         )
 
     return reduce(joined, (selected(path, own) for path, own in parts.items()))
-
-
-def select_unaligned(
-    selection: Selection,
-    paths: Sequence[Path],
-    target: Target,
-    objective: Objective,
-    kernels: str,
-    heldout: ShapeSet | None,
-) -> Selection:
-    """Choose anew only the tables of a selection for what is not aligned.
-
-    Args:
-        selection: whose other tables are kept.
-        paths: records that have times of unaligned problems, read as one; where there are none, the cost model decides.
-        target: the selection's.
-        objective: limits, and what the wheel is for.
-        kernels: include and exclude patterns on candidate names.
-        heldout: problems that are kept out.
-
-    Raises:
-        StoreError: the record cannot be read, or is another target's.
-    """
-    patterns = Patterns.parse(kernels)
-    operations = [x.operation for x in selection.table.sections]
-    record = read_products_together(paths, target) if paths else None
-    times: OperationTimes = {}
-    if record is not None:
-        unseen = frozenset(heldout.sizes if heldout else ())
-        times, _ = split(measured_times(_legal_part(record, patterns, target)), unseen)
-    references = {} if record is None else reference_times(record)
-    guessed = unaligned.predicted(operations, target, patterns)
-    known = KnownTimes(times, unaligned=guessed, references=references, record=record)
-    found = unaligned.renewed(selection, known, target, objective)
-    return replace(found, table=with_library_times(found.table, references, only_unaligned=True))
 
 
 def times_behind(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from aot.core.alignment import is_aligned, unaligned_loads
+from aot.core.alignment import unaligned_loads
 from aot.core.candidate import Candidate, KernelKey
 from aot.core.dispatch import Column, DispatchTable, Grid, Section
 from aot.core.errors import SelectionError
@@ -34,11 +34,12 @@ from aot.select.selection import (
     Selection,
 )
 from aot.select.table import unaligned
+from aot.select.table.between import Making, parted
 from aot.select.table.incumbent import incumbent_kernel, incumbent_of, kept_section
 from aot.select.table.sections import build_section, renamed
 from aot.select.table.unaligned import UnalignedTimes
 from aot.select.times.inputs import Timed, is_general
-from aot.select.times.known import learned_where_missing, with_imputed_times
+from aot.select.times.known import aligned, learned_where_missing, with_imputed_times
 from aot.select.times.model import Model, Prior, TimeModel
 from aot.select.times.orders import OrderedTimes, Orders
 from aot.select.times.sample import sampled_problems
@@ -175,12 +176,6 @@ def _regret(chosen: Chosen, *, is_predicted: bool) -> Regret:
     return Regret(chosen.operation, len(chosen.times), len(found.objects), *figures)
 
 
-def _aligned(times: OperationTimes) -> OperationTimes:
-    """Leave out what no tuned kernel takes: the fallback answers it, which was not timed, whatever a table says."""
-    kept = {operation: {x: row for x, row in rows.items() if is_aligned(x)} for operation, rows in times.items()}
-    return {operation: rows for operation, rows in kept.items() if rows}
-
-
 def _asked_of(section: Section, table: DispatchTable, times: OperationTimes) -> Times:
     """Return the times of the problems that a section answers where nothing is asked of the order of sums."""
     rows = {} if section.batch_invariant else times.get(section.operation, {})
@@ -191,11 +186,7 @@ def _asked_of(section: Section, table: DispatchTable, times: OperationTimes) -> 
             for x, row in own.items()
             if table.unaligned_section(x.operation, section.loads, x.num_groups) is section
         }
-    return {
-        x: row
-        for x, row in rows.items()
-        if not unaligned_loads(x) and table.section(x.operation, x.num_groups) is section
-    }
+    return {x: row for x, row in rows.items() if not unaligned_loads(x) and table.aligned_section(x) is section}
 
 
 def compared(table: DispatchTable, kernels: Sequence[KernelKey], measured: KnownTimes) -> Iterator[AgainstReference]:
@@ -245,7 +236,7 @@ class Models:
     @cached_property
     def _learned(self) -> Model | None:
         """Learned from what was measured, if anything was: some of a minute's work, of no use to predicted tables."""
-        times = {} if self.measured.record is None else _aligned(self.measured.times)
+        times = {} if self.measured.record is None else aligned(self.measured.times)
         if not times:
             return None
         self.progress("learning from the times")
@@ -278,7 +269,7 @@ def select_kernels(measured: KnownTimes, target: Target, objective: Objective, r
         SelectionError: there are no times, no kernel takes every shape, or no portfolio is within the limits.
         CandidateError: an operation has no kernel on the target, not even the fallback.
     """
-    times = _aligned({**measured.times, **measured.predicted})
+    times = aligned({**measured.times, **measured.predicted})
     if not times and not objective.by_fallback:
         raise SelectionError(f"{record_name} has no usable times; tune first")
     if measured.record is not None:
@@ -301,7 +292,8 @@ def select_kernels(measured: KnownTimes, target: Target, objective: Objective, r
         incumbent = incumbent_kernel(objective.incumbent, operation)
         kept = kept_section(objective.incumbent, operation)
         timed = Timed(times[operation], rows, provenance, models.of(basis), incumbent, target, kept)
-        sections += _sections(chosen, timed, indices, fallbacks[operation.call], kernels, sections, objective)
+        fallback, references = fallbacks[operation.call], measured.references
+        sections += _sections(chosen, timed, indices, fallback, kernels, sections, objective, references)
         found.append(chosen)
     asked = unaligned.asked_of(operations) if objective.unaligned else []
     known = UnalignedTimes.of(measured.times if asked else {}, asked, target)
@@ -331,9 +323,10 @@ def _sections(
     timed: Timed,
     indices: Mapping[Candidate, int],
     fallback: int,
-    kernels: Sequence[KernelKey],
+    kernels: list[KernelKey],
     before: Sequence[Section],
     objective: Objective,
+    references: Mapping[Problem, float],
 ) -> Iterator[Section]:
     """Build the sections of an operation: one for a number of groups that was timed, and one that is invariant.
 
@@ -345,7 +338,11 @@ def _sections(
         grid = None if like is None or like.batch_invariant else renamed(like.grid, kernels, indices)
         what = operation.tag if num_groups == 1 else f"{operation.tag} of {num_groups} products"
         named, at = objective.named, _told(objective, f"{what}: building the table")
-        yield build_section(operation, portfolio, timed, indices, fallback, grid, named, num_groups=num_groups, at=at)
+        section = build_section(
+            operation, portfolio, timed, indices, fallback, grid, named, num_groups=num_groups, at=at
+        )
+        twin = next((x for x in before if x.operation is chosen.like and x.between_sectors), None)
+        yield from parted(section, portfolio.candidates, timed, Making(kernels, references, at), twin)
     if objective.batch_invariant and operation.grouping is Grouping.DENSE:
         # What waits for its own CTAs could be replaced on a device of fewer SMs, by a kernel of another order.
         able = tuple(x for x in portfolio.candidates if family_of(x).sum_order(x) and not _waits(x))

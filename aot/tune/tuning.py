@@ -190,6 +190,8 @@ class Imported:
     levels: tuple[Level, ...] = ()
     apart: tuple[Level, ...] = ()
     """What would put those runs to one level that were not, and whose times differ."""
+    faults: tuple[str, ...] = ()
+    """Kernels that reports say are wrong, and in which report."""
 
 
 def import_results(
@@ -208,7 +210,8 @@ def import_results(
             common to be put to one level.
         TargetError: the stores are of a target that there is not.
     """
-    found = [read_report(path).times(str(path)) if is_report(path) else from_store(path) for path in results]
+    reports = {path: read_report(path) for path in results if is_report(path)}
+    found = [reports[path].times(str(path)) if path in reports else from_store(path) for path in results]
     target = found[0].target
     if target not in target_names():
         known = ", ".join(target_names())
@@ -220,4 +223,5 @@ def import_results(
         merged, levels = level(named) if is_levelled else (merge([x for _, x in named]), [])
         apart = [] if is_levelled else levels_apart(named)
         write_record(path, merged)
-    return Imported(merged, path, tuple(levels), tuple(apart))
+    faults = tuple(f"{path}: {x}" for path, report in reports.items() for x in report.wrong)
+    return Imported(merged, path, tuple(levels), tuple(apart), faults)

@@ -69,11 +69,21 @@ int32_t find_section_for(int32_t first, int64_t num_groups, bool batch_invariant
   for (int32_t i = first; i < kNumSections; ++i) {
     const Section& section = kSections[i];
     if (section.table != like.table || section.operation != like.operation || section.layout != like.layout) break;
-    if (section.batch_invariant != batch_invariant || section.loads != 0) continue;
+    if (section.batch_invariant != batch_invariant || section.between_sectors || section.loads != 0) continue;
     found = i;
     if (section.num_groups >= num_groups) break;
   }
   return found;
+}
+
+int32_t find_section_between(int32_t first) {
+  const Section& like = kSections[first];
+  for (int32_t i = first; i < kNumSections; ++i) {
+    const Section& section = kSections[i];
+    if (section.table != like.table || section.operation != like.operation || section.layout != like.layout) break;
+    if (section.between_sectors) return i;
+  }
+  return first;
 }
 
 int32_t find_unaligned_section(int32_t first, int64_t loads, int64_t num_groups) {

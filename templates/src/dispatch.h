@@ -49,14 +49,16 @@ struct Grid {
 
 // The part of a table that is of one operation and layout, up to a number of products or groups. Ladders ascend by (n, k).
 // Of an operation on rows it has a grid alone, whose m is rows, and whose n is cols; all are of layout 0.
-// Sections of one operation and layout follow each other: those that any call takes by `num_groups`, then the one whose
-// kernels for one n and k all add up k in one order, then those for what is not aligned, by `loads`.
+// Sections of one operation and layout follow each other: those that any call takes by `num_groups`, then the one for rows
+// between sectors, then the one whose kernels for one n and k all add up k in one order, then those for what is not aligned,
+// by `loads`.
 struct Section {
   int32_t operation;  // index into kOperations, or behind those into kRowOperations
   int32_t layout;
   int64_t num_groups;  // the largest that it is for, unless it is the last; 1 where an operation has one product
   bool batch_invariant;
   int32_t loads;  // 0; else bytes of which addresses and leading strides of A and B are multiples, and D's may be of any
+  bool between_sectors;  // for aligned operands whose rows of A or B begin at odd multiples of 16 bytes
   bool has_one_order;  // of groups: all kernels of the operation's sections of this table add up k in one order
   const Ladder* ladders;
   int32_t num_ladders;
@@ -129,6 +131,9 @@ int32_t find_section(const Table& table, int32_t operation, int32_t layout);
 // Finds among the sections of the same operation and layout, of which one is given, the one for a number of products or
 // groups; or the one that is batch-invariant, -1 where there is none.
 int32_t find_section_for(int32_t section, int64_t num_groups, bool batch_invariant);
+
+// Finds among them the one for rows between sectors; the section that is given, the first of them, where there is none.
+int32_t find_section_between(int32_t section);
 
 // Finds among them the one for operands that are not aligned, whose A and B are of multiples of `loads` bytes, for a number
 // of products; -1 where there is none.

@@ -247,7 +247,8 @@ aot_gemm_status_t look_up(int32_t table, int32_t num_sms, const aot_gemm_problem
   const bool needs_own = is_invariant && !operation.has_offsets();
   const int32_t aligned = needs_own || operation.grouping != Grouping::kDense
                               ? find_section_for(any, num_groups, needs_own)
-                              : any;
+                          : canonical.between_sectors ? find_section_between(any)
+                                                      : any;
   const int32_t found = unaligned >= 0 ? unaligned : aligned;
   if (found < 0 || (is_invariant && !needs_own && !kSections[found].has_one_order)) return fail_invariant(operation);
   const char* const fault = fault_of_section(found);

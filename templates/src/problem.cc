@@ -51,10 +51,14 @@ int64_t leading_stride(const aot_gemm_tensor_t& tensor, int64_t rows, int64_t k,
   return leading_stride(major == 0 ? by_rows : by_columns, element, alignment, asked);
 }
 
-// Joins addresses and steps in bytes, so that the lowest bit that is set says of what all are multiples.
-uint64_t bits_of(const aot_gemm_tensor_t& tensor, int64_t stride, Element element) {
-  return static_cast<uint64_t>(reinterpret_cast<uintptr_t>(tensor.data)) |
-         static_cast<uint64_t>(size_of(element, stride)) | static_cast<uint64_t>(kAlignmentBytes);
+// Bytes of a sector of the L2, as SECTOR_BYTES of aot.core.alignment.
+constexpr uint64_t kSectorBytes = 32;
+
+// Joins an address and the step between so many runs in bytes, so that the lowest bit that is set, at most that of a sector,
+// says of what all are multiples.
+uint64_t bits_of(const aot_gemm_tensor_t& tensor, int64_t runs, int64_t stride, Element element) {
+  const uint64_t step = runs > 1 ? static_cast<uint64_t>(size_of(element, stride)) : 0;
+  return static_cast<uint64_t>(reinterpret_cast<uintptr_t>(tensor.data)) | step | kSectorBytes;
 }
 
 bool is_aligned(const void* address) { return reinterpret_cast<uintptr_t>(address) % kAlignmentBytes == 0; }
@@ -99,10 +103,13 @@ bool align_rows(const aot_gemm_problem_t& problem, const Operation& operation, W
 
 int32_t lowest_of(uint64_t bits) { return static_cast<int32_t>(bits & (~bits + 1)); }
 
-// Finds of what addresses and leading strides of A and B are multiples, and from part to part of a gate's B, or from product
-// to product of a batch.
-int32_t loads_of(const aot_gemm_problem_t& problem, const Operation& operation, const Strides& strides) {
-  uint64_t bits = bits_of(problem.a, strides.a[0], operation.a) | bits_of(problem.b, strides.b[0], operation.b);
+// Finds of what addresses and leading strides of A and B are multiples, up to a sector, and from part to part of a gate's B, or
+// from product to product of a batch.
+int32_t loads_of(const aot_gemm_problem_t& problem, const Operation& operation, int32_t layout, const Strides& strides) {
+  const int64_t runs_of_a = layout >> 1 ? problem.k : rows_of_a(problem, operation);
+  const int64_t runs_of_b = layout & 1 ? problem.k : rows_of_b(problem, operation);
+  uint64_t bits = bits_of(problem.a, runs_of_a, strides.a[0], operation.a) |
+                  bits_of(problem.b, runs_of_b, strides.b[0], operation.b);
   if (operation.has_gate()) {
     bits |= static_cast<uint64_t>(size_of(operation.b, parts_of_b(problem, operation, strides.b[0]).part));
   }
@@ -127,7 +134,7 @@ bool align_parts(const aot_gemm_problem_t& problem, const Operation& operation, 
     const int64_t d[] = {leading_stride(part.d, problem.m, part.n, 0, operation.d, kAlignmentBytes, asked), 1};
     const bool is_stored = asked == Wanted::kAny || ends_on_a_store(part.n, operation.d);
     if (b[leading] == 0 || d[0] == 0 || !is_stored) return false;
-    *bits |= bits_of(part.b, b[leading], operation.b);
+    *bits |= bits_of(part.b, leading == 0 ? part.n : problem.k, b[leading], operation.b);
     write_part(part, b, d, canonical->parts[count++]);
   }
   fill_parts(count, canonical);
@@ -136,7 +143,8 @@ bool align_parts(const aot_gemm_problem_t& problem, const Operation& operation, 
 
 void write_form(const aot_gemm_problem_t& problem, int32_t layout, Wanted asked, int32_t loads, Canonical* canonical) {
   canonical->aligned = asked == Wanted::kAligned;
-  canonical->loads = canonical->aligned ? kAlignmentBytes : loads;
+  canonical->loads = canonical->aligned ? kAlignmentBytes : std::min<int32_t>(loads, kAlignmentBytes);
+  canonical->between_sectors = canonical->aligned && loads < static_cast<int32_t>(kSectorBytes);
   canonical->exchanged = false;
   canonical->b_constant = (problem.flags & AOT_GEMM_B_CONSTANT) != 0;
   canonical->layout = layout;
@@ -149,7 +157,7 @@ bool align_many(const aot_gemm_problem_t& problem, const Operation& operation, u
     if ((layouts >> layout & 1) == 0) continue;
     Strides strides = {};
     strides.a[0] = leading_stride(problem.a, problem.m, problem.k, layout >> 1, operation.a, operation.a_alignment, asked);
-    uint64_t bits = bits_of(problem.a, strides.a[0], operation.a);
+    uint64_t bits = bits_of(problem.a, layout >> 1 ? problem.k : problem.m, strides.a[0], operation.a);
     if (strides.a[0] == 0 || !align_parts(problem, operation, layout, asked, canonical, &bits)) continue;
     strides.b[0] = problem.parts[0].b.strides[layout & 1];  // which no kernel reads by
     strides.d[0] = problem.parts[0].d.strides[0];
@@ -182,7 +190,7 @@ bool align(const aot_gemm_problem_t& problem, const Operation& operation, uint32
     // The parts of a B that is contiguous along its rows, where they take turns, are not.
     const bool is_row_major = (layout & 1) == 0;
     if (operation.has_gate() && !(is_row_major && has_short_steps(problem, operation, strides.b[0], asked))) continue;
-    write_form(problem, layout, asked, loads_of(problem, operation, strides), canonical);
+    write_form(problem, layout, asked, loads_of(problem, operation, layout, strides), canonical);
     write_operands(problem, operation, strides, canonical);
     return true;
   }
@@ -223,6 +231,7 @@ void canonicalise(const aot_gemm_problem_t& problem, const Operation& operation,
   const int32_t b = is_packed_weight ? 0 : contiguous_mode(problem.b, rows_of_b(problem, operation), problem.k);
   canonical->aligned = false;
   canonical->loads = 0;
+  canonical->between_sectors = false;
   canonical->exchanged = false;
   canonical->b_constant = false;
   canonical->layout = a < 0 || b < 0 ? -1 : a * 2 + b;

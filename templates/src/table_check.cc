@@ -234,7 +234,8 @@ bool has_like_before(const Section& section, int32_t number) {
   for (int32_t i = 0; i < number; ++i) {
     const Section& other = kSections[i];
     if (other.table == section.table && other.operation == section.operation && other.layout == section.layout &&
-        other.batch_invariant == section.batch_invariant && other.num_groups >= section.num_groups &&
+        other.batch_invariant == section.batch_invariant && other.between_sectors == section.between_sectors &&
+        other.num_groups >= section.num_groups &&
         other.loads >= section.loads && (other.loads == 0) == (section.loads == 0)) {
       return true;
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
+from math import gcd
 
 from aot.core.operation import Layout
 
@@ -54,6 +55,17 @@ def readings(a, b, d, layouts):
         legal = legal and result.extents[1] * result.element_bytes % 16 == 0  # a store ends at a multiple of 16 bytes
         if legal and left.extents[1] > 0 and layout in layouts:
             yield Reading(exchanged, layout, left, right, result)
+
+
+def loaded_bytes(reading, most):
+    """Return of how many bytes, at most `most`, addresses and steps from run to run of A and B are multiples."""
+    found = most
+    for matrix, mode in ((reading.a, reading.layout[0]), (reading.b, reading.layout[1])):
+        runs = int(mode != "k")
+        found = gcd(found, matrix.address)
+        if matrix.extents[runs] > 1:
+            found = gcd(found, matrix.element_bytes * matrix.strides[runs])
+    return found
 
 
 def plain_layout(a, b):

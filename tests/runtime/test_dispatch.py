@@ -28,7 +28,7 @@ from tests.few_committed import few_committed
 from tests.golden.manifest import golden_manifest, kernel, with_table
 from tests.runtime import host
 from tests.runtime.host import BIAS, CALLS, FIRST_OPERATION, names_of, problem
-from tests.runtime.reference import code, matrices, plain_layout, readings
+from tests.runtime.reference import code, loaded_bytes, matrices, plain_layout, readings
 from tests.unit.invoked import coarse_grid
 
 MAX_WORKSPACE = 2**33 - 4
@@ -57,7 +57,9 @@ def expected_choice(manifest, stated):
     found = (x for x in readings(a, b, d, layouts_of(manifest, place)) if can_exchange or not x.exchanged)
     reading = next(found, None) if is_aligned else None
     layout = plain_layout(a, b) if reading is None else reading.layout
-    section = next((x for x in sections if x.operation.layout.value == layout), sections[0])
+    own = [x for x in sections if x.operation.layout.value == layout] or sections
+    is_between = reading is not None and loaded_bytes(reading, 32) == 16
+    section = next((x for x in own if is_between and x.between_sectors), own[0])
     m, n = (stated.m, stated.n) if reading is None else (reading.a.extents[0], reading.b.extents[0])
     shape = Problem(section.operation, m, n, stated.k)
     choice = look_up(section, shape, manifest.multiples, aligned=reading is not None)
@@ -180,7 +182,7 @@ constexpr uint32_t kSteps[] = {%s};
 constexpr uint8_t kOrders[] = {7, 0, 8};
 constexpr int16_t kGridKernels[] = {%s};
 constexpr Grid kGrid = {kEdges, kEdges, kStarts, kSteps, 1, 1, kOrders, kGridKernels, 4096};
-const Section kSections[] = {{0, 0, 1, false, 0, false, nullptr, 0, kGrid, 0, 0, 0, 0}};
+const Section kSections[] = {{0, 0, 1, false, 0, false, false, nullptr, 0, kGrid, 0, 0, 0, 0}};
 const int32_t kNumSections = 1;
 constexpr int32_t kSectionOf[] = {0, -1, -1, -1};
 const Table kTables[] = {{"h200", nullptr, 0, 132, 0, kSectionOf, 1}};

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from importlib import import_module
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -171,6 +172,63 @@ def test_what_a_model_of_transformers_need_not_have_is_left(gemm, folders):
     whole = Model()
     whole._keys_to_ignore_on_load_unexpected = [r"^body\."]
     assert torch.equal(gemm.load_quantized(whole, folder).body["proj"].dequantize(), values.to(BF16))
+
+
+class Renaming:
+    """A stand-in for transformers' WeightRenaming, and with operations for its WeightConverter."""
+
+    def __init__(self, old, new, *operations):
+        self.old, self.new = old, new
+        if operations:
+            self.operations = operations
+
+    def rename_source_key(self, name):
+        return (name.replace(self.old, self.new, 1), self.old) if self.old in name else (name, None)
+
+
+class Transpose:
+    pass
+
+
+class MergeModulelist:
+    pass
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_names_that_transformers_changes_are_changed_too(gemm, tmp_path, monkeypatch, version):
+    """As of Gemma 3, Qwen2-VL and Nemotron-H, whose published names are not those of their modules."""
+    held, values = checkpoints.quantised("compressed", np.ones((N, K), np.float32), ElementType.BFLOAT16)
+    tensors = [(f"backbone.proj.{end}", *rest) for end, *rest in held] + [
+        ("backbone.proj.bias", "BF16", np.zeros(N, "u2"))
+    ]
+    tensors += [("embed.weight", "BF16", np.zeros((7, K), "u2")), ("norm.gamma.weight", "BF16", np.zeros(K, "u2"))]
+    checkpoints.write_folder(tmp_path / "from", "compressed", tensors)
+    pack_checkpoint(Request(tmp_path / "from", tmp_path / "to"), 1)
+    library = ModuleType("transformers")
+    library.PreTrainedModel = Model
+    monkeypatch.setitem(sys.modules, "transformers", library)
+    changes = [
+        Renaming("backbone.", "body."),
+        Renaming("norm.gamma", "norm"),
+        Renaming("embed", "e", MergeModulelist()),
+    ]
+    if version == 4:
+        patterns = {"^backbone": "^body", "^norm.gamma": "norm"}
+        monkeypatch.setattr(Model, "_checkpoint_conversion_mapping", patterns, raising=False)
+        monkeypatch.setitem(sys.modules, "transformers.conversion_mapping", None)  # which has no such module
+    else:
+        mapping = ModuleType("transformers.conversion_mapping")
+        mapping.get_model_conversion_mapping = lambda _: changes
+        monkeypatch.setitem(sys.modules, "transformers.conversion_mapping", mapping)
+    model = gemm.load_quantized(Model, tmp_path / "to")
+    assert torch.equal(model.body["proj"].dequantize(), torch.from_numpy(values).to(BF16))
+    assert not model.norm.weight.any()
+    if version == 5:
+        changes.append(Renaming("body.proj.weight", "body.proj.weight", Transpose()))
+        with pytest.raises(
+            gemm.errors.CheckpointError, match=r"transformers changes 'backbone\.proj\.weight' .*Transpose"
+        ):
+            gemm.load_quantized(Model, tmp_path / "to")
 
 
 def test_a_type_that_factors_are_not_of_is_refused(gemm, folders):

@@ -504,6 +504,11 @@ def test_a_checkpoint_s_tensors_are_packed(gemm, packed_package):
     tensors = {"weight": halves, "weight_scale": factors, "weight_scale_2": torch.tensor(0.5)}
     nvfp4 = gemm.load_packed(tensors)
     assert (nvfp4.format, nvfp4.scale.tolist()) == ("nvfp4", [0.5])
+    powers = torch.randint(0, 255, (n, k // 32), dtype=torch.uint8)
+    found = gemm.unpack(mxfp4 := gemm.load_packed({"weight_packed": halves, "weight_scale": powers}))
+    assert mxfp4.format == "mxfp4"
+    assert torch.equal(found.factors, powers)
+    assert torch.equal(found.codes[:, ::2] | found.codes[:, 1::2] << 4, halves)
     with pytest.raises(
         packed_package.FormatError, match="load_packed: got the tensors bias; expected those of a weight"
     ):

@@ -1,11 +1,10 @@
-"""Products whose operands are not aligned: which section answers, what reaches its kernels, and what is refused."""
+"""Products whose operands are not aligned, or begin between two sectors: which section answers, and what is refused."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import replace
 from itertools import product
-from math import gcd
 
 import pytest
 
@@ -13,11 +12,12 @@ from aot.core.candidate import gemm_candidate
 from aot.core.dispatch import LOADS, Column, DispatchTable, Grid, Ladder, Scope, Section, Tier, look_up
 from aot.core.operation import Operation
 from aot.core.problem import Problem
+from aot.select.join import named_kernels
 from tests.compiling import EVERY
 from tests.golden.manifest import kernel, row, with_table
 from tests.runtime import host
 from tests.runtime.host import BIAS, CALLS, FIRST_OPERATION, problem
-from tests.runtime.reference import Reading, code, matrices
+from tests.runtime.reference import Reading, code, loaded_bytes, matrices
 from tests.runtime.test_canonical import check_memory, random_strides
 from tests.runtime.test_dispatch import expected_choice, layouts_of, sections_of
 
@@ -42,13 +42,24 @@ def unaligned_kernels(operation):
     ]
 
 
+def between_sectors(aligned, own):
+    """Make a section for rows between sectors, by two of the kernels of the one for all others."""
+    grid = Grid((16, 512), (64,), (Column((8, 64), own), Column((16,), own[:1])))
+    ladders = (Ladder(64, 72, (4, 32), (row(own[0], own[0], 1.0, own[1]), row(own[1], own[1], 1.0, own[0]))),)
+    return Section(aligned.operation, ladders, grid, aligned.fallback, Scope(1, False, between_sectors=True))
+
+
 def with_unaligned(manifest):
-    """Give each operation sections for what is not aligned; the kernels of one may stand in that of larger loads."""
+    """Give each operation sections for rows between sectors, and for what is not aligned.
+
+    The kernels of one of the latter may stand in that of larger loads.
+    """
     kernels, sections = list(manifest.kernels), []
     for aligned in manifest.tables[0].table.sections:
         first = len(kernels)
         kernels += unaligned_kernels(aligned.operation)
-        sections.append(aligned)
+        general = [i for i in named_kernels(aligned) if manifest.multiples[i] == (1, 1) and i != aligned.fallback]
+        sections += [aligned, between_sectors(aligned, tuple(sorted(general)[:2]))]
         for loads in SECTION_LOADS:
             own = first + 2 * LOADS.index(loads)
             columns = (Column((16,), (own,)), Column((8, 64), (own, own + 1)), Column((1, 2), (first, own)))
@@ -95,17 +106,6 @@ def loose_reading(stated, layouts, can_exchange):
     return None
 
 
-def loads_of(reading):
-    """Return of how many bytes, at most 16, addresses and steps from run to run of A and B are multiples."""
-    found = 16
-    for matrix, mode in ((reading.a, reading.layout[0]), (reading.b, reading.layout[1])):
-        runs = int(mode != "k")
-        found = gcd(found, matrix.address)
-        if matrix.extents[runs] > 1:
-            found = gcd(found, 2 * matrix.strides[runs])
-    return found
-
-
 def expected(manifest, stated):
     """Choose by Python: (kernel, tier, index, layout, exchanged), and the section if it is for what is not aligned."""
     choice = expected_choice(manifest, stated)
@@ -115,7 +115,7 @@ def expected(manifest, stated):
     if choice[1] != Tier.FALLBACK.value or reading is None:
         return choice, None
     operation = next(x.operation for x in sections_of(manifest, place) if x.operation.layout.value == reading.layout)
-    section = manifest.tables[0].table.unaligned_section(operation, loads_of(reading))
+    section = manifest.tables[0].table.unaligned_section(operation, loaded_bytes(reading, 16))
     shape = Problem(operation, reading.a.extents[0], reading.b.extents[0], stated.k)
     found = look_up(section, shape, manifest.multiples)
     return (found.kernel, found.tier.value, found.index, code(reading.layout), reading.exchanged), section
@@ -139,7 +139,7 @@ def answer(selection):
 def test_the_section_of_the_most_bytes_that_operands_give_answers(library, manifest):
     rng = random.Random(3)
     sections, names = manifest.tables[0].table.sections, {code(x): x for x in ("kk", "kn")}
-    seen, tiers = set(), set()
+    seen, tiers, between = set(), set(), set()
     for _ in range(20_000):
         stated = drawn(rng)
         choice, section = expected(manifest, stated)
@@ -150,6 +150,9 @@ def test_the_section_of_the_most_bytes_that_operands_give_answers(library, manif
         assert answer(selection) == choice
         (launch,) = library.fake_launches()
         assert launch.kernel == choice[0]
+        if sections[selection.section].between_sectors:
+            assert (selection.k, choice[1]) != (64, Tier.FALLBACK.value)
+            between.add((sections[selection.section].operation, choice[1]))
         if section is not None:
             assert sections[selection.section] == section
             check_memory(rng, stated, launch, names[choice[3]], choice[4], stride_multiple=1)
@@ -158,6 +161,27 @@ def test_the_section_of_the_most_bytes_that_operands_give_answers(library, manif
     exchanged = {(x, loads, True) for x in OPERATIONS if x.can_exchange for loads in SECTION_LOADS}
     assert seen == exchanged | {(x, loads, False) for x in OPERATIONS for loads in SECTION_LOADS}
     assert tiers == {Tier.TUNED.value, Tier.GRID.value}
+    assert {x for x, _ in between} == set(OPERATIONS)
+
+
+@pytest.mark.parametrize("offsets", [(0, 0), (16, 0), (0, 16), (32, 96)])
+@pytest.mark.parametrize(
+    ("k", "strides"), [(64, (64, 64)), (64, (72, 64)), (64, (64, 88)), (72, (72, 72)), (72, (80, 80))]
+)
+def test_rows_that_begin_between_two_sectors_have_a_section(library, manifest, offsets, k, strides):
+    data = (0x100000 + offsets[0], 0x200000 + offsets[1], 0x300010)  # D's address says nothing
+    asked = problem(48, 256, min(strides), data=data, strides=((strides[0], 1), (strides[1], 1), (256, 1)))
+    status, selection = library.select(asked)
+    assert status == 0, library.error()
+    found = manifest.tables[0].table.sections[selection.section]
+    assert found.between_sectors == any(x % 32 for x in (*offsets, 2 * strides[0], 2 * strides[1]))
+    assert answer(selection) == expected_choice(manifest, asked)
+
+
+def test_one_row_of_x_says_nothing_of_sectors(library, manifest):
+    for stride in (72, 64):
+        _, selection = library.select(problem(1, 256, 64, strides=((stride, 1), (64, 1), (256, 1))))
+        assert not manifest.tables[0].table.sections[selection.section].between_sectors
 
 
 @pytest.mark.parametrize(("offset", "loads"), [(0, 0), (2, 2), (4, 2), (6, 2), (8, 8), (14, 2), (16, 0)])
@@ -178,11 +202,11 @@ def test_an_address_of_d_says_nothing_of_loads(library, manifest, offset):
 def test_a_batch_invariant_product_is_left_to_the_fallback(manifest, tmp_path):
     """The tables for what is not aligned have kernels that add k up in several orders."""
     (table,) = manifest.tables
-    in_one_order = {x.operation: x for x in host.with_one_order(manifest).tables[0].table.sections if not x.loads}
+    in_one_order = {x.operation: x for x in host.with_one_order(manifest).tables[0].table.sections if not x.scope}
     sections = []
     for section in table.table.sections:
         sections.append(section)
-        if not section.loads:
+        if section.between_sectors:
             sections.append(replace(in_one_order[section.operation], scope=Scope(1, True)))
     both = with_table(manifest, manifest.kernels, DispatchTable(tuple(sections)))
     library = host.Library(host.compile_library(both, tmp_path))

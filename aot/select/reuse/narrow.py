@@ -88,6 +88,12 @@ def _narrowed(section: Section, asked: Collection[Problem], selection: Selection
     return replace(filled, grid=replace(filled.grid, columns=tuple(map(_merged, filled.grid.columns))))
 
 
+def _answers(found: Section, section: Section) -> bool:
+    """Say whether a section is the one that is found for a problem, or the batch-invariant one beside it."""
+    is_like = section.batch_invariant or found.between_sectors == section.between_sectors
+    return is_like and found.num_groups == section.num_groups
+
+
 def narrowed(selection: Selection, problems: Collection[Problem], target: Target) -> Selection:
     """Keep of a selection what answers some problems, and some kernels for all other sizes.
 
@@ -105,11 +111,7 @@ def narrowed(selection: Selection, problems: Collection[Problem], target: Target
     sections = []
     for section in table.sections:
         asked = [x for x in launched if x.operation == section.operation]
-        own = [
-            replace(x, num_groups=section.num_groups)
-            for x in asked
-            if table.section(x.operation, x.num_groups).num_groups == section.num_groups
-        ]
+        own = [replace(x, num_groups=section.num_groups) for x in asked if _answers(table.aligned_section(x), section)]
         if section.loads:
             own = [
                 replace(x, num_groups=section.num_groups)
@@ -118,7 +120,7 @@ def narrowed(selection: Selection, problems: Collection[Problem], target: Target
                 and unaligned_loads(x) == section.loads
                 and table.unaligned_section(x.operation, section.loads, x.num_groups) is section
             ]
-        if own or section.loads in (0, LOADS[0]):
+        if own or (section.loads in (0, LOADS[0]) and not section.between_sectors):
             sections.append(_narrowed(section, own, selection, target))
     kernels, smaller = only_named(selection.kernels, DispatchTable(tuple(sections)))
     rows = (row for section in smaller.sections for ladder in section.ladders for row in ladder.rows)

@@ -19,6 +19,7 @@ from aot.families import family_of
 from aot.select.selection import FamilyKernel
 from aot.select.times.inputs import is_general
 from aot.select.times.model import Prior
+from aot.select.times.sectors import beside
 from aot.space.roofline import roofline
 
 if TYPE_CHECKING:
@@ -104,7 +105,8 @@ def _predicted(section: Section) -> list[_Asked]:
     """List the places of a section that no time was measured of."""
 
     def problem(m: int, n: int, k: int) -> Problem:
-        return Problem(section.operation, m, n, k, section.num_groups)
+        found = Problem(section.operation, m, n, k, section.num_groups)
+        return beside(found) if section.between_sectors else found
 
     found = [
         _Asked(_Place(in_ladder=True, outer=i, inner=j), problem(m, ladder.n, ladder.k), row.kernel)

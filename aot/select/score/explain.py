@@ -174,13 +174,15 @@ def explained(selection: Selection, problem: Problem, target: Target, timed: Ope
         lines = [problem.name, f"  kernel     {key.name}", why, _roofline_line(problem, target)]
         return _explained(problem, key, "fallback", target, lines)
     launched = launched or problem
-    section = unaligned or selection.table.section(launched.operation, launched.num_groups)
+    section = unaligned or selection.table.aligned_section(launched)
     choice = look_up(section, launched, multiples)
     key = selection.kernels[choice.kernel]
     lines = [problem.name, f"  kernel     {key.name}", f"  from       {_bucket(section, choice, launched.m)}"]
     lines += [f"  read as    {launched.name}, which is the same memory"] if launched != problem else []
     if unaligned:
         lines.append(f"  operands   {misalignment(problem)}; A and B are loaded by up to {section.loads} bytes")
+    if section.between_sectors:
+        lines.append("  operands   rows of A or B begin at odd multiples of 16 bytes, between two sectors of the L2")
     own_row, compared, no_time = None, launched, ""
     if choice.tier is Tier.TUNED:
         ladder, step = _place(section, choice)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def kept_section(selection: Selection | None, operation: Operation) -> Section | None:
     """Return the section that an earlier selection has of an operation; None where it has none."""
     sections = () if selection is None else selection.table.sections
-    return next((x for x in sections if x.operation == operation and not x.batch_invariant and not x.loads), None)
+    return next((x for x in sections if x.operation == operation and x.is_plain), None)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.families import family_of
 from aot.select.times.inputs import MAX_WORKSPACE_BYTES, Bucket, Timed, workspace_bytes
+from aot.select.times.sectors import beside
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,6 +47,8 @@ class SectionKernels:
     """Whether the kernels of one n and k must add up k in one order."""
     loads: int = 0
     """`Section.loads`."""
+    between_sectors: bool = False
+    """`Section.between_sectors`."""
 
     @property
     def is_special(self) -> bool:
@@ -53,8 +56,9 @@ class SectionKernels:
         return self.is_invariant or self.loads > 0
 
     def problem(self, operation: Operation, m: int, n: int, k: int) -> Problem:
-        """Return a problem of the section."""
-        return Problem(operation, m, n, k, self.num_groups)
+        """Return the problem that stands for what rounds up to an edge of the section."""
+        found = Problem(operation, m, n, k, self.num_groups)
+        return beside(found) if self.between_sectors else found
 
     def outside_order(self, losses: Array, rows: Sequence[int]) -> Array:
         """Return (kernel,): `BARRED` of those that add up k in another order than the best one, else 0.

@@ -24,7 +24,6 @@ from aot.select.table.parallel import in_parts
 from aot.select.table.section_kernels import BARRED, SectionKernels
 from aot.select.times.batches import GRID_K, GRID_N
 from aot.select.times.inputs import Bucket, Timed
-from aot.select.times.sectors import BETWEEN_SHARE, between_sectors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -202,9 +201,6 @@ class _Columns:
         self.known, self.operation = known, operation
         self.m_edges, self.n_edges, self.k_edges = edges
         self._is_broad = not _is_fine(known, operation)
-        is_measured = known.timed.provenance != PROVENANCE_PREDICTED and not known.is_special
-        beside_last = between_sectors(operation, self.n_edges[-1], self.k_edges[-1])
-        self._has_rows_between = is_measured and beside_last is not None
         able = [takes_aligned(FamilyKernel.of(KernelKey(operation, x))) for x in known.candidates]
         self._unable = np.where(able, 0.0, BARRED)
         self._kept = None if known.timed.kept is None else known.timed.kept.grid
@@ -216,16 +212,9 @@ class _Columns:
         takes = self.known.takes([x for row in buckets for x in row]).reshape(shape)
         shipped = [[self.known.incumbent(x.corner) for x in row] for row in buckets]
         narrow = [[(self._least_n(n), k) for n, k in places]] if self._is_broad else []
-        between = [self._between_sectors(places)] if self._has_rows_between else []
-        found = self._losses([places, *narrow, *between], np.where(takes, 0.0, BARRED) + self._unable, shipped)
-        losses = within_factor(*found[:2]) if narrow else found[0]
-        if between:
-            losses = (1 - BETWEEN_SHARE) * losses + BETWEEN_SHARE * found[-1]
+        found = self._losses([places, *narrow], np.where(takes, 0.0, BARRED) + self._unable, shipped)
+        losses = within_factor(*found) if narrow else found[0]
         return [self._column(*x) for x in zip(buckets, losses, takes, shipped, strict=True)]
-
-    def _between_sectors(self, places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Return the n and k beside edges whose rows lie between two sectors; the edges where there are none."""
-        return [between_sectors(self.operation, n, k) or (n, k) for n, k in places]
 
     def _least_n(self, n: int) -> int:
         """Return the least n of the columns whose edge is `n`."""
@@ -310,10 +299,11 @@ class _Columns:
         return column if set(column) <= set(self.m_edges) else ()
 
 
-def _grid(known: SectionKernels, operation: Operation, at: Callable[[str], None]) -> Grid:
+def build_grid(known: SectionKernels, operation: Operation, at: Callable[[str], None]) -> Grid:
     """Fill the grid: fixed edges of n and k, and in each column the steps of m that pay."""
     is_fine = _is_fine(known, operation)
-    fine: tuple[tuple[int, ...], ...] = (LEARNED_M, LEARNED_N, FINE_K) if is_fine else (FINE_GRID_M, FINE_N, FINE_K)
+    n_edges = FINE_N if known.between_sectors else LEARNED_N
+    fine: tuple[tuple[int, ...], ...] = (LEARNED_M, n_edges, FINE_K) if is_fine else (FINE_GRID_M, FINE_N, FINE_K)
     is_linear = operation.layout is Layout.KK and operation.grouping is Grouping.DENSE and not known.is_special
     if not is_linear and not _is_timed(known, operation):
         m_edges, n_edges, k_edges = map(_thin, fine)
@@ -397,4 +387,4 @@ def build_section(
     kept = {x: y for x, y in tuned.items() if named is None or x in named or not _is_sample(operation, loads, y)}
     ladders = _ladders(known, portfolio, [problems for _, problems in sorted(kept.items())], at)
     scope = Scope(num_groups, is_invariant, loads or None) if num_groups > 1 or is_invariant or loads else None
-    return Section(operation, ladders, grid or _grid(known, operation, at), fallback, scope)
+    return Section(operation, ladders, grid or build_grid(known, operation, at), fallback, scope)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aot.core.alignment import as_launched, is_aligned, section_loads
-from aot.core.candidate import Candidate
+from aot.core.candidate import Accepted, Candidate, KernelKey
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
 from aot.core.problem import Problem
@@ -22,14 +22,16 @@ from aot.select.times.inputs import is_general
 from aot.space import cost
 from aot.space import enumeration as space
 from aot.space.cost import DEFAULTS, Constants
+from aot.space.legality import check
 from aot.space.shortlist import shortlist
 
 if TYPE_CHECKING:
-    from aot.core.measurement import OperationTimes, Record, Times, TimesOf
+    from aot.core.measurement import OperationTimes, ProductRecord, Record, Times, TimesOf
     from aot.core.shape_set import ShapeSet
     from aot.core.target import Target
     from aot.core.work import AnyOperation, K, P
     from aot.select.times.model import Model
+    from aot.space.enumeration import Patterns
 
 PREDICTED_CANDIDATES = 240
 """Candidates that a predicted selection chooses among: the model's best few on every problem and their kin."""
@@ -63,6 +65,24 @@ def spreads(record: Record[P, K]) -> Mapping[Any, TimesOf[P]]:
             spread = (item.high_us - item.low_us) / (2 * item.median_us)
             rows.setdefault(item.problem, {})[item.kernel.candidate] = spread
     return found
+
+
+def _is_legal(key: KernelKey, target: Target) -> bool:
+    """Say whether the space still has a kernel: a record keeps what was measured before a rule refused it."""
+    return isinstance(check(key.candidate, key.operation, target), Accepted)
+
+
+def legal_part(record: ProductRecord, patterns: Patterns, target: Target) -> ProductRecord:
+    """Keep what a record says of kernels that the patterns and the space keep."""
+    legal = {key: _is_legal(key, target) for key in {item.kernel for item in record.measurements}}
+    kept = [x for x in record.measurements if patterns.keep(x.kernel.candidate.name) and legal[x.kernel]]
+    return replace(record, measurements=tuple(kept))
+
+
+def aligned(times: OperationTimes) -> OperationTimes:
+    """Leave out what no tuned kernel takes: the fallback answers it, which was not timed, whatever a table says."""
+    kept = {operation: {x: row for x, row in rows.items() if is_aligned(x)} for operation, rows in times.items()}
+    return {operation: rows for operation, rows in kept.items() if rows}
 
 
 def split(times: OperationTimes, unseen: frozenset[tuple[int, int, int]]) -> tuple[OperationTimes, OperationTimes]:

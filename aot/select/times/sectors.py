@@ -9,31 +9,27 @@ there, and 1.06 to 1.13 times where rows begin at multiples of 32; tiles that tw
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aot.core.alignment import begins_between_sectors
 from aot.core.element import BYTE_BITS
 from aot.core.formats import ALIGNMENT_BYTES
-from aot.core.grouping import Grouping
-from aot.core.operation import Operation
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from aot.core.element import ElementType
+    from aot.core.formats import Operand
+    from aot.core.problem import Problem
     from aot.space.cost_operands import Sizes
 
     Array = NDArray[np.float64]
 
 MOST_BYTES = 64
 """Bytes beyond which a multiple says no more: two sectors. An assumption."""
-
-BETWEEN_SHARE = 0.25
-"""Part that rows between two sectors have in what a cell's kernel is chosen by: an assumption, of how many products
-have such. Source of what it does: with a third of the (n, k) of an H200's record of FP8 left out, a cell's kernel by
-times of whole sectors alone loses 2.3% on such and 7.1% on others; by three quarters of these and a quarter of the
-others' 2.4% and 3.8%; by half and half 2.8% both (research/log/2026-11-29-fewer-features.md)."""
 
 
 def _alignment(extent: Array, element: ElementType) -> Array:
@@ -46,27 +42,31 @@ def _alignment(extent: Array, element: ElementType) -> Array:
 def run_alignments(sizes: Sizes) -> tuple[Array, Array]:
     """Return of packed operands (problem, 1) logarithms of bytes: the lesser of A's and B's rows, and D's.
 
-    Of a packed weight, whose layout is its own, nothing is said.
+    Of a packed weight, whose layout is its own, nothing is said, nor of a single row, which begins where A does.
     """
     a, b = sizes.operation.a, sizes.operation.b
-    loaded = [_alignment(sizes.k if a.is_k_major else sizes.m, a.element)]
+    rows = _alignment(sizes.k if a.is_k_major else sizes.m, a.element)
+    loaded = [np.where((sizes.m > 1) | (not a.is_k_major), rows, np.log2(MOST_BYTES))]
     if b.weight is None:
         loaded.append(_alignment(sizes.k if b.is_k_major else sizes.n, b.element))
     return np.minimum.reduce(loaded), _alignment(sizes.n, sizes.operation.d)
 
 
-def between_sectors(operation: Operation, n: int, k: int) -> tuple[int, int] | None:
-    """Return the n and k next below whose rows of A or B begin at odd multiples of 16 bytes; None where there are none.
+def beside(problem: Problem) -> Problem:
+    """Return the problem next below whose rows of A or B begin between two sectors: itself where they do.
 
     Args:
-        operation: a product's; of batches, groups and packed weights nothing was tried.
-        n: of an upper edge.
-        k: likewise. Where rows of the edge are those that begin at odd multiples, the others are returned, so that
-            both are looked at all the same.
+        problem: one of an upper edge, of an operation that has such rows (`has_sections_between_sectors`). An extent of
+            one step of 16 bytes, or less, stays.
     """
-    a, b = operation.a, operation.b
-    if operation.grouping is not Grouping.DENSE or b.weight is not None:
-        return None
-    step_k = max((x.element.num_in(ALIGNMENT_BYTES) for x in (a, b) if x.is_k_major), default=0)
-    step_n = 0 if b.is_k_major else b.element.num_in(ALIGNMENT_BYTES)
-    return (n - step_n, k - step_k) if n > step_n and k > step_k else None
+    if begins_between_sectors(problem):
+        return problem
+    a, b = problem.operation.a, problem.operation.b
+
+    def lowered(extent: int, *operands: Operand) -> int:
+        step = max((x.element.num_in(ALIGNMENT_BYTES) for x in operands), default=0)
+        return extent - step if step < extent else extent
+
+    m = lowered(problem.m, *(x for x in (a,) if not x.is_k_major))
+    n = lowered(problem.n, *(x for x in (b,) if not x.is_k_major))
+    return replace(problem, m=m, n=n, k=lowered(problem.k, *(x for x in (a, b) if x.is_k_major)))

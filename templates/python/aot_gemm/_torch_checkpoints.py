@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 _KNOWN = (
     "qweight, qzeros and scales (GPTQ, with g_idx; or AWQ)",
-    "weight_packed and weight_scale (compressed-tensors; with weight_zero_point, or weight_global_scale of NVFP4)",
+    "weight_packed and weight_scale (compressed-tensors int4, with weight_zero_point, and MXFP4)",
+    "weight_packed, weight_scale and weight_global_scale (compressed-tensors NVFP4)",
     "weight, weight_scale and weight_scale_2 (ModelOpt's NVFP4)",
     "blocks and scales (GPT-OSS's MXFP4, of one expert or of all)",
 )
@@ -157,9 +158,11 @@ def _compressed(checkpoints: Any, tensors: Mapping[str, Any], dtype: Any, zero_o
     del zero_offset
     held = _matrix(tensors, "weight_packed")
     if held.dtype == torch.uint8:
+        scales, codes = _matrix(tensors, "weight_scale"), _bits(tensors, "weight_packed")
+        if scales.dtype != torch.float8_e4m3fn:
+            return _packed(checkpoints.from_mxfp4(codes, bits_of(scales)), None)
         whole = 1.0 / _whole(tensors, "weight_global_scale")
-        scales = bits_of(_matrix(tensors, "weight_scale"))
-        return _packed(checkpoints.from_nvfp4(_bits(tensors, "weight_packed"), scales, whole), None)
+        return _packed(checkpoints.from_nvfp4(codes, bits_of(scales), whole), None)
     scales = _factors(_matrix(tensors, "weight_scale"), dtype)
     words, zeros, order = (_bits(tensors, x) for x in ("weight_packed", "weight_zero_point", "weight_g_idx"))
     shape = tuple(tensors["weight_shape"].tolist()) if "weight_shape" in tensors else None

@@ -15,7 +15,7 @@ from ._packed_folder import PackedFolder, PackedLayer, check_shard, name_of, rea
 from ._safetensors_file import StoredTensor, read_header
 from ._torch_formats import format_of
 from ._torch_load_experts import Experts, find_experts, older_names
-from ._torch_load_model import model_of, without_ignored
+from ._torch_load_model import model_of, renamed, without_ignored
 from ._torch_modules import DEVICES, DTYPES, Linear
 from ._torch_narrow import BUFFERS, INPUT_SCALE, NarrowModule
 from ._torch_promises import promise
@@ -81,6 +81,7 @@ def load_quantized(
     packed = read_folder(path)
     stored = _stored(path, packed)
     made = model_of(model, packed, dtype)
+    packed, stored = renamed(made, packed, stored)
     packed, stored = without_ignored(made, packed, stored)
     packed, stored = older_names(dict(made.named_modules(remove_duplicate=False)), packed, stored)
     plan = _plan(made, packed, stored)

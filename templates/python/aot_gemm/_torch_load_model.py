@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import re
+import sys
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +20,7 @@ from ._packed_folder import name_of
 from ._torch_modules import DTYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ._packed_folder import PackedFolder
     from ._safetensors_file import StoredTensor
@@ -69,6 +72,82 @@ def without_ignored(
 
     layers = {name: x for name, x in packed.layers.items() if is_kept(name_of(name, "weight"))}
     return replace(packed, layers=layers), {name: x for name, x in stored.items() if is_kept(name)}
+
+
+def renamed(
+    model: Any, packed: PackedFolder, stored: dict[str, StoredTensor]
+) -> tuple[PackedFolder, dict[str, StoredTensor]]:
+    """Return a folder by the names that a model of transformers has, where its checkpoint has others.
+
+    So published ones of Gemma 3, Qwen2-VL and Nemotron-H do, which transformers renames while it loads them. What the
+    model has under the checkpoint's name keeps it.
+    """
+    changes, others = _changes(model)
+    if not changes and not others:
+        return packed, stored
+    own = {*model.state_dict(keep_vars=True), *(name for name, _ in model.named_modules(remove_duplicate=False))}
+
+    def new(name: str) -> str:
+        found = name
+        for change in changes if name not in own else ():
+            found = change(found)
+        _refuse_others(others, name, found)
+        return found
+
+    def of_layer(name: str) -> str:
+        if name in own:
+            return name
+        found = new(name_of(name, "weight"))
+        return found.removesuffix(".weight") if found.endswith(".weight") else name
+
+    names = {x: new(x) if layer.experts else of_layer(x) for x, layer in packed.layers.items()}
+    taken = {name_of(x, end): name_of(names[x], end) for x, y in packed.layers.items() for end, *_ in y.tensors}
+    held = (replace(x, name=taken.get(name) or new(name)) for name, x in stored.items())
+    layers = {names[name]: x for name, x in packed.layers.items()}
+    return replace(packed, layers=layers), {x.name: x for x in held}
+
+
+JOINED = ("MergeModulelist", "Concatenate")
+"""What transformers does to the Linears of experts while it loads them, and `load_quantized` too."""
+
+
+def _refuse_others(others: Sequence[Any], name: str, found: str) -> None:
+    """Refuse a tensor that transformers changes while it loads it: by its bits alone it is another."""
+    for change in others:
+        if change.rename_source_key(found)[1] is not None:
+            how = ", ".join(type(x).__name__ for x in change.operations)
+            raise errors.CheckpointError(
+                f"load_quantized: transformers changes {name!a} while it loads it ({how}), which is not done here; "
+                "expected tensors as the model has them; load the model of 16 bits by transformers, and `quantize` it"
+            )
+
+
+def _changes(model: Any) -> tuple[list[Callable[[str], str]], list[Any]]:
+    """Return what transformers changes of the names in a checkpoint, in order, and what of tensors; of others nothing.
+
+    Source: transformers 5.17, conversion_mapping.get_model_conversion_mapping; and 4.57,
+    PreTrainedModel._checkpoint_conversion_mapping.
+    """
+    library = sys.modules.get("transformers")
+    if library is None or not isinstance(model, getattr(library, "PreTrainedModel", ())):
+        return [], []
+    older = getattr(model, "_checkpoint_conversion_mapping", None) or {}
+    try:
+        found = import_module("transformers.conversion_mapping").get_model_conversion_mapping(model)
+    except (ImportError, AttributeError):
+        return ([partial(_substituted, older)] if older else []), []
+    with_operations = [x for x in found if hasattr(x, "operations")]
+    names = [lambda name, x=x: x.rename_source_key(name)[0] for x in found if not hasattr(x, "operations")]
+    return names, [x for x in with_operations if {type(y).__name__ for y in x.operations} - {*JOINED}]
+
+
+def _substituted(patterns: Mapping[str, str], name: str) -> str:
+    """Change a name as transformers 4 does: by the first pattern that is found in it."""
+    for pattern, text in patterns.items():
+        changed, count = re.subn(pattern, re.sub(r"\(.*\)", "", text.lstrip("^")), name)
+        if count:
+            return changed
+    return name
 
 
 def _transformers() -> Any:

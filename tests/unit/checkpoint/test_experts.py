@@ -116,6 +116,9 @@ def test_linears_of_gpt_oss_that_do_not_go_together_are_left_or_refused(tmp_path
     checkpoints.write_folder(tmp_path / "c", "mxfp4", tensors, config={"model_type": "gpt_oss"})
     left = packed(tmp_path / "c", tmp_path / "o", skip=("m.experts.1.up_proj",)).folder.layers
     assert (len(left), "m.experts.0.gate_proj" in left) == (5, True)
+    far = [(name.replace("experts.1.", f"experts.{10**15}."), *rest) for name, *rest in tensors]
+    checkpoints.write_folder(tmp_path / "far", "mxfp4", far, config={"model_type": "gpt_oss"})
+    assert len(packed(tmp_path / "far", tmp_path / "p").folder.layers) == 6  # without a table of so many experts
     (tmp_path / "d").mkdir()
     checkpoints.write_folder(tmp_path / "d" / "c", "mxfp4", tensors[:-1], config={"model_type": "gpt_oss"})
     refuse(

@@ -98,7 +98,7 @@ def test_weights_are_packed_in_rows_where_that_is_asked_for(tmp_path, monkeypatc
 @pytest.mark.parametrize(("layout", "form"), [("mxfp4", "nvfp4"), ("nvfp4", "mxfp4")])
 def test_rows_of_another_format_are_refused(tmp_path, layout, form):
     written(tmp_path / "c", layout)
-    text = rf"'a\.proj' is {layout}, and --format {form}rows is a layout of {form}; leave"
+    text = rf"'a\.proj' is {layout}, and --format {form}rows is a layout of {form}, which no weight has; leave"
     with pytest.raises(CheckpointError, match=text):
         packed(tmp_path / "c", tmp_path / "o", form=f"{form}rows")
 

@@ -161,12 +161,19 @@ def values_of(output, name="a.proj"):
         wide = (parts.factors.astype(np.uint32) << 16).view(np.float32)
         factors = wide if layer.dtype == "bfloat16" else parts.factors.view(np.float16)
     else:
+        if layer.form.group == 0:
+            return e4m3(parts.codes) * scale.reshape(-1, 1)
         numbers = E2M1[parts.codes]
         factors = np.ldexp(1.0, parts.factors.astype(int) - 127) if layer.format == "mxfp4" else e4m3(parts.factors)
     values = numbers * np.repeat(factors.astype(float), layer.form.group, 1)
     return values * scale if scale.size else values
 
 
+WIDE_INPUTS = {
+    "quant_method": "compressed-tensors",
+    "format": "float-quantized",
+    "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float"}, "input_activations": None}},
+}
 MODELOPT_ENDS = ("weight", "weight_scale_2")
 GIVEN = {
     "gptq": (gptq(24, 384, 128), GPTQ),
@@ -183,6 +190,8 @@ GIVEN = {
     "nvfp4 of ModelOpt": (fp4(17, 144, 16, MODELOPT_ENDS), modelopt("NVFP4")),
     "mxfp4": (fp4(7, 96, 32), compressed("mxfp4-pack-quantized", type="float", group_size=32)),
     "fp8 by rows": (fp8(7, 48, (7, 1), dtype="BF16"), compressed("float-quantized", num_bits=8, type="float")),
+    "fp8 by rows beside inputs of 16 bits": (fp8(7, 48, (7, 1)), WIDE_INPUTS),
+    "fp8 by tensor beside inputs of 16 bits": (fp8(7, 48, ()), WIDE_INPUTS),
     "fp8 by tensor": (fp8(130, 16, ()), modelopt("FP8")),
     "fp8 by blocks": (
         fp8(257, 200, (3, 2), "weight_scale_inv"),
@@ -197,6 +206,8 @@ def test_a_layout_stands_for_what_its_specification_says(tmp_path, name):
     (held, values), quantization = GIVEN[name]
     pack_checkpoint(Request(write(tmp_path / "c", held, quantization), tmp_path / "o", check_all=True), 1)
     assert np.array_equal(values_of(tmp_path / "o"), values)
+    (layer,) = read_folder(tmp_path / "o").layers.values()
+    assert (layer.format == "fp8_weight_only") == (quantization is WIDE_INPUTS)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +254,16 @@ INT8 = {
     "weight_scale": ("F32", np.ones((8, 1), np.float32)),
     "weight_zero_point": ("I8", np.full((8, 1), 3, np.int8)),
 }
+
+
+def with_nan():
+    held, _ = fp8(8, 32, ())
+    held["weight"][1][3, 5] = 0xFF
+    return held
+
+
 REFUSED = {
+    "an element of FP8 that is NaN": (with_nan(), modelopt("FP8"), "'a.proj': rows 0 to 8 have an element that is NaN"),
     "a short last group": (
         short_group("g_idx"),
         GPTQ | {"group_size": 1024},
@@ -309,6 +329,34 @@ def test_what_has_another_meaning_or_several_is_refused_by_file_and_name(tmp_pat
         pack_checkpoint(Request(folder, tmp_path / "o"), 1)
     assert str(caught.value).startswith(str(folder))
     assert [x.name for x in tmp_path.iterdir()] == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "end"), [("U8", "_weight_scale"), ("F8_E4M3", "_scale_inv")], ids=["Llama 4's NVFP4", "FP8 of experts"]
+)
+def test_stacks_of_experts_in_no_known_layout_are_refused_and_not_copied(tmp_path, dtype, end):
+    stack = "moe.experts.gate_up_proj"
+    more = [(stack, dtype, np.zeros((2, 16, 8), np.uint8)), (stack + end, "F32", np.ones((2, 1, 1), np.float32))]
+    folder = write(tmp_path / "c", fp8(8, 32, ())[0], modelopt("FP8"), more)
+    with pytest.raises(
+        CheckpointError, match=rf"'{stack}' is {dtype} of \(2, 16, 8\), beside '{stack}{end}'; expected"
+    ):
+        pack_checkpoint(Request(folder, tmp_path / "o"), 1)
+    pack_checkpoint(Request(folder, tmp_path / "o", skip=("moe.experts",)), 1)
+
+
+@pytest.mark.parametrize(
+    "said", [modelopt("MIXED_PRECISION"), compressed("mixed-precision", type="float")], ids=["ModelOpt", "compressed"]
+)
+def test_modules_of_one_checkpoint_may_have_formats_of_their_own(tmp_path, said):
+    (held, values), (others, other_values) = fp8(32, 64, (32, 1)), fp4(24, 48, 16)
+    folder = write(tmp_path / "c", held, said, [(f"b.up.{end}", *x) for end, x in others.items()])
+    found = pack_checkpoint(Request(folder, tmp_path / "o", check_all=True), 1).folder
+    assert {name: x.format for name, x in found.layers.items()} == {"a.proj": "fp8", "b.up": "nvfp4"}
+    assert np.array_equal(values_of(tmp_path / "o"), values)
+    assert np.array_equal(values_of(tmp_path / "o", "b.up"), other_values)
+    in_rows = pack_checkpoint(Request(folder, tmp_path / "p", "nvfp4rows"), 1).folder.layers
+    assert {name: x.format for name, x in in_rows.items()} == {"a.proj": "fp8", "b.up": "nvfp4rows"}
 
 
 def test_zero_points_that_are_all_0_are_dropped_and_groups_in_order_may_be_stated_as_none(tmp_path):

@@ -83,6 +83,16 @@ def test_a_format_without_kernels_is_absent_everywhere(workplace):
     assert "next: load the checkpoint in 16 bits, as bfloat16, whose products the wheel of `aot wheel --config " in text
 
 
+def test_sizes_that_a_format_has_not_are_absent_and_not_slow(workplace):
+    config = write(workplace, intermediate_size=4304, quantization_config={"quant_method": "awq", "bits": 4})
+    found = {x["name"]: x for x in facts(config, "--target", "h200", "--m", "16")["layers"]}
+    assert (found["down"]["operation"], found["down"]["state"], found["down"]["served"]) == (None, "absent", [])
+    assert found["gate, up"]["operation"] == "bf16xint4g128z_bf16_kk"
+    assert "absent  a weight of 4096 x 4304 cannot be packed as int4g128z: expected" in succeed(
+        "doctor", config, "--target", "h200", "--m", "16"
+    )
+
+
 def test_packed_weights_are_absent_with_the_build_and_the_packing_that_mend_it(workplace):
     config = write(workplace, quantization_config={"quant_method": "awq", "bits": 4, "group_size": 128})
     found = facts(config, "--target", "h200", "--dtype", "float16")
@@ -164,15 +174,37 @@ def test_experts_in_nvfp4_may_have_their_inputs_rounded_on_a_thor(workplace, mon
         assert advice.endswith(packing) == (stored["quant_method"] == "modelopt" and kind == "qwen3_moe")
 
 
-def test_operations_that_a_chip_has_the_general_kernel_alone_for_are_no_advice(workplace, monkeypatch):
-    """FP8 of blocks is Hopper's."""
-    monkeypatch.setattr(doctor, "selection_of_layers", lambda *_: replace(SELECTION, target="thor"))
-    stored = {"quant_method": "fp8", "weight_block_size": [128, 128]}
-    advice = facts(write(workplace, quantization_config=stored), "--target", "thor", "--m", "16")["next"]
+@pytest.mark.parametrize(
+    ("target", "stored", "has"),
+    [
+        ("thor", {"weight_block_size": [128, 128]}, "the slow general kernel alone for e4m3_bf16_block_kk"),
+        ("orin", {}, "no kernel for e4m3_bf16_kk"),
+    ],
+)
+def test_operations_that_a_chip_has_no_tuned_kernels_for_are_no_advice(workplace, monkeypatch, target, stored, has):
+    """FP8 of blocks is Hopper's, and an Orin has no FP8."""
+    monkeypatch.setattr(doctor, "selection_of_layers", lambda *_: replace(SELECTION, target=target))
+    config = write(workplace, quantization_config={"quant_method": "fp8"} | stored)
+    advice = facts(config, "--target", target, "--m", "16")["next"]
     assert advice.startswith(
         "load the checkpoint in 16 bits, as bfloat16, whose products the wheel of `aot wheel --config "
     )
-    assert advice.endswith(" has: thor has the slow general kernel alone for e4m3_bf16_block_kk")
+    assert advice.endswith(f" has: {target} has {has}")
+
+
+def test_modules_of_their_own_formats_are_rows_of_their_own(workplace):
+    groups = {"weights": {"num_bits": 8, "type": "float"}, "input_activations": {"num_bits": 8, "type": "float"}}
+    named = {
+        "quant_method": "compressed-tensors",
+        "config_groups": {"0": groups | {"targets": ["re:.*\\.1\\.self_attn.[qkv]_proj"]}},
+    }
+    config = write(workplace, num_hidden_layers=4, quantization_config=named)
+    rows = {}
+    for x in facts(config, "--target", "h200", "--m", "16")["layers"]:
+        rows[x["operation"], x["name"]] = rows.get((x["operation"], x["name"]), 0) + x["count"]
+    assert rows["e4m3_bf16_kk", "q"] == 1
+    assert rows["e4m3_bf16_kk", "k, v"] == 2
+    assert rows["bf16_kk", "k, v"] == 6
 
 
 def test_bytes_of_packed_weights_have_their_factors():

@@ -164,8 +164,24 @@ def test_what_joins_towers_is_said_to_be_missing(workplace):
     (workplace / "llava.json").write_text(json.dumps({"model_type": "llava", "text_config": QWEN}))
     result = aot("shapes", "from-config", "llava.json", "-o", "x.toml")
     assert result.stderr == (
-        "llava.json: the Linears that join the towers of 'llava' are not listed; with transformers installed they are\n"
+        "llava.json: of 'llava' its text_config alone are listed, and not what joins these or is beside them; "
+        "transformers lists all, where it is installed and knows the family\n"
     )
+
+
+def test_a_family_that_no_library_knows_has_its_towers_listed(workplace, monkeypatch):
+    """As OpenVLA, whose text tower is a Llama with the numbers that its configuration leaves to transformers."""
+    (workplace / "openvla.json").write_text(
+        json.dumps({"model_type": "openvla", "text_config": {"model_type": "llama"}})
+    )
+    found = []
+    for is_installed in (False, True):
+        monkeypatch.setattr(empty, "is_installed", lambda *_, known=is_installed: known)
+        monkeypatch.setattr(empty, "is_known", lambda _: False)
+        assert aot("shapes", "from-config", "openvla.json", "-o", "x.toml").exit_code == 0
+        found.append((workplace / "x.toml").read_text())
+    assert found[0] == found[1]
+    assert "n = 11008" in found[0]
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,14 @@ def test_far_slower_long_kernel_gets_its_single_launch_time_and_no_graph():
     assert len(gpu.graphs) == 1
 
 
+def test_a_single_launch_that_a_stall_made_long_is_timed_again(monkeypatch):
+    gpu, _, bench = bench_of(times_us={kernel_of(64).name: 25.0})
+    time_us, stalls = gpu.time_us, [2000.0]
+    monkeypatch.setattr(gpu, "time_us", lambda launch: time_us(launch) + (stalls.pop() if stalls else 0.0))
+    assert bench.screen_us(0, 24.0) == pytest.approx(25.0)
+    assert len(gpu.graphs) == 1
+
+
 def test_a_long_replay_needs_no_other_before_it():
     gpu, _, bench = bench_of(times_us={kernel_of(64).name: 25.0, kernel_of(128).name: 1100.0})
     assert [bench.screen_us(kernel, None) for kernel in (0, 1)] == [pytest.approx(25.0), pytest.approx(1100.0)]

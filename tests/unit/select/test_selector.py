@@ -503,8 +503,8 @@ def test_epilogues_chosen_by_the_same_times_share_kernels_and_grid(monkeypatch):
     made = []
     monkeypatch.setattr(
         table,
-        "_grid",
-        lambda known, operation, at, grid=table._grid: (made.append(operation), grid(known, operation, at))[1],
+        "build_grid",
+        lambda known, operation, at, grid=table.build_grid: (made.append(operation), grid(known, operation, at))[1],
     )
     found = selected({**FIRST, **rows_of((5, 6), n=2048)}, Objective(operations=(SILU, RELU, SWIGLU)))
     assert shipped(found, SILU) == shipped(found, RELU)

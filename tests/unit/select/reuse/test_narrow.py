@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from aot.core.candidate import KernelKey
-from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Row, Section, look_up
+from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Row, Scope, Section, look_up
 from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.select.reuse import narrow as module
@@ -112,3 +112,15 @@ def test_a_problem_that_no_tuned_kernel_takes_is_counted_and_asks_for_none():
     found = narrowed(WHOLE, [problem_of(16, 7, 512), problem_of(16, 512, 512)], H200)
     assert found.coverage.num_general == 1
     assert Operation.BF16_KK in {x.operation for x in found.table.sections}
+
+
+def test_rows_between_sectors_keep_their_section_where_some_are_asked_for():
+    (section,) = WHOLE.table.sections
+    grid = Grid((512,), (512,), (Column((64,), (PLAIN,)),))
+    between = Section(BF16, (), grid, SIMT, Scope(1, batch_invariant=False, between_sectors=True))
+    both = replace(WHOLE, table=DispatchTable((section, between)))
+    found = narrowed(both, [problem_of(16, 512, 504)], H200)
+    assert [x.between_sectors for x in found.table.sections] == [False, True]
+    assert found.kernels[found.table.sections[1].grid.columns[0].kernels[0]].candidate == KERNELS[PLAIN].candidate
+    assert not found.table.sections[0].ladders
+    assert [x.between_sectors for x in narrowed(both, [problem_of(16, 512, 512)], H200).table.sections] == [False]

@@ -20,7 +20,6 @@ from aot.select.table.section_kernels import PREDICTED_TIE
 from aot.select.table.sections import build_section
 from aot.select.times.inputs import MAX_WORKSPACE_BYTES, Bucket, Timed, is_general
 from aot.select.times.model import Prior
-from aot.select.times.sectors import BETWEEN_SHARE
 from aot.space.roofline import roofline
 from tests.unit.accepted import named
 from tests.unit.twins import BF16, problem_of
@@ -227,14 +226,12 @@ def test_what_a_column_has_is_the_best_of_all_kernels_though_few_are_looked_at(s
             times = [{indices[x]: math.log(model.time(x, problem_of(m, end, k))) for x in kernels} for end in ends]
             over = {x: max(of[x] - min(of.values()) - math.log(1.25) for of in times) for x in indices.values()}
             joined = {x: sum(of[x] for of in times) / 2 + max(over[x], 0.0) for x in over}
-            between = {indices[x]: math.log(model.time(x, problem_of(m, n, k - 8))) for x in kernels}
-            losses = {x: (1 - BETWEEN_SHARE) * joined[x] + BETWEEN_SHARE * between[x] for x in joined}
-            assert kernel == min(losses, key=losses.get), (m, n, k)
+            assert kernel == min(joined, key=joined.get), (m, n, k)
             used.add(kernel)
     assert len(used) > 2
     (ladder,) = section.ladders
     of_ladder = 2 * len(ladder.m_edges) * len(kernels)
-    assert asked - of_ladder < 0.9 * 3 * 4 * len(FINE_GRID_M) * len(kernels)
+    assert asked - of_ladder < 0.9 * 2 * 4 * len(FINE_GRID_M) * len(kernels)
 
 
 @pytest.mark.parametrize(("narrow", "kept"), [(12.0, PLAIN), (20.0, SWAPPED)])
@@ -386,9 +383,8 @@ def test_from_many_problems_on_the_steps_are_the_fine_ones(monkeypatch, many):
     # SWAPPED was the faster at 128, so that 96 merges with it for free.
     assert ladder.m_edges == (16, 64, 128, 160, 224)
     assert [row.kernel for row in ladder.rows] == [indices[x] for x in (SWAPPED, PLAIN, SWAPPED, SWAPPED, PLAIN)]
-    # A ladder asks for each step's upper edge alone; a column scans steps 1, 5 and 6, both kernels are near, and it is
-    # looked at between sectors too.
-    assert model.num_asked == 2 * len(fine) + 2 * 6 * 2 * len(fine)
+    # A ladder asks for each step's upper edge alone; a column scans steps 1, 5 and 6, and both kernels are near.
+    assert model.num_asked == 2 * len(fine) + 6 * 2 * len(fine)
 
 
 @pytest.mark.usefixtures("coarse")

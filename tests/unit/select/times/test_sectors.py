@@ -1,11 +1,11 @@
 """How rows of operands lie to sectors of 32 bytes: what the time model is told of it, and cells are chosen by."""
 
-import numpy as np
 import pytest
 
+from aot.core.alignment import begins_between_sectors
 from aot.core.operation import Operation
 from aot.core.problem import Problem
-from aot.select.times.sectors import between_sectors, run_alignments
+from aot.select.times.sectors import beside, run_alignments
 from aot.space.cost_operands import Sizes
 
 FP8, BF16_KN, BF16_MK, INT4 = (
@@ -35,15 +35,23 @@ def test_rows_are_told_by_the_multiples_of_bytes_at_which_they_begin(operation, 
 
 
 @pytest.mark.parametrize("operation", [FP8, Operation.BF16_KK, BF16_KN, BF16_MK, Operation.BF16_MN, Operation.TF32_KK])
-def test_between_sectors_some_rows_begin_at_odd_multiples_of_16_bytes(operation):
-    n, k = between_sectors(operation, 2048, 4096)
-    assert n in (2048, 2048 - 8)
-    assert 4096 - 16 <= k <= 4096
-    at_edge, beside = (run_alignments(Sizes.of([Problem(operation, 1024, *x)]))[0] for x in ((2048, 4096), (n, k)))
-    assert np.array_equal((at_edge[0, 0], beside[0, 0]), (6.0, 4.0))
+@pytest.mark.parametrize("sizes", [(1024, 2048, 4096), (1024, 64, 64), (1, 2048, 4096)])
+def test_beside_an_edge_some_rows_begin_between_sectors(operation, sizes):
+    edge = Problem(operation, *sizes)
+    found = beside(edge)
+    assert begins_between_sectors(found)
+    assert beside(found) == found
+    assert all(0 <= x - y <= 16 for x, y in zip(sizes, (found.m, found.n, found.k), strict=True))
+    assert run_alignments(Sizes.of([found]))[0][0, 0] <= 4.0  # of one column of A, the bytes of an element
 
 
-def test_no_rows_are_between_sectors_where_nothing_was_tried_or_there_is_no_room():
-    assert between_sectors(INT4, 2048, 4096) is None
-    assert between_sectors(Operation.BF16_KK_BATCHED, 2048, 4096) is None
-    assert between_sectors(FP8, 2048, 16) is None
+def test_of_batches_and_packed_weights_no_rows_are_between_sectors():
+    assert begins_between_sectors(Problem(Operation.BF16_KK, 64, 64, 72))
+    assert not begins_between_sectors(Problem(Operation.BF16_KK_BATCHED, 64, 64, 72, 3))
+    assert not begins_between_sectors(Problem(INT4, 64, 128, 128))
+
+
+def test_of_one_row_of_x_where_it_begins_says_nothing():
+    assert begins_between_sectors(Problem(BF16_KN, 2, 64, 72))
+    assert not begins_between_sectors(Problem(BF16_KN, 1, 64, 72))
+    assert run_alignments(Sizes.of([Problem(BF16_KN, x, 64, 72) for x in (1, 2)]))[0].tolist() == [[6.0], [4.0]]

@@ -1,0 +1,200 @@
+"""The tables for aligned products whose rows of A or B begin between two sectors of the L2: a grid of their own. Pure.
+
+Which kernel is the fastest differs there (`aot.select.times.sectors`), so that one kernel of a cell would serve neither
+kind of rows well. A weight that was tuned has its ladder in the section that its packed operands are answered by.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aot.core.alignment import begins_between_sectors, has_sections_between_sectors
+from aot.core.candidate import KernelKey
+from aot.core.dispatch import DispatchTable, Scope, Section
+from aot.core.measurement import PROVENANCE_MEASURED
+from aot.core.problem import Problem
+from aot.core.progress import quietly
+from aot.select.join import named_kernels, only_named
+from aot.select.portfolio.candidates import legal, within
+from aot.select.table.section_kernels import SectionKernels
+from aot.select.table.sections import build_grid, renamed
+from aot.select.times.inputs import Timed
+from aot.select.times.known import learned_where_missing, with_imputed_times
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from aot.core.candidate import Candidate
+    from aot.core.dispatch import Grid
+    from aot.core.measurement import OperationTimes
+    from aot.core.operation import Operation
+    from aot.core.target import Target
+    from aot.select.selection import Selection
+    from aot.select.times.model import Model
+
+MIN_BETWEEN = 40
+"""Problems with such rows that must have been timed, in the operation or an equivalent one, for a grid of their own: an
+assumption. With fewer, times there are guessed from those of other rows."""
+
+WHOLE_M = 64
+"""An m of which columns of A begin at sectors, by which a weight alone decides: of 64 elements of any type."""
+
+MAX_ADDED, MIN_GAIN = 16, 0.0002
+"""Most kernels that such a grid has beside those of its operation, and the least gain of each in the mean logarithm of
+time. Source: of 330 such products of an H200, a third left out in turn, by the 171 kernels that ship the trees' choice
+takes 3.1 and 2.7% longer than the best, with 8 more 2.0 and 1.6%, with 16 1.7 and 1.3%, with 36 1.6 and 1.3%
+(research/log/2026-11-29-between-sectors.md)."""
+
+
+@dataclass(frozen=True)
+class Making:
+    """What sections for rows between sectors are made with."""
+
+    kernels: list[KernelKey]
+    """Those of the selection so far, by the index that tables use, to which those that are new are appended."""
+    references: Mapping[Problem, float] = field(default_factory=dict)
+    """What a library takes, in microseconds, where that was timed. Being slower than it counts once more."""
+    at: Callable[[str], None] = quietly
+    """Told how far it is."""
+
+    def indices(self, operation: Operation, candidates: Sequence[Candidate]) -> dict[Candidate, int]:
+        """Return the index of each of some kernels of an operation, and append those that are new."""
+        keys = [KernelKey(operation, x) for x in candidates]
+        known = {key: i for i, key in enumerate(self.kernels)}
+        self.kernels.extend(key for key in keys if key not in known)
+        known = {key: i for i, key in enumerate(self.kernels)}
+        return {key.candidate: known[key] for key in keys}
+
+
+def may_have_grid(timed: Timed, operation: Operation) -> bool:
+    """Say whether an operation's rows between sectors are to have a grid: enough of them were timed."""
+    if timed.provenance != PROVENANCE_MEASURED or not has_sections_between_sectors(operation):
+        return False
+    return sum(map(begins_between_sectors, timed.filled)) >= MIN_BETWEEN
+
+
+def added(
+    timed: Timed, operation: Operation, shipped: Sequence[Candidate], references: Mapping[Problem, float]
+) -> list[Candidate]:
+    """Choose kernels beside those that ship, the one that gains most by the times of such rows first.
+
+    Args:
+        timed: the times of the operation, and the model for those that are missing.
+        operation: the section's.
+        shipped: the kernels of the operation's section.
+        references: `Making.references`.
+    """
+    rows = {x: row for x, row in timed.filled.items() if begins_between_sectors(x)}
+    tried = {x for row in rows.values() for x in row}
+    able = tried if timed.target is None else legal(tried, operation, timed.target)
+    times = learned_where_missing(within(rows, {*able, *shipped}), timed.model, shipped)
+    candidates = sorted({*able, *shipped})
+    losses = np.log([[row[x] for x in candidates] for row in times.values()])
+    least = np.log([references.get(x, np.inf) for x in times])[:, None]
+    losses += np.maximum(losses - least, 0.0)
+    now = losses[:, [candidates.index(x) for x in shipped]].min(axis=1)
+    found: list[Candidate] = []
+    while len(found) < MAX_ADDED:
+        gains = np.maximum(now[:, None] - losses, 0.0).mean(axis=0)
+        best = int(gains.argmax())
+        if gains[best] < MIN_GAIN:
+            break
+        found.append(candidates[best])
+        now = np.minimum(now, losses[:, best])
+    return found
+
+
+def _grid_of(twin: Section, operation: Operation, timed: Timed, making: Making) -> Grid | None:
+    """Return the grid of a twin for the same kernels of an operation; None where it cannot have one of them."""
+    theirs = [making.kernels[i].candidate for i in sorted({x for y in twin.grid.columns for x in y.kernels})]
+    if timed.target is not None and len(legal(theirs, operation, timed.target)) < len(theirs):
+        return None
+    return renamed(twin.grid, making.kernels, making.indices(operation, theirs))
+
+
+def parted(
+    section: Section, shipped: Sequence[Candidate], timed: Timed, making: Making, twin: Section | None = None
+) -> list[Section]:
+    """Part a section in two, for rows at sectors and for rows between them, where enough of these were timed.
+
+    Args:
+        section: of aligned products, with the ladders of all weights.
+        shipped: its kernels, without the fallback.
+        timed: the times of the operation.
+        making: the selection's kernels, and what else is known.
+        twin: the section for rows between sectors of the operation whose kernels this one has.
+    """
+    operation = section.operation
+    if section.scope is not None or not may_have_grid(timed, operation):
+        return [section]
+    grid = None if twin is None else _grid_of(twin, operation, timed, making)
+    if grid is None:
+        making.at("kernels for rows between sectors")
+        indices = making.indices(operation, (*shipped, *added(timed, operation, shipped, making.references)))
+        own = Timed(timed.own, timed.filled, timed.provenance, timed.model, target=timed.target)
+        known = SectionKernels(tuple(indices), indices, own, between_sectors=True)
+        grid = build_grid(known, operation, lambda x: making.at(f"rows between sectors, {x}"))
+    between = tuple(x for x in section.ladders if begins_between_sectors(Problem(operation, WHOLE_M, x.n, x.k)))
+    whole = tuple(x for x in section.ladders if x not in between)
+    scope = Scope(1, batch_invariant=False, between_sectors=True)
+    return [replace(section, ladders=whole), replace(section, ladders=between, grid=grid, scope=scope)]
+
+
+def _rejoined(sections: Sequence[Section]) -> list[Section]:
+    """Give the ladders of sections for rows between sectors back to those beside them."""
+    own = {x.operation: x.ladders for x in sections if x.between_sectors}
+    found = []
+    for section in sections:
+        if section.scope is None and section.operation in own:
+            ladders = sorted((*section.ladders, *own[section.operation]), key=lambda x: (x.n, x.k))
+            found.append(replace(section, ladders=tuple(ladders)))
+        elif not section.between_sectors:
+            found.append(section)
+    return found
+
+
+def renewed(
+    selection: Selection,
+    operations: Collection[Operation],
+    times: OperationTimes,
+    model: Model,
+    target: Target,
+    references: Mapping[Problem, float] | None = None,
+    at: Callable[[str], None] = quietly,
+) -> Selection:
+    """Return a selection in which some operations have grids for rows between sectors.
+
+    Args:
+        selection: kernels and tables; all else stays.
+        operations: those that are to have such grids, as far as enough was timed of them.
+        times: of aligned problems, by operation.
+        model: gives the times of others.
+        target: the selection's.
+        references: a library's times.
+        at: told how far it is.
+    """
+    filled = with_imputed_times({**{x: {} for x in operations}, **times})
+    asked = [x for x in selection.table.sections if x.operation in operations]
+    found = [x for x in selection.table.sections if x.operation not in operations]
+    made: dict[Operation, Section] = {}
+    kernels = list(selection.kernels)
+    for section in _rejoined(asked):
+        operation = section.operation
+        timed = Timed(times.get(operation, {}), filled.get(operation, {}), PROVENANCE_MEASURED, model, target=target)
+        shipped = [kernels[i].candidate for i in sorted(named_kernels(section) - {section.fallback})]
+        twin = next((made[x] for x in operation.twins if x in made), None)
+        two = parted(section, shipped, timed, Making(kernels, references or {}, partial(_tell, at, operation)), twin)
+        if len(two) > 1:
+            made[operation] = two[-1]
+        found += two
+    sections = tuple(sorted(found, key=lambda x: (x.operation.position, *x.key[1:])))
+    named, table = only_named(kernels, DispatchTable(sections))
+    return replace(selection, kernels=named, table=table)
+
+
+def _tell(at: Callable[[str], None], operation: Operation, how_far: str) -> None:
+    at(f"{operation.tag}: {how_far}")
