@@ -74,7 +74,8 @@ chosen by 33,000 more times, 11.6%: the wheel is faster; research/log/2026-11-29
 Of packed weights single products are 1.7 to 3.5% above, and groups, which are chosen by times of their own, 8 to 16%:
 at 9 to 24 rows a group and a short k the model prefers `weight_only`, which was best in no timed problem from 17 rows
 on; research/log/2026-11-29-packed-times.md. The records' times tell more than the cost model: by what was learned from
-them, 2 to 18% of the choices of coarse grids were above FACTOR, and 0.2 to 1.8% are in grids that are made now (research/log/2026-11-28-choices.md)."""
+them, 2 to 18% of the choices of coarse grids were above FACTOR, and 0.2 to 1.8% are in grids that are made now
+(research/log/2026-11-28-choices.md)."""
 
 PATHS = sorted(COMMITTED.glob("*.json.gz"))
 TAKEN = {path: path.with_name(path.name.replace("h100", "h200")) for path in PATHS if path.name.startswith("h100.")}
