@@ -158,7 +158,7 @@ def test_inputs_of_formats_of_8_bits_are_rounded_too(gemm, calls, kind, name):
     stock, module = copy.deepcopy(model["experts"]), model["experts"]
     report = gemm.quantize(model, name)
     assert (report.quantized, report.by_torch) == (("experts",), ("experts",))  # it has no operations on rows
-    assert module.kernels == ("", True, name == "fp8_block", False)
+    assert module.kernels == ("", True, name == "fp8_block", False, None)
     assert report.bytes_after < report.bytes_before * 0.55
     wide = [x.dequantize() for x in (module.gate_up_proj, module.down_proj)]
     for got, weight in zip(wide, ("gate_up_proj", "down_proj"), strict=True):
