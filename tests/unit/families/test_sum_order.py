@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from aot.core.candidate import KernelKey, gemm_candidate
-from aot.core.knobs import GemmKnobs
 from aot.core.grouping import Grouping
+from aot.core.knobs import GemmKnobs
 from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.core.weight_format import Code
@@ -73,7 +73,7 @@ PACKED = [x for x in Operation if x.grouping.groups_rows and x.types.weight is n
 
 @pytest.mark.parametrize("operation", PACKED, ids=lambda x: x.tag)
 def test_kernels_of_groups_of_packed_weights_have_one_order_but_for_the_offset_of_int4(operation):
-    """Where it is a number of each group, a zero point, it is taken in one way. Hopper has another for rows in order."""
+    """A zero point, a number of each group, is taken in one way. Hopper has one more order, of rows in order."""
     orders, of_hopper = (
         {order_of(KernelKey(operation, x)) for x in legal(operation, load_target(target))}
         for target in ("thor", "h200")
