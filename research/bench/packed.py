@@ -5,7 +5,8 @@
 on a machine with an H100 or H200, torch, numpy and a wheel that has the operations, from the repository's root:
 `aot build --operations bf16xint4g128_bf16_kk,bf16xnvfp4_bf16_kk,bf16xmxfp4_bf16_kk`. Times are medians over interleaved
 rounds of CUDA-graph replays, with a cold L2 and promised weights. `--random 300` also computes as many problems of
-random sizes of each format, a third of them with a bias. Ends with 1 where a result is wrong.
+random sizes of each format, a third of them with a bias. `--drawn SEED` takes weights and rows of x that a seed draws,
+more than 48 rows, in the place of the usual ones. Ends with 1 where a result is wrong.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ WEIGHTS = ((4096, 4096), (6144, 4096), (4096, 14336), (28672, 4096))
 ROWS = (1, 16, 32, 48, 64, 65, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096)
 FORMATS = ("int4g128", "nvfp4", "mxfp4")
 FIELDS = ("format", "m", "n", "k", "worst_error", "us.wheel", "us.torch", "kernel")
+DRAWN, DRAWN_ROWS = 10, 5
+"""Weights that a seed draws, and numbers of rows of x for each."""
 LARGEST = (1500, 3000, 3000)
 """m, n and k of a random problem."""
 FEW = 300
@@ -78,6 +81,17 @@ def time_weight(form: str, element: str, n: int, k: int, rows: list[int]) -> lis
     return found
 
 
+def draw_sizes(seed: int) -> list[tuple[int, int, list[int]]]:
+    """Draw weights' n and k, and rows of x, evenly in their logarithms."""
+    rng = np.random.default_rng(seed)
+
+    def number(low: int, high: int, step: int) -> int:
+        return round(math.exp(rng.uniform(math.log(low), math.log(high))) / step) * step
+
+    sizes = [(number(REPEATED, 24000, REPEATED), number(512, 12288, 128)) for _ in range(DRAWN)]
+    return [(n, k, sorted({number(49, 8192, 1) for _ in range(DRAWN_ROWS)})) for n, k in sizes]
+
+
 def check_random(form: str, element: str, count: int) -> list[str]:
     """Compute problems of random sizes; return what is wrong."""
     rng, dtype, of = np.random.default_rng(1), DTYPES[element], format_named(form)
@@ -109,17 +123,21 @@ def main() -> int:
     parser.add_argument("--formats", default=",".join(FORMATS), help="formats, by commas")
     parser.add_argument("--element", default="bfloat16", choices=tuple(DTYPES), help="type of x")
     parser.add_argument("--rows", default=",".join(map(str, ROWS)), help="rows of x, by commas; none where empty")
+    parser.add_argument("--drawn", type=positive, metavar="SEED", help="time sizes that a seed draws, in their place")
     parser.add_argument("--random", type=positive, default=None, help="problems of random sizes to check")
     parser.add_argument("--out", type=Path, help="file of the results")
     arguments = parser.parse_args()
     rows: list[tuple[Any, ...]] = []
     wrong: list[str] = []
-    sizes = [int(x) for x in arguments.rows.split(",") if x]
+    usual = [int(x) for x in arguments.rows.split(",") if x]
+    sizes = [(n, k, usual) for n, k in WEIGHTS if usual]
+    if arguments.drawn:
+        sizes = draw_sizes(arguments.drawn)
     for form in arguments.formats.split(","):
         if arguments.random:
             wrong += check_random(form, arguments.element, arguments.random)
-        for n, k in WEIGHTS if sizes else ():
-            rows += time_weight(form, arguments.element, n, k, sizes)
+        for n, k, of_weight in sizes:
+            rows += time_weight(form, arguments.element, n, k, of_weight)
             torch.cuda.empty_cache()
     wrong += [f"{x[0]} m {x[1]} n {x[2]} k {x[3]}" for x in rows if not x[4] <= TOLERANCE]
     device = torch.cuda.get_device_name(0)

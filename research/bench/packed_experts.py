@@ -13,6 +13,8 @@ group. Ends with 1 where a result is wrong.
 from __future__ import annotations
 
 import argparse
+import math
+import random
 import statistics
 import sys
 from pathlib import Path
@@ -30,7 +32,9 @@ from research.bench.options import positive, write
 from research.bench.protocol import capture, interleave, relative_error
 
 FORMATS = ("mxfp4", "nvfp4", "int4g128")
-TOKENS = (1, 4, 16, 64)
+TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 8192)
+WAYS = ("grouped", "gathered", "torch", "each")
+"""Methods of `Experts`, in the order of FIELDS."""
 TOLERANCE = 0.004
 """Relative Frobenius error: D is rounded to bfloat16 once."""
 DTYPE = torch.bfloat16
@@ -60,8 +64,24 @@ class Model(NamedTuple):
     """Rows of a weight that are drawn; the others are these again."""
 
 
-MODELS = (Model("GPT-OSS-20B", 32, 4, 5760, 2880, 576), Model("Qwen3-30B-A3B", 128, 8, 1536, 2048, 512))
+MODELS = (
+    Model("GPT-OSS-20B", 32, 4, 5760, 2880, 576),
+    Model("Qwen3-30B-A3B", 128, 8, 1536, 2048, 512),
+    Model("Mixtral-8x7B", 8, 2, 28672, 4096, 512),
+)
 """Source: the models' configurations (config.json); gate and up together."""
+DRAWN = 4
+"""Mixtures that a seed draws."""
+
+
+def draw_models(seed: int) -> list[Model]:
+    """Draw mixtures, n and k evenly in their logarithms."""
+    rng, found = random.Random(seed), []  # noqa: S311 - sizes
+    for _ in range(DRAWN):
+        experts = rng.choice((16, 32, 60, 64, 96, 128))
+        n, k = (round(math.exp(rng.uniform(math.log(4), math.log(32)))) * 128 for _ in range(2))
+        found.append(Model(f"drawn {experts} {n} {k}", experts, rng.choice((2, 4, 6, 8)), n, k, 128))
+    return found
 
 
 def draw(form: str, experts: int, n: int, k: int, seed: int) -> Any:
@@ -112,8 +132,8 @@ def route(model: Model, tokens: int) -> list[Routed]:
     """Route tokens several times, one token to all experts in turn, so that no call meets weights in the cache."""
     found = []
     for _ in range(2):
-        order = torch.randperm(model.experts).reshape(-1, 1, model.top)
-        for turn in order:
+        order = torch.randperm(model.experts // model.top * model.top).reshape(-1, 1, model.top)
+        for turn in order if tokens * model.top < 4 * model.experts else order[:1]:
             chosen = torch.stack([turn[0], *(torch.randperm(model.experts)[: model.top] for _ in range(tokens - 1))])
             flat = chosen.reshape(-1)
             sorted_by = torch.sort(flat, stable=True).indices
@@ -144,8 +164,8 @@ class Experts:
         self.packed, self.few = make_weights(model, form)
         self.times = model.n // model.repeated
         self.wide = self.few.to(DTYPE).repeat(1, self.times, 1).transpose(1, 2)
-        self.each = list(self.packed)
-        self.out = torch.empty(max(TOKENS) * model.top, model.n, device="cuda", dtype=DTYPE)
+        self.apart = list(self.packed)
+        self.out = torch.empty(0)
 
     def grouped(self, routed: Routed, rows: torch.Tensor) -> Any:
         """Multiply rows by expert."""
@@ -160,32 +180,32 @@ class Experts:
         """Multiply by weights of 16 bits."""
         return torch._grouped_mm(rows, self.wide, offs=routed.offsets)  # noqa: SLF001 - torch's name
 
-    def one_by_one(self, routed: Routed, rows: torch.Tensor) -> Any:
+    def each(self, routed: Routed, rows: torch.Tensor) -> Any:
         """Multiply the rows of each expert that has some by its weight."""
         start, out = 0, self.out[: len(rows)]
-        for weight, count in zip(self.each, routed.counts, strict=True):
+        for weight, count in zip(self.apart, routed.counts, strict=True):
             if count:
                 aot_gemm.torch.linear(rows[start : start + count], weight, out=out[start : start + count])
             start += count
         return out
 
 
-def time_model(model: Model, form: str, tokens_of: list[int]) -> list[tuple[Any, ...]]:
-    """Time a model's first product of experts with so many tokens."""
+def time_model(model: Model, form: str, tokens_of: list[int], ways: list[str]) -> list[tuple[Any, ...]]:
+    """Time a model's first product of experts with so many tokens, in some ways."""
     experts, found = Experts(model, form), []
-    calls = (experts.grouped, experts.gathered, experts.torch, experts.one_by_one)
     for tokens in tokens_of:
+        experts.out = torch.empty(tokens * model.top, model.n, device="cuda", dtype=DTYPE)
         given = [(x, x.rows) for x in route(model, tokens)]
         expected = exact(given[0][1], given[0][0].counts, experts.few, experts.times)
-        error = max(relative_error(call(*given[0]), expected) for call in (*calls[:2], calls[3]))
-        graphs = {call.__name__: capture(call, given) for call in calls}
+        error = max(relative_error(getattr(experts, x)(*given[0]), expected) for x in ways if x != "torch")
+        graphs = {x: capture(getattr(experts, x), given) for x in ways}
         us = {name: statistics.median(of_rounds) for name, of_rounds in interleave(graphs).items()}
         used = sum(sum(map(bool, x.counts)) for x, _ in given) / len(given)
         row = (model.name, form, tokens, tokens * model.top, round(used, 1), round(error, 5))
-        found.append((*row, *(round(us[call.__name__], 2) for call in calls)))
+        found.append((*row, *(round(us[x], 2) if x in us else None for x in WAYS)))
         kernel = aot_gemm.plan(tokens * model.top, model.n, model.k, weight_dtype=form, groups=model.experts).kernel
         print(*found[-1], kernel, "" if error <= TOLERANCE else "WRONG", flush=True)
-        del graphs
+        del graphs, given, expected
     return found
 
 
@@ -229,17 +249,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--formats", default=",".join(FORMATS), help="formats, by commas")
     parser.add_argument("--tokens", default=",".join(map(str, TOKENS)), help="tokens, by commas; none where empty")
+    parser.add_argument("--ways", default=",".join(WAYS), help="what is timed, by commas")
+    parser.add_argument("--drawn", type=positive, metavar="SEED", help="time mixtures that a seed draws too")
     parser.add_argument("--random", type=positive, default=None, help="problems of random sizes to check")
     parser.add_argument("--out", type=Path, help="file of the results")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     rows: list[tuple[Any, ...]] = []
     wrong: list[str] = []
+    models = [*MODELS, *(draw_models(arguments.drawn) if arguments.drawn else ())]
     tokens = [int(x) for x in arguments.tokens.split(",") if x]
     for form in arguments.formats.split(","):
         wrong += check_random(form, arguments.random) if arguments.random else []
-        for model in (x for x in MODELS if tokens and x.k % format_named(form).quantum == 0):
-            rows += time_model(model, form, tokens)
+        for model in (x for x in models if tokens and x.k % format_named(form).quantum == 0):
+            rows += time_model(model, form, tokens, arguments.ways.split(","))
             torch.cuda.empty_cache()
     wrong += [f"{x[0]} {x[1]} tokens {x[2]}" for x in rows if not x[5] <= TOLERANCE]
     device, table = torch.cuda.get_device_name(0), {"columns": FIELDS, "rows": rows}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aot.compile.tuned import tuned_kernel
-from aot.core.candidate import Candidate, KernelKey
+from aot.core.candidate import Candidate, KernelKey, gemm_candidate
 from aot.core.grouping import Grouping
 from aot.core.numerics import poison
 from aot.core.operation import Operation
@@ -20,6 +20,8 @@ from aot.emulate.code import DeviceCode
 from aot.emulate.gpu import EmulatedGpu
 from aot.emulate.host import EmulatedKernels
 from aot.families._sum_order import order_of
+from aot.families.sm90_grouped_weight_only import FAMILY as OF_MANY
+from aot.families.sm90_weight_only import is_promoted
 from aot.families.weight_only import WeightOnlyKnobs
 from aot.families.weight_only_simt import FAMILY as FALLBACK
 from aot.kinds.gemm.edge_groups import positions_of
@@ -35,12 +37,19 @@ pytestmark = pytest.mark.slow
 GROUPED = [x for x in Operation if x.types.weight is not None and x.grouping.groups_rows]
 EIGHT, MORE = (Candidate("weight_only", WeightOnlyKnobs(1, x, 2, 2, 4)) for x in (8, 16))
 """Kernels with room for so many rows; a group of each case has more than 8."""
+MANY, IN_TURNS = (
+    gemm_candidate(OF_MANY.name, 128, 48, swap_ab=True, use_tma_store=False, schedule=x) for x in ("", "pingpong")
+)
+"""Kernels of Hopper's `wgmma` for many rows of each group; of the second two warpgroups take blocks of k in turns."""
 SOME = (
     (Operation.BF16_MXFP4_KK_GROUPED, EIGHT),
     (Operation.FP16_NVFP4_ROWS_KK_GATHERED, MORE),
     (Operation.BF16_MXFP4_ROWS_KK_GATHERED, EIGHT),
+    (Operation.BF16_NVFP4_KK_GROUPED, MANY),
 )
-CASES = [*SOME, *((x, y) for x in GROUPED for y in (EIGHT, None) if EVERY)]
+OF_HOPPER = [x for x in GROUPED if x.types in OF_MANY.types and x.grouping in OF_MANY.groupings]
+CASES = [*SOME, *((x, y) for x in GROUPED for y in (EIGHT, None) if EVERY), *((x, MANY) for x in OF_HOPPER if EVERY)]
+CASES += [(x, IN_TURNS) for x in OF_HOPPER if EVERY and is_promoted(x)]
 SEED = 5
 EXTENTS = 6, 24, 160
 """m, n and k of each of 7 groups: k is no multiple of a block's 128."""
@@ -60,7 +69,8 @@ def ragged(trial, case):
 @pytest.mark.parametrize(("operation", "candidate"), CASES, ids=lambda x: getattr(x, "tag", "") or str(x and x.name))
 def test_each_row_is_multiplied_by_its_experts_weight(operation, candidate, tmp_path):
     candidate = candidate or next(iter(FALLBACK.candidates(operation, load_target("thor"))))
-    kernels = emulated_set([KernelKey(operation, candidate)], "thor", tmp_path)
+    target = "h200" if candidate.family == OF_MANY.name else "thor"
+    kernels = emulated_set([KernelKey(operation, candidate)], target, tmp_path)
     gpu, trial = EmulatedGpu(kernels.target.l2_bytes), trial_of(operation)
     library = Separate(kernels.library, [DeviceCode.of(x) for x in kernels.products], gpu, kernels.target)
     library.apart = OF_B

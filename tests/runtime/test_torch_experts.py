@@ -6,6 +6,7 @@ import copy
 import functools
 import pickle
 from importlib import import_module
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -157,7 +158,7 @@ def test_inputs_of_formats_of_8_bits_are_rounded_too(gemm, calls, kind, name):
     stock, module = copy.deepcopy(model["experts"]), model["experts"]
     report = gemm.quantize(model, name)
     assert (report.quantized, report.by_torch) == (("experts",), ("experts",))  # it has no operations on rows
-    assert module.kernels == ("", True, name == "fp8_block", False)
+    assert module.kernels == ("", True, name == "fp8_block", False, None)
     assert report.bytes_after < report.bytes_before * 0.55
     wide = [x.dequantize() for x in (module.gate_up_proj, module.down_proj)]
     for got, weight in zip(wide, ("gate_up_proj", "down_proj"), strict=True):
@@ -245,6 +246,42 @@ def test_the_wheels_gate_and_its_gathered_product_are_taken(gemm, calls, monkeyp
         module.kernels = module.kernels._replace(has_gate=True, is_gathered=True)
         assert torch.equal(module(*drawn()), expected)
     assert names == [("gpt_oss_mul", True)]
+
+
+def test_tokens_of_many_rows_are_copied_where_rows_in_order_have_another_kernel(gemm, calls, monkeypatch):
+    model = model_of(GptOss)
+    gemm.quantize(model, "mxfp4")
+    module, indices = model["experts"], []
+    multiply = type(module.gate_up_proj).multiply
+
+    def watched(weights, x, offsets, bias, index=None, gate=None):
+        indices.append(index is not None)
+        return multiply(weights, x, offsets, bias, index, gate)
+
+    monkeypatch.setattr(type(module.gate_up_proj), "multiply", watched)
+    with torch.no_grad():
+        expected = module(*drawn())
+        num_rows = drawn()[1].numel()
+        for copied_from in (None, num_rows + 1, num_rows):
+            module.kernels = module.kernels._replace(is_gathered=True, copied_from=copied_from)
+            assert torch.equal(module(*drawn()), expected)
+    assert indices[::2] == [False, True, True, False]
+
+
+def test_tables_say_from_how_many_rows_on_tokens_are_copied(gemm, monkeypatch):
+    package = import_module(f"{gemm.__name__.rpartition('.')[0]}._torch_rounded_experts")
+    kind = import_module(f"{gemm.__name__.rpartition('.')[0]}._torch_expert_kinds")
+    kind, many_from = kind.Kind("silu_mul", False, False, 128, 512, 256), 2048
+
+    def plan(rows, n, k, dtype, *, grouping, weight_dtype, groups):
+        assert (n, k, dtype, weight_dtype, groups) == (512, 512, "bfloat16", "mxfp4", 128)
+        name = "many" if grouping == "grouped" and rows >= many_from else "few"
+        return SimpleNamespace(kernel=f"bf16xmxfp4_bf16_kk_{grouping}_{name}")
+
+    monkeypatch.setattr(package, "plan", plan)
+    assert package.least_copied(kind, "mxfp4", torch.bfloat16) == many_from
+    many_from = 1 << 20
+    assert package.least_copied(kind, "mxfp4", torch.bfloat16) is None
 
 
 def test_a_trace_knows_the_shape_of_a_gate_that_is_called_by_name(packed_package):

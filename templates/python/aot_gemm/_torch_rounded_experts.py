@@ -21,6 +21,8 @@ from ._torch_packed import rows_and_atoms
 from ._weight_format import NVFP4_ROWS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
     from ._torch_routing import Routes
@@ -132,10 +134,37 @@ def _least_of_tables(asked: Asked) -> int | None:
 
     It is no less than there are experts: fewer rows are to the tables as many, one of each.
     """
+    return _least_power(asked.kind, lambda rows: _is_faster(rows, asked))
+
+
+def _least_power(kind: Kind, is_better: Callable[[int], bool]) -> int | None:
+    """Return the least power of two of rows, no less than the experts, of which and of all larger ones that is so."""
     found, rows = None, _MOST_ROWS
-    while rows >= asked.kind.experts and _is_faster(rows, asked):
+    while rows >= kind.experts and is_better(rows):
         found, rows = rows, rows // 2
     return found
+
+
+def least_copied(kind: Kind, name: str, dtype: torch.dtype) -> int | None:
+    """Return from how many rows on tokens are copied by expert, in the place of being gathered by a packed product.
+
+    It is a power of two from which on the wheel's tables give rows in order a kernel that they do not give gathered
+    ones, as of Hopper's for many rows, which cannot gather; None where they never do.
+    """
+    _, n, k = kind.shape_of(WEIGHTS[0])
+    asked = {"weight_dtype": name, "groups": kind.experts}
+
+    def has_another(rows: int) -> bool:
+        try:
+            names = {
+                plan(rows, n, k, str(dtype).removeprefix("torch."), grouping=x, **asked).kernel.partition(f"_{x}_")[2]
+                for x in ("grouped", "gathered")
+            }
+        except errors.AotGemmError:
+            return False
+        return len(names) > 1
+
+    return _least_power(kind, has_another)
 
 
 def _is_faster(rows: int, asked: Asked) -> bool:

@@ -198,6 +198,7 @@ def test_a_family_that_cannot_be_loaded_stops_what_needs_it_alone(installed, sou
                 "sm90_cluster_split_k",
                 "sm90_grouped",
                 "sm90_grouped_block_scale",
+                "sm90_grouped_weight_only",
                 "sm90_one_tile",
                 "sm90_partial_tile",
                 "sm90_prefetch_b",

@@ -185,8 +185,8 @@ FAST = {
     ("thor", "atoms"): "sm100_grouped_block_scale",
 }
 """The family beside the fallback, by target and how factors lie."""
-PACKED = {"weight_only", "weight_only_simt"}
-"""Those of packed weights, the second of which is their fallback."""
+PACKED, MANY = {"weight_only", "weight_only_simt"}, "sm90_grouped_weight_only"
+"""Those of packed weights, the second of which is their fallback; and Hopper's for many rows in order of fragments."""
 
 
 @pytest.mark.parametrize("operation", WITH_OFFSETS, ids=lambda x: x.tag)
@@ -209,12 +209,14 @@ def test_every_operation_has_a_fallback_and_what_is_rejected_says_why(operation,
         return
     fast = FAST.get((target.name, operation.types.scaling))
     expected = PACKED if operation.types.weight else {"simt", *(() if fast is None else (fast,))}
+    if operation.types.weight and not operation.types.weight.in_rows and target is H200:
+        expected = expected | ({MANY} if operation.grouping is Grouping.GROUPED else set())
     assert legal == expected
 
 
 def test_no_other_family_builds_groups():
     offering = {x.name for x in (*families_for(H200), *families_for(THOR)) if Grouping.GROUPED in x.groupings}
-    assert offering == {"simt", *FAST.values(), *PACKED}
+    assert offering == {"simt", *FAST.values(), *PACKED, MANY}
 
 
 def test_groups_need_no_workspace_and_kernels_of_them_take_all_shapes():

@@ -74,8 +74,8 @@ def test_workspace_and_multiples_are_those_of_the_bounded_family():
     assert FAMILY.multiples(split) == BOUNDED.multiples(bounded(split)) == (1, 4)
 
 
-def test_seven_families_prefetch_b():
+def test_eight_families_prefetch_b():
     found = [name for name, family in families().items() if family.kind == "gemm" and family.prefetches_b]
-    of_hopper = ["sm90_cluster_split_k", "sm90_one_tile", FAMILY.name, "sm90_weight_only"]
+    of_hopper = ["sm90_cluster_split_k", "sm90_grouped_weight_only", "sm90_one_tile", FAMILY.name, "sm90_weight_only"]
     ours = ["cluster_split_k", "sm100_weight_only", *of_hopper, "weight_only"]
     assert found == ours

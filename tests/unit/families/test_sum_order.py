@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aot.core.candidate import KernelKey, gemm_candidate
+from aot.core.grouping import Grouping
 from aot.core.knobs import GemmKnobs
 from aot.core.operation import Operation
 from aot.core.target import load_target
@@ -72,9 +73,14 @@ PACKED = [x for x in Operation if x.grouping.groups_rows and x.types.weight is n
 
 @pytest.mark.parametrize("operation", PACKED, ids=lambda x: x.tag)
 def test_kernels_of_groups_of_packed_weights_have_one_order_but_for_the_offset_of_int4(operation):
-    """Where it is a number of each group, a zero point, it is taken in one way."""
-    found = [KernelKey(operation, x) for x in legal(operation, load_target("h200"))]
-    orders, form = {order_of(x) for x in found}, operation.types.weight
+    """A zero point, a number of each group, is taken in one way. Hopper has one more order, of rows in order."""
+    orders, of_hopper = (
+        {order_of(KernelKey(operation, x)) for x in legal(operation, load_target(target))}
+        for target in ("thor", "h200")
+    )
+    form, is_in_order = operation.types.weight, operation.grouping is Grouping.GROUPED
+    many = {"wgmma of packed weights, blocks of k by turns of 1"} if is_in_order and not form.in_rows else set()
+    assert of_hopper == orders | many
     assert {x.partition(", offset")[0] for x in orders} == {"mma.sync of packed weights, 1 blocks by turns of 4"}
     assert len(orders) == (2 if form.code is Code.INT4 and not form.has_zeros else 1)
 
