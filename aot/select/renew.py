@@ -87,4 +87,4 @@ def select_between(
     model = TimeModel.fit(times, target)
     operations = objective.operations or selection.products
     found = between.renewed(selection, operations, times, model, target, reference_times(record), objective.progress)
-    return objective.covered(found)
+    return replace(objective, operations=()).covered(found)

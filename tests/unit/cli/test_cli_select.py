@@ -369,7 +369,7 @@ def test_epilogues_add_to_the_operations(built):
     result = aot("build", "--target", "h200", "--epilogues", "gelu,residual", "--operations", "bf16_kk")
     assert result.exit_code == 0, result.output
     ((found,), _, _) = built[0]
-    aligned = [x.operation.tag for x in found.table.sections if not x.loads]
+    aligned = [x.operation.tag for x in found.table.sections if x.is_plain]
     assert aligned == ["bf16_kk", "bf16_kk_gelu", "bf16_kk_residual"]
 
 
