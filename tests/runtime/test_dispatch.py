@@ -224,6 +224,10 @@ K_OF_LOADS = {0: 64, 16: 64, 8: 68, 4: 66, 2: 65}
 """A k whose packed rows begin at multiples of so many bytes."""
 
 
+BETWEEN_K = 72
+"""One whose packed rows begin between two sectors."""
+
+
 def check_sections(library, table, calls):
     """Have the library check each section of a product of two operands, and answer by it."""
     seen = set()
@@ -231,7 +235,8 @@ def check_sections(library, table, calls):
         operation, loads = section.operation, section.loads
         if operation.call not in {"bf16", "fp16"} or section.batch_invariant or operation.layout is not Layout.KK:
             continue
-        stated = problem(64, 63 if loads else 64, K_OF_LOADS[loads], dtype=calls.index(operation.call))
+        k = BETWEEN_K if section.between_sectors else K_OF_LOADS[loads]
+        stated = problem(64, 63 if loads else 64, k, dtype=calls.index(operation.call))
         status, found = library.select(stated)
         assert status == 0, library.error()
         seen.add((found.section == number, loads))
