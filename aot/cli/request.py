@@ -12,9 +12,10 @@ from aot.core.errors import SelectionError
 from aot.core.progress import waiting
 from aot.core.shape_set import ShapeSet, load_shape_set, shape_set_path
 from aot.kinds.named_operations import NamedOperations, default_operations
-from aot.select import pipeline, renew
+from aot.select import pipeline
 from aot.select.join import joined, restricted, with_unaligned_of
 from aot.select.portfolio.objective import NAMED_WEIGHT, Objective, SelectionLimits
+from aot.select.renew import Renewed, renew
 from aot.select.reuse.twin_ladders import with_twins_ladders
 from aot.select.selection import BY_COST_MODEL, Selection, read_selection
 from aot.space.calibration import constants_of
@@ -66,10 +67,8 @@ class Request:
     batch_invariant: bool = False
     unaligned: bool = True
     """Whether 16-bit products get tables for what is not aligned."""
-    only_unaligned: bool = False
-    """Whether only the tables of `keep` for what is not aligned are chosen anew."""
-    only_between_sectors: bool = False
-    """Whether only the grids of `keep` for aligned rows between sectors are."""
+    only: Renewed | None = None
+    """The only tables of `keep` that are chosen anew."""
     run: Run | None = None
     """What the selection is to say of how it was made; None where it is not to be written."""
 
@@ -118,17 +117,11 @@ def select(request: Request) -> Selection:
         like=restricted(like, request.operations or like.products) if like else None,
     )
     kept = _kept(request)
-    if request.only_unaligned and kept is not None:
+    if request.only is not None and kept is not None:
         heldout = load_shape_set(request.heldout) if request.heldout else None
-        with waiting("select kernels for what is not aligned") as at:
-            told = replace(objective, progress=at, operations=())
-            found = renew.select_unaligned(kept, request.records, request.target, told, request.kernels, heldout)
-        return request.said(found, *(kept.runs or ()))
-    if request.only_between_sectors and kept is not None:
-        heldout = load_shape_set(request.heldout) if request.heldout else None
-        with waiting("select kernels for rows between sectors") as at:
+        with waiting(f"select kernels for {request.only.value}") as at:
             told = replace(objective, progress=at)
-            found = renew.select_between(kept, request.records, request.target, told, request.kernels, heldout)
+            found = renew(request.only, kept, request.records, request.target, told, request.kernels, heldout)
         return request.said(found, *(kept.runs or ()))
     parts: list[Selection] = []
     added = _added(request)

@@ -40,6 +40,7 @@ from aot.core.whole_file import check_output
 from aot.kinds.named_operations import HELP, NamedOperations
 from aot.select import pipeline
 from aot.select.portfolio.objective import NAMED_WEIGHT, SelectionLimits
+from aot.select.renew import Renewed
 from aot.select.score import gate
 from aot.select.selection import Selection, write_selection
 
@@ -123,6 +124,20 @@ AXES = (
 )
 
 
+def _only(values: Mapping[str, Any]) -> Renewed | None:
+    """Return the only tables that are to be chosen anew; None for all."""
+    flags = {"--only-unaligned": Renewed.UNALIGNED, "--only-between-sectors": Renewed.BETWEEN_SECTORS}
+    given = [flag for flag in flags if values[flag.removeprefix("--").replace("-", "_")]]
+    if len(given) > 1:
+        raise click.UsageError(f"{' and '.join(given)} are two runs: give the second the first's file with --keep")
+    if given and values["keep"] is None:
+        raise click.UsageError(f"{given[0]} keeps all else of a selection: give it with --keep")
+    only = flags[given[0]] if given else None
+    if only is Renewed.BETWEEN_SECTORS and not values["records"]:
+        raise click.UsageError(f"{given[0]} chooses by measured times: give it a --record, without --predicted")
+    return only
+
+
 def request_of(context: click.Context) -> Request:
     """Return what the options of `aot select` ask for."""
     values = context.params
@@ -158,8 +173,7 @@ def request_of(context: click.Context) -> Request:
         curve=values["curve"],
         batch_invariant=values["batch_invariant"],
         unaligned=values["unaligned"],
-        only_unaligned=values["only_unaligned"],
-        only_between_sectors=values["only_between_sectors"],
+        only=_only(values),
     )
 
 
@@ -254,12 +268,6 @@ def select_command(context: click.Context, /, **values: Any) -> None:
     """
     request = request_of(context)
     path = values["output"] or check_output(SELECTIONS / f"{request.target.name}.json")
-    for name in ("only_unaligned", "only_between_sectors"):
-        if values[name] and request.keep is None:
-            option_name = name.replace("_", "-")
-            raise click.UsageError(f"--{option_name} keeps all else of a selection: give it with --keep")
-    if request.only_between_sectors and not request.records:
-        raise click.UsageError("--only-between-sectors chooses by measured times: give a --record, without --predicted")
     selection = select(replace(request, run=run_of(context, request.files)))
     write_selection(path, selection)
     show(lambda: {"path": path, **selection_facts(selection)}, lambda: selection_tables.selection_summary(selection))

@@ -174,8 +174,8 @@ def _section_fault(section: Section, kernels: Sequence[TableKernel]) -> str:
     if section.loads and section.loads not in LOADS:
         return f"it is for operands of {section.loads} bytes; expected one of {', '.join(map(str, LOADS))}"
     if section.between_sectors:
-        is_plain = not section.loads and not section.batch_invariant and section.num_groups == 1
-        if not is_plain or not has_sections_between_sectors(section.operation):
+        is_more = section.loads or section.batch_invariant or section.num_groups > 1
+        if is_more or not has_sections_between_sectors(section.operation):
             return "it is for rows between sectors; expected it of one aligned product, of any order of sums"
     faults = [_fallback_fault(section, kernels), _grid_fault(section, kernels)]
     kernel_faults = [_kernel_fault(kernel, section) for kernel in kernels]

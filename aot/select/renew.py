@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from aot.core.measurement import OperationTimes, reference_times
@@ -23,7 +24,15 @@ if TYPE_CHECKING:
     from aot.select.selection import Selection
 
 
-def select_unaligned(
+class Renewed(Enum):
+    """The tables that may be chosen anew by themselves."""
+
+    UNALIGNED = "what is not aligned"
+    BETWEEN_SECTORS = "rows between sectors"
+
+
+def renew(
+    tables: Renewed,
     selection: Selection,
     paths: Sequence[Path],
     target: Target,
@@ -31,11 +40,14 @@ def select_unaligned(
     kernels: str,
     heldout: ShapeSet | None,
 ) -> Selection:
-    """Choose anew only the tables of a selection for what is not aligned.
+    """Choose anew only some tables of a selection.
 
     Args:
+        tables: for what is not aligned, of all operations; or the grids for aligned rows between sectors, with some
+            kernels more, of the operations that `objective` names, or of all.
         selection: whose other tables are kept.
-        paths: records that have times of unaligned problems, read as one; where there are none, the cost model decides.
+        paths: records that have times of such problems, read as one. Where there are none, the cost model chooses for
+            what is not aligned.
         target: the selection's.
         objective: limits, and what the wheel is for.
         kernels: include and exclude patterns on candidate names.
@@ -45,46 +57,20 @@ def select_unaligned(
         StoreError: the record cannot be read, or is another target's.
     """
     patterns = Patterns.parse(kernels)
-    operations = [x.operation for x in selection.table.sections]
     record = read_products_together(paths, target) if paths else None
     times: OperationTimes = {}
     if record is not None:
         unseen = frozenset(heldout.sizes if heldout else ())
         times, _ = split(measured_times(legal_part(record, patterns, target)), unseen)
     references = {} if record is None else reference_times(record)
-    guessed = unaligned.predicted(operations, target, patterns)
-    known = KnownTimes(times, unaligned=guessed, references=references, record=record)
-    found = unaligned.renewed(selection, known, target, objective)
-    return replace(found, table=with_library_times(found.table, references, only_unaligned=True))
-
-
-def select_between(
-    selection: Selection,
-    paths: Sequence[Path],
-    target: Target,
-    objective: Objective,
-    kernels: str,
-    heldout: ShapeSet | None,
-) -> Selection:
-    """Choose anew only the grids of a selection for aligned rows between sectors, with some kernels more.
-
-    Args:
-        selection: whose other tables are kept.
-        paths: records that have times of such problems, read as one.
-        target: the selection's.
-        objective: the operations whose grids are chosen; where it names none, all.
-        kernels: include and exclude patterns on the names of candidates whose times are read.
-        heldout: problems that are kept out.
-
-    Raises:
-        StoreError: the record cannot be read, or is another target's.
-    """
-    record = read_products_together(paths, target)
-    unseen = frozenset(heldout.sizes if heldout else ())
-    inside, _ = split(measured_times(legal_part(record, Patterns.parse(kernels), target)), unseen)
-    times = aligned(inside)
+    goal = replace(objective, operations=())
+    if tables is Renewed.UNALIGNED:
+        guessed = unaligned.predicted([x.operation for x in selection.table.sections], target, patterns)
+        known = KnownTimes(times, unaligned=guessed, references=references, record=record)
+        found = unaligned.renewed(selection, known, target, goal)
+        return replace(found, table=with_library_times(found.table, references, only_unaligned=True))
+    own = aligned(times)
     objective.progress("learning from the times")
-    model = TimeModel.fit(times, target)
+    model = TimeModel.fit(own, target)
     operations = objective.operations or selection.products
-    found = between.renewed(selection, operations, times, model, target, reference_times(record), objective.progress)
-    return replace(objective, operations=()).covered(found)
+    return goal.covered(between.renewed(selection, operations, own, model, target, references, objective.progress))

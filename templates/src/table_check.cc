@@ -249,7 +249,6 @@ bool can_substitute(int32_t kernel, const Section& section) {
          kKernels[kernel].resident_sms == 0 && kKernels[kernel].workspace.mode == SplitK::kNone;
 }
 
-
 const char* find_fault_of_section(const Section& section, int32_t number) {
   if (section.operation < 0 || section.operation >= kNumAllOperations) {
     return text.write("section %" PRId32 " is of operation %" PRId32 " of %" PRId32, number, section.operation,

@@ -632,3 +632,19 @@ def test_what_no_kernel_computes_is_refused_before_anything_is_read(command, mon
     assert result.exit_code != 0
     assert "no kernel computes every nvfp4_bf16_kk" in result.stderr
     assert "targets that have it: b200, " in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--only-unaligned"], "--only-unaligned keeps all else of a selection: give it with --keep"),
+        (["--only-between-sectors"], "--only-between-sectors keeps all else of a selection: give it with --keep"),
+        (["--only-unaligned", "--only-between-sectors", "--keep"], "are two runs"),
+        (["--only-between-sectors", "--predicted", "--keep"], "chooses by measured times: give it a --record"),
+    ],
+)
+def test_what_is_chosen_anew_alone_needs_what_it_is_chosen_from(options, expected):
+    kept = [str(pipeline.COMMITTED / "h200.json.gz")] if options[-1] == "--keep" else []
+    result = aot("select", "--target", "h200", *options, *kept)
+    assert result.exit_code == 2
+    assert expected in " ".join(result.output.split())
