@@ -122,7 +122,8 @@ def has_sections_between_sectors(operation: Operation) -> bool:
 def begins_between_sectors(problem: Problem) -> bool:
     """Say whether rows of A or B of an aligned problem begin at odd multiples of 16 bytes, between two sectors.
 
-    Stated in C++ by `loads_of` in templates/src/problem.cc, of the addresses too.
+    Stated in C++ by `steps_of` in templates/src/problem.cc. Leading strides alone decide, wherever A and B begin: a
+    query without addresses gets the kernel of the launch.
 
     Args:
         problem: packed, and aligned as it is (`is_aligned`).

@@ -58,7 +58,7 @@ struct Section {
   int64_t num_groups;  // the largest that it is for, unless it is the last; 1 where an operation has one product
   bool batch_invariant;
   int32_t loads;  // 0; else bytes of which addresses and leading strides of A and B are multiples, and D's may be of any
-  bool between_sectors;  // for aligned operands whose rows of A or B begin at odd multiples of 16 bytes
+  bool between_sectors;  // for aligned operands whose rows of A or B are odd multiples of 16 bytes apart
   bool has_one_order;  // of groups: all kernels of the operation's sections of this table add up k in one order
   const Ladder* ladders;
   int32_t num_ladders;

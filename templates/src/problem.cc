@@ -51,14 +51,10 @@ int64_t leading_stride(const aot_gemm_tensor_t& tensor, int64_t rows, int64_t k,
   return leading_stride(major == 0 ? by_rows : by_columns, element, alignment, asked);
 }
 
-// Bytes of a sector of the L2, as SECTOR_BYTES of aot.core.alignment.
-constexpr uint64_t kSectorBytes = 32;
-
-// Joins an address and the step between so many runs in bytes, so that the lowest bit that is set, at most that of a sector,
-// says of what all are multiples.
-uint64_t bits_of(const aot_gemm_tensor_t& tensor, int64_t runs, int64_t stride, Element element) {
-  const uint64_t step = runs > 1 ? static_cast<uint64_t>(size_of(element, stride)) : 0;
-  return static_cast<uint64_t>(reinterpret_cast<uintptr_t>(tensor.data)) | step | kSectorBytes;
+// Joins addresses and steps in bytes, so that the lowest bit that is set says of what all are multiples.
+uint64_t bits_of(const aot_gemm_tensor_t& tensor, int64_t stride, Element element) {
+  return static_cast<uint64_t>(reinterpret_cast<uintptr_t>(tensor.data)) |
+         static_cast<uint64_t>(size_of(element, stride)) | static_cast<uint64_t>(kAlignmentBytes);
 }
 
 bool is_aligned(const void* address) { return reinterpret_cast<uintptr_t>(address) % kAlignmentBytes == 0; }
@@ -101,15 +97,26 @@ bool align_rows(const aot_gemm_problem_t& problem, const Operation& operation, W
   return strides->residual[0] != 0;
 }
 
+// Bytes of a sector of the L2, as SECTOR_BYTES of aot.core.alignment.
+constexpr uint64_t kSectorBytes = 32;
+
+// Gives the bytes between an operand's runs along its contiguous mode, of which a single one has none.
+uint64_t step_of(int64_t runs, int64_t stride, Element element) {
+  return runs > 1 ? static_cast<uint64_t>(size_of(element, stride)) : 0;
+}
+
+// Joins the steps of A and B. Addresses are no part of it: a query, whose addresses are null, gets the kernel of the launch.
+uint64_t steps_of(const aot_gemm_problem_t& problem, const Operation& operation, int32_t layout, const Strides& strides) {
+  return step_of(layout >> 1 ? problem.k : rows_of_a(problem, operation), strides.a[0], operation.a) |
+         step_of(layout & 1 ? problem.k : rows_of_b(problem, operation), strides.b[0], operation.b);
+}
+
 int32_t lowest_of(uint64_t bits) { return static_cast<int32_t>(bits & (~bits + 1)); }
 
-// Finds of what addresses and leading strides of A and B are multiples, up to a sector, and from part to part of a gate's B, or
-// from product to product of a batch.
-int32_t loads_of(const aot_gemm_problem_t& problem, const Operation& operation, int32_t layout, const Strides& strides) {
-  const int64_t runs_of_a = layout >> 1 ? problem.k : rows_of_a(problem, operation);
-  const int64_t runs_of_b = layout & 1 ? problem.k : rows_of_b(problem, operation);
-  uint64_t bits = bits_of(problem.a, runs_of_a, strides.a[0], operation.a) |
-                  bits_of(problem.b, runs_of_b, strides.b[0], operation.b);
+// Finds of what addresses and leading strides of A and B are multiples, and from part to part of a gate's B, or from product
+// to product of a batch.
+int32_t loads_of(const aot_gemm_problem_t& problem, const Operation& operation, const Strides& strides) {
+  uint64_t bits = bits_of(problem.a, strides.a[0], operation.a) | bits_of(problem.b, strides.b[0], operation.b);
   if (operation.has_gate()) {
     bits |= static_cast<uint64_t>(size_of(operation.b, parts_of_b(problem, operation, strides.b[0]).part));
   }
@@ -123,7 +130,7 @@ int32_t loads_of(const aot_gemm_problem_t& problem, const Operation& operation, 
 // Writes the weights that have rows as runs along one mode, and joins the bits of their addresses and steps. Says false where
 // one of them is not in the form that is asked for.
 bool align_parts(const aot_gemm_problem_t& problem, const Operation& operation, int32_t layout, Wanted asked,
-                 Canonical* canonical, uint64_t* bits) {
+                 Canonical* canonical, uint64_t* bits, uint64_t* steps) {
   int32_t count = 0;
   const int leading = layout & 1;
   for (int64_t i = 0; i < problem.num_parts; ++i) {
@@ -134,17 +141,19 @@ bool align_parts(const aot_gemm_problem_t& problem, const Operation& operation, 
     const int64_t d[] = {leading_stride(part.d, problem.m, part.n, 0, operation.d, kAlignmentBytes, asked), 1};
     const bool is_stored = asked == Wanted::kAny || ends_on_a_store(part.n, operation.d);
     if (b[leading] == 0 || d[0] == 0 || !is_stored) return false;
-    *bits |= bits_of(part.b, leading == 0 ? part.n : problem.k, b[leading], operation.b);
+    *bits |= bits_of(part.b, b[leading], operation.b);
+    *steps |= step_of(leading == 0 ? part.n : problem.k, b[leading], operation.b);
     write_part(part, b, d, canonical->parts[count++]);
   }
   fill_parts(count, canonical);
   return true;
 }
 
-void write_form(const aot_gemm_problem_t& problem, int32_t layout, Wanted asked, int32_t loads, Canonical* canonical) {
+void write_form(const aot_gemm_problem_t& problem, int32_t layout, Wanted asked, int32_t loads, uint64_t steps,
+                Canonical* canonical) {
   canonical->aligned = asked == Wanted::kAligned;
-  canonical->loads = canonical->aligned ? kAlignmentBytes : std::min<int32_t>(loads, kAlignmentBytes);
-  canonical->between_sectors = canonical->aligned && loads < static_cast<int32_t>(kSectorBytes);
+  canonical->loads = canonical->aligned ? kAlignmentBytes : loads;
+  canonical->between_sectors = canonical->aligned && (steps & (kSectorBytes - 1)) != 0;
   canonical->exchanged = false;
   canonical->b_constant = (problem.flags & AOT_GEMM_B_CONSTANT) != 0;
   canonical->layout = layout;
@@ -157,11 +166,12 @@ bool align_many(const aot_gemm_problem_t& problem, const Operation& operation, u
     if ((layouts >> layout & 1) == 0) continue;
     Strides strides = {};
     strides.a[0] = leading_stride(problem.a, problem.m, problem.k, layout >> 1, operation.a, operation.a_alignment, asked);
-    uint64_t bits = bits_of(problem.a, layout >> 1 ? problem.k : problem.m, strides.a[0], operation.a);
-    if (strides.a[0] == 0 || !align_parts(problem, operation, layout, asked, canonical, &bits)) continue;
+    uint64_t bits = bits_of(problem.a, strides.a[0], operation.a);
+    uint64_t steps = step_of(layout >> 1 ? problem.k : problem.m, strides.a[0], operation.a);
+    if (strides.a[0] == 0 || !align_parts(problem, operation, layout, asked, canonical, &bits, &steps)) continue;
     strides.b[0] = problem.parts[0].b.strides[layout & 1];  // which no kernel reads by
     strides.d[0] = problem.parts[0].d.strides[0];
-    write_form(problem, layout, asked, lowest_of(bits), canonical);
+    write_form(problem, layout, asked, lowest_of(bits), steps, canonical);
     write_operands(problem, operation, strides, canonical);
     return true;
   }
@@ -190,7 +200,8 @@ bool align(const aot_gemm_problem_t& problem, const Operation& operation, uint32
     // The parts of a B that is contiguous along its rows, where they take turns, are not.
     const bool is_row_major = (layout & 1) == 0;
     if (operation.has_gate() && !(is_row_major && has_short_steps(problem, operation, strides.b[0], asked))) continue;
-    write_form(problem, layout, asked, loads_of(problem, operation, layout, strides), canonical);
+    const uint64_t steps = steps_of(problem, operation, layout, strides);
+    write_form(problem, layout, asked, loads_of(problem, operation, strides), steps, canonical);
     write_operands(problem, operation, strides, canonical);
     return true;
   }

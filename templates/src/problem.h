@@ -89,7 +89,7 @@ struct Batch {
 struct Canonical {
   bool aligned;
   int32_t loads;    // bytes, at most 16, of which addresses and leading strides of A and B are multiples
-  bool between_sectors;  // of aligned operands: rows of A or B begin at odd multiples of 16 bytes, between two sectors of L2
+  bool between_sectors;  // of aligned operands: rows of A or B are odd multiples of 16 bytes apart, wherever A and B begin
   bool exchanged;   // D was column-major: A and B, m and n have changed places
   bool b_constant;  // AOT_GEMM_B_CONSTANT, and B is still B
   int32_t layout;   // bit 1: A is contiguous along m; bit 0: B is contiguous along n; -1: neither

@@ -57,15 +57,21 @@ def readings(a, b, d, layouts):
             yield Reading(exchanged, layout, left, right, result)
 
 
-def loaded_bytes(reading, most):
-    """Return of how many bytes, at most `most`, addresses and steps from run to run of A and B are multiples."""
-    found = most
+def loaded_bytes(reading):
+    """Return of how many bytes, at most 16, addresses and steps from run to run of A and B are multiples."""
+    found = 16
     for matrix, mode in ((reading.a, reading.layout[0]), (reading.b, reading.layout[1])):
         runs = int(mode != "k")
         found = gcd(found, matrix.address)
         if matrix.extents[runs] > 1:
             found = gcd(found, matrix.element_bytes * matrix.strides[runs])
     return found
+
+
+def lies_between_sectors(reading):
+    """Say whether runs of A or B are odd multiples of 16 bytes apart, of operands that TMA takes."""
+    sides = (reading.a, int(reading.layout[0] != "k")), (reading.b, int(reading.layout[1] != "k"))
+    return any(x.extents[runs] > 1 and x.element_bytes * x.strides[runs] % 32 for x, runs in sides)
 
 
 def plain_layout(a, b):

@@ -28,7 +28,7 @@ from tests.few_committed import few_committed
 from tests.golden.manifest import golden_manifest, kernel, with_table
 from tests.runtime import host
 from tests.runtime.host import BIAS, CALLS, FIRST_OPERATION, names_of, problem
-from tests.runtime.reference import code, loaded_bytes, matrices, plain_layout, readings
+from tests.runtime.reference import code, lies_between_sectors, matrices, plain_layout, readings
 from tests.unit.invoked import coarse_grid
 
 MAX_WORKSPACE = 2**33 - 4
@@ -58,7 +58,7 @@ def expected_choice(manifest, stated):
     reading = next(found, None) if is_aligned else None
     layout = plain_layout(a, b) if reading is None else reading.layout
     own = [x for x in sections if x.operation.layout.value == layout] or sections
-    is_between = reading is not None and loaded_bytes(reading, 32) == 16
+    is_between = reading is not None and lies_between_sectors(reading)
     section = next((x for x in own if is_between and x.between_sectors), own[0])
     m, n = (stated.m, stated.n) if reading is None else (reading.a.extents[0], reading.b.extents[0])
     shape = Problem(section.operation, m, n, stated.k)
