@@ -126,14 +126,14 @@ AXES = (
 
 def _only(values: Mapping[str, Any]) -> Renewed | None:
     """Return the only tables that are to be chosen anew; None for all."""
-    flags = {"--only-unaligned": Renewed.UNALIGNED, "--only-between-sectors": Renewed.BETWEEN_SECTORS}
+    flags = {"--only-unaligned": Renewed.UNALIGNED, "--only-grids": Renewed.GRIDS}
     given = [flag for flag in flags if values[flag.removeprefix("--").replace("-", "_")]]
     if len(given) > 1:
         raise click.UsageError(f"{' and '.join(given)} are two runs: give the second the first's file with --keep")
     if given and values["keep"] is None:
         raise click.UsageError(f"{given[0]} keeps all else of a selection: give it with --keep")
     only = flags[given[0]] if given else None
-    if only is Renewed.BETWEEN_SECTORS and not values["records"]:
+    if only is Renewed.GRIDS and not values["records"]:
         raise click.UsageError(f"{given[0]} chooses by measured times: give it a --record, without --predicted")
     return only
 
@@ -239,10 +239,10 @@ def request_of(context: click.Context) -> Request:
     "problems or --predicted.",
 )
 @click.option(
-    "--only-between-sectors",
+    "--only-grids",
     is_flag=True,
-    help="Choose anew only the grids of --keep for aligned operands whose rows begin at odd multiples of 16 bytes, "
-    "with up to 8 kernels more, by records that have enough times of such; of --operations, or of all.",
+    help="Choose anew only the grids of --keep for aligned single products, one of them for rows that begin at odd "
+    "multiples of 16 bytes, with a few kernels more, by records that have enough times; of --operations, or of all.",
 )
 @option("--no-incumbent", only=[CHOSEN], is_flag=True, help="Let ties go to no earlier selection.")
 @option(

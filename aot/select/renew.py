@@ -6,19 +6,23 @@ from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from aot.core.dispatch import DispatchTable
 from aot.core.measurement import OperationTimes, reference_times
 from aot.select.portfolio.objective import KnownTimes, Objective
 from aot.select.table import between, unaligned
 from aot.select.table.library import with_library_times
 from aot.select.times.known import aligned, legal_part, measured_times, split
 from aot.select.times.model import TimeModel
+from aot.select.times.orders import OrderedTimes, Orders
 from aot.select.times.record import read_products_together
 from aot.space.enumeration import Patterns
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
+    from aot.core.dispatch import Section
+    from aot.core.measurement import ProductRecord
     from aot.core.shape_set import ShapeSet
     from aot.core.target import Target
     from aot.select.selection import Selection
@@ -28,7 +32,7 @@ class Renewed(Enum):
     """The tables that may be chosen anew by themselves."""
 
     UNALIGNED = "what is not aligned"
-    BETWEEN_SECTORS = "rows between sectors"
+    GRIDS = "grids of aligned products"
 
 
 def renew(
@@ -43,8 +47,8 @@ def renew(
     """Choose anew only some tables of a selection.
 
     Args:
-        tables: for what is not aligned, of all operations; or the grids for aligned rows between sectors, with some
-            kernels more, of the operations that `objective` names, or of all.
+        tables: for what is not aligned, of all operations; or the grids of aligned single products, with some kernels
+            more, of the operations that `objective` names, or of all.
         selection: whose other tables are kept.
         paths: records that have times of such problems, read as one. Where there are none, the cost model chooses for
             what is not aligned.
@@ -73,4 +77,17 @@ def renew(
     objective.progress("learning from the times")
     model = TimeModel.fit(own, target)
     operations = objective.operations or selection.products
-    return goal.covered(between.renewed(selection, operations, own, model, target, references, objective.progress))
+    found, new = between.renewed(selection, operations, own, model, target, references, objective.progress)
+    return goal.covered(replace(found, table=_with_orders(found, new, record, own, target)))
+
+
+def _with_orders(
+    selection: Selection, new: Collection[Section], record: ProductRecord | None, times: OperationTimes, target: Target
+) -> DispatchTable:
+    """Return the table of a selection, whose new grids say in which order a kernel takes its tiles."""
+    seen = {problem: row for rows in times.values() for problem, row in rows.items()}
+    ordered = {} if record is None else OrderedTimes.of(record).times
+    known = OrderedTimes({x: rows for x, rows in ordered.items() if x in seen})
+    orders = Orders(known, known.model(seen, target.num_sms), selection.kernels)
+    sections = (orders.in_grid(x) if x in new else x for x in selection.table.sections)
+    return DispatchTable(tuple(sections))

@@ -1,4 +1,4 @@
-"""The tables for aligned products whose rows of A or B begin between two sectors of the L2: a grid of their own. Pure.
+"""Grids of aligned products chosen anew, and those for rows that begin between two sectors of the L2, apart. Pure.
 
 Which kernel is the fastest differs there (`aot.select.times.sectors`), so that one kernel of a cell would serve neither
 kind of rows well. A weight that was tuned has its ladder in the section that its packed operands are answered by.
@@ -15,6 +15,7 @@ import numpy as np
 from aot.core.alignment import begins_between_sectors, has_sections_between_sectors
 from aot.core.candidate import KernelKey
 from aot.core.dispatch import DispatchTable, Scope, Section
+from aot.core.grouping import Grouping
 from aot.core.measurement import PROVENANCE_MEASURED
 from aot.core.problem import Problem
 from aot.core.progress import quietly
@@ -40,6 +41,9 @@ MIN_BETWEEN = 40
 """Problems with such rows that must have been timed, in the operation or an equivalent one, for a grid of their own: an
 assumption. With fewer, times there are guessed from those of other rows."""
 
+BETWEEN = Scope(1, batch_invariant=False, between_sectors=True)
+"""The scope of such a section."""
+
 WHOLE_M = 64
 """An m of which columns of A begin at sectors, by which a weight alone decides: of 64 elements of any type."""
 
@@ -49,10 +53,13 @@ time. Source: of 330 such products of an H200, a third left out in turn, by the 
 takes 3.1 and 2.7% longer than the best, with 8 more 2.0 and 1.6%, with 16 1.7 and 1.3%, with 36 1.6 and 1.3%
 (research/log/2026-11-29-between-sectors.md)."""
 
+MOST_ASKED = 1000
+"""Problems by whose times such kernels are chosen, at most: an assumption, of what that takes."""
+
 
 @dataclass(frozen=True)
 class Making:
-    """What sections for rows between sectors are made with."""
+    """What such sections are made with."""
 
     kernels: list[KernelKey]
     """Those of the selection so far, by the index that tables use, to which those that are new are appended."""
@@ -78,18 +85,25 @@ def may_have_grid(timed: Timed, operation: Operation) -> bool:
 
 
 def added(
-    timed: Timed, operation: Operation, shipped: Sequence[Candidate], references: Mapping[Problem, float]
+    timed: Timed,
+    operation: Operation,
+    shipped: Sequence[Candidate],
+    references: Mapping[Problem, float],
+    *,
+    between: bool = True,
 ) -> list[Candidate]:
-    """Choose kernels beside those that ship, the one that gains most by the times of such rows first.
+    """Choose kernels beside those that ship, the one that gains most by the times of some rows first.
 
     Args:
         timed: the times of the operation, and the model for those that are missing.
         operation: the section's.
         shipped: the kernels of the operation's section.
         references: `Making.references`.
+        between: whether by rows between sectors, or by those at sectors.
     """
-    rows = {x: row for x, row in timed.filled.items() if begins_between_sectors(x)}
-    tried = {x for row in rows.values() for x in row}
+    every = sorted(x for x, row in timed.filled.items() if row and begins_between_sectors(x) == between)
+    rows = {x: timed.filled[x] for x in every[:: -(-len(every) // MOST_ASKED) or 1]}
+    tried = {min(row, key=lambda x: (row[x], x)) for row in rows.values()}
     able = tried if timed.target is None else legal(tried, operation, timed.target)
     times = learned_where_missing(within(rows, {*able, *shipped}), timed.model, shipped)
     candidates = sorted({*able, *shipped})
@@ -140,8 +154,29 @@ def parted(
         grid = build_grid(known, operation, lambda x: making.at(f"rows between sectors, {x}"))
     between = tuple(x for x in section.ladders if begins_between_sectors(Problem(operation, WHOLE_M, x.n, x.k)))
     whole = tuple(x for x in section.ladders if x not in between)
-    scope = Scope(1, batch_invariant=False, between_sectors=True)
-    return [replace(section, ladders=whole), replace(section, ladders=between, grid=grid, scope=scope)]
+    return [replace(section, ladders=whole), replace(section, ladders=between, grid=grid, scope=BETWEEN)]
+
+
+def _with_new_grid(
+    section: Section, shipped: Sequence[Candidate], timed: Timed, making: Making, twin: Section | None
+) -> tuple[Section, list[Candidate]]:
+    """Return a section whose grid is chosen anew, and its kernels, which may be a few more.
+
+    Args:
+        section: of aligned products; its ladders stay.
+        shipped: its kernels, without the fallback.
+        timed: the times of the operation.
+        making: the selection's kernels, and what else is known.
+        twin: the section of the operation whose kernels this one has, where that was chosen anew.
+    """
+    grid = None if twin is None else _grid_of(twin, section.operation, timed, making)
+    if grid is not None:
+        return replace(section, grid=grid), [*shipped]
+    making.at("kernels for all rows")
+    kernels = [*shipped, *added(timed, section.operation, shipped, making.references, between=False)]
+    indices = making.indices(section.operation, kernels)
+    known = SectionKernels(tuple(indices), indices, timed)
+    return replace(section, grid=build_grid(known, section.operation, making.at)), kernels
 
 
 def _rejoined(sections: Sequence[Section]) -> list[Section]:
@@ -157,6 +192,12 @@ def _rejoined(sections: Sequence[Section]) -> list[Section]:
     return found
 
 
+def _has_times(section: Section, timed: Timed) -> bool:
+    """Say whether a section's grid can be chosen by times: it is of aligned single products, enough of them timed."""
+    is_single = section.scope is None and section.operation.grouping is Grouping.DENSE
+    return is_single and len(timed.filled) >= MIN_BETWEEN
+
+
 def renewed(
     selection: Selection,
     operations: Collection[Operation],
@@ -165,12 +206,12 @@ def renewed(
     target: Target,
     references: Mapping[Problem, float] | None = None,
     at: Callable[[str], None] = quietly,
-) -> Selection:
-    """Return a selection in which some operations have grids for rows between sectors.
+) -> tuple[Selection, list[Section]]:
+    """Return a selection in which the grids of some operations are chosen anew, and the sections that have them.
 
     Args:
-        selection: kernels and tables; all else stays.
-        operations: those that are to have such grids, as far as enough was timed of them.
+        selection: kernels and tables; all else stays, ladders too.
+        operations: whose grids are chosen, as far as enough was timed of them: those of aligned single products.
         times: of aligned problems, by operation.
         model: gives the times of others.
         target: the selection's.
@@ -180,20 +221,25 @@ def renewed(
     filled = with_imputed_times({**{x: {} for x in operations}, **times})
     asked = [x for x in selection.table.sections if x.operation in operations]
     found = [x for x in selection.table.sections if x.operation not in operations]
-    made: dict[Operation, Section] = {}
+    made: dict[tuple[Operation, bool], Section] = {}
     kernels = list(selection.kernels)
     for section in _rejoined(asked):
         operation = section.operation
         timed = Timed(times.get(operation, {}), filled.get(operation, {}), PROVENANCE_MEASURED, model, target=target)
+        if not _has_times(section, timed):
+            found.append(section)
+            continue
+        making = Making(kernels, references or {}, partial(_tell, at, operation))
         shipped = [kernels[i].candidate for i in sorted(named_kernels(section) - {section.fallback})]
-        twin = next((made[x] for x in operation.twins if x in made), None)
-        two = parted(section, shipped, timed, Making(kernels, references or {}, partial(_tell, at, operation)), twin)
-        if len(two) > 1:
-            made[operation] = two[-1]
-        found += two
+        twins = [[made[x, y] for x in operation.twins if (x, y) in made] for y in (False, True)]
+        whole, shipped = _with_new_grid(section, shipped, timed, making, next(iter(twins[0]), None))
+        for own in parted(whole, shipped, timed, making, next(iter(twins[1]), None)):
+            made[operation, own.between_sectors] = own
+            found.append(own)
     sections = tuple(sorted(found, key=lambda x: (x.operation.position, *x.key[1:])))
     named, table = only_named(kernels, DispatchTable(sections))
-    return replace(selection, kernels=named, table=table)
+    new = [x for x in table.sections if (x.operation, x.between_sectors) in made and x.scope in (None, BETWEEN)]
+    return replace(selection, kernels=named, table=table), new
 
 
 def _tell(at: Callable[[str], None], operation: Operation, how_far: str) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from aot.core.epilogue import Epilogue
 from aot.core.knobs import SplitK
 from aot.families import tiling_of
 from aot.select.times.sectors import run_alignments
@@ -36,9 +37,10 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
     Mask = NDArray[np.bool_]
 
-NUM_TREES = 1000
+NUM_TREES = 2000
 """Source: on the H200's record of 2026-11-24, left out a third of its (n, k) each in turn, the kernel that trees put
-first takes 1.68% longer than the best by 300 trees and 1.39% by 1,000 (research/log/2026-11-24-trees.md)."""
+first takes 1.68% longer than the best by 300 trees and 1.39% by 1,000 (research/log/2026-11-24-trees.md); of products
+with a residual, by fewer features, NNN by 1,000 and NNN by 2,000 (research/log/2026-11-30-slender.md)."""
 ROUGH_TREES = 150
 """Trees that all kernels are asked of where many problems are asked for; the rest are asked of those near the best."""
 ROUGH_RATIO = 1.3
@@ -78,7 +80,7 @@ FEW_PROBLEMS = 400
 TOGETHER = 32
 """Problems whose times are looked up at once to learn from them."""
 
-_MODES = list(SplitK)
+_MODES, _EPILOGUES = list(SplitK), list(Epilogue)
 _LOG_M = 6
 """The feature that is the logarithm of m."""
 _LOG_WAVES = 11
@@ -163,8 +165,8 @@ def _of_candidates(candidates: Sequence[Candidate], operation: Operation, names:
         [c.use_tma_store for c in tilings],
         [c.num_stages for c in tilings],
     )
-    own = (np.array(values, dtype=np.float64) for values in of_candidate)
-    return (*own, np.array(operation.element.code, np.float64), np.array(operation.layout.code, np.float64))
+    of_operation = operation.element.code, operation.layout.code, _EPILOGUES.index(operation.epilogue)
+    return tuple(np.array(values, dtype=np.float64) for values in (*of_candidate, *of_operation))
 
 
 def _features(
@@ -246,6 +248,8 @@ class TimeModel:
     def fit(times: OperationTimes, target: Target) -> TimeModel:
         """Learn from times in microseconds by operation, problem and candidate. Equal times give equal answers.
 
+        However many threads learn: by 1, 2, 4 and 7 every bit was the same.
+
         Operations with an epilogue are learned from only where there is none without of such types: they are measured
         on a few problems, and what they add to the product is below what is learned.
 
@@ -276,8 +280,7 @@ class TimeModel:
             random_state=0,
         )
         every = np.concatenate(features)
-        with threadpool_limits(1):
-            regressor.fit(every, np.concatenate(residuals), np.concatenate(weights))
+        regressor.fit(every, np.concatenate(residuals), np.concatenate(weights))
         return TimeModel(target, names, regressor, _timed_ranges(every, names))
 
     def times_us(self, candidates: Sequence[Candidate], problems: Problems, asked: Mask | None = None) -> Array:

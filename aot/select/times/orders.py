@@ -106,8 +106,13 @@ class Orders:
         if section.num_groups > 1 or not is_like(section.operation, self.ordered.operations()):
             return section
         ladders = tuple(self._ladder(section, ladder) for ladder in section.ladders)
-        grid = section.grid if self.model is None else self._grid(section.operation, section.grid)
-        return replace(section, ladders=ladders, grid=grid)
+        return replace(self.in_grid(section), ladders=ladders)
+
+    def in_grid(self, section: Section) -> Section:
+        """Give each step of a section's grid its order, and leave its ladders as they are."""
+        if self.model is None or section.num_groups > 1 or not is_like(section.operation, self.ordered.operations()):
+            return section
+        return replace(section, grid=self._grid(section.operation, section.grid))
 
     def predicted(self, kernel: int, corner: Problem, middle: Problem) -> int:
         """Return the order that a bucket's kernel gets by the model, judged at the bucket's corner and its middle."""

@@ -638,9 +638,9 @@ def test_what_no_kernel_computes_is_refused_before_anything_is_read(command, mon
     ("options", "expected"),
     [
         (["--only-unaligned"], "--only-unaligned keeps all else of a selection: give it with --keep"),
-        (["--only-between-sectors"], "--only-between-sectors keeps all else of a selection: give it with --keep"),
-        (["--only-unaligned", "--only-between-sectors", "--keep"], "are two runs"),
-        (["--only-between-sectors", "--predicted", "--keep"], "chooses by measured times: give it a --record"),
+        (["--only-grids"], "--only-grids keeps all else of a selection: give it with --keep"),
+        (["--only-unaligned", "--only-grids", "--keep"], "are two runs"),
+        (["--only-grids", "--predicted", "--keep"], "chooses by measured times: give it a --record"),
     ],
 )
 def test_what_is_chosen_anew_alone_needs_what_it_is_chosen_from(options, expected):

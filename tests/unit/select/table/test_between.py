@@ -101,11 +101,20 @@ def test_a_selection_gets_such_sections_and_is_the_same_when_it_gets_them_again(
     kernels += [KernelKey(FP16, x) for x in indices]
     moved = renumbered(DispatchTable(tuple(twins)), lambda i: i + len(indices) if i else 0)
     selection = replace(SELECTION, kernels=tuple(kernels), table=DispatchTable((section, *moved.sections)))
-    once = between.renewed(selection, [BF16, FP16], {BF16: timed.own}, MODEL, H200)
+    once, new = between.renewed(selection, [BF16, FP16], {BF16: timed.own}, MODEL, H200)
+    assert list(once.table.sections) == new
     assert [(x.operation, x.between_sectors) for x in once.table.sections] == [
         (x, y) for x in (BF16, FP16) for y in (False, True)
     ]
-    assert between.renewed(once, [BF16, FP16], {BF16: timed.own}, MODEL, H200) == once
+    assert between.renewed(once, [BF16, FP16], {BF16: timed.own}, MODEL, H200) == (once, new)
     grids = [x.grid for x in once.table.sections]
     assert {x for y in grids[3].columns for x in y.kernels} == {indices[SWAPPED] + len(indices)}
-    assert between.renewed(once, [], {}, MODEL, H200) == once
+    assert between.renewed(once, [], {}, MODEL, H200) == (once, [])
+    # With times of other rows the grid for these is chosen anew too, of a kernel more, and the ladders stay.
+    rows = {p: {**row, SPLIT: 9.0 if begins_between_sectors(p) else 2.0} for p, row in timed.own.items()}
+    cheap = Shades(lambda c, p: 2.0 if c is SPLIT and not begins_between_sectors(p) else MODEL.time(c, p))
+    more, _ = between.renewed(once, [BF16], {BF16: rows}, cheap, H200)
+    for was, now in zip(once.table.sections[:2], more.table.sections[:2], strict=True):
+        assert [x.m_edges for x in now.ladders] == [x.m_edges for x in was.ladders]
+        names = {more.kernels[i].candidate for column in now.grid.columns for i in column.kernels}
+        assert names == ({SWAPPED} if now.between_sectors else {PLAIN, SPLIT})  # SPLIT takes no open bucket
