@@ -125,8 +125,9 @@ def _groups(model: Any, has_logits: Callable[[str], bool]) -> Iterator[tuple[str
         elif leaf == "c_proj":
             role = "down" if "up" in group.sizes else "o"
         group.sizes["router" if "router" in type(module).__name__.lower() or leaf == "router" else role] = size
-        for owner in (parent, path.rpartition(".")[0]):  # BERT's attention says it of the module that has q, k and v
-            _read_numbers(group, modules.get(owner))
+        # BERT's attention has q, k and v in a module of their own, which states the heads.
+        _read_numbers(group, modules.get(parent))
+        _read_numbers(group, modules.get(path.rpartition(".")[0]))
     yield from ((path, group, 1) for path, group in groups.items())
 
 
