@@ -237,6 +237,9 @@ def test_tables_say_from_how_many_rows_on_tokens_are_copied(gemm, monkeypatch):
 
     monkeypatch.setattr(package, "plan", plan)
     assert package.least_copied(kind, "mxfp4", torch.bfloat16) == many_from
+    with monkeypatch.context() as patch:
+        patch.setattr(package, "is_batch_invariant", lambda _: True)
+        assert package.least_copied(kind, "mxfp4", torch.bfloat16) is None
     many_from = 1 << 20
     assert package.least_copied(kind, "mxfp4", torch.bfloat16) is None
 
