@@ -59,6 +59,12 @@ def compressed(inputs=None, **weights):
             "compressed-tensors, 8 bits of type float by channel, activations in 16 bits",
             "e4m3",
         ),
+        (
+            {"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized"},
+            "compressed-tensors, mxfp4-pack-quantized",
+            "mxfp4",
+        ),
+        ({"quant_method": "compressed-tensors"}, "compressed-tensors, of no stated groups", None),
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, "modelopt, FP8", "fp8"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "modelopt, NVFP4", "nvfp4"),
         ({"quant_method": "awq", "bits": 4, "group_size": 128}, "awq, 4 bits in groups of 128", "int4g128z"),
