@@ -59,6 +59,7 @@ def test_tokens_that_are_gathered_and_such_that_are_copied_are_as_torch_has_them
     for way, kernels in ways_of(module.kernels).items():
         own = copy.copy(module)
         own.kernels = kernels
+        torch.compiler.reset()
         compiled = torch.compile(own, backend="eager", fullgraph=True)
         for given, expected in cases:
             found = {x: error(call(*given), expected) for x, call in (("eager", own), ("compiled", compiled))}
