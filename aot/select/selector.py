@@ -17,14 +17,13 @@ from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, Oper
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.progress import quietly
-from aot.families import family_of
 from aot.select.coverage import multiples_of
 from aot.select.portfolio.candidates import Chosen, legal, pool_of, within
 from aot.select.portfolio.choose import MODELLED_TIE, TIE, Budget, Portfolio, choose
 from aot.select.portfolio.curve import curve
 from aot.select.portfolio.objective import Basis, KnownTimes, Objective
 from aot.select.score.heldout import against, score
-from aot.select.score.invariance import has_one_order, prices
+from aot.select.score.invariance import has_one_order, has_order, prices
 from aot.select.selection import (
     SELECTION_VERSION,
     AgainstReference,
@@ -303,10 +302,6 @@ def select_kernels(measured: KnownTimes, target: Target, objective: Objective, r
     return _selection(found, sections, kernels, measured, target, objective, record_name)
 
 
-def _waits(candidate: Candidate) -> bool:
-    return family_of(candidate).workspace(candidate).waits
-
-
 def _told(objective: Objective, what: str) -> Callable[[str], None]:
     """Make what is told how far a step is."""
     return lambda how_far: objective.progress(f"{what}: {how_far}")
@@ -349,8 +344,7 @@ def _sections(
     grouping = operation.grouping
     is_asked = objective.batch_invariant and (grouping is Grouping.DENSE or grouping.has_offsets)
     if is_asked and not (grouping.has_offsets and has_one_order(free, kernels)):
-        # What waits for its own CTAs could be replaced on a device of fewer SMs, by a kernel of another order.
-        able = tuple(x for x in portfolio.candidates if family_of(x).sum_order(x) and not _waits(x))
+        able = tuple(x for x in portfolio.candidates if has_order(KernelKey(operation, x)))
         kept = replace(portfolio, candidates=able)
         at = _told(objective, f"{operation.tag}: building the batch-invariant table")
         most, named = numbers[0], objective.named

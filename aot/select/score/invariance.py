@@ -14,7 +14,7 @@ from aot.select.selection import Price
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from aot.core.candidate import Candidate, KernelKey
+    from aot.core.candidate import KernelKey
     from aot.core.dispatch import DispatchTable
     from aot.core.measurement import OperationTimes, Times
 
@@ -35,12 +35,12 @@ def has_one_order(sections: Sequence[Section], kernels: Sequence[KernelKey]) -> 
         kernels: by the index that the sections use.
     """
     named = {kernels[index] for section in sections if not section.batch_invariant for index in _named(section)}
-    orders = {order_of(x) for x in named}
-    return len(orders) == 1 and "" not in orders and not any(_waits(x.candidate) for x in named)
+    return len({order_of(x) for x in named}) == 1 and all(map(has_order, named))
 
 
-def _waits(candidate: Candidate) -> bool:
-    return family_of(candidate).workspace(candidate).waits
+def has_order(key: KernelKey) -> bool:
+    """Say whether a kernel always adds up k in one order, and is replaced by no other on a device of fewer SMs."""
+    return order_of(key) != "" and not family_of(key.candidate).workspace(key.candidate).waits
 
 
 def _named(section: Section) -> Iterator[int]:
