@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from aot.models.blocks import FUSED
 from aot.models.linears import EXPERT, Named
+from aot.models.name_pattern import NamePattern, PartOfName, Subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,8 +27,8 @@ LEAVES = {
     "o": "o_proj out_proj out_lin o proj to_out",
     "gate": "gate_proj wi_0 w1",
     "up": "up_proj wi_1 w3 fc1 wi c_fc lin1 dense_h_to_4h",
-    "down": "down_proj wo w2 fc2 lin2 dense_4h_to_h",
-    "gate_up": "gate_up_proj",
+    "down": "down_proj wo w2 fc2 lin2 dense_4h_to_h weights_out",
+    "gate_up": "gate_up_proj weights_in",
     "q_a": "q_a_proj",
     "q_b": "q_b_proj",
     "kv_a": "kv_a_proj_with_mqa",
@@ -73,32 +74,42 @@ class Modules:
 
         Args:
             patterns: those of a configuration.
+
+        Raises:
+            ShapeFileError: a regular expression has what is not read.
         """
-        self._everywhere: list[re.Pattern[str]] = []
-        self._in_layer: dict[int, list[re.Pattern[str]]] = defaultdict(list)
+        self._everywhere: list[NamePattern | PartOfName] = []
+        self._in_layer: dict[int, list[NamePattern | PartOfName]] = defaultdict(list)
         texts = (x for x in patterns if isinstance(x, str) and 0 < len(x) <= MAX_PATTERN)
         for text in dict.fromkeys(_ONE_EXPERT.sub(".experts.0", x) for x in texts):
             if text.startswith("re:"):
-                self._everywhere += _compiled(text.removeprefix("re:"))
+                self._everywhere += _read(text.removeprefix("re:"))
                 continue
             number = _NUMBER.search(text)
             held = self._everywhere if number is None else self._in_layer[int(number[1])]
-            held += _compiled(rf"(?:.*\.)?{'.*'.join(map(re.escape, text.split('*')))}(?:\..*)?$")
+            if "*" in text:
+                held += _read(rf"(?:.*\.)?{'.*'.join(map(re.escape, text.split('*')))}(?:\..*)?$")
+            else:
+                held.append(PartOfName(text))
 
     def __bool__(self) -> bool:
         """Say whether there are any."""
         return bool(self._everywhere or self._in_layer)
 
     def have(self, names: tuple[str, ...]) -> bool:
-        """Say whether a module is named that is known under any of these names."""
+        """Say whether a module is named that is known under any of these names.
+
+        Raises:
+            ShapeFileError: a pattern takes too long to be matched.
+        """
         number = _NUMBER.search(names[0])
         patterns = [*self._everywhere, *(self._in_layer.get(int(number[1]), ()) if number else ())]
-        return any(pattern.match(name) for pattern in patterns for name in names)
+        return any(pattern.match(name) for name in map(Subject, names if patterns else ()) for pattern in patterns)
 
 
-def _compiled(text: str) -> list[re.Pattern[str]]:
+def _read(text: str) -> list[NamePattern]:
     try:
-        return [re.compile(text)]
+        return [NamePattern(text)]
     except (re.error, OverflowError, RecursionError):
         return []
 

@@ -188,6 +188,9 @@ def _groups(method: str, found: Mapping[str, Any]) -> StoredFormat:
             others.append((Modules(names), form))
         if default is None and len(names) == (len(targets) - 1 if isinstance(targets, list) else 0):
             default = form
+    if not held:  # as `aot pack` then reads tensors
+        layout = str(found.get("format") or "of no stated groups")
+        default = _named(method, layout, *OF_LAYOUT.get(layout, (None, (None, ""))))
     return _with_others(method, default, others, _compressed({}))
 
 
@@ -265,6 +268,13 @@ def _compressed(group: Mapping[str, Any]) -> tuple[str, Types | None]:
     return label, computed if strategy in (None, "tensor", "channel") else None  # ModelOpt says none of a tensor's
 
 
+OF_LAYOUT: dict[str, tuple[Types | None, tuple[WeightFormat | None, str]]] = {
+    "nvfp4-pack-quantized": (None, (NVFP4, "")),
+    "mxfp4-pack-quantized": (None, (MXFP4, "")),
+    "float-quantized": (types.E4M3_BF16, (None, "")),
+    "int-quantized": (types.INT8_BF16, (None, "")),
+}
+"""Compressed-tensors' `format`, where no group says more: what multiplies such weights, or what they are packed as."""
 ALGORITHMS: dict[str, tuple[Types | None, WeightFormat | None, str]] = {
     "FP8": (types.E4M3_BF16, None, ""),
     "FP8_PER_CHANNEL_PER_TOKEN": (types.E4M3_BF16, None, ""),

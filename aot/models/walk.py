@@ -114,7 +114,6 @@ def _groups(model: Any, has_logits: Callable[[str], bool]) -> Iterator[tuple[str
         for pattern, text in _SCATTERED:
             named = pattern.sub(text, named)
         parent, _, leaf = named.removeprefix(".").rpartition(".")
-        owner = modules.get(parent)
         group = groups[parent]
         role = leaf if leaf == "proj_out" and not has_logits(parent) else _ROLES.get(leaf, leaf)
         if leaf == "dense" and parent.endswith("pooler"):
@@ -126,19 +125,22 @@ def _groups(model: Any, has_logits: Callable[[str], bool]) -> Iterator[tuple[str
         elif leaf == "c_proj":
             role = "down" if "up" in group.sizes else "o"
         group.sizes["router" if "router" in type(module).__name__.lower() or leaf == "router" else role] = size
-        _read_numbers(group, owner)
+        # BERT's attention has q, k and v in a module of their own, which states the heads.
+        _read_numbers(group, modules.get(parent))
+        _read_numbers(group, modules.get(path.rpartition(".")[0]))
     yield from ((path, group, 1) for path, group in groups.items())
 
 
 def _read_numbers(group: _Group, owner: Any) -> None:
     """Note what an attention says of its heads."""
-    head_dim = getattr(owner, "head_dim", None) or getattr(owner, "key_value_proj_dim", None)
+    names = ("head_dim", "key_value_proj_dim", "attention_head_size")
+    head_dim = next(filter(None, (getattr(owner, x, None) for x in names)), None)
     heads, q = getattr(owner, "heads", None), group.sizes.get("q")
     if type(head_dim) is int:
         group.head_dim = head_dim
     elif type(heads) is int and heads > 0 and q is not None:
         group.head_dim = q.n // heads
-    group.is_cross = getattr(owner, "is_cross_attention", None) is True
+    group.is_cross = group.is_cross or getattr(owner, "is_cross_attention", None) is True
     for name in ("num_heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"):
         value = getattr(owner, name, None)
         if type(value) is int:

@@ -240,11 +240,13 @@ def _check_invariant(sources: Sequence[TableSource]) -> None:
             )
         grouped = {x.operation for x in sections if x.operation.grouping.has_offsets}
         own = {x: [y for y in sections if y.operation == x] for x in grouped}
-        mixed = min((x for x in grouped if not has_one_order(own[x], source.selection.kernels)), default=None)
+        free = grouped - invariant
+        mixed = min((x for x in free if not has_one_order(own[x], source.selection.kernels)), default=None)
         if mixed is not None:
             raise PackageError(
                 f"--batch-invariant: kernels of {mixed.tag} in the selection of {source.target.name} add up k in more "
-                "than one order; leave it out with `aot build --operations`"
+                "than one order; make one with `aot select --batch-invariant`, and give it with --selection, or leave "
+                "the operation out with `aot build --operations`"
             )
 
 

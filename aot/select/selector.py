@@ -17,14 +17,13 @@ from aot.core.measurement import PROVENANCE_MEASURED, PROVENANCE_PREDICTED, Oper
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.progress import quietly
-from aot.families import family_of
 from aot.select.coverage import multiples_of
 from aot.select.portfolio.candidates import Chosen, legal, pool_of, within
 from aot.select.portfolio.choose import MODELLED_TIE, TIE, Budget, Portfolio, choose
 from aot.select.portfolio.curve import curve
 from aot.select.portfolio.objective import Basis, KnownTimes, Objective
 from aot.select.score.heldout import against, score
-from aot.select.score.invariance import prices
+from aot.select.score.invariance import has_one_order, has_order, prices
 from aot.select.selection import (
     SELECTION_VERSION,
     AgainstReference,
@@ -303,19 +302,15 @@ def select_kernels(measured: KnownTimes, target: Target, objective: Objective, r
     return _selection(found, sections, kernels, measured, target, objective, record_name)
 
 
-def _waits(candidate: Candidate) -> bool:
-    return family_of(candidate).workspace(candidate).waits
-
-
 def _told(objective: Objective, what: str) -> Callable[[str], None]:
     """Make what is told how far a step is."""
     return lambda how_far: objective.progress(f"{what}: {how_far}")
 
 
 def _numbers_of_groups(problems: Iterable[Problem]) -> list[int]:
-    """List the numbers of groups that there are sections for: those of most problems, and the smaller of equal ones."""
+    """List the numbers of groups that there are sections for, that of most problems first, and the smaller of equal."""
     counts = Counter(x.num_groups for x in problems)
-    return sorted(sorted(counts, key=lambda x: (-counts[x], x))[:MAX_NUM_GROUPS])
+    return sorted(counts, key=lambda x: (-counts[x], x))[:MAX_NUM_GROUPS]
 
 
 def _sections(
@@ -330,10 +325,12 @@ def _sections(
 ) -> Iterator[Section]:
     """Build the sections of an operation: one for a number of groups that was timed, and one that is invariant.
 
-    The last, where it is asked for, is of one product, and of kernels of which a row's bits do not depend on m.
+    The last, where it is asked for, is of one product, and of kernels of which a row's bits do not depend on m. Of
+    groups it is there where the kernels of the others have several orders of sums, and for any number of groups.
     """
     operation, portfolio = chosen.operation, chosen.portfolio
-    for num_groups in _numbers_of_groups(portfolio.solutions):
+    numbers, free = _numbers_of_groups(portfolio.solutions), list[Section]()
+    for num_groups in sorted(numbers):
         like = next((x for x in before if x.operation is chosen.like and x.num_groups == num_groups), None)
         grid = None if like is None or like.batch_invariant else renamed(like.grid, kernels, indices)
         what = operation.tag if num_groups == 1 else f"{operation.tag} of {num_groups} products"
@@ -342,13 +339,18 @@ def _sections(
             operation, portfolio, timed, indices, fallback, grid, named, num_groups=num_groups, at=at
         )
         twin = next((x for x in before if x.operation is chosen.like and x.between_sectors), None)
+        free.append(section)
         yield from parted(section, portfolio.candidates, timed, Making(kernels, references, at), twin)
-    if objective.batch_invariant and operation.grouping is Grouping.DENSE:
-        # What waits for its own CTAs could be replaced on a device of fewer SMs, by a kernel of another order.
-        able = tuple(x for x in portfolio.candidates if family_of(x).sum_order(x) and not _waits(x))
+    grouping = operation.grouping
+    is_asked = objective.batch_invariant and (grouping is Grouping.DENSE or grouping.has_offsets)
+    if is_asked and not (grouping.has_offsets and has_one_order(free, kernels)):
+        able = tuple(x for x in portfolio.candidates if has_order(KernelKey(operation, x)))
         kept = replace(portfolio, candidates=able)
         at = _told(objective, f"{operation.tag}: building the batch-invariant table")
-        yield build_section(operation, kept, timed, indices, fallback, None, objective.named, is_invariant=True, at=at)
+        most, named = numbers[0], objective.named
+        yield build_section(
+            operation, kept, timed, indices, fallback, None, named, num_groups=most, is_invariant=True, at=at
+        )
 
 
 def _orders(measured: KnownTimes, kernels: Sequence[KernelKey], target: Target) -> Orders:

@@ -10,8 +10,8 @@ between them and the weighted sum; not the router. Weights are random. Both are
 computed as they are and under torch.compile; transformers' on torch._grouped_mm. Tokens are routed at random, one of
 them to other experts in each call, so that weights are read from memory. `us` are medians over interleaved rounds of
 CUDA-graph replays, `host_us` those of calls one behind the other without a graph. Where the wheel has the gate in the
-product, the module without that is timed too ("gate apart"), and without an index ("rows copied"). Ends with 1 where a
-result is wrong.
+product, the module without that is timed too ("gate apart"), and without an index ("rows copied"); where its tables say
+from how many rows on tokens are copied, both ways ("rows gathered"). Ends with 1 where a result is wrong.
 """
 
 from __future__ import annotations
@@ -101,11 +101,17 @@ def route(model: Model, experts: Any, tokens: int) -> list[tuple[Any, Any, Any]]
 
 
 def others(ours: Any) -> dict[str, Any]:
-    """Return modules of the same weights that leave more to kernels of their own, where the product has the gate."""
-    made = {}
-    for name, is_gathered in (("gate apart", True), ("rows copied", False)) if ours.kernels.is_gated else ():
+    """Return modules of the same weights that leave more to kernels of their own, or have tokens in one way alone."""
+    kernels, ways, made = ours.kernels, {}, {}
+    if kernels.is_gated:
+        ways["gate apart"] = kernels._replace(is_gated=False)
+        ways["rows copied"] = kernels._replace(is_gated=False, is_gathered=False)
+    elif kernels.copied_from is not None:
+        ways["rows gathered"] = kernels._replace(copied_from=None)
+        ways["rows copied"] = kernels._replace(copied_from=0)
+    for name, found in ways.items():
         made[name] = copy.copy(ours)
-        made[name].kernels = ours.kernels._replace(is_gated=False, is_gathered=is_gathered)
+        made[name].kernels = found
     return made
 
 

@@ -174,13 +174,13 @@ int64_t depth_looked_up(const Canonical& canonical, const Operation& operation) 
   return operation.grouping == Grouping::kKgrouped ? (canonical.k + groups - 1) / groups : canonical.k;
 }
 
-// Groups have no table of their own for it: where all of their kernels have one order, none can change a row's bits.
+// Groups need a table of their own for it only where their kernels have several orders; of one, none changes a row's bits.
 aot_gemm_status_t fail_invariant(const Operation& operation) {
   if (operation.has_offsets()) {
     return fail(AOT_GEMM_ERROR_OPERATION,
                 "the kernels of %s in this library add up k in more than one order, by which a row's bits depend on the "
-                "sizes of groups; expected a call without AOT_GEMM_BATCH_INVARIANT, or a library whose kernels of it "
-                "have one order",
+                "sizes of groups; expected a call without AOT_GEMM_BATCH_INVARIANT, or a library built of a selection that "
+                "`aot select --batch-invariant` made",
                 operation.tag);
   }
   return fail(AOT_GEMM_ERROR_OPERATION,
@@ -244,13 +244,13 @@ aot_gemm_status_t look_up(int32_t table, int32_t num_sms, const aot_gemm_problem
   }
   const int64_t num_groups = canonical.batch.num_products;
   const int32_t any = find_section(kTables[table], asked.operation, canonical.layout);
-  const bool needs_own = is_invariant && !operation.has_offsets();
+  const bool needs_own = is_invariant && !(operation.has_offsets() && kSections[any].has_one_order);
   const int32_t aligned = needs_own || operation.grouping != Grouping::kDense
                               ? find_section_for(any, num_groups, needs_own)
                           : canonical.between_sectors ? find_section_between(any)
                                                       : any;
   const int32_t found = unaligned >= 0 ? unaligned : aligned;
-  if (found < 0 || (is_invariant && !needs_own && !kSections[found].has_one_order)) return fail_invariant(operation);
+  if (found < 0) return fail_invariant(operation);
   const char* const fault = fault_of_section(found);
   if (fault != nullptr) return fail_table(fault);
   const Section& section = kSections[found];

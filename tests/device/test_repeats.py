@@ -12,6 +12,7 @@ pytest.importorskip("aot_gemm")
 import aot_gemm
 import torch
 from aot_gemm import _packed
+from aot_gemm import torch as gemm
 from aot_gemm._manifest import manifest
 
 from tests.device.group_cases import GROUPED, batch_case, grouped_case, runs_case
@@ -136,15 +137,33 @@ def grouped_rows(kind, n, k):
     return Rows(randn(MOST_ROWS, k, dtype=torch.bfloat16).to(dtype), call)
 
 
-@pytest.mark.parametrize("kind", ["rows", "gathered", "listed", "fp8 rows", "fp8 blocks"])
+def packed_rows(form, n, k):
+    """Return the same groups with weights of 4 bits."""
+    group = 32 if form == "mxfp4" else int(form.removeprefix("int4g"))
+    codes = torch.randint(0, 16, (1, n, k), dtype=torch.uint8)
+    factors = torch.randint(118, 122, (1, n, k // group), dtype=torch.uint8)  # of mxfp4: powers of two
+    factors = factors if form == "mxfp4" else (factors / 2**14).bfloat16()
+    experts = gemm.pack(*(x.expand(3, -1, -1).contiguous() for x in (codes, factors)), format=form).to("cuda")
+
+    def call(x):
+        m = x.shape[0]
+        ends = torch.tensor([m // 3, m // 3, m], dtype=torch.int32, device="cuda")
+        return gemm.grouped_linear(x, experts, ends, batch_invariant=True)
+
+    return Rows(randn(MOST_ROWS, k, dtype=torch.bfloat16), call)
+
+
+@pytest.mark.parametrize("kind", ["rows", "gathered", "listed", "fp8 rows", "fp8 blocks", "mxfp4", "int4g128"])
 @pytest.mark.parametrize(("n", "k"), [(2816, 2048), (512, 256)])
 def test_a_grouped_rows_bits_depend_neither_on_m_nor_on_its_neighbours(kind, n, k):
     """The groups have equal weights, so that a row has the same product in each."""
-    rows = grouped_rows(kind, n, k)
+    is_packed = kind in ("mxfp4", "int4g128")
+    rows = (packed_rows if is_packed else grouped_rows)(kind, n, k)
     supported(lambda: rows.call(rows.x[:3]))
     tags = {"gathered": "bf16_kk_gathered_swiglu", "fp8 rows": "e4m3_bf16_kk_grouped"}
-    tag = {"fp8 blocks": "e4m3_bf16_block_kk_grouped"} | tags
-    sample = sampled_rows(3 * x for x in edges(manifest(), _packed, tag.get(kind, "bf16_kk_grouped"), n, k))[::4]
+    tags["fp8 blocks"] = "e4m3_bf16_block_kk_grouped"
+    tag = f"bf16x{kind}_bf16_kk_grouped" if is_packed else tags.get(kind, "bf16_kk_grouped")
+    sample = sampled_rows(3 * x for x in edges(manifest(), _packed, tag, n, k))[::4]
     assert list(rows.varying_with_m(sample)) == []
     assert list(rows.varying_with_neighbours(sample[::8])) == []
 

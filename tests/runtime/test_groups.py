@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from aot.core.dispatch import DispatchTable, Scope
 from aot.core.formats import SCALE_BLOCK, FactorLayout
 from aot.core.grouping import Grouping
 from aot.core.operation import Operation
@@ -408,8 +409,8 @@ def test_kernels_of_several_orders_are_refused_to_a_batch_invariant_call(library
     assert library.select(stated)[0] == OPERATION
     assert library.error() == (
         f"the kernels of {operation.call} in this library add up k in more than one order, by which a row's bits "
-        "depend on the sizes of groups; expected a call without AOT_GEMM_BATCH_INVARIANT, or a library whose kernels "
-        "of it have one order"
+        "depend on the sizes of groups; expected a call without AOT_GEMM_BATCH_INVARIANT, or a library built of "
+        "a selection that `aot select --batch-invariant` made"
     )
     assert library.launch(stated, 0, 0, STREAM) == OPERATION
     assert not library.fake_launches()
@@ -434,11 +435,22 @@ def test_kernels_of_one_order_are_chosen_as_without_the_flag(ordered_path, one_o
         assert one_order.kernels[usual].candidate.gemm.split_k == 1
 
 
-def test_a_library_whose_calls_are_all_batch_invariant_computes_groups(one_order, tmp_path):
-    library = host.Library(host.compile_library(replace(one_order, batch_invariant=True), tmp_path))
-    library.c.recorder_reset()
-    launch = launched(library, state(library, Operation.BF16_KK_GROUPED))
-    assert one_order.kernels[launch.kernel].candidate.gemm.split_k == 1
+def test_a_library_whose_calls_are_all_batch_invariant_computes_groups(tmp_path):
+    """By kernels of one order alone, or by a table of such beside those of several, for any number of groups."""
+    operations = (Operation.BF16_KK_GROUPED, Operation.BF16_KK_GATHERED)
+    made = host.with_one_order(host.random_manifest(5, operations))
+    (one, own), several = made.tables[0].table.sections, host.random_manifest(5, operations).tables[0].table.sections[1]
+    assert one.operation is Operation.BF16_KK_GROUPED
+    table = DispatchTable((one, several, replace(own, scope=Scope(8, batch_invariant=True))))
+    made = replace(host.with_table(made, made.kernels, table), batch_invariant=True)
+    library = host.Library(host.compile_library(made, tmp_path))
+    for operation in operations:
+        for groups in (1, GROUPS, 64):
+            library.c.recorder_reset()
+            stated = state(library, operation, num_groups=groups)
+            launch = launched(library, stated)
+            assert made.kernels[launch.kernel].candidate.gemm.split_k == 1
+            assert library.select(stated)[1].section == operations.index(operation) * 2
 
 
 def test_a_deterministic_call_takes_no_kernel_that_adds_in_the_order_of_arrival(library):

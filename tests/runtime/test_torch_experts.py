@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import pickle
 from importlib import import_module
 from types import SimpleNamespace
@@ -18,54 +17,12 @@ from aot.checkpoint.packing import Request, pack_checkpoint
 from aot.core.element import ElementType
 from aot.core.numerics import encode
 from tests import checkpoints
+from tests.device.small_experts import SIZES, Experts, GptOss
 from tests.runtime import torch_reference
 
 BF16 = torch.bfloat16
-EXPERTS, TOP, HIDDEN, WIDTH, TOKENS = 4, 2, 256, 128, 9
-
-
-def decorated(forward):
-    """Mark a forward as transformers marks those that it may compute in other ways."""
-
-    @functools.wraps(forward)
-    def call(self, *operands):
-        return forward(self, *operands)
-
-    return call
-
-
-class Experts(nn.Module):
-    """Experts as transformers has them: of a gate by halves, weights (experts, n, k)."""
-
-    has_gate, has_bias, is_transposed = True, False, False
-
-    def __init__(self, dtype=BF16):
-        super().__init__()
-        self.num_experts = EXPERTS
-        shapes = {"gate_up_proj": (2 * WIDTH, HIDDEN), "down_proj": (HIDDEN, WIDTH)}
-        for name, (n, k) in shapes.items():
-            shape = (k, n) if self.is_transposed else (n, k)
-            setattr(self, name, nn.Parameter((torch.randn(EXPERTS, *shape) / k**0.5).to(dtype)))
-            if self.has_bias:
-                setattr(self, f"{name}_bias", nn.Parameter(torch.randn(EXPERTS, n).to(dtype)))
-
-    def _apply_gate(self, x):
-        gate, up = x.chunk(2, -1)
-        return functional.silu(gate) * up
-
-    @decorated
-    def forward(self, x, chosen, weights):
-        raise AssertionError("computed by the model's own")
-
-
-class GptOss(Experts):
-    """GPT-OSS's: of even and odd columns, transposed, with biases."""
-
-    has_bias = is_transposed = True
-
-    def _apply_gate(self, x):
-        gate, up = x[..., ::2].clamp(max=7.0), x[..., 1::2].clamp(-7.0, 7.0)
-        return (up + 1) * gate * torch.sigmoid(gate * 1.702)
+EXPERTS, HIDDEN, WIDTH = SIZES
+TOP, TOKENS = 2, 9
 
 
 @pytest.fixture(scope="module")
@@ -280,6 +237,9 @@ def test_tables_say_from_how_many_rows_on_tokens_are_copied(gemm, monkeypatch):
 
     monkeypatch.setattr(package, "plan", plan)
     assert package.least_copied(kind, "mxfp4", torch.bfloat16) == many_from
+    with monkeypatch.context() as patch:
+        patch.setattr(package, "is_batch_invariant", lambda _: True)
+        assert package.least_copied(kind, "mxfp4", torch.bfloat16) is None
     many_from = 1 << 20
     assert package.least_copied(kind, "mxfp4", torch.bfloat16) is None
 

@@ -14,7 +14,7 @@ from aot.select.selection import Price
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from aot.core.candidate import Candidate, KernelKey
+    from aot.core.candidate import KernelKey
     from aot.core.dispatch import DispatchTable
     from aot.core.measurement import OperationTimes, Times
 
@@ -23,7 +23,7 @@ SMALL_M = 512
 
 
 def has_one_order(sections: Sequence[Section], kernels: Sequence[KernelKey]) -> bool:
-    """Say whether all kernels of sections of one operation add up k in one order, whatever m, n and k are.
+    """Say whether all kernels of an operation's sections add up k in one order, whatever m, n and k are.
 
     Where groups are found by offsets this is what makes results batch-invariant: the bits of a group's row then depend
     neither on the rows that are in the group, nor on the other groups, nor on how many there are, by which a section is
@@ -31,16 +31,16 @@ def has_one_order(sections: Sequence[Section], kernels: Sequence[KernelKey]) -> 
     SMs. Fallbacks, which take what is not aligned, are left out, as of every batch-invariant table.
 
     Args:
-        sections: those of one operation.
+        sections: those of one operation; a batch-invariant one is left out.
         kernels: by the index that the sections use.
     """
-    named = {kernels[index] for section in sections for index in _named(section)}
-    orders = {order_of(x) for x in named}
-    return len(orders) == 1 and "" not in orders and not any(_waits(x.candidate) for x in named)
+    named = {kernels[index] for section in sections if not section.batch_invariant for index in _named(section)}
+    return len({order_of(x) for x in named}) == 1 and all(map(has_order, named))
 
 
-def _waits(candidate: Candidate) -> bool:
-    return family_of(candidate).workspace(candidate).waits
+def has_order(key: KernelKey) -> bool:
+    """Say whether a kernel always adds up k in one order, and is replaced by no other on a device of fewer SMs."""
+    return order_of(key) != "" and not family_of(key.candidate).workspace(key.candidate).waits
 
 
 def _named(section: Section) -> Iterator[int]:
@@ -78,8 +78,10 @@ def prices(
     for section in table.sections:
         if not section.batch_invariant:
             continue
-        other = table.section(section.operation)
-        found = list(_ratios(section, other, kernels, times.get(section.operation, {}), multiples))
+        other = table.section(section.operation, section.num_groups)
+        rows = times.get(section.operation, {}).items()
+        known = {problem: row for problem, row in rows if problem.num_groups == section.num_groups}
+        found = list(_ratios(section, other, kernels, known, multiples))
         if not found:
             continue
         logs = np.log([ratio for ratio, _, _ in found])

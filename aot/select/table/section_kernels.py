@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from aot.core.candidate import KernelKey
 from aot.core.dispatch import Row
 from aot.core.errors import SelectionError
 from aot.core.measurement import PROVENANCE_PREDICTED, Provenance
 from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.families import family_of
+from aot.families._sum_order import order_of
 from aot.select.times.inputs import MAX_WORKSPACE_BYTES, Bucket, Timed, workspace_bytes
 from aot.select.times.sectors import beside
 
@@ -60,8 +62,8 @@ class SectionKernels:
         found = Problem(operation, m, n, k, self.num_groups)
         return beside(found) if self.between_sectors else found
 
-    def outside_order(self, losses: Array, rows: Sequence[int]) -> Array:
-        """Return (kernel,): `BARRED` of those that add up k in another order than the best one, else 0.
+    def outside_order(self, operation: Operation, losses: Array, rows: Sequence[int]) -> Array:
+        """Return (kernel,): `BARRED` of those that add up k of an operation in another order than the best one, else 0.
 
         The best order is the one whose fastest kernels have the least sum of losses over some rows of `losses`, among
         those that have a kernel for every row.
@@ -69,7 +71,7 @@ class SectionKernels:
         found = np.zeros(len(self.candidates))
         if not self.is_invariant:
             return found
-        orders = np.array([family_of(x).sum_order(x) for x in self.candidates])
+        orders = np.array([order_of(KernelKey(operation, x)) for x in self.candidates])
         best = {x: losses[:, orders == x].min(axis=1) for x in sorted({*orders.tolist()} - {""})}
         costs = {x: float(of_rows[list(rows)].sum()) for x, of_rows in best.items() if of_rows.max() < BARRED / 2}
         if costs:

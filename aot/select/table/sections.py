@@ -136,7 +136,7 @@ def _ladder(known: SectionKernels, portfolio: Portfolio[Problem], steps: _Steps,
     buckets = [Bucket(x, is_open=x.m == fine[-1]) for x in corners]
     takes = known.takes(buckets)
     losses = logs.sum(axis=1) + np.where(takes, 0.0, BARRED)
-    outside = known.outside_order(losses, [i for i, m in enumerate(fine) if m in measured])
+    outside = known.outside_order(corners[0].operation, losses, [i for i, m in enumerate(fine) if m in measured])
     losses += outside
     settled = max(steps.incumbent, default=0)
     m_edges = coarsen(
@@ -272,7 +272,7 @@ class _Columns:
     ) -> Column:
         """Merge the steps of m of one column, and choose the kernel of each."""
         corner = buckets[0].corner
-        losses = losses + self.known.outside_order(losses, range(len(buckets)))
+        losses = losses + self.known.outside_order(self.operation, losses, range(len(buckets)))
         kept = self._kept_edges(corner.n, corner.k)
         m_edges = coarsen(
             losses * breadths(self.m_edges)[:, None],

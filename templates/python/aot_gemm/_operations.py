@@ -245,7 +245,8 @@ def grouped_linear(
         scale_out: of NVFP4, where `scale_x` and `scale_w` are no pairs, (groups,): x's own factor times each weight's.
             Of a result in "nvfp4" as `linear` has it: one own factor of all rows.
         deterministic: as `linear` has it.
-        batch_invariant: whether a row's bits must not depend on any group. It costs no time, or is refused.
+        batch_invariant: whether a row's bits must not depend on any group. It is refused where kernels have several
+            orders of sums and the wheel has no table of one.
 
     Returns:
         As `linear`. Factors of a result in a format of blocks lie where the next product of the same groups reads those

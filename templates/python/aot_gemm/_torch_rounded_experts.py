@@ -149,8 +149,11 @@ def least_copied(kind: Kind, name: str, dtype: torch.dtype) -> int | None:
     """Return from how many rows on tokens are copied by expert, in the place of being gathered by a packed product.
 
     It is a power of two from which on the wheel's tables give rows in order a kernel that they do not give gathered
-    ones, as of Hopper's for many rows, which cannot gather; None where they never do.
+    ones, as of Hopper's for many rows, which cannot gather; None where they never do, and in a wheel that is
+    batch-invariant, since two kernels may be two orders of sums.
     """
+    if is_batch_invariant({}):
+        return None
     _, n, k = kind.shape_of(WEIGHTS[0])
     asked = {"weight_dtype": name, "groups": kind.experts}
 

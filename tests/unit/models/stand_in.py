@@ -80,8 +80,11 @@ class FakeForCausalLM(PreTrainedModel):
         mlp = of_children(router=TopKRouter(4, 64), experts=Experts())
         plain = of_children(c_fc=Conv1D(256, 64), c_proj=Conv1D(64, 256))
         crossing = of_children(**{x: nn.Linear(64, 64, bias=False) for x in ("query", "key", "value", "o")})
+        apart = of_children(**{x: nn.Linear(64, 64) for x in ("query", "key", "value")})
+        apart.attention_head_size = 16
+        older = of_children(attention=apart, output=of_children(dense=nn.Linear(64, 64)))
         layers = (of_children(attn=attention, mlp=mlp), of_children(mlp=plain), of_children(crossattention=crossing))
-        self.layers = nn.ModuleList(layers)
+        self.layers = nn.ModuleList((*layers, of_children(attention=older)))
         self.pooling = nn.MultiheadAttention(64, 4)
         self.odd = nn.Linear(64, 7)
         self.lm_head = nn.Linear(64, 1000, bias=False)

@@ -1,6 +1,7 @@
 """How a checkpoint's weights are stored: what `quantization_config` of the formats that people publish is read as."""
 
 import json
+import re
 
 import pytest
 
@@ -8,8 +9,10 @@ from aot.core import types
 from aot.core.element import ElementType
 from aot.core.errors import ShapeFileError
 from aot.core.packed_folder import PackedFolder, PackedLayer
+from aot.models import name_pattern
 from aot.models.configuration import Configuration
 from aot.models.linears import Named
+from aot.models.module_names import Modules
 from aot.models.stored_format import APART, PLAIN, StoredFormat, stored_format
 
 FP8_INPUTS = {"num_bits": 8, "type": "float", "dynamic": True}
@@ -56,6 +59,12 @@ def compressed(inputs=None, **weights):
             "compressed-tensors, 8 bits of type float by channel, activations in 16 bits",
             "e4m3",
         ),
+        (
+            {"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized"},
+            "compressed-tensors, mxfp4-pack-quantized",
+            "mxfp4",
+        ),
+        ({"quant_method": "compressed-tensors"}, "compressed-tensors, of no stated groups", None),
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, "modelopt, FP8", "fp8"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "modelopt, NVFP4", "nvfp4"),
         ({"quant_method": "awq", "bits": 4, "group_size": 128}, "awq, 4 bits in groups of 128", "int4g128z"),
@@ -201,6 +210,28 @@ def test_what_a_configuration_leaves_in_16_bits_is_not_stored_so(ignored, names,
     """Modules are named as compressed-tensors, ModelOpt and AutoAWQ name them in published checkpoints."""
     values = {"num_experts": 8, "quantization_config": NVFP4 | {"ignore": ignored}}
     assert shown(stored_format(Configuration(values, "x")), *names) == expected
+
+
+def have(pattern, *names):
+    modules = Modules([pattern])
+    return [modules.have((x,)) for x in names]
+
+
+def test_a_strangers_pattern_is_matched_as_an_expression_in_bounded_time(monkeypatch):
+    """Those that take `re` longer than anybody waits, too; what takes long here as well, or is not read, is refused."""
+    layers = r"model\.layers\.\d{1,2}\.[^m].+?q.{4,}"
+    for text in (r".*(q|k|v)_proj$", r"(?i).*Q_PROJ", r"^(?!.*k_proj).*_proj(?<!gate_proj)", layers):
+        names = [f"model.layers.{i}.{x}_proj" for i in (0, 17) for x in ("self_attn.q", "self_attn.k", "mlp.gate")]
+        assert have(f"re:{text}", *names) == [bool(re.match(text, x)) for x in names], text
+    assert have("re:(a+)+$", "a" * 99, "a" * 99 + "x") == [True, False]
+    assert have("re:" + ".*" * 200 + "x", "a" * 99) == have("*a" * 40 + "x*", "a" * 99) == [False]
+    monkeypatch.setattr(name_pattern, "MOST_WORK", 2000)
+    step = r"; expected one such as 're:\.\*mlp.*gate.'; write names, or a pattern without repeats within repeats and "
+    with pytest.raises(ShapeFileError, match=rf"^quantization_config: the pattern '.*' takes too long .*{step}"):
+        have("re:" + "(.?){99}" * 60, "a" * 99)
+    for text in (r"(\w+)\1", "(?>a)", "(" * 50 + ")" * 50):
+        with pytest.raises(ShapeFileError, match=rf"(what is not read, at|more than 40 groups).*{step}"):
+            Modules([f"re:{text}"])
 
 
 def test_modules_may_have_formats_of_their_own(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 
 from aot.core.errors import ShapeFileError
 from aot.models import empty, walk
+from aot.models.blocks import Attention
 from aot.models.configuration import Configuration
 from tests.unit.models import diffusion, stand_in
 from tests.unit.models.cases import CASES, configuration, listed
@@ -42,10 +43,10 @@ WALKED = [
     [["expert down"], 64, 24, False, True, 0, False, 4],
     [["expert gate", "expert up"], 24, 64, False, True, 0, False, 8],
     [["expert gate_up"], 48, 64, False, True, 0, False, 4],
-    [["k", "o", "q", "v"], 64, 64, False, False, 0, True, 8],
+    [["k", "o", "q", "v"], 64, 64, False, False, 0, True, 12],
     [["lm_head"], 1000, 64, True, False, 0, False, 1],
     [["odd"], 7, 64, False, False, 0, True, 1],
-    [["qkv"], 192, 64, False, False, 0, True, 2],
+    [["qkv"], 192, 64, False, False, 0, True, 3],
     [["router"], 4, 64, False, False, 0, False, 1],
     [["up"], 256, 64, False, False, 0, True, 1],
 ]
@@ -53,7 +54,9 @@ WALKED = [
 
 @pytest.mark.parametrize("architectures", [["FakeForCausalLM"], ["pipeline"], ["CodeOfTheModel"], []])
 def test_every_manner_of_holding_weights_is_walked(transformers, architectures):
-    assert listed(walk.parts_of(of(architectures=architectures))) == WALKED
+    parts = walk.parts_of(of(architectures=architectures))
+    assert listed(parts) == WALKED
+    assert {x.block.heads for x in parts if isinstance(x.block, Attention)} == {4}
 
 
 def test_what_transformers_refuses_is_said_in_one_line(transformers):

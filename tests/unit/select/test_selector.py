@@ -11,14 +11,18 @@ from aot.core.errors import SelectionError
 from aot.core.json_text import json_line
 from aot.core.measurement import PROVENANCE_MEASURED, Record
 from aot.core.operation import Layout, Operation
+from aot.core.problem import Problem
 from aot.core.shape_set import load_shape_set
 from aot.core.target import load_target
 from aot.families import families
+from aot.families._sum_order import order_of
+from aot.families.weight_only import WeightOnlyKnobs
 from aot.select import selector as select
 from aot.select.coverage import only_fallback
 from aot.select.portfolio import candidates as pool
 from aot.select.portfolio.objective import NAMED_WEIGHT, KnownTimes, Objective, SelectionLimits
 from aot.select.score.diff import compare
+from aot.select.score.invariance import has_one_order
 from aot.select.selection import AgainstReference, parse_selection
 from aot.select.selector import fallback_key, select_kernels
 from aot.select.table import sections as table
@@ -537,6 +541,33 @@ def test_nothing_is_learned_for_predicted_tables(believe, monkeypatch):
     assert selected(FIRST, Objective(operations=(E4M3,)), predicted=predicted).provenance == "predicted"
     with pytest.raises(AssertionError, match="learned"):
         selected(FIRST, Objective(operations=(BF16, E4M3)), predicted=predicted)
+
+
+@pytest.mark.usefixtures("believe")
+@pytest.mark.parametrize("name", ["BF16_MXFP4_KK_GROUPED", "BF16_INT4_G128_KK_GROUPED"])
+def test_groups_of_several_orders_of_sums_get_a_table_of_one_for_all_numbers_of_groups(name):
+    """Of `weight_only` kernels for 8 and 16 rows add up MXFP4 in one order, and int4 in two; `wgmma` in another one."""
+    operation, many = Operation[name], named("sm90_grouped_weight_only_128x96_c1x1_direct_swap")
+    own = {WeightOnlyKnobs.of(x).columns: x for x in families()["weight_only"].candidates(operation, H200)}
+    few, next_few = own[8], own[16]
+    times = {
+        Problem(operation, m * groups, 1024, 1024, groups): {few: few_us, next_few: 1.2 * few_us, many: 8.0}
+        for groups, ms in ((8, (16, 64, 256)), (32, (16, 64)))
+        for m, few_us in zip(ms, (4.0, 7.0, 60.0), strict=False)
+    }
+    plain = selected({operation: times})
+    found = selected({operation: times}, Objective(batch_invariant=True))
+    *free, invariant = found.table.sections
+    assert tuple(free) == plain.table.sections
+    assert [(x.num_groups, x.batch_invariant) for x in (*free, invariant)] == [(8, False), (32, False), (8, True)]
+    assert not has_one_order(free, found.kernels)
+    answers = {found.kernels[x.kernel] for ladder in invariant.ladders for x in ladder.rows}
+    assert {x.candidate for x in answers} == {many}
+    assert len({order_of(x) for x in answers}) == 1
+    (price,) = found.prices
+    assert (price.operation, price.num_problems, price.worst) == (operation, 3, 2.0)
+    alone = {operation: {problem: {few: 1.0} for problem in times}}
+    assert selected(alone, Objective(batch_invariant=True)).table == selected(alone).table
 
 
 @pytest.mark.usefixtures("built")
