@@ -165,7 +165,11 @@ def _grid_fault(section: Section, kernels: Sequence[TableKernel]) -> str:
         return f"there are {len(kernels)} kernels; a grid tells {MAX_STEP_KERNELS} apart"
     step_faults = [_step_fault(kernel, section) for kernel in kernels]
     faults = ((i, _column_fault(column, step_faults, kernels)) for i, column in enumerate(grid.columns))
-    return next((f"grid, column {i}: {fault}" for i, fault in faults if fault), "")
+    fault = next((f"grid, column {i}: {fault}" for i, fault in faults if fault), "")
+    choices = {choice for column in grid.columns for choice in column.choices}
+    if not fault and len(choices) > MAX_STEP_KERNELS:
+        return f"the grid has kernels in {len(choices)} orders of tiles; it tells {MAX_STEP_KERNELS} apart"
+    return fault
 
 
 def _section_fault(section: Section, kernels: Sequence[TableKernel]) -> str:

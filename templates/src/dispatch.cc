@@ -40,10 +40,8 @@ const uint32_t* find_step(const Grid& grid, int32_t column, int64_t m) {
 }
 
 Choice choose_in_grid(const Grid& grid, int32_t column, int64_t m) {
-  const uint32_t* step = find_step(grid, column, m);
-  const int32_t kernel = grid.kernels[*step & kPlaceMask];
-  const int32_t order = grid.tile_orders == nullptr ? 0 : grid.tile_orders[step - grid.steps];
-  return {kernel, AOT_GEMM_TIER_GRID, column, order};
+  const uint32_t choice = *find_step(grid, column, m) & kPlaceMask;
+  return {grid.kernels[choice], AOT_GEMM_TIER_GRID, column, grid.tile_orders[choice]};
 }
 
 }  // namespace

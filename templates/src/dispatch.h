@@ -29,7 +29,8 @@ struct Ladder {
   int32_t first_row;  // rows of the section's ladders before this one
 };
 
-// A step of a column of the grid: its upper edge of m above the number of its kernel, so that steps ascend as numbers.
+// A step of a column of the grid: its upper edge of m above the number of its choice, a kernel in an order of tiles, so that
+// steps ascend as numbers.
 constexpr uint32_t kKernelBits = 12;
 constexpr uint32_t kPlaceMask = (1u << kKernelBits) - 1;
 
@@ -42,9 +43,9 @@ struct Grid {
   const uint32_t* steps;
   int32_t num_n;
   int32_t num_k;
-  const uint8_t* tile_orders;  // of each step; null where all are 0
-  const int16_t* kernels;      // by the numbers in the steps
-  int32_t num_kernels;
+  const uint8_t* tile_orders;  // by the numbers in the steps, as kernels are
+  const int16_t* kernels;
+  int32_t num_choices;
 };
 
 // The part of a table that is of one operation and layout, up to a number of products or groups. Ladders ascend by (n, k).

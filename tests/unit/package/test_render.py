@@ -178,7 +178,7 @@ def test_sections_whose_grids_differ_in_kernels_alone_have_one_grid(templates):
     table = replace(golden.tables[0], table=DispatchTable(both))
     content = render(replace(golden, tables=(table,)), templates)["src/table.cc"].decode()
     assert content.count("Steps[] = {") == 1
-    assert "{kGrid0NEdges, kGrid0KEdges, kGrid0Starts, kGrid0Steps, 1, 1, nullptr, kGrid1Kernels, 1}" in content
+    assert "{kGrid0NEdges, kGrid0KEdges, kGrid0Starts, kGrid0Steps, 1, 1, kGrid0Orders, kGrid1Kernels, 1}" in content
     assert "kGrid1Kernels[] = {4};" in content
 
 

@@ -31,6 +31,7 @@ constexpr uint32_t kGrid0Steps[] = {
     65537, 262144, 16777217,
     262144, 4294963201,
 };
+constexpr uint8_t kGrid0Orders[] = {0, 0};
 constexpr int16_t kGrid0Kernels[] = {2, 3};
 
 // Section 1: bf16_kn of h200
@@ -40,6 +41,7 @@ constexpr uint32_t kGrid1Starts[] = {0, 1};
 constexpr uint32_t kGrid1Steps[] = {
     4096,
 };
+constexpr uint8_t kGrid1Orders[] = {0};
 constexpr int16_t kGrid1Kernels[] = {4};
 
 // Table 0: h200
@@ -58,7 +60,7 @@ const Section kSections[] = {
      false,
      kLadders0,
      2,
-     {kGrid0NEdges, kGrid0KEdges, kGrid0Starts, kGrid0Steps, 2, 2, nullptr, kGrid0Kernels, 2},
+     {kGrid0NEdges, kGrid0KEdges, kGrid0Starts, kGrid0Steps, 2, 2, kGrid0Orders, kGrid0Kernels, 2},
      0,
      2,
      0,
@@ -72,7 +74,7 @@ const Section kSections[] = {
      false,
      nullptr,
      0,
-     {kGrid1NEdges, kGrid1KEdges, kGrid1Starts, kGrid1Steps, 1, 1, nullptr, kGrid1Kernels, 1},
+     {kGrid1NEdges, kGrid1KEdges, kGrid1Starts, kGrid1Steps, 1, 1, kGrid1Orders, kGrid1Kernels, 1},
      4,
      4,
      0,
