@@ -98,6 +98,10 @@ int32_t find_unaligned_section(int32_t first, int64_t loads, int64_t num_groups)
   return found;
 }
 
+Cell cell_of(const Grid& grid, int32_t column, int64_t m) {
+  return {*find_step(grid, column, m) >> kKernelBits, grid.n_edges[column / grid.num_k], grid.k_edges[column % grid.num_k]};
+}
+
 RowChoice choose_rows(const Section& section, int64_t rows, int64_t cols) {
   const Grid& grid = section.grid;
   const uint32_t* step = find_step(grid, round_up(cols, grid.n_edges, grid.num_n), rows);

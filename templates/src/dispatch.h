@@ -116,6 +116,13 @@ struct Choice {
   int32_t tile_order = 0;
 };
 
+// The upper edges of what a step of a grid answers.
+struct Cell {
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+};
+
 // What an operation on rows gets.
 struct RowChoice {
   int32_t kernel;
@@ -139,6 +146,9 @@ int32_t find_section_between(int32_t section);
 // Finds among them the one for operands that are not aligned, whose A and B are of multiples of `loads` bytes, for a number
 // of products; -1 where there is none.
 int32_t find_unaligned_section(int32_t section, int64_t loads, int64_t num_groups);
+
+// Gives the cell of a grid by which a column answers.
+Cell cell_of(const Grid& grid, int32_t column, int64_t m);
 
 // Chooses the kernel of an operation on rows for extents of 1 and more. Whether it takes the problem is not asked.
 RowChoice choose_rows(const Section& section, int64_t rows, int64_t cols);
