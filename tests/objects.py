@@ -17,11 +17,11 @@ from aot.core.target import load_target
 from aot.families import family_of
 from aot.families.simt import FAMILY as FALLBACK
 from aot.package.build import build_wheel
-from aot.package.manifest import device_table, from_json, to_json
+from aot.package.manifest import device_table, to_json
 from aot.space.legality import check
 from tests import native
 from tests.compiling import compile_kernels
-from tests.golden.manifest import golden_manifest, row, with_table
+from tests.golden.manifest import golden_manifest, round_trip, row, with_table
 
 BF16 = Operation.of(ElementType.BFLOAT16)
 BIG = gemm_candidate("sm90_quack", 128, 256, 2, 1, "cooperative")
@@ -61,7 +61,7 @@ def small_manifest(target_name):
     device = vars(device_table(target, DispatchTable((section,))))
     manifest = with_table(golden_manifest(), kernels, device.pop("table"), **device)
     manifest = replace(manifest, arch=target.arch, platform_tag=target.platform_tag)
-    return from_json(to_json(manifest)), objects
+    return round_trip(manifest), objects
 
 
 def small_wheel(target_name):

@@ -11,8 +11,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import repeat
 from math import ceil, log10
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from aot.core.alignment import begins_between_sectors
 from aot.core.constraints import Extent, Index, Microseconds, Range
@@ -21,9 +22,12 @@ from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.tile_order import HEURISTIC, TileOrder
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 MAX_STEP_M = 2**20 - 1
-"""Largest edge of m in a grid; `MAX_STEP_KERNELS` is the most kernels that its steps tell apart: the library packs both
-in 32 bits. Source: templates/src/dispatch.h, `kKernelBits`."""
+"""Largest edge of m in a grid; `MAX_STEP_KERNELS` is the most kernels, each in an order of tiles, that its steps tell
+apart: the library packs both in 32 bits. Source: templates/src/dispatch.h, `kKernelBits`."""
 
 MAX_STEP_KERNELS = 4096
 
@@ -119,6 +123,11 @@ class Column:
     kernels: tuple[Index, ...]
     tile_orders: tuple[TileOrder, ...] | None = None
     """The order in which each kernel takes its tiles; None where all are HEURISTIC."""
+
+    @property
+    def choices(self) -> Iterator[tuple[int, TileOrder]]:
+        """Return what each step gets: its kernel, and the order of its tiles."""
+        return zip(self.kernels, self.tile_orders or repeat(HEURISTIC), strict=False)
 
 
 @dataclass(frozen=True)

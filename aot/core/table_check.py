@@ -165,10 +165,14 @@ def _grid_fault(section: Section, kernels: Sequence[TableKernel]) -> str:
         return f"there are {len(kernels)} kernels; a grid tells {MAX_STEP_KERNELS} apart"
     step_faults = [_step_fault(kernel, section) for kernel in kernels]
     faults = ((i, _column_fault(column, step_faults, kernels)) for i, column in enumerate(grid.columns))
-    return next((f"grid, column {i}: {fault}" for i, fault in faults if fault), "")
+    fault = next((f"grid, column {i}: {fault}" for i, fault in faults if fault), "")
+    choices = {choice for column in grid.columns for choice in column.choices}
+    if not fault and len(choices) > MAX_STEP_KERNELS:
+        return f"the grid has kernels in {len(choices)} orders of tiles; it tells {MAX_STEP_KERNELS} apart"
+    return fault
 
 
-def _section_fault(section: Section, kernels: Sequence[TableKernel]) -> str:
+def _section_fault(section: Section, kernels: Sequence[TableKernel], *, has_grid: bool) -> str:
     if [(x.n, x.k) for x in section.ladders] != sorted({(x.n, x.k) for x in section.ladders}):
         return "its ladders must ascend by (n, k), each once"
     if section.loads and section.loads not in LOADS:
@@ -177,7 +181,7 @@ def _section_fault(section: Section, kernels: Sequence[TableKernel]) -> str:
         is_more = section.loads or section.batch_invariant or section.num_groups > 1
         if is_more or not has_sections_between_sectors(section.operation):
             return "it is for rows between sectors; expected it of one aligned product, of any order of sums"
-    faults = [_fallback_fault(section, kernels), _grid_fault(section, kernels)]
+    faults = [_fallback_fault(section, kernels), _grid_fault(section, kernels) if has_grid else ""]
     kernel_faults = [_kernel_fault(kernel, section) for kernel in kernels]
     faults += [_ladder_fault(ladder, kernel_faults, kernels) for ladder in section.ladders]
     return next(filter(None, faults), "")
@@ -187,12 +191,13 @@ def _runs(sections: Sequence[Section]) -> Iterator[tuple[Operation, list[Section
     return ((operation, list(run)) for operation, run in groupby(sections, key=lambda x: x.operation))
 
 
-def table_fault(table: DispatchTable, kernels: Sequence[TableKernel]) -> str:
+def table_fault(table: DispatchTable, kernels: Sequence[TableKernel], *, has_grids: bool = True) -> str:
     """Say what is wrong with a table, with the section and the row; empty if nothing is.
 
     Args:
         table: what is to be looked up.
         kernels: by the index that the table uses.
+        has_grids: whether its sections have grids, which a manifest's file does not have.
     """
     if not table.sections or not kernels:
         return f"{len(kernels)} kernels in {len(table.sections)} sections; expected at least one of each"
@@ -204,5 +209,5 @@ def table_fault(table: DispatchTable, kernels: Sequence[TableKernel]) -> str:
         if order != sorted(order) or sum(x.operation == operation for x in table.sections) != len(run):
             order_text = "the aligned ones first, of these the general ones, by numbers of groups"
             return f"{operation.tag}: its sections must follow each other, {order_text}"
-    faults = ((section, _section_fault(section, kernels)) for section in table.sections)
+    faults = ((section, _section_fault(section, kernels, has_grid=has_grids)) for section in table.sections)
     return next((f"{section.operation.tag}: {fault}" for section, fault in faults if fault), "")

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from aot.core.target import Target
 
-MANIFEST_VERSION = 11
+MANIFEST_VERSION = 12
 """Raised whenever a field is added without a default, dropped, or changes its meaning."""
 
 PlatformTag = Annotated[
@@ -107,6 +107,7 @@ class DeviceTable:
     num_sms: Extent
     nominal_bandwidth_bytes_per_s: Rate
     table: Annotated[DispatchTable, Form(PackedTable, unpack)]
+    """Of products. A file has no grids, which the library has."""
     row_table: RowTable = field(default_factory=RowTable)
     """Of row operations. In a file its sections are behind those of `table`."""
 
@@ -307,8 +308,8 @@ def _check_symbols(manifest: Manifest) -> None:
         raise DecodeError(f"two entries have the symbol {max(symbols, key=symbols.count)}")
 
 
-def _check_table(table: WheelTable, manifest: Manifest, names: set[str], calls: set[str]) -> None:
-    fault = table_fault(table.table, manifest.kernels) or _sms_fault(table, manifest.kernels)
+def _check_table(table: WheelTable, manifest: Manifest, names: set[str], calls: set[str], *, has_grids: bool) -> None:
+    fault = table_fault(table.table, manifest.kernels, has_grids=has_grids) or _sms_fault(table, manifest.kernels)
     fault = fault or row_table_fault(table.row_table, manifest.row_kernels)
     if fault:
         raise DecodeError(f"the table of {table.target}: {fault}")
@@ -337,8 +338,8 @@ def _check_devices(tables: Sequence[DeviceTable]) -> None:
         raise DecodeError(f"two tables are of the device {name} with {num_sms} SMs")
 
 
-def _check(manifest: Manifest) -> None:
-    """Refuse what no wheel can be built from (DecodeError)."""
+def _check(manifest: Manifest, *, has_grids: bool) -> None:
+    """Refuse what no wheel can be built from (DecodeError); that of a file has no grids."""
     if not manifest.module.isidentifier() or keyword.iskeyword(manifest.module):
         raise DecodeError(f"the package {manifest.package} would be imported as {manifest.module}, a word of Python's")
     every = manifest.all_kernels
@@ -354,7 +355,7 @@ def _check(manifest: Manifest) -> None:
         raise DecodeError("element_bits are not those of the kernels' operations")
     _check_devices(manifest.tables)
     for table in manifest.tables:
-        _check_table(table, manifest, set(names), set(bits))
+        _check_table(table, manifest, set(names), set(bits), has_grids=has_grids)
 
 
 def _decoded(text: str | bytes) -> Manifest:
@@ -376,14 +377,15 @@ def to_json(manifest: Manifest) -> str:
     """
     try:
         text = write_json(file_values(vars(manifest), manifest.kernels, manifest.row_kernels, manifest.tables))
-        _check(_decoded(text))
+        _decoded(text)
+        _check(manifest, has_grids=True)
     except DecodeError as error:
         raise ManifestError(f"manifest: {error}; build it again with this aot") from error
     return text
 
 
 def from_json(text: str | bytes, where: str = "manifest") -> Manifest:
-    """Read a manifest.
+    """Read a manifest, whose sections then have no grids: `aot.package.packed_table.NO_GRID`.
 
     Raises:
         ManifestError: it is not JSON, of another version, or an entry is missing, unknown, of the wrong type, out of
@@ -391,7 +393,7 @@ def from_json(text: str | bytes, where: str = "manifest") -> Manifest:
     """
     try:
         manifest = _decoded(text)
-        _check(manifest)
+        _check(manifest, has_grids=False)
     except DecodeError as error:
         raise ManifestError(f"{where}: {error}; build it again with this aot") from error
     return manifest

@@ -63,7 +63,7 @@ def _table_values(table: Parted, first: int) -> dict[str, object]:
     """
     values = {key: value for key, value in vars(table).items() if key not in _APART}
     packed, on_rows = pack(table.table), renumbered_steps(table.row_table, lambda index: first + index)
-    return {**values, "table": {"grids": packed.grids, "sections": (*packed.sections, *on_rows.sections)}}
+    return {**values, "table": {"sections": (*packed.sections, *on_rows.sections)}}
 
 
 class FileValues:

@@ -1,24 +1,27 @@
-"""How a manifest writes a dispatch table: by columns, in the digits of `number_text`, each shared grid once.
+"""How a manifest writes a dispatch table: its ladders, in the digits of `number_text`, and the hashes of its grids.
 
-A list has an entry for each column of a grid or each ladder, whose numbers are those of its steps or rows. A ladder
-that is another type's stands once: where a section's entries are empty, the ladder of this n and k is that of the first
-section before it with the same grid that has one, and all its rows are predicted. The wheel's Python reads single
-columns and ladders: templates/python/aot_gemm/_packed.py.
+The steps of grids are in the library alone, which its Python asks for them: in the manifest they would take half of its
+bytes in a wheel. A list has an entry for each ladder, whose numbers are those of its rows. A ladder that is another
+type's stands once: where a section's entries are empty, the ladder of this n and k is that of the first section before
+it with the same grid that has one, and all its rows are predicted. The wheel's Python reads single ladders:
+templates/python/aot_gemm/_packed.py.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from aot.core.constraints import Extent, Index, Microseconds, Range
-from aot.core.dispatch import MAX_STEP_M, NS_PER_US, Column, DispatchTable, Grid, Ladder, Row, Scope, Section
+from aot.core.constraints import Extent, Index, Microseconds, Sha256
+from aot.core.dispatch import DispatchTable, Grid, Ladder, Row, Scope, Section
+from aot.core.json_text import json_line
 from aot.core.measurement import Provenance
 from aot.core.operation import Operation
 from aot.core.strict_json import DecodeError, decode
 from aot.core.tile_order import TileOrder
-from aot.package.number_text import Numbers, number_text, read_numbers, signed, unsigned
+from aot.package.number_text import Numbers, number_text, read_numbers, signed, time_number, time_of, unsigned
 from aot.package.shared_grids import share_grids
 
 if TYPE_CHECKING:
@@ -29,23 +32,11 @@ T = TypeVar("T")
 PROVENANCES = tuple(Provenance)
 """By their numbers."""
 
+NO_GRID = Grid((), (), ())
+"""What a section has that was read."""
+
 OWN = frozenset({"provenances", "library"})
 """What a ladder has of its own that is another section's otherwise."""
-
-
-@dataclass(frozen=True)
-class PackedGrid:
-    """A grid, whose kernels are numbers of places in `PackedSection.kernels`."""
-
-    n_edges: tuple[Extent, ...]
-    k_edges: tuple[Extent, ...]
-    m_edges: tuple[Annotated[int, Range(1, MAX_STEP_M)], ...]
-    """Those of all columns, ascending."""
-    gaps: tuple[Numbers, ...]
-    """Of each edge of a column, how many places of `m_edges` it is past the edge before; past one before the first."""
-    kernels: tuple[Numbers, ...]
-    tile_orders: tuple[Numbers, ...]
-    """Empty for a column that has none."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +56,13 @@ class PackedLadders:
     provenances: tuple[Numbers, ...]
     """Places in `PROVENANCES`."""
     times: tuple[Numbers, ...]
-    """In nanoseconds, `signed`: how much more than in the row before, or than 0."""
+    """In the numbers of `time_number`, `signed`: how much more than in the row before, or than 0."""
     runners_up: tuple[Numbers, ...]
     """Places in `PackedSection.kernels`."""
     margins: tuple[Numbers, ...]
-    """In nanoseconds, `signed`: how much more time the runner-up takes than the kernel."""
+    """The same numbers, `signed`: how much more the runner-up's is than the kernel's."""
     library: tuple[Numbers, ...]
-    """0 where the library was not timed, else 1 and its time less the kernel's in nanoseconds, `signed`."""
+    """0 where the library was not timed, else 1 and its number less the kernel's, `signed`."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +72,8 @@ class PackedSection:
     operation: Operation
     kernels: tuple[Index, ...]
     """The manifest's kernels that it names, those of its grid first."""
-    grid: Index
-    """Which of `PackedTable.grids` is its own."""
+    grid: Sha256
+    """Of its grid, whose kernels are numbers of places in `kernels`: of sections that share one, the same."""
     ladders: PackedLadders
     fallback: Index
     scope: Scope | None = None
@@ -92,42 +83,12 @@ class PackedSection:
 class PackedTable:
     """A dispatch table."""
 
-    grids: tuple[PackedGrid, ...]
     sections: tuple[PackedSection, ...]
 
 
-def _packed_grid(grid: Grid) -> PackedGrid:
-    m_edges = tuple(sorted({m for column in grid.columns for m in column.m_edges}))
-    places = {m: place for place, m in enumerate(m_edges)}
-
-    def gaps(column: Column) -> str:
-        return number_text(y - x for x, y in pairwise((-1, *(places[m] for m in column.m_edges))))
-
-    return PackedGrid(
-        n_edges=grid.n_edges,
-        k_edges=grid.k_edges,
-        m_edges=m_edges,
-        gaps=tuple(map(gaps, grid.columns)),
-        kernels=tuple(number_text(column.kernels) for column in grid.columns),
-        tile_orders=tuple(number_text(column.tile_orders or ()) for column in grid.columns),
-    )
-
-
-def _nanoseconds(time_us: float) -> int:
-    """Return a time of a table in nanoseconds, of which it has a whole number: `aot select` rounds it.
-
-    Raises:
-        DecodeError: it has not.
-    """
-    found = round(time_us * NS_PER_US)
-    if found / NS_PER_US != time_us:
-        raise DecodeError(f"the time {time_us!r} us is no whole number of nanoseconds; round it")
-    return found
-
-
 def _packed_ladders(ladders: Sequence[Ladder], places: dict[int, int]) -> PackedLadders:
-    times = [[_nanoseconds(row.time_us) for row in ladder.rows] for ladder in ladders]
-    seconds = [[_nanoseconds(row.runner_up_us) for row in ladder.rows] for ladder in ladders]
+    times = [[time_number(row.time_us) for row in ladder.rows] for ladder in ladders]
+    seconds = [[time_number(row.runner_up_us) for row in ladder.rows] for ladder in ladders]
 
     def texts(rows: Sequence[Sequence[int]]) -> tuple[str, ...]:
         return tuple(map(number_text, rows))
@@ -149,16 +110,16 @@ def _packed_ladders(ladders: Sequence[Ladder], places: dict[int, int]) -> Packed
             [[signed(y - x) for x, y in zip(*pair, strict=True)] for pair in zip(times, seconds, strict=True)]
         ),
         library=of_rows(
-            lambda x: 0 if x.library_us is None else 1 + signed(_nanoseconds(x.library_us) - _nanoseconds(x.time_us))
+            lambda x: 0 if x.library_us is None else 1 + signed(time_number(x.library_us) - time_number(x.time_us))
         ),
     )
 
 
-Ladders = dict[tuple[int, int, int], tuple[str, ...]]
+Ladders = dict[tuple[str, int, int], tuple[str, ...]]
 """The texts of the first ladder of a grid, n and k, without its provenances and the library's times."""
 
 
-def _once(ladders: PackedLadders, grid: int, known: Ladders) -> PackedLadders:
+def _once(ladders: PackedLadders, grid: str, known: Ladders) -> PackedLadders:
     """Leave out what is a known ladder, with predicted rows and no time of a library; add what is not yet known."""
     texts = {name: list(column) for name, column in vars(ladders).items() if name not in {"n", "k"}}
     shared = [column for name, column in texts.items() if name not in OWN]
@@ -177,18 +138,20 @@ def pack(table: DispatchTable) -> PackedTable:
     """Return what a manifest writes of a table.
 
     Raises:
-        DecodeError: a time is no whole number of nanoseconds, or an edge is below the one before.
+        DecodeError: a time has more digits than a wheel's, or an edge is below the one before.
     """
     shared = share_grids(section.grid for section in table.sections)
+    hashes = [hashlib.sha256(json_line(grid).encode()).hexdigest() for grid in shared.grids]
     sections, known = list[PackedSection](), Ladders()
-    for section, (grid, kernels) in zip(table.sections, shared.users, strict=True):
+    for section, (place, kernels) in zip(table.sections, shared.users, strict=True):
+        grid = hashes[place]
         rows = [row for ladder in section.ladders for row in ladder.rows]
         named = [index for row in rows for index in (row.kernel, row.general, row.runner_up)]
         every = tuple(dict.fromkeys((*kernels, *sorted(named))))
-        packed = _packed_ladders(section.ladders, {kernel: place for place, kernel in enumerate(every)})
+        packed = _packed_ladders(section.ladders, {kernel: i for i, kernel in enumerate(every)})
         ladders = _once(packed, grid, known)
         sections.append(PackedSection(section.operation, every, grid, ladders, section.fallback, section.scope))
-    return PackedTable(tuple(map(_packed_grid, shared.grids)), tuple(sections))
+    return PackedTable(tuple(sections))
 
 
 def _each(part: str, count: int, read: Callable[[int], T]) -> list[T]:
@@ -219,23 +182,6 @@ def _at(entries: Sequence[T], places: Iterable[int], what: str) -> tuple[T, ...]
         raise DecodeError(f"it has place {max(places)} of {len(entries)} {what}") from None
 
 
-def _unpacked_grid(packed: PackedGrid) -> Grid:
-    """Read a grid; its kernels are still numbers of places."""
-
-    def column(i: int) -> Column:
-        places = list(accumulate(read_numbers(packed.gaps[i]), initial=-1))[1:]
-        orders = read_numbers(packed.tile_orders[i])
-        return Column(
-            _at(packed.m_edges, places, "edges in m"),
-            tuple(read_numbers(packed.kernels[i])),
-            decode(tuple[TileOrder, ...], orders) if orders else None,
-        )
-
-    lists = {"gaps": packed.gaps, "kernels": packed.kernels, "tile_orders": packed.tile_orders}
-    columns = _each("columns", _check_lengths("of columns", lists), column)
-    return Grid(packed.n_edges, packed.k_edges, tuple(columns))
-
-
 def _unpacked_rows(packed: PackedLadders, i: int, kernels: Sequence[int]) -> tuple[Row, ...]:
     lists = {
         "kernels": read_numbers(packed.kernels[i]),
@@ -254,12 +200,12 @@ def _unpacked_rows(packed: PackedLadders, i: int, kernels: Sequence[int]) -> tup
     columns = (
         _at(kernels, lists["kernels"], "kernels"),
         _at(kernels, generals, "kernels"),
-        decode(tuple[Microseconds, ...], [x / NS_PER_US for x in lists["times"]]),
+        decode(tuple[Microseconds, ...], list(map(time_of, lists["times"]))),
         _at(PROVENANCES, lists["provenances"], "provenances"),
         _at(kernels, lists["runners_up"], "kernels"),
-        decode(tuple[Microseconds, ...], [x / NS_PER_US for x in seconds]),
+        decode(tuple[Microseconds, ...], list(map(time_of, seconds))),
         decode(tuple[TileOrder | None, ...], [x - 1 if x else None for x in lists["tile_orders"]]),
-        decode(tuple[Microseconds | None, ...], [None if x is None else x / NS_PER_US for x in library]),
+        decode(tuple[Microseconds | None, ...], [None if x is None else time_of(x) for x in library]),
     )
     return tuple(map(Row, *columns))
 
@@ -305,26 +251,16 @@ def _unpacked_ladders(packed: PackedLadders, kernels: Sequence[int]) -> tuple[La
     return tuple(_each("ladders", len(packed.n), ladder))
 
 
-def _unpacked_section(packed: PackedSection, grids: Sequence[Grid], before: Sequence[PackedSection]) -> Section:
-    (grid,) = _at(grids, (packed.grid,), "grids")
-
-    def column(i: int) -> Column:
-        found = grid.columns[i]
-        return Column(found.m_edges, _at(packed.kernels, found.kernels, "kernels"), found.tile_orders)
-
-    columns = tuple(_each("columns", len(grid.columns), column))
-    own = Grid(grid.n_edges, grid.k_edges, columns)
+def _unpacked_section(packed: PackedSection, before: Sequence[PackedSection]) -> Section:
     ladders = _unpacked_ladders(_whole(packed, before), packed.kernels)
-    return Section(packed.operation, ladders, own, packed.fallback, packed.scope)
+    return Section(packed.operation, ladders, NO_GRID, packed.fallback, packed.scope)
 
 
 def unpack(packed: PackedTable) -> DispatchTable:
-    """Return the table that was packed; whether it is sound `aot.core.table_check.table_fault` says.
+    """Return the table that was packed, without grids; whether it is sound `aot.core.table_check.table_fault` says.
 
     Raises:
         DecodeError: a text is no numbers, a number is of nothing that there is, or lists are of different lengths.
     """
-    grids = _each("grids", len(packed.grids), lambda i: _unpacked_grid(packed.grids[i]))
     found = packed.sections
-    sections = _each("sections", len(found), lambda i: _unpacked_section(found[i], grids, found[:i]))
-    return DispatchTable(tuple(sections))
+    return DispatchTable(tuple(_each("sections", len(found), lambda i: _unpacked_section(found[i], found[:i]))))

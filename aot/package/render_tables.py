@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from aot.core.dispatch import MAX_STEP_KERNELS, Column, Grid, Section
-from aot.core.tile_order import HEURISTIC
 from aot.package.shared_grids import share_grids
 from aot.select.score.invariance import has_one_order
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from aot.core.dispatch import Ladder
     from aot.core.kernel import Kernel
     from aot.core.operation import Operation
+    from aot.core.tile_order import TileOrder
     from aot.kinds.rows.dispatch import RowSection
     from aot.package.manifest import Library
     from aot.package.render_operations import Operations
@@ -40,10 +41,11 @@ class SectionRow:
     operation: int
     """Its number: operations on rows come behind those of products."""
     grid: Grid
-    """Its kernels are numbers of places in `grid_kernels`."""
+    """Its kernels are numbers."""
     grid_owner: int
     """Index of the first section with the same grid, whose arrays this one has too."""
     grid_kernels: tuple[int, ...]
+    """The kernels by these numbers."""
     fallback: int
     substitute: int
     layout: int = 0
@@ -62,22 +64,28 @@ class SectionRow:
         """Return the number of steps before each column of the grid, and that of all steps."""
         return tuple(accumulate((len(column.m_edges) for column in self.grid.columns), initial=0))
 
+    @cached_property
+    def choices(self) -> tuple[tuple[int, TileOrder], ...]:
+        """Return what the steps of the grid choose between, what most steps have first: so most numbers are small."""
+        return tuple(x for x, _ in Counter(x for column in self.grid.columns for x in column.choices).most_common())
+
+    @property
+    def choice_kernels(self) -> tuple[int, ...]:
+        """Return the kernel of each choice."""
+        return tuple(self.grid_kernels[number] for number, _ in self.choices)
+
+    @property
+    def choice_orders(self) -> tuple[TileOrder, ...]:
+        """Return the order of tiles of each choice."""
+        return tuple(order for _, order in self.choices)
+
     @property
     def column_steps(self) -> Iterator[tuple[int, ...]]:
-        """Pack the steps of each column: the edge of m above the kernel's number. See templates/src/dispatch.h."""
+        """Pack the steps of each column: the edge of m above the number of the choice. See templates/src/dispatch.h."""
+        numbers = {choice: number for number, choice in enumerate(self.choices)}
         for column in self.grid.columns:
-            steps = zip(column.m_edges, column.kernels, strict=True)
-            yield tuple(m * MAX_STEP_KERNELS + kernel for m, kernel in steps)
-
-    @property
-    def has_orders(self) -> bool:
-        """Say whether a step of the grid has another order of tiles than its kernel's own."""
-        return any(column.tile_orders for column in self.grid.columns)
-
-    @property
-    def column_orders(self) -> Iterator[tuple[int, ...]]:
-        """Return the orders of tiles of each column's steps."""
-        return (x.tile_orders or (HEURISTIC,) * len(x.kernels) for x in self.grid.columns)
+            steps = zip(column.m_edges, column.choices, strict=True)
+            yield tuple(m * MAX_STEP_KERNELS + numbers[choice] for m, choice in steps)
 
 
 def _substitutes(kernel: Kernel) -> bool:

@@ -203,8 +203,8 @@ aot_gemm_group_strides_t packed_steps(const aot_gemm_problem_t& problem, const O
 }
 
 // Arguments: operation, layout, m, n, k, number of products or groups, CallFlags, table (integers). Returns what the dispatch
-// table says of packed operands and a row-major D, by the names of aot_gemm_selection_t, and `workspace_bytes`; m, n and k are
-// as they were looked up.
+// table says of packed operands and a row-major D, by the names of aot_gemm_selection_t, `workspace_bytes`, and the edges of the
+// grid's cell, or zeros; m, n and k are as they were looked up.
 PyObject* plan(PyObject* self, PyObject* const* arguments, Py_ssize_t num_arguments) {
   const State& state = State::of(self);
   if (!has_arguments(state, num_arguments, 8)) return nullptr;
@@ -242,6 +242,7 @@ PyObject* plan(PyObject* self, PyObject* const* arguments, Py_ssize_t num_argume
   Plan planned;
   const aot_gemm_status_t status = select_in(static_cast<int32_t>(table), problem, &found, &planned);
   if (status != AOT_GEMM_OK) return raise_status(state, status);
+  const Cell cell = find_cell(found);
   return make_record({{"kernel", found.kernel},
                       {"tier", found.tier},
                       {"section", found.section},
@@ -253,6 +254,9 @@ PyObject* plan(PyObject* self, PyObject* const* arguments, Py_ssize_t num_argume
                       {"table", found.table},
                       {"num_groups", found.num_groups},
                       {"num_launches", found.num_launches},
+                      {"cell_m", cell.m},
+                      {"cell_n", cell.n},
+                      {"cell_k", cell.k},
                       {"tile_order", found.tile_order}});
 }
 

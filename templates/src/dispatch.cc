@@ -40,10 +40,8 @@ const uint32_t* find_step(const Grid& grid, int32_t column, int64_t m) {
 }
 
 Choice choose_in_grid(const Grid& grid, int32_t column, int64_t m) {
-  const uint32_t* step = find_step(grid, column, m);
-  const int32_t kernel = grid.kernels[*step & kPlaceMask];
-  const int32_t order = grid.tile_orders == nullptr ? 0 : grid.tile_orders[step - grid.steps];
-  return {kernel, AOT_GEMM_TIER_GRID, column, order};
+  const uint32_t choice = *find_step(grid, column, m) & kPlaceMask;
+  return {grid.kernels[choice], AOT_GEMM_TIER_GRID, column, grid.tile_orders[choice]};
 }
 
 }  // namespace
@@ -98,6 +96,10 @@ int32_t find_unaligned_section(int32_t first, int64_t loads, int64_t num_groups)
     if (!is_enough) found = i;
   }
   return found;
+}
+
+Cell cell_of(const Grid& grid, int32_t column, int64_t m) {
+  return {*find_step(grid, column, m) >> kKernelBits, grid.n_edges[column / grid.num_k], grid.k_edges[column % grid.num_k]};
 }
 
 RowChoice choose_rows(const Section& section, int64_t rows, int64_t cols) {

@@ -29,7 +29,8 @@ struct Ladder {
   int32_t first_row;  // rows of the section's ladders before this one
 };
 
-// A step of a column of the grid: its upper edge of m above the number of its kernel, so that steps ascend as numbers.
+// A step of a column of the grid: its upper edge of m above the number of its choice, a kernel in an order of tiles, so that
+// steps ascend as numbers.
 constexpr uint32_t kKernelBits = 12;
 constexpr uint32_t kPlaceMask = (1u << kKernelBits) - 1;
 
@@ -42,9 +43,9 @@ struct Grid {
   const uint32_t* steps;
   int32_t num_n;
   int32_t num_k;
-  const uint8_t* tile_orders;  // of each step; null where all are 0
-  const int16_t* kernels;      // by the numbers in the steps
-  int32_t num_kernels;
+  const uint8_t* tile_orders;  // by the numbers in the steps, as kernels are
+  const int16_t* kernels;
+  int32_t num_choices;
 };
 
 // The part of a table that is of one operation and layout, up to a number of products or groups. Ladders ascend by (n, k).
@@ -115,6 +116,13 @@ struct Choice {
   int32_t tile_order = 0;
 };
 
+// The upper edges of what a step of a grid answers.
+struct Cell {
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+};
+
 // What an operation on rows gets.
 struct RowChoice {
   int32_t kernel;
@@ -138,6 +146,9 @@ int32_t find_section_between(int32_t section);
 // Finds among them the one for operands that are not aligned, whose A and B are of multiples of `loads` bytes, for a number
 // of products; -1 where there is none.
 int32_t find_unaligned_section(int32_t section, int64_t loads, int64_t num_groups);
+
+// Gives the cell of a grid by which a column answers.
+Cell cell_of(const Grid& grid, int32_t column, int64_t m);
 
 // Chooses the kernel of an operation on rows for extents of 1 and more. Whether it takes the problem is not asked.
 RowChoice choose_rows(const Section& section, int64_t rows, int64_t cols);

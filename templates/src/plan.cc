@@ -7,7 +7,6 @@
 #include "batch.h"
 #include "cuda_entry.h"
 #include "devices.h"
-#include "dispatch.h"
 #include "error.h"
 #include "groups.h"
 #include "kernel.h"
@@ -163,9 +162,8 @@ void resolve(const aot_gemm_problem_t& problem, int32_t operation, Asked* asked)
 }
 
 // The rows of D by which a table is asked: where rows are grouped, those that are expected of one group.
-int64_t rows_looked_up(const Canonical& canonical, const Operation& operation) {
-  const int64_t groups = canonical.batch.num_products;
-  return operation.groups_rows() ? (canonical.m + groups - 1) / groups : canonical.m;
+int64_t rows_looked_up(int64_t m, int64_t groups, const Operation& operation) {
+  return operation.groups_rows() ? (m + groups - 1) / groups : m;
 }
 
 // The same of k, where that is grouped.
@@ -254,7 +252,7 @@ aot_gemm_status_t look_up(int32_t table, int32_t num_sms, const aot_gemm_problem
   const char* const fault = fault_of_section(found);
   if (fault != nullptr) return fail_table(fault);
   const Section& section = kSections[found];
-  const int64_t rows = rows_looked_up(canonical, operation);
+  const int64_t rows = rows_looked_up(canonical.m, num_groups, operation);
   const int64_t depth = depth_looked_up(canonical, operation);
   const Choice choice = choose(section, kMultiples, rows, canonical.n, depth, canonical.loads != 0);
   const bool must_repeat = asks_for(problem, AOT_GEMM_DETERMINISTIC);
@@ -298,6 +296,15 @@ aot_gemm_status_t select(const aot_gemm_problem_t& problem, Asking asking, aot_g
 aot_gemm_status_t select_in(int32_t table, const aot_gemm_problem_t& problem, aot_gemm_selection_t* selection,
                             Plan* plan) {
   return look_up(table, INT32_MAX, problem, selection, plan);
+}
+
+Cell find_cell(const aot_gemm_selection_t& selection) {
+  if (selection.tier != AOT_GEMM_TIER_GRID) return {};
+  const Section* section = kSections;  // of products, which are before those on rows
+  while (section->table != selection.table || section->number != selection.section) ++section;
+  const Operation& operation = kOperations[section->operation];
+  const int64_t rows = rows_looked_up(selection.m, selection.num_groups, operation);
+  return cell_of(section->grid, selection.index, rows);
 }
 
 aot_gemm_status_t plan_kernel(int32_t index, const aot_gemm_problem_t& problem, Plan* plan) {

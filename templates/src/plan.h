@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "aot_gemm.h"
+#include "dispatch.h"
 #include "problem.h"
 
 namespace aot {
@@ -34,6 +35,9 @@ aot_gemm_status_t select(const aot_gemm_problem_t& problem, Asking asking, aot_g
 // The same in one table, for a device that has the SMs of the table's own.
 aot_gemm_status_t select_in(int32_t table, const aot_gemm_problem_t& problem, aot_gemm_selection_t* selection,
                             Plan* plan);
+
+// Finds the cell by which a grid answered; zeros where no grid did.
+Cell find_cell(const aot_gemm_selection_t& selection);
 
 // Counts the launches that a problem takes: several of a batch that the library has no kernels for. 1 of what it refuses.
 int64_t count_launches(const aot_gemm_problem_t& problem);

@@ -126,48 +126,43 @@ bool takes_shapes_of(int32_t kernel, const Section& section) {
 }
 
 const char* find_fault_of_grid_kernels(const Section& section, int32_t number) {
-  for (int32_t i = 0; i < section.grid.num_kernels; ++i) {
+  for (int32_t i = 0; i < section.grid.num_choices; ++i) {
     const int32_t kernel = section.grid.kernels[i];
-    if (is_kernel(kernel) && computes(kernel, section) && takes_shapes_of(kernel, section)) continue;
-    return text.write("section %" PRId32 ": kernel %" PRId32 " of %" PRId32 " cannot stand in its grid", number, kernel,
-                      kNumAllKernels);
+    const int32_t order = section.grid.tile_orders[i];
+    if (!is_kernel(kernel) || !computes(kernel, section) || !takes_shapes_of(kernel, section)) {
+      return text.write("section %" PRId32 ": kernel %" PRId32 " of %" PRId32 " cannot stand in its grid", number, kernel,
+                        kNumAllKernels);
+    }
+    if (takes_order(kernel, order)) continue;
+    return text.write("section %" PRId32 ": its grid has order %" PRId32 " of tiles, which %s does not take", number, order,
+                      kKernels[kernel].name);
   }
   return nullptr;
 }
 
 bool has_steps_of(const Grid& grid, const Grid& other) {
   return grid.starts == other.starts && grid.steps == other.steps && grid.tile_orders == other.tile_orders &&
-         grid.num_n == other.num_n && grid.num_k == other.num_k && grid.num_kernels == other.num_kernels;
+         grid.num_n == other.num_n && grid.num_k == other.num_k && grid.num_choices == other.num_choices;
 }
 
-// Says whether a section that was found right has the same steps, for kernels that take orders of tiles where its own do:
-// then they are right for these, too. Most steps of a library are of two sections.
+// Says whether a section that was found right has the same steps. Most steps of a library are of two sections.
 bool is_checked(const Grid& grid) {
   for (int32_t i = 0; i < kNumSections; ++i) {
-    const Grid& other = kSections[i].grid;
-    bool is_like = section_is_right[i].load(std::memory_order_relaxed) && has_steps_of(grid, other);
-    for (int32_t j = 0; is_like && j < grid.num_kernels; ++j) {
-      is_like = takes_order(grid.kernels[j], 1) || !takes_order(other.kernels[j], 1);
-    }
-    if (is_like) return true;
+    if (section_is_right[i].load(std::memory_order_relaxed) && has_steps_of(grid, kSections[i].grid)) return true;
   }
   return false;
 }
 
 // Says whether all steps of a grid are right, as `find_fault_of_steps` says which is not. A process waits for this before
-// its first result: so that a step takes two loads and no branch.
+// its first result: so that a step takes one load and no branch.
 bool has_right_steps(const Grid& grid) {
-  uint8_t num_orders[kPlaceMask + 1] = {};  // that the kernel of each place takes
-  for (int32_t i = 0; i < grid.num_kernels && i <= static_cast<int32_t>(kPlaceMask); ++i) {
-    num_orders[i] = roles[grid.kernels[i]].num_orders;
-  }
+  const auto num_choices = static_cast<uint32_t>(grid.num_choices);
   uint32_t is_wrong = 0;
   for (int32_t i = 0; i < grid.num_n * grid.num_k; ++i) {
     uint32_t last = 0;
     for (uint32_t j = grid.starts[i]; j < grid.starts[i + 1]; ++j) {
       const uint32_t edge = grid.steps[j] >> kKernelBits;
-      const uint32_t order = grid.tile_orders == nullptr ? 0 : grid.tile_orders[j];
-      is_wrong |= static_cast<uint32_t>(edge <= last) | (order >= num_orders[grid.steps[j] & kPlaceMask]);
+      is_wrong |= static_cast<uint32_t>(edge <= last) | static_cast<uint32_t>((grid.steps[j] & kPlaceMask) >= num_choices);
       last = edge;
     }
   }
@@ -184,15 +179,9 @@ const char* find_fault_of_steps(const Grid& grid, int32_t number) {
         return text.write("section %" PRId32 ", column %" PRId32 " of its grid: its edges do not ascend", number, i);
       }
       last = edge;
-      if (place >= grid.num_kernels) {
-        return text.write("section %" PRId32 ", column %" PRId32 " of its grid names kernel %" PRId32 " of its %" PRId32,
-                     number, i, place, grid.num_kernels);
-      }
-      const int32_t kernel = grid.kernels[place];
-      const int32_t order = grid.tile_orders == nullptr ? 0 : grid.tile_orders[j];
-      if (!takes_order(kernel, order)) {
-        return text.write("section %" PRId32 ", column %" PRId32 " of its grid has order %" PRId32
-                     " of tiles, which %s does not take", number, i, order, kKernels[kernel].name);
+      if (place >= grid.num_choices) {
+        return text.write("section %" PRId32 ", column %" PRId32 " of its grid names choice %" PRId32 " of its %" PRId32,
+                     number, i, place, grid.num_choices);
       }
     }
   }

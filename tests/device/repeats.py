@@ -6,7 +6,6 @@ import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -26,24 +25,16 @@ def count_varying(call: Callable[[], torch.Tensor], runs: int) -> int:
     return sum(not torch.equal(bits(call()), first) for _ in range(runs - 1))
 
 
-def edges(manifest: dict[str, Any], packed: Any, tag: str, n: int, k: int) -> set[int]:
-    """Return the upper edges of m by which tables choose kernels for an operation: of (n, k), and of grids.
+def edges(edge_of: Callable[[int], int]) -> set[int]:
+    """Return the upper edges of m at which a table may choose another kernel, up to that past MOST_ROWS.
 
     Args:
-        manifest: the wheel's.
-        packed: its module that reads packed tables.
-        tag: the operation.
-        n: columns of D.
-        k: columns of A.
+        edge_of: gives the upper edge of the bucket that answers for m; past the last bucket, its edge.
     """
-    found: set[int] = set()
-    for table in manifest["tables"]:
-        for section in table["table"]["sections"]:
-            if section["operation"] != tag:
-                continue
-            found.update(packed.grid_of(table["table"], section)["m_edges"])
-            if (n, k) in zip(section["ladders"]["n"], section["ladders"]["k"], strict=True):
-                found.update(packed.ladder_edges(packed.find_ladder(table["table"], section, n, k)))
+    found, m = set[int](), 1
+    while m <= MOST_ROWS and m <= (edge := edge_of(m)):
+        found.add(edge)
+        m = edge + 1
     return found
 
 

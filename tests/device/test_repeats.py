@@ -11,9 +11,10 @@ pytest.importorskip("aot_gemm")
 
 import aot_gemm
 import torch
-from aot_gemm import _packed
+from aot_gemm import _library, _table
 from aot_gemm import torch as gemm
-from aot_gemm._manifest import manifest
+from aot_gemm._enumerations import LAYOUTS
+from aot_gemm._extras import mode_flags
 
 from tests.device.group_cases import GROUPED, batch_case, grouped_case, runs_case
 from tests.device.reference import randn
@@ -81,6 +82,25 @@ def test_deterministic_products_repeat_bit_for_bit(m, n, k):
     assert count_varying(lambda: aot_gemm.matmul(x, weight.T, deterministic=True), RUNS) == 0
 
 
+def edges_of(tag, n, k):
+    """Return the edges of m by which the table chooses kernels for an operation, batch-invariant or not."""
+    library = _library.here()[0]
+    layout = next(x for x in tag.split("_") if x in LAYOUTS)
+    call = tag.replace(f"_{layout}", "", 1)
+    asked = library.operation(call), LAYOUTS.index(layout)
+    found = set()
+    for batch_invariant in (False, True):
+        flags = mode_flags(deterministic=False, batch_invariant=batch_invariant)
+
+        def edge(m, flags=flags):
+            planned = library.binding["plan"](*asked, m, n, k, 1, flags, _table.table_of(library, None))
+            place = _table._find_place(_table.Selection(library, call, **planned))
+            return place.bucket[0] if place else 0
+
+        found |= edges(edge)
+    return found
+
+
 def invariant_rows(name, n, k):
     """Return the calls of a batch-invariant operation, and its tag."""
     weight = randn(n, k, dtype=torch.bfloat16)
@@ -106,7 +126,7 @@ def test_a_rows_bits_depend_neither_on_m_nor_on_its_neighbours(name, n, k):
         rows.call(rows.x[:1])
     except aot_gemm.UnsupportedError as error:
         pytest.skip(str(error)[:200])
-    known = edges(manifest(), _packed, tag, n, k)
+    known = edges_of(tag, n, k)
     sample = sampled_rows(known)
     sample = sample if name == "linear" else sample[::7]
     assert list(rows.varying_with_m(sample)) == []
@@ -163,7 +183,7 @@ def test_a_grouped_rows_bits_depend_neither_on_m_nor_on_its_neighbours(kind, n, 
     tags = {"gathered": "bf16_kk_gathered_swiglu", "fp8 rows": "e4m3_bf16_kk_grouped"}
     tags["fp8 blocks"] = "e4m3_bf16_block_kk_grouped"
     tag = f"bf16x{kind}_bf16_kk_grouped" if is_packed else tags.get(kind, "bf16_kk_grouped")
-    sample = sampled_rows(3 * x for x in edges(manifest(), _packed, tag, n, k))[::4]
+    sample = sampled_rows(3 * x for x in edges_of(tag, n, k))[::4]
     assert list(rows.varying_with_m(sample)) == []
     assert list(rows.varying_with_neighbours(sample[::8])) == []
 

@@ -22,12 +22,12 @@ from aot.kinds.rows.candidate import RowKernelKey
 from aot.kinds.rows.catalogue import row_operation
 from aot.kinds.rows.dispatch import RowColumn, RowSection, RowStep, RowTable
 from aot.kinds.rows.kernel import RowKernel
-from aot.package.manifest import device_table, from_json, to_json
+from aot.package.manifest import device_table
 from tests.compiling import EVERY, compile_kernels
 from tests.emulated import target_of
 from tests.equivalence import fp8_splits
 from tests.equivalence.kernels import Compiled
-from tests.golden.manifest import as_compiled, golden_manifest, with_table
+from tests.golden.manifest import as_compiled, golden_manifest, round_trip, with_table
 from tests.runtime import test_grouped_kernels as groups
 from tests.runtime import test_operand_kernels as operands
 
@@ -249,4 +249,4 @@ def compiled(target):
     manifest = replace(
         manifest, arch=host.arch, platform_tag=host.platform_tag, row_kernels=as_compiled(on_rows), tables=(table,)
     )
-    return Compiled(host, from_json(to_json(manifest)), {x.kernel.name: x.path for x in artifacts})
+    return Compiled(host, round_trip(manifest), {x.kernel.name: x.path for x in artifacts})

@@ -13,7 +13,8 @@ from aot.core.knobs import SplitK
 from aot.core.measurement import Conditions
 from aot.core.operation import Layout, Operation
 from aot.families import signature
-from aot.package.manifest import MANIFEST_VERSION, ElementBits, Manifest, WheelTable
+from aot.package.manifest import MANIFEST_VERSION, ElementBits, Manifest, WheelTable, from_json, to_json
+from aot.package.packed_table import NO_GRID
 from aot.select.coverage import Coverage
 from aot.select.selection import HeldOut, Regret
 
@@ -92,8 +93,8 @@ def golden_manifest() -> Manifest:
         kernel(KN, FALLBACK, num_strides=2),
     )
     ladders = (
-        Ladder(4096, 4096, (16, 256, 4096), (row(3, 3, 5.5, 2), row(2, 2, 9.0, 1), row(1, 2, 190.25, 2))),
-        Ladder(14336, 4096, (64,), (row(2, 2, 31.0, 1),)),
+        Ladder(4096, 4096, (16, 256, 4096), (row(3, 3, 5.5, 2), row(2, 2, 9.0, 1), row(1, 2, 190.25, 2))).shortened,
+        Ladder(14336, 4096, (64,), (row(2, 2, 31.0, 1),)).shortened,
     )
     columns = (
         Column((64, 4096), (2, 3)),
@@ -160,3 +161,22 @@ def with_table(manifest: Manifest, kernels: tuple[Kernel, ...], table: DispatchT
 def with_kernels(manifest: Manifest, **changes: object) -> Manifest:
     """Change fields of every kernel of a manifest."""
     return replace(manifest, kernels=tuple(replace(x, **changes) for x in manifest.kernels))
+
+
+def without_grids(table: DispatchTable) -> DispatchTable:
+    """Return a table as a manifest's file has it: its grids are in the library."""
+    return replace(table, sections=tuple(replace(x, grid=NO_GRID) for x in table.sections))
+
+
+def with_grids(read: Manifest, manifest: Manifest) -> Manifest:
+    """Give a manifest that was read from a file, whose sections have no grids, those of another."""
+    tables = []
+    for table, other in zip(read.tables, manifest.tables, strict=True):
+        both = zip(table.table.sections, other.table.sections, strict=True)
+        tables.append(replace(table, table=DispatchTable(tuple(replace(x, grid=y.grid) for x, y in both))))
+    return replace(read, tables=tuple(tables))
+
+
+def round_trip(manifest: Manifest) -> Manifest:
+    """Write a manifest and read it; its grids are not in the file, and stay as they are."""
+    return with_grids(from_json(to_json(manifest)), manifest)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from aot.core.candidate import gemm_candidate
-from aot.core.dispatch import MAX_STEP_M, Column, DispatchTable, Grid, Ladder, Row, Section
+from aot.core.dispatch import MAX_STEP_M, Column, DispatchTable, Grid, Ladder, Row, Section, rounded_up
 from aot.core.element import ElementType
 from aot.core.operation import Layout, Operation
 from aot.core.tile_order import NUM_ORDERS
@@ -319,7 +319,7 @@ def _rows(rng, count, kernels, multiples):
         Row(
             rng.choice(kernels),
             rng.choice(plain),
-            round(rng.uniform(1, 99), 3),
+            rounded_up(rng.uniform(1, 99)),
             "measured",
             rng.choice(kernels),
             100.0,

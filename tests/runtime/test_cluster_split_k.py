@@ -10,10 +10,9 @@ import pytest
 from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.operation import Operation
 from aot.core.target import load_target
-from aot.package.manifest import from_json, to_json
 from tests.compiling import EVERY, compile_kernels, some
 from tests.equivalence.descriptor import NUM_BYTES, decode
-from tests.golden.manifest import as_compiled
+from tests.golden.manifest import as_compiled, round_trip
 from tests.objects import BF16, small_manifest
 from tests.runtime import test_operand_kernels as direct
 from tests.runtime.host import Library, compile_library, problem
@@ -70,7 +69,7 @@ def compile_beside_others(candidates):
     artifacts = compile_kernels(keys, load_target("h200"))
     manifest, objects = small_manifest("h200")
     manifest = replace(manifest, kernels=(*manifest.kernels, *as_compiled(x.kernel for x in artifacts)))
-    return from_json(to_json(manifest)), objects | {x.kernel.name: x.path for x in artifacts}
+    return round_trip(manifest), objects | {x.kernel.name: x.path for x in artifacts}
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 
 from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Row
-from aot.package.manifest import from_json, to_json
-from tests.golden.manifest import golden_manifest
+from tests.golden.manifest import golden_manifest, round_trip
 from tests.runtime import host
 from tests.runtime.host import CAPABILITY, FACTS, GET_DEVICE, LOAD, problem
 
@@ -35,7 +34,7 @@ def several():
     h100 = replace(h200, target="h100", device_names=H100[:1], nominal_bandwidth_bytes_per_s=3.35e12, **predicted)
     part = replace(h200, target="h200_16sm", num_sms=16, nominal_bandwidth_bytes_per_s=6e11, **predicted)
     manifest = replace(golden, package="several-gemm", tables=(h100, h200, part))
-    return from_json(to_json(manifest))
+    return round_trip(manifest)
 
 
 @pytest.fixture(scope="module")

@@ -179,7 +179,7 @@ namespace aot {
 constexpr int64_t kEdges[] = {1};
 constexpr uint32_t kStarts[] = {0, 3};
 constexpr uint32_t kSteps[] = {%s};
-constexpr uint8_t kOrders[] = {7, 0, 8};
+constexpr uint8_t kOrders[] = {%s};
 constexpr int16_t kGridKernels[] = {%s};
 constexpr Grid kGrid = {kEdges, kEdges, kStarts, kSteps, 1, 1, kOrders, kGridKernels, 4096};
 const Section kSections[] = {{0, 0, 1, false, 0, false, false, nullptr, 0, kGrid, 0, 0, 0, 0}};
@@ -192,11 +192,13 @@ const Multiples kMultiples[] = {{1, 1}};
 
 
 def test_the_largest_edge_and_the_last_kernel_are_unpacked_as_they_were_packed(tmp_path):
-    kernels = (MAX_STEP_KERNELS - 1, 0, MAX_STEP_KERNELS - 1)
-    column = Column((1, MAX_STEP_M - 1, MAX_STEP_M), kernels, (7, 0, 8))
+    orders = {MAX_STEP_KERNELS - 2: 7, 0: 0, MAX_STEP_KERNELS - 1: 8}
+    column = Column((1, MAX_STEP_M - 1, MAX_STEP_M), tuple(orders), tuple(orders.values()))
     steps = (m * MAX_STEP_KERNELS + kernel for m, kernel in zip(column.m_edges, column.kernels, strict=True))
     source, library = tmp_path / "packed.cc", tmp_path / "packed.so"
-    source.write_text(PACKED % (", ".join(map(str, steps)), ", ".join(map(str, range(MAX_STEP_KERNELS)))))
+    numbers = range(MAX_STEP_KERNELS)
+    lists = steps, (orders.get(x, 0) for x in numbers), numbers
+    source.write_text(PACKED % tuple(", ".join(map(str, x)) for x in lists))
     arguments = host.library_sources(golden_manifest(), tmp_path, binding=False)
     includes = [x for x in map(str, arguments) if x.startswith("-I")]
     sources = [tmp_path / "src" / "dispatch.cc", host.CHOOSER, source]
@@ -209,7 +211,7 @@ def test_the_largest_edge_and_the_last_kernel_are_unpacked_as_they_were_packed(t
     expected = [look_up(section, Problem(Operation.BF16_KK, m, 1, 1), ()) for m in ends]
     assert choices.tolist() == [[x.kernel, 2, 0, x.tile_order] for x in expected]
     assert choices[:, 3].tolist() == [7, 0, 0, 8, 8, 8]
-    assert choices[:, 0].tolist() == [4095, 0, 0, 4095, 4095, 4095]
+    assert choices[:, 0].tolist() == [4094, 0, 0, 4095, 4095, 4095]
 
 
 def kernel_of(key):

@@ -9,7 +9,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-from aot.core.dispatch import look_up
+from aot.core.dispatch import Tier, look_up, round_up
 from aot.core.element import ElementType
 from aot.core.formats import SCALE_BLOCK, FactorLayout
 from aot.core.grouping import Grouping
@@ -506,6 +506,9 @@ def test_plan_of_groups_asks_for_what_is_expected_of_one(package, manifest, oper
         section = manifest.tables[0].table.section(operation, groups)
         choice = look_up(section, Problem(operation, *one, groups), manifest.multiples, aligned=True)
         assert got.kernel == manifest.kernels[choice.kernel].name
+        if choice.tier is Tier.GRID:
+            edges = section.grid.columns[choice.index].m_edges
+            assert got.bucket == (edges[round_up(one[0], edges)], *section.grid.corner(choice.index))
         assert (got.groups, got.expected, got.grouping, got.operation) == (groups, expected, kind, operation.call)
         least = operation.num_bytes(*one, groups) - operation.num_bytes(0, 0, 0, groups)
         if operation.types.factors is FactorLayout.ATOMS:  # of which a wheel does not count what fills atoms up

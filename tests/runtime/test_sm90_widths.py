@@ -13,12 +13,12 @@ from aot.core.problem import Problem
 from aot.core.target import load_target
 from aot.core.tile_order import NUM_ORDERS, count_clusters, sequence
 from aot.package.build import build_wheel
-from aot.package.manifest import from_json, to_json
+from aot.package.manifest import to_json
 from aot.package.wheel_check import check_wheel
 from aot.space.widths import of_widths
 from tests.compiling import EVERY, compile_kernels
 from tests.equivalence.descriptor import NUM_BYTES, decode
-from tests.golden.manifest import as_compiled
+from tests.golden.manifest import as_compiled, round_trip
 from tests.objects import BF16, small_manifest
 from tests.runtime.host import Library, compile_library, problem
 from tests.runtime.test_cluster_split_k import K, M, N
@@ -48,7 +48,7 @@ def built():
     artifacts = compile_kernels([KernelKey(BF16, of_widths(x, BF16, H200)[0]) for x in WIDEST], H200)
     manifest, objects = small_manifest("h200")
     kernels = tuple(as_one(artifacts))
-    manifest = from_json(to_json(replace(manifest, kernels=(*manifest.kernels, *as_compiled(kernels)))))
+    manifest = round_trip(replace(manifest, kernels=(*manifest.kernels, *as_compiled(kernels))))
     paths = {x.kernel.entry_symbol: x.path for x in artifacts}
     return manifest, objects | {kernel.name: paths[kernel.entry_symbol] for kernel in kernels}
 

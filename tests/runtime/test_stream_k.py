@@ -9,9 +9,8 @@ import pytest
 
 from aot.core.candidate import KernelKey, gemm_candidate, tail_splits
 from aot.core.target import load_target
-from aot.package.manifest import from_json, to_json
 from tests.compiling import EVERY, compile_kernels
-from tests.golden.manifest import as_compiled
+from tests.golden.manifest import as_compiled, round_trip
 from tests.objects import BF16, small_manifest
 from tests.runtime.host import Library, compile_library, problem
 from tests.runtime.test_real_kernels import (
@@ -48,7 +47,7 @@ def built():
     artifacts = compile_kernels(keys, load_target("h200"))
     manifest, objects = small_manifest("h200")
     manifest = replace(manifest, kernels=(*manifest.kernels, *as_compiled(x.kernel for x in artifacts)))
-    return from_json(to_json(manifest)), objects | {x.kernel.name: x.path for x in artifacts}
+    return round_trip(manifest), objects | {x.kernel.name: x.path for x in artifacts}
 
 
 @pytest.fixture(scope="module")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import json
 import random
+from bisect import bisect_left
 
 import pytest
 import torch
 
 from aot.core.dispatch import MAX_STEP_M
-from aot.package.manifest import to_json
 from tests.device.repeats import (
     MOST_ROWS,
     Rows,
@@ -22,11 +21,8 @@ from tests.device.repeats import (
     sampled_rows,
     varying_with_groups,
 )
-from tests.golden.manifest import golden_manifest
-from tests.packed import wheels_reader
 
 X = torch.arange(MOST_ROWS * 2, dtype=torch.float32).reshape(MOST_ROWS, 2)
-MANIFEST = json.loads(to_json(golden_manifest()))
 
 
 def test_bits_tell_the_zeros_apart_and_a_nan_is_itself():
@@ -40,12 +36,12 @@ def test_a_run_that_varies_is_counted():
     assert count_varying(lambda: torch.tensor([float(next(numbers) % 10 == 3)]), 100) == 10
 
 
-def test_the_edges_are_those_of_the_operation_and_sizes():
-    packed = wheels_reader()
-    assert edges(MANIFEST, packed, "bf16_kn", 4096, 4096) == {1}
-    assert edges(MANIFEST, packed, "bf16_kk", 8, 16) == {16, 64, 4096, MAX_STEP_M}
-    known = edges(MANIFEST, packed, "bf16_kk", 4096, 4096)
-    assert known == {16, 64, 256, 4096, MAX_STEP_M}
+def test_the_edges_are_those_by_which_rows_are_answered():
+    column = (16, 64, 4096, MAX_STEP_M)
+    known = edges(lambda m: column[bisect_left(column, m)])
+    assert known == {*column}
+    assert edges(lambda _: 0) == set()
+    assert edges(lambda m: (16, 64)[m > 16]) == {16, 64}
     sample = sampled_rows(known)
     assert {63, 64, 65, 4095, 4096, 4097, 1, MOST_ROWS} <= set(sample)
     assert sample == sorted(set(sample))

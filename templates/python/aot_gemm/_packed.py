@@ -1,4 +1,4 @@
-"""Single columns and ladders of the manifest's tables, which are packed: aot/package/packed_table.py of the toolchain.
+"""Single ladders of the manifest's tables, which are packed: aot/package/packed_table.py of the toolchain.
 
 The manifest was compared with its hash, so that nothing is checked here.
 """
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _VALUES = {digit: value for value, digit in enumerate(chr(x) for x in range(0x21, 0x7F) if chr(x) not in '"\\')}
 _NUM_LAST = 64
-"""Twins of the toolchain's number_text.py, as `numbers` and `_unsigned` are."""
+"""Twins of the toolchain's number_text.py, as `numbers`, `_unsigned` and `_time_of` are."""
 MEASURED, PREDICTED = "measured", "predicted"
 _PROVENANCES = (MEASURED, PREDICTED)
 
@@ -49,15 +49,9 @@ def _unsigned(number: int) -> int:
     return -(number + 1) // 2 if number % 2 else number // 2
 
 
-def grid_of(table: dict[str, Any], section: dict[str, Any]) -> dict[str, Any]:
-    """Return the grid of a section, which it may share with others of its table."""
-    grid: dict[str, Any] = table["grids"][section["grid"]]
-    return grid
-
-
-def column_edges(grid: dict[str, Any], column: int) -> list[int]:
-    """Return the upper edges of m of a column."""
-    return [grid["m_edges"][place - 1] for place in accumulate(numbers(grid["gaps"][column]))]
+def _time_of(number: int) -> float:
+    tens = max(0, (number - 100) // 900)
+    return (number - 900 * tens) * 10**tens / 1000
 
 
 class Ladder(NamedTuple):
@@ -118,14 +112,14 @@ def edges_with_library(ladder: Ladder) -> list[int]:
 def row_of(ladder: Ladder, step: int) -> Row:
     """Return a row of a ladder."""
     kernel, general = ladder.column("kernels")[step], ladder.column("generals")[step]
-    time_ns = sum(map(_unsigned, ladder.column("times")[: step + 1]))
+    time = sum(map(_unsigned, ladder.column("times")[: step + 1]))
     library = ladder.column("library")[step] if ladder.is_own else 0
     return Row(
         kernel=ladder.kernels[kernel],
         general=ladder.kernels[general - 1 if general else kernel],
         provenance=_PROVENANCES[ladder.column("provenances")[step]] if ladder.is_own else PREDICTED,
-        time_us=time_ns / 1000,
+        time_us=_time_of(time),
         runner_up=ladder.kernels[ladder.column("runners_up")[step]],
-        runner_up_us=(time_ns + _unsigned(ladder.column("margins")[step])) / 1000,
-        library_us=(time_ns + _unsigned(library - 1)) / 1000 if library else None,
+        runner_up_us=_time_of(time + _unsigned(ladder.column("margins")[step])),
+        library_us=_time_of(time + _unsigned(library - 1)) if library else None,
     )

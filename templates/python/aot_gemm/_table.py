@@ -115,7 +115,7 @@ def extent_of(name: str, value: Any) -> int:
 
 
 class Selection(NamedTuple):
-    """What a library says of a problem: fields of `aot_gemm_selection_t`, and the bytes of workspace."""
+    """What a library says of a problem: fields of `aot_gemm_selection_t`, the bytes of workspace, and a cell."""
 
     library: Library
     call: str
@@ -132,6 +132,10 @@ class Selection(NamedTuple):
     num_groups: int
     num_launches: int
     tile_order: int
+    cell_m: int
+    cell_n: int
+    cell_k: int
+    """The upper edges of a grid's cell, which the library alone has; zeros where no grid answers."""
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -172,11 +176,8 @@ def _find_place(selection: Selection) -> _Place | None:
             bucket = edges[step], selection.n, selection.k
             return _Place(_packed.row_of(ladder, step), bucket, _num_groups(section))
         if TIERS[selection.tier] == "grid":
-            grid = _packed.grid_of(table, section)
-            n, k = divmod(selection.index, len(grid["k_edges"]))
-            edges = _packed.column_edges(grid, selection.index)
-            step = min(bisect_left(edges, selection.m), len(edges) - 1)
-            return _Place(None, (edges[step], grid["n_edges"][n], grid["k_edges"][k]), _num_groups(section))
+            cell = selection.cell_m, selection.cell_n, selection.cell_k
+            return _Place(None, cell, _num_groups(section))
     except (LookupError, ValueError) as error:
         folder = selection.library.folder
         raise errors.CorruptLibraryError(

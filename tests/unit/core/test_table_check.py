@@ -1,6 +1,7 @@
 """What a table may be held against: each fault is named, with its section and its place."""
 
 from dataclasses import dataclass, replace
+from itertools import product
 
 import pytest
 
@@ -158,6 +159,20 @@ def test_a_grid_tells_so_many_kernels_apart():
     assert table_fault(table, kernels) == ""
     fault = "bf16_kk: there are 4097 kernels; a grid tells 4096 apart"
     assert table_fault(table, (*kernels, Incumbent())) == fault
+
+
+def test_a_grid_tells_so_many_orders_of_kernels_apart():
+    choices = list(product(range(11, 11 + 456), range(9)))
+    kernels = (*KERNELS, *(Incumbent(orders_tiles=True) for _ in range(456)))
+
+    def of(count):
+        column = column_of(0, tuple(range(1, count + 1)), *zip(*choices[:count], strict=True))
+        return DispatchTable((replace(SECTION, **column),))
+
+    others = len({x for column in GRID.columns[1:] for x in column.choices})
+    assert table_fault(of(MAX_STEP_KERNELS - others), kernels) == ""
+    fault = "bf16_kk: the grid has kernels in 4097 orders of tiles; it tells 4096 apart"
+    assert table_fault(of(MAX_STEP_KERNELS - others + 1), kernels) == fault
 
 
 def test_a_fallback_needs_both_strides_and_all_shapes():

@@ -6,15 +6,16 @@ import pytest
 from aot.core.errors import ManifestError
 from aot.core.signature import Argument
 from aot.package.manifest import WheelTable, from_json, to_json
-from tests.golden.manifest import golden_manifest, with_kernels
+from aot.package.packed_table import NO_GRID
+from tests.golden.manifest import golden_manifest, round_trip, with_kernels
 
 GOLDEN = golden_manifest()
 TEXT = to_json(GOLDEN)
 
 
 def test_round_trip():
-    assert from_json(TEXT) == GOLDEN
-    assert to_json(from_json(TEXT)) == TEXT
+    assert round_trip(GOLDEN) == GOLDEN
+    assert to_json(round_trip(GOLDEN)) == TEXT
     assert TEXT.endswith("}\n")
 
 
@@ -34,8 +35,8 @@ def test_names_that_follow_from_others():
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (("manifest_version",), 0, "m.json: manifest_version: expected 11, got 0"),
-        (("manifest_version",), None, "m.json: manifest_version: expected 11, got None"),
+        (("manifest_version",), 0, "m.json: manifest_version: expected 12, got 0"),
+        (("manifest_version",), None, "m.json: manifest_version: expected 12, got None"),
         (("arch",), 90, "m.json: arch: expected an architecture, such as sm_90a, got 90"),
         (
             ("tables", 0, "conditions", 0, "num_sms"),
@@ -69,11 +70,6 @@ def test_names_that_follow_from_others():
             "m.json: the table of h200: bf16_kk: ladder n 4096 k 4096, row 1: its runner-up is 9; there are 5 kernels",
         ),
         (
-            ("tables", 0, "table", "grids", 0, "n_edges"),
-            [1024],
-            "m.json: the table of h200: bf16_kk: the grid has 4 columns, its edges give 2",
-        ),
-        (
             ("tables", 0, "table", "sections", 1, "fallback"),
             5,
             "m.json: the table of h200: bf16_kn: the fallback is kernel 5; there are 5 kernels",
@@ -93,7 +89,7 @@ def test_names_that_follow_from_others():
             {"x": ["why"]},
             "m.json: the table of h200: bigger_tiles names x, no kernel of the manifest",
         ),
-        (("manifest_version",), True, "m.json: manifest_version: expected 11, got True"),
+        (("manifest_version",), True, "m.json: manifest_version: expected 12, got True"),
         (("package",), "../x", "m.json: package: expected a distribution's name, such as aot-gemm, got '../x'"),
         (("package",), "x" * 300, "m.json: package: expected a distribution's name, such as aot-gemm, got 'xxxx"),
         (("package",), "class", "m.json: the package class would be imported as class, a word of Python's"),
@@ -135,54 +131,24 @@ def test_names_that_follow_from_others():
             "m.json: kernels[0].num_strides: expected a whole number from 1 to 2, got 3",
         ),
         (
-            ("tables", 0, "table", "sections", 0, "kernels", 0),
-            1,
-            "m.json: the table of h200: bf16_kk: grid, column 0: its kernel 1 takes only multiples of 256 in m and 25",
+            ("tables", 0, "table", "sections", 1, "grid"),
+            2,
+            "m.json: tables[0].table.sections[1].grid: expected a SHA-256 of 64 hexadecimal digits, got 2",
+        ),
+        (
+            ("tables", 0, "table", "grids"),
+            [],
+            "m.json: tables[0].table.grids: there is no such key in PackedTable; it has sections",
+        ),
+        (
+            ("tables", 0, "table", "sections", 0, "kernels"),
+            [2, 3],
+            "m.json: tables[0].table.sections[0].ladders[0]: it has place 2 of 2 kernels",
         ),
         (
             ("tables", 0, "table", "sections", 0, "kernels", 1),
             4,
-            "m.json: the table of h200: bf16_kk: grid, column 0: its kernel 4 is for bf16_kn",
-        ),
-        (
-            ("tables", 0, "table", "grids", 0, "m_edges", 1),
-            16,
-            "m.json: the table of h200: bf16_kk: grid, column 2: its edges in m must ascend",
-        ),
-        (
-            ("tables", 0, "table", "grids", 0, "m_edges", 3),
-            2**20,
-            "m.json: tables[0].table.grids[0].m_edges[3]: expected a whole number from 1 to 1048575, got 1048576",
-        ),
-        (
-            ("tables", 0, "table", "grids", 0, "kernels", 2),
-            "#!%",
-            "m.json: tables[0].table.sections[0].columns[2]: it has place 3 of 3 kernels",
-        ),
-        (
-            ("tables", 0, "table", "grids", 0, "gaps", 1),
-            "(",
-            "m.json: tables[0].table.grids[0].columns[1]: it has place 5 of 4 edges in m",
-        ),
-        (
-            ("tables", 0, "table", "grids", 0, "gaps", 1),
-            "a b",
-            "m.json: tables[0].table.grids[0].gaps[1]: expected numbers in the digits of aot.package.number_text, got",
-        ),
-        (
-            ("tables", 0, "table", "grids", 0, "kernels"),
-            ["!"],
-            "m.json: tables[0].table.grids[0]: it has 1 kernels for 4 gaps of columns",
-        ),
-        (
-            ("tables", 0, "table", "grids", 0, "tile_orders", 1),
-            "+",
-            "m.json: tables[0].table.grids[0].columns[1][0]: expected a whole number from 0 to 8, got 9",
-        ),
-        (
-            ("tables", 0, "table", "sections", 1, "grid"),
-            2,
-            "m.json: tables[0].table.sections[1]: it has place 2 of 2 grids",
+            "m.json: the table of h200: bf16_kk: ladder n 4096 k 4096, row 0: its kernel 4 is for bf16_kn",
         ),
         (
             ("tables", 0, "table", "sections", 0, "ladders", "k"),
@@ -264,7 +230,7 @@ def refused(manifest):
 
 def test_a_manifest_has_a_table_for_each_device():
     two = with_tables(WheelTable(**ANOTHER), GOLDEN.tables[0])
-    assert from_json(to_json(two)) == two
+    assert round_trip(two) == two
     assert refused(with_tables()) == "there are 0 tables; expected 1 to 8"
     assert refused(with_tables(*GOLDEN.tables * 9)) == "there are 9 tables; expected 1 to 8"
     assert refused(with_tables(*GOLDEN.tables * 2)) == "two tables are of the target h200"
@@ -326,7 +292,7 @@ def test_what_is_not_json_is_refused(text):
 
 @pytest.mark.parametrize("text", ["[]", "1", "null"])
 def test_other_json_is_refused(text):
-    with pytest.raises(ManifestError, match=r"m\.json: manifest_version: expected 11, got None"):
+    with pytest.raises(ManifestError, match=r"m\.json: manifest_version: expected 12, got None"):
         from_json(text, "m.json")
 
 
@@ -335,6 +301,39 @@ def test_a_missing_key_is_named():
     del document["tables"][0]["record"]
     with pytest.raises(ManifestError, match=r"m\.json: tables\[0\]: WheelTable needs the key record, which is missing"):
         from_json(json.dumps(document), "m.json")
+
+
+GRID = GOLDEN.tables[0].table.sections[0].grid
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        (NO_GRID, "grid: its edges in n must ascend from 1 or more, and not be empty"),
+        (replace(GRID, n_edges=(1024,)), "the grid has 4 columns, its edges give 2"),
+        (
+            replace(GRID, columns=(replace(GRID.columns[0], kernels=(2, 1)), *GRID.columns[1:])),
+            "grid, column 0: its kernel 1 takes only multiples of 256 in m and 256 in n; it must take all aligned",
+        ),
+        (
+            replace(GRID, columns=(replace(GRID.columns[0], kernels=(2, 4)), *GRID.columns[1:])),
+            "grid, column 0: its kernel 4 is for bf16_kn",
+        ),
+        (
+            replace(GRID, columns=(*GRID.columns[:3], replace(GRID.columns[3], m_edges=(16, 16)))),
+            "grid, column 3: its edges in m must ascend from 1 or more, and not be empty",
+        ),
+        (
+            replace(GRID, columns=(replace(GRID.columns[0], tile_orders=(1,)), *GRID.columns[1:])),
+            "grid, column 0: 1 orders of tiles for 2 kernels",
+        ),
+    ],
+)
+def test_a_grid_which_the_file_does_not_have_is_checked_where_it_is_written(grid, message):
+    table = GOLDEN.tables[0].table
+    sections = (replace(table.sections[0], grid=grid), *table.sections[1:])
+    changed = with_tables(replace(GOLDEN.tables[0], table=replace(table, sections=sections)))
+    assert refused(changed).startswith(f"the table of h200: bf16_kk: {message}")
 
 
 def test_an_inconsistent_manifest_is_not_written():

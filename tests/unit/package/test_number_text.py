@@ -4,7 +4,17 @@ import string
 import pytest
 
 from aot.core.strict_json import DecodeError
-from aot.package.number_text import DIGITS, MAX_DIGITS, NUM_LAST, number_text, read_numbers, signed, unsigned
+from aot.package.number_text import (
+    DIGITS,
+    MAX_DIGITS,
+    NUM_LAST,
+    number_text,
+    read_numbers,
+    signed,
+    time_number,
+    time_of,
+    unsigned,
+)
 from tests.packed import wheels_reader
 
 EDGES = [0, 1, 63, 64, 65, 64 * 28 - 1, 64 * 28, 64 * 28 * 28 - 1, 64 * 28 * 28, 4095, 4096, 2**31 - 1, 2 * 10**15]
@@ -48,6 +58,17 @@ def test_other_texts_are_refused(text, message):
     with pytest.raises(DecodeError) as caught:
         read_numbers(text)
     assert str(caught.value) == message
+
+
+def test_times_of_three_digits_are_numbered_in_their_order():
+    ns = [*range(1000), *(x * 10**tens for tens in range(1, 12) for x in range(100, 1000))]
+    packed = wheels_reader()
+    for number, time in enumerate(ns):
+        assert time_number(time / 1000) == number
+        assert time_of(number) == packed._time_of(number) == time / 1000
+    assert time_of(-1) == -0.001
+    with pytest.raises(DecodeError, match="the number of a time of 13 more digits; expected at most 12"):
+        time_of(100 + 13 * 900)
 
 
 def test_a_number_below_0_is_not_written():

@@ -14,7 +14,7 @@ from aot.core.operation import Operation
 from aot.package.build import read_templates
 from aot.package.choices import CHOICES_FILE
 from aot.package.file_set import FileSet
-from aot.package.manifest import Library, from_json, to_json
+from aot.package.manifest import Library, to_json
 from aot.package.render import capability, header_of, render, render_library
 from aot.package.render_tables import substitute
 from aot.package.states import KernelState, states_text
@@ -96,7 +96,7 @@ def test_what_stands_for_a_kernel_that_waits_takes_every_shape_and_no_workspace(
 
 def test_the_manifest_goes_along(templates):
     files = render(golden_manifest(), templates)
-    assert from_json(files["python/aot_gemm/manifest.json"].decode()) == golden_manifest()
+    assert files["python/aot_gemm/manifest.json"].decode() == to_json(golden_manifest())
 
 
 def test_rendering_is_reproducible_and_dated_by_the_manifest_only(templates):
@@ -151,7 +151,7 @@ def test_capability_of_an_architecture():
 def test_manifest_of_the_wheel_is_plain_json(templates):
     values = json.loads(render(golden_manifest(), templates)["python/aot_gemm/manifest.json"])
     table = values["tables"][0]["table"]
-    assert table["grids"][0]["m_edges"] == [16, 64, 4096, 2**20 - 1]
+    assert {*table} == {"sections"}
     assert [x["operation"] for x in table["sections"]] == ["bf16_kk", "bf16_kn"]
     assert table["sections"][0]["ladders"]["n"] == [4096, 14336]
 
@@ -178,7 +178,7 @@ def test_sections_whose_grids_differ_in_kernels_alone_have_one_grid(templates):
     table = replace(golden.tables[0], table=DispatchTable(both))
     content = render(replace(golden, tables=(table,)), templates)["src/table.cc"].decode()
     assert content.count("Steps[] = {") == 1
-    assert "{kGrid0NEdges, kGrid0KEdges, kGrid0Starts, kGrid0Steps, 1, 1, nullptr, kGrid1Kernels, 1}" in content
+    assert "{kGrid0NEdges, kGrid0KEdges, kGrid0Starts, kGrid0Steps, 1, 1, kGrid0Orders, kGrid1Kernels, 1}" in content
     assert "kGrid1Kernels[] = {4};" in content
 
 

@@ -15,10 +15,10 @@ from aot.core.errors import ManifestError, PackageError
 from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.package.distribution import wheel_version
-from aot.package.manifest import from_json, to_json
+from aot.package.manifest import to_json
 from aot.package.pack import PackFor
 from aot.package.wheel import TableSource, check_one_host, make_wheel, manifest_of, shared_kernels
-from tests.golden.manifest import execution, kernel
+from tests.golden.manifest import execution, kernel, round_trip
 from tests.unit.accepted import named
 from tests.unit.selections import PLAIN, SELECTION
 from tests.unit.twins import BF16
@@ -82,7 +82,7 @@ def test_kernels_of_several_selections_are_there_once_and_each_table_names_its_o
     assert [x.target for x in made.tables] == ["h100", "h200"]
     assert made.version == wheel_version("1.2", *(x.selection for x in two))
     assert [x.peak_flops_per_s for x in made.tables] == [{"bf16": 9.89e14}, {"bf16": 7.9e14}]
-    assert from_json(to_json(made)) == made
+    assert round_trip(made) == made
 
 
 def test_the_wheel_of_one_selection_has_its_kernels_and_its_table_as_they_are():
@@ -106,7 +106,7 @@ def test_kernels_have_the_state_that_times_and_executions_say():
         SERIAL: "run",
     }
     assert made.executions == (right, wrong)
-    assert from_json(to_json(made)) == made
+    assert round_trip(made) == made
     assert {x.state for x in manifest(source(H100, plain, SMALL)).kernels} == {"compiled"}
 
 
