@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from aot.models.blocks import FUSED
 from aot.models.linears import EXPERT, Named
-from aot.models.name_pattern import NamePattern, PartOfName, Subject
+from aot.models.name_pattern import NamePattern, PartOfName
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -70,14 +70,7 @@ class Modules:
     """Modules that patterns name."""
 
     def __init__(self, patterns: Iterable[object]) -> None:
-        """Read patterns; what is none, or no regular expression, names nothing.
-
-        Args:
-            patterns: those of a configuration.
-
-        Raises:
-            ShapeFileError: a regular expression has what is not read.
-        """
+        """Read patterns; what is none, or no regular expression, names nothing."""
         self._everywhere: list[NamePattern | PartOfName] = []
         self._in_layer: dict[int, list[NamePattern | PartOfName]] = defaultdict(list)
         texts = (x for x in patterns if isinstance(x, str) and 0 < len(x) <= MAX_PATTERN)
@@ -104,13 +97,13 @@ class Modules:
         """
         number = _NUMBER.search(names[0])
         patterns = [*self._everywhere, *(self._in_layer.get(int(number[1]), ()) if number else ())]
-        return any(pattern.match(name) for name in map(Subject, names if patterns else ()) for pattern in patterns)
+        return any(pattern.match(name) for name in names for pattern in patterns)
 
 
 def _read(text: str) -> list[NamePattern]:
     try:
         return [NamePattern(text)]
-    except (re.error, OverflowError, RecursionError):
+    except ValueError:
         return []
 
 

@@ -85,6 +85,7 @@ def test_the_contracts_of_pyproject_are_kept(monkeypatch, capsys):
         ("sqlite3", ("measure.store",)),
         ("click", ("cli.",)),
         ("jinja2", ("package.", "report.page")),
+        ("regex", ("models.name_pattern",)),
         ("optuna", ("search.optuna_search",)),
         ("cryptography", ("bench.signing",)),
         ("dask", ("fleet.connection",)),

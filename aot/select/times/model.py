@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 NUM_TREES = 2000
 """Source: on the H200's record of 2026-11-24, left out a third of its (n, k) each in turn, the kernel that trees put
 first takes 1.68% longer than the best by 300 trees and 1.39% by 1,000 (research/log/2026-11-24-trees.md); of products
-with a residual, by fewer features, NNN by 1,000 and NNN by 2,000 (research/log/2026-11-30-slender.md)."""
+with a residual, by fewer features, NNN by 1,000 and NNN by 2,000 (research/log/2026-11-30-short-sides.md)."""
 ROUGH_TREES = 150
 """Trees that all kernels are asked of where many problems are asked for; the rest are asked of those near the best."""
 ROUGH_RATIO = 1.3

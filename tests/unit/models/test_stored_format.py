@@ -224,14 +224,10 @@ def test_a_strangers_pattern_is_matched_as_an_expression_in_bounded_time(monkeyp
         names = [f"model.layers.{i}.{x}_proj" for i in (0, 17) for x in ("self_attn.q", "self_attn.k", "mlp.gate")]
         assert have(f"re:{text}", *names) == [bool(re.match(text, x)) for x in names], text
     assert have("re:(a+)+$", "a" * 99, "a" * 99 + "x") == [True, False]
-    assert have("re:" + ".*" * 200 + "x", "a" * 99) == have("*a" * 40 + "x*", "a" * 99) == [False]
-    monkeypatch.setattr(name_pattern, "MOST_WORK", 2000)
-    step = r"; expected one such as 're:\.\*mlp.*gate.'; write names, or a pattern without repeats within repeats and "
-    with pytest.raises(ShapeFileError, match=rf"^quantization_config: the pattern '.*' takes too long .*{step}"):
-        have("re:" + "(.?){99}" * 60, "a" * 99)
-    for text in (r"(\w+)\1", "(?>a)", "(" * 50 + ")" * 50):
-        with pytest.raises(ShapeFileError, match=rf"(what is not read, at|more than 40 groups).*{step}"):
-            Modules([f"re:{text}"])
+    monkeypatch.setattr(name_pattern, "MOST_SECONDS", 0.02)
+    step = r"; expected one such as 're:\.\*mlp.*gate.'; write names, or a pattern without repeats within repeats$"
+    with pytest.raises(ShapeFileError, match=rf"^quantization_config: the pattern '.*' takes more than 0.02 s .*{step}"):
+        have("re:(a|aa)+$", "a" * 60 + "x")
 
 
 def test_modules_may_have_formats_of_their_own(tmp_path):
