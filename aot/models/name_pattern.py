@@ -55,8 +55,8 @@ class NamePattern:
         except TimeoutError as error:
             shown = ascii(one_line(self._text, SHOWN))
             raise ShapeFileError(
-                f"quantization_config: the pattern {shown} takes more than {MOST_SECONDS:g} s to be matched; expected one "
-                "such as 're:.*mlp\\.gate$'; write names, or a pattern without repeats within repeats"
+                f"quantization_config: the pattern {shown} takes more than {MOST_SECONDS:g} s to be matched; "
+                "expected one such as 're:.*mlp\\.gate$'; write names, or a pattern without repeats within repeats"
             ) from error
         finally:
             self._left -= time.monotonic() - began
