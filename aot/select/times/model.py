@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 
 NUM_TREES = 2000
 """Source: on the H200's record of 2026-11-24, left out a third of its (n, k) each in turn, the kernel that trees put
-first takes 1.68% longer than the best by 300 trees and 1.39% by 1,000 (research/log/2026-11-24-trees.md); of products
-with a residual, by fewer features, NNN by 1,000 and NNN by 2,000 (research/log/2026-11-30-short-sides.md)."""
+first takes 1.68% longer than the best by 300 trees and 1.39% by 1,000 (research/log/2026-11-24-trees.md); of drawn
+products with a residual, with two fifths of the features, 1.18% by 1,000, 1.09% by 2,000 and 0.98% by 4,000
+(research/log/2026-11-30-short-sides.md). More would take longer than the gain is worth: an assumption."""
 ROUGH_TREES = 150
 """Trees that all kernels are asked of where many problems are asked for; the rest are asked of those near the best."""
 ROUGH_RATIO = 1.3
