@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from aot.models.blocks import FUSED
 from aot.models.linears import EXPERT, Named
-from aot.models.name_pattern import NamePattern, PartOfName
+from aot.models.name_pattern import NamePattern, PartOfName, TimeLeft
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -72,16 +72,17 @@ class Modules:
     def __init__(self, patterns: Iterable[object]) -> None:
         """Read patterns; what is none, or no regular expression, names nothing."""
         self._everywhere: list[NamePattern | PartOfName] = []
+        left = TimeLeft()
         self._in_layer: dict[int, list[NamePattern | PartOfName]] = defaultdict(list)
         texts = (x for x in patterns if isinstance(x, str) and 0 < len(x) <= MAX_PATTERN)
         for text in dict.fromkeys(_ONE_EXPERT.sub(".experts.0", x) for x in texts):
             if text.startswith("re:"):
-                self._everywhere += _read(text.removeprefix("re:"))
+                self._everywhere += _read(text.removeprefix("re:"), left)
                 continue
             number = _NUMBER.search(text)
             held = self._everywhere if number is None else self._in_layer[int(number[1])]
             if "*" in text:
-                held += _read(rf"(?:.*\.)?{'.*'.join(map(re.escape, text.split('*')))}(?:\..*)?$")
+                held += _read(rf"(?:.*\.)?{'.*'.join(map(re.escape, text.split('*')))}(?:\..*)?$", left)
             else:
                 held.append(PartOfName(text))
 
@@ -100,9 +101,9 @@ class Modules:
         return any(pattern.match(name) for name in names for pattern in patterns)
 
 
-def _read(text: str) -> list[NamePattern]:
+def _read(text: str, left: TimeLeft) -> list[NamePattern]:
     try:
-        return [NamePattern(text)]
+        return [NamePattern(text, left)]
     except ValueError:
         return []
 

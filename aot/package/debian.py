@@ -178,9 +178,9 @@ def _development(
         "The headers in C and C++, a CMake package, a pkg-config file and an example",
         f"of the library in {names.library}.",
     ]
-    consumers = render_consumer_files(manifest, read_templates(), names.triplet)
     module, cmake = names.module, f"{names.folder}/cmake/{names.module}"
     own = {name.removeprefix(f"{module}/"): content for name, content in files.items() if name.startswith(f"{module}/")}
+    consumers = render_consumer_files(manifest, own["manifest.json"].decode(), read_templates(), names.triplet)
     # Those in Python are modules of the wheel, which these packages have not.
     examples = {x: content for x, content in own.items() if x.startswith("examples/") and not x.endswith(".py")}
     content = {

@@ -259,6 +259,8 @@ def _unpacked_section(packed: PackedSection, before: Sequence[PackedSection]) ->
 def unpack(packed: PackedTable) -> DispatchTable:
     """Return the table that was packed, without grids; whether it is sound `aot.core.table_check.table_fault` says.
 
+    Kernels that only a grid names are checked where a manifest is written, and by the library.
+
     Raises:
         DecodeError: a text is no numbers, a number is of nothing that there is, or lists are of different lengths.
     """

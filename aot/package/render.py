@@ -197,11 +197,14 @@ def render_library(library: Library, templates: Mapping[str, bytes]) -> FileSet:
     return files
 
 
-def render_consumer_files(manifest: Manifest, templates: Mapping[str, bytes], triplet: str) -> Mapping[str, bytes]:
+def render_consumer_files(
+    manifest: Manifest, text: str, templates: Mapping[str, bytes], triplet: str
+) -> Mapping[str, bytes]:
     """Render the CMake package and the pkg-config file of a library that is one of the system's own.
 
     Args:
         manifest: that of the wheel with the library.
+        text: the same as the wheel has it.
         templates: content by relative path.
         triplet: the machine as the folder below /usr/lib names it, such as `x86_64-linux-gnu`.
 
@@ -212,7 +215,7 @@ def render_consumer_files(manifest: Manifest, templates: Mapping[str, bytes], tr
         PackageError: as `render` does.
     """
     needed = {path: content for path, content in templates.items() if path.startswith("cmake/")}
-    variables = library_variables(manifest, header_of(to_json(manifest))) | {"triplet": triplet}
+    variables = library_variables(manifest, header_of(text)) | {"triplet": triplet}
     files = rendered(variables, needed, manifest.module)
     return {path.removeprefix("cmake/"): content for path, content in files.items()}
 

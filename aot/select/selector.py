@@ -326,7 +326,7 @@ def _sections(
     """Build the sections of an operation: one for a number of groups that was timed, and one that is invariant.
 
     The last, where it is asked for, is of one product, and of kernels of which a row's bits do not depend on m. Of
-    groups it is there where the kernels of the others have several orders of sums, and for any number of groups.
+    groups of rows it is there where the kernels of the others have several orders of sums, for any number of groups.
     """
     operation, portfolio = chosen.operation, chosen.portfolio
     numbers, free = _numbers_of_groups(portfolio.solutions), list[Section]()
@@ -342,8 +342,8 @@ def _sections(
         free.append(section)
         yield from parted(section, portfolio.candidates, timed, Making(kernels, references, at), twin)
     grouping = operation.grouping
-    is_asked = objective.batch_invariant and (grouping is Grouping.DENSE or grouping.has_offsets)
-    if is_asked and not (grouping.has_offsets and has_one_order(free, kernels)):
+    is_asked = objective.batch_invariant and (grouping is Grouping.DENSE or grouping.groups_rows)
+    if is_asked and not (grouping.groups_rows and has_one_order(free, kernels)):
         able = tuple(x for x in portfolio.candidates if has_order(KernelKey(operation, x)))
         kept = replace(portfolio, candidates=able)
         at = _told(objective, f"{operation.tag}: building the batch-invariant table")

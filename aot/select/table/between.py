@@ -192,10 +192,9 @@ def _rejoined(sections: Sequence[Section]) -> list[Section]:
     return found
 
 
-def _has_times(section: Section, timed: Timed) -> bool:
-    """Say whether a section's grid can be chosen by times: it is of aligned single products, enough of them timed."""
-    is_single = section.scope is None and section.operation.grouping is Grouping.DENSE
-    return is_single and len(timed.filled) >= MIN_BETWEEN
+def _times_at_sectors(timed: Timed) -> int:
+    """Return how many problems were timed whose rows do not lie between sectors."""
+    return sum(bool(row) and not begins_between_sectors(x) for x, row in timed.filled.items())
 
 
 def renewed(
@@ -223,18 +222,31 @@ def renewed(
     found = [x for x in selection.table.sections if x.operation not in operations]
     made: dict[tuple[Operation, bool], Section] = {}
     kernels = list(selection.kernels)
-    for section in _rejoined(asked):
-        operation = section.operation
-        timed = Timed(times.get(operation, {}), filled.get(operation, {}), PROVENANCE_MEASURED, model, target=target)
-        if not _has_times(section, timed):
+    timed_of = {
+        x: Timed(times.get(x, {}), filled.get(x, {}), PROVENANCE_MEASURED, model, target=target) for x in operations
+    }
+    parted_now = {x.operation for x in asked if x.between_sectors}
+    able = {
+        x
+        for x, y in timed_of.items()
+        if x.grouping is Grouping.DENSE
+        and (may_have_grid(y, x) or (x not in parted_now and _times_at_sectors(y) >= MIN_BETWEEN))
+    }
+    found += [x for x in asked if x.operation not in able]
+    for section in _rejoined([x for x in asked if x.operation in able]):
+        operation, timed = section.operation, timed_of[section.operation]
+        if section.scope is not None:
             found.append(section)
             continue
         making = Making(kernels, references or {}, partial(_tell, at, operation))
         shipped = [kernels[i].candidate for i in sorted(named_kernels(section) - {section.fallback})]
         twins = [[made[x, y] for x in operation.twins if (x, y) in made] for y in (False, True)]
-        whole, shipped = _with_new_grid(section, shipped, timed, making, next(iter(twins[0]), None))
+        whole, is_new = section, _times_at_sectors(timed) >= MIN_BETWEEN
+        if is_new:
+            whole, shipped = _with_new_grid(section, shipped, timed, making, next(iter(twins[0]), None))
         for own in parted(whole, shipped, timed, making, next(iter(twins[1]), None)):
-            made[operation, own.between_sectors] = own
+            if is_new or own.between_sectors:
+                made[operation, own.between_sectors] = own
             found.append(own)
     sections = tuple(sorted(found, key=lambda x: (x.operation.position, *x.key[1:])))
     named, table = only_named(kernels, DispatchTable(sections))

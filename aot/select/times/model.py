@@ -46,7 +46,7 @@ ROUGH_TREES = 150
 """Trees that all kernels are asked of where many problems are asked for; the rest are asked of those near the best."""
 ROUGH_RATIO = 1.3
 """Time by the first trees over the least of the problem's up to which a kernel is near. Source of both: on 1,500
-products by 188 kernels of an H200 the kernel that comes first is the same as by all trees
+products by 188 kernels of an H200 the kernel that comes first is the same as by all 1,000 that there were then
 (research/log/2026-11-24-trees.md)."""
 LEARNING_RATE = 0.06
 FEATURE_SHARE = 0.4
@@ -252,7 +252,8 @@ class TimeModel:
         However many threads learn: by 1, 2, 4 and 7 every bit was the same.
 
         Operations with an epilogue are learned from only where there is none without of such types: they are measured
-        on a few problems, and what they add to the product is below what is learned.
+        on a few problems, and what they add to the product is below what is learned. Where there is none without, the
+        epilogue is one of the features.
 
         Raises:
             ValueError: there are no times.

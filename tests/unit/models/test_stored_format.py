@@ -224,9 +224,11 @@ def test_a_strangers_pattern_is_matched_as_an_expression_in_bounded_time(monkeyp
         names = [f"model.layers.{i}.{x}_proj" for i in (0, 17) for x in ("self_attn.q", "self_attn.k", "mlp.gate")]
         assert have(f"re:{text}", *names) == [bool(re.match(text, x)) for x in names], text
     assert have("re:(a+)+$", "a" * 99, "a" * 99 + "x") == [True, False]
+    for text in ("(" * 5 + "x" + "{30})" * 5, "(?:qproj){e<=1}", "[[:alpha:]]*", r"\Kq", "("):  # names nothing
+        assert have(f"re:{text}", "x", "q_proj") == [False, False]
     monkeypatch.setattr(name_pattern, "MOST_SECONDS", 0.02)
-    step = r"0.02 s .*; expected one such as 're:\.\*mlp.*gate.'; write names, or a pattern without repeats"
-    with pytest.raises(ShapeFileError, match=rf"^quantization_config: the pattern '.*' takes more than {step}"):
+    step = r"0.02 s to be matched, the last of them '.*'; expected such as 're:.*'; write names, or patterns without"
+    with pytest.raises(ShapeFileError, match=rf"^quantization_config: patterns take more than {step}"):
         have("re:(a|aa)+$", "a" * 60 + "x")
 
 

@@ -110,6 +110,13 @@ def test_a_selection_gets_such_sections_and_is_the_same_when_it_gets_them_again(
     grids = [x.grid for x in once.table.sections]
     assert {x for y in grids[3].columns for x in y.kernels} == {indices[SWAPPED] + len(indices)}
     assert between.renewed(once, [], {}, MODEL, H200) == (once, [])
+    # By times of such rows alone the grid of the others stays; by too few, all.
+    only = {p: row for p, row in timed.own.items() if begins_between_sectors(p)}
+    some, new = between.renewed(once, [BF16], {BF16: only}, MODEL, H200)
+    assert some == once
+    assert [x.between_sectors for x in new] == [True]
+    few = dict(list(only.items())[:1])
+    assert between.renewed(once, [BF16], {BF16: few}, MODEL, H200) == (once, [])
     # With times of other rows the grid for these is chosen anew too, of a kernel more, and the ladders stay.
     rows = {p: {**row, SPLIT: 9.0 if begins_between_sectors(p) else 2.0} for p, row in timed.own.items()}
     cheap = Shades(lambda c, p: 2.0 if c is SPLIT and not begins_between_sectors(p) else MODEL.time(c, p))

@@ -94,7 +94,7 @@ def test_what_is_near_the_best_weighs_more():
 @pytest.mark.parametrize(
     ("correction", "off"),
     [
-        (lambda _p, c: {"pingpong": 1.3, "cooperative": 0.8}[c.gemm.schedule], 0.03),
+        (lambda _p, c: {"pingpong": 1.3, "cooperative": 0.8}[c.gemm.schedule], 0.03),  # not each split is offered it
         (lambda p, _c: 1.4 if p.m <= 64 else 0.9, 0.07),
         (lambda _p, c: 1.25 if c.gemm.swap_ab else 1.0, 0.06),
     ],
