@@ -23,7 +23,7 @@ from aot.core.problem import Problem
 from aot.core.tile_order import HEURISTIC, TileOrder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 MAX_STEP_M = 2**20 - 1
 """Largest edge of m in a grid; `MAX_STEP_KERNELS` is the most kernels, each in an order of tiles, that its steps tell
@@ -223,6 +223,11 @@ class DispatchTable:
     """One section for each operation that is shipped."""
 
     sections: tuple[Section, ...]
+
+    @staticmethod
+    def of(sections: Iterable[Section]) -> DispatchTable:
+        """Make the table of sections, in the order of the catalogue's operations."""
+        return DispatchTable(tuple(sorted(sections, key=lambda x: (x.operation.position, *x.key[1:]))))
 
     @property
     def shortened(self) -> DispatchTable:

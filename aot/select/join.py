@@ -156,5 +156,5 @@ def with_unaligned_of(selection: Selection, earlier: Selection) -> Selection:
         x.fallback: fallbacks[x.operation] for x in theirs
     }
     sections = (*selection.table.sections, *renumbered(DispatchTable(tuple(theirs)), numbers.__getitem__).sections)
-    table = DispatchTable(tuple(sorted(sections, key=lambda x: (x.operation.position, *x.key[1:]))))
+    table = DispatchTable.of(sections)
     return replace(selection, kernels=tuple(kernels), table=table)

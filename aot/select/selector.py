@@ -373,8 +373,7 @@ def _selection(
     curves = [
         _curve(x, objective, measured.references, target) for x in found if x.like is None and _has_curve(x, measured)
     ]
-    sections = sorted(sections, key=lambda x: (x.operation.position, *x.key[1:]))
-    table = DispatchTable(tuple(map(_orders(measured, kernels, target).in_section, sections)))
+    table = DispatchTable.of(map(_orders(measured, kernels, target).in_section, sections))
     is_measured = any(x.basis is Basis.MEASURED for x in found)
     record = record_name if is_measured or measured.record is None else _named_record(record_name, found)
     chosen = Selection(

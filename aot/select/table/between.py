@@ -248,8 +248,7 @@ def renewed(
             if is_new or own.between_sectors:
                 made[operation, own.between_sectors] = own
             found.append(own)
-    sections = tuple(sorted(found, key=lambda x: (x.operation.position, *x.key[1:])))
-    named, table = only_named(kernels, DispatchTable(sections))
+    named, table = only_named(kernels, DispatchTable.of(found))
     new = [x for x in table.sections if (x.operation, x.between_sectors) in made and x.scope in (None, BETWEEN)]
     return replace(selection, kernels=named, table=table), new
 

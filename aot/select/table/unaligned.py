@@ -276,5 +276,5 @@ def renewed(selection: Selection, measured: KnownTimes, target: Target, objectiv
     known = UnalignedTimes.of(measured.times, operations, target)
     for operation in asked_of(operations):
         found += list(sections(operation, known, measured, found, kernels, fallbacks[operation], target, objective))
-    table = DispatchTable(tuple(sorted(found, key=lambda x: (x.operation.position, *x.key[1:]))))
+    table = DispatchTable.of(found)
     return objective.covered(replace(selection, kernels=tuple(kernels), table=table))
