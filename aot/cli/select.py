@@ -241,8 +241,9 @@ def request_of(context: click.Context) -> Request:
 @click.option(
     "--only-grids",
     is_flag=True,
-    help="Choose anew only the grids of --keep for aligned single products, one of them for rows that begin at odd "
-    "multiples of 16 bytes, with a few kernels more, by records that have enough times; of --operations, or of all.",
+    help="Choose anew only the grids of --keep for aligned single products, and for those of them whose rows begin at "
+    "odd multiples of 16 bytes, each time with up to 8 kernels more for each, by records that have enough times; of "
+    "--operations, or of all.",
 )
 @option("--no-incumbent", only=[CHOSEN], is_flag=True, help="Let ties go to no earlier selection.")
 @option(
