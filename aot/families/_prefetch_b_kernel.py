@@ -23,16 +23,18 @@ from aot.families._sm90_mainloop import Source
 class GemmPrefetchBSm90(GemmPartialTileSm90):
     """`GemmPartialTileSm90` whose first loads of B need not wait for the kernel in front."""
 
-    def __init__(self, *args: Any, prefetched: int, places: Places, **kwargs: Any) -> None:
-        """Configure as quack does, with a loading warp for each operand.
+    def __init__(self, *args: Any, prefetched: int, places: Places, has_residual: bool = False, **kwargs: Any) -> None:
+        """Configure as quack does, with a loading warp for each operand, and one for a residual.
 
         Args:
             args: as in quack's `GemmSm90`, and `kwargs`.
             prefetched: which of the kernel's operands the entry's B is: 0 where A and B are swapped, else 1.
             places: of the device.
+            has_residual: whether the operation has one.
         """
         super().__init__(*args, **kwargs)
-        self.num_ab_load_warps = 2
+        self.has_residual = has_residual
+        self.num_ab_load_warps = 2 + has_residual
         self.prefetched = prefetched
         self.places = places
 

@@ -87,23 +87,26 @@ class MixedSm100(GemmSplitSm100):
         super()._setup_attributes(*args)
 
 
-def choose_layouts(gemm: Any, a: Any, b: Any, d: Any, epilogue: Any) -> None:
+def choose_layouts(gemm: Any, a: Any, b: Any, d: Any, c: Any, epilogue: Any) -> None:
     """Set the attributes that quack's methods read of a call: types, layouts, stages, and the bytes of a stage.
 
     Args:
         gemm: an instance of a class that derives from `GemmDefaultSm90`.
-        a: (m, k, batch), `b`: (n, k, batch), `d`: (m, n, batch). There is no C, and no lengths vary.
+        a: (m, k, batch), `b`: (n, k, batch), `d`: (m, n, batch). No lengths vary.
+        c: None, or the residual, as D.
         epilogue: quack's `EpilogueArguments`.
     """
     gemm.a_dtype = gemm.a_smem_dtype = a.element_type
     gemm.b_dtype = gemm.b_smem_dtype = b.element_type
-    gemm.d_dtype, gemm.c_dtype = d.element_type, None
+    gemm.d_dtype, gemm.c_dtype = d.element_type, None if c is None else c.element_type
     gemm.a_layout, gemm.b_layout = LayoutEnum.from_tensor(a), LayoutEnum.from_tensor(b)
-    gemm.d_layout, gemm.c_layout = LayoutEnum.from_tensor(d), None
+    gemm.d_layout, gemm.c_layout = LayoutEnum.from_tensor(d), None if c is None else LayoutEnum.from_tensor(c)
     gemm.varlen_m = gemm.varlen_k = False
     gemm._setup_attributes(epilogue)  # noqa: SLF001 - this module's purpose
     stage_a, stage_b = stage_layouts(gemm)
     gemm.num_tma_load_bytes = cute.size_in_bytes(a.element_type, stage_a) + cute.size_in_bytes(b.element_type, stage_b)
+    stage_c = None if c is None else first_stage(gemm.epi_c_smem_layout_staged)
+    gemm.epi_load_bytes_per_stage = 0 if c is None else cute.size_in_bytes(c.element_type, stage_c)
 
 
 def stage_layouts(gemm: Any) -> tuple[Any, Any]:

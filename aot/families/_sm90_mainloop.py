@@ -1,8 +1,9 @@
 """The kernel that our Hopper families share: its launch, its warps' roles and its loads. Imports CUTLASS and quack.
 
-The last four warps of a CTA load: one or two of them bring tiles of A and B into the stages of a pipeline, by TMA. The
-others multiply and store (`_sm90_multiply.py`). A CTA works on one tile after another, as quack's scheduler hands them
-out. A family derives its class from `MainloopSm90` and says how a tile is loaded.
+The last four warps of a CTA load: one or two of them bring tiles of A and B into the stages of a pipeline, by TMA, and
+another those of a residual into a pipeline of its own (`_sm90_residual.py`). The others multiply and store
+(`_sm90_multiply.py`). A CTA works on one tile after another, as quack's scheduler hands them out. A family derives its
+class from `MainloopSm90` and says how a tile is loaded.
 
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """
@@ -20,6 +21,7 @@ from quack.varlen_utils import VarlenArguments, VarlenManager
 
 from aot.families._quack_internals import choose_layouts, stage_layouts
 from aot.families._sm90_multiply import MultiplySm90
+from aot.families._sm90_residual import Residual
 
 MESSAGE_WORDS = 4
 """Int32 in the scheduler's message about a tile: its row, column and batch, and whether there is one."""
@@ -37,9 +39,10 @@ class Source(NamedTuple):
 
 
 class MainloopSm90(MultiplySm90):
-    """A persistent Hopper GEMM without C, of k-major operands, whose loads a subclass describes.
+    """A persistent Hopper GEMM of k-major operands, whose loads a subclass describes.
 
-    Pairs are of A and B everywhere. A subclass defines:
+    Pairs are of A and B everywhere. A residual, quack's C, is loaded while its tile is multiplied, by the last of the
+    loading warps, which a subclass counts in `num_ab_load_warps` where it takes one. A subclass defines:
 
         make_load_arguments(operands, stages, prefetch_b): what its kernel needs for the loads; on the host
         prepare_loads(arguments, warp): what can be done about them before the first wait; in every warp of the kernel
@@ -65,23 +68,26 @@ class MainloopSm90(MultiplySm90):
 
         Args:
             a: (m, k), `b`: (n, k), `d`: (m, n).
-            c: None, as `varlen`: quack's signature has them.
+            c: the residual, (m, n), where the kernel has one, else None.
+            varlen: None: quack's signature has it.
             epilogue: quack's `EpilogueArguments`.
             scheduler: quack's `TileSchedulerOptions`.
             stream: CUDA stream of the launch.
             prefetch_b: Int32 for a subclass that takes one.
 
         Raises:
-            TypeError: there is a C, or lengths vary.
+            TypeError: there is a C and should be none, or none and should be one, or lengths vary.
         """
-        if c is not None or varlen is not None:
-            raise TypeError(f"{type(self).__name__} got a C or varying lengths; expected None for both")
-        a, b, d, _, epilogue = self.rotate_batch_last(a, b, d, None, epilogue, append_batch_if_2d=True)
-        choose_layouts(self, a, b, d, epilogue)
+        if (c is not None) != self.has_residual or varlen is not None:
+            found = f"{'no' if c is None else 'a'} C and {'no' if varlen is None else 'some'} varying lengths"
+            expected = f"{'a' if self.has_residual else 'no'} C and no varying lengths"
+            raise TypeError(f"{type(self).__name__} got {found}; expected {expected}")
+        a, b, d, c, epilogue = self.rotate_batch_last(a, b, d, c, epilogue, append_batch_if_2d=True)
+        choose_layouts(self, a, b, d, c, epilogue)
         stage_a, stage_b = stage_layouts(self)
         loads = self.make_load_arguments((a, b), (stage_a, stage_b), prefetch_b)
         atom_a, view_a, atom_b, view_b = self.make_tma_load_atoms_and_tensors(a, b, stage_a, stage_b, varlen_k=False)
-        atom_d, view_d, _, _ = self.make_tma_epilogue_atoms_and_tensors(d, None, epilogue, varlen_m=False)
+        atom_d, view_d, atom_c, view_c = self.make_tma_epilogue_atoms_and_tensors(d, c, epilogue, varlen_m=False)
         parameters = self.epi_to_underlying_arguments(epilogue)
         scheduler_class = self.get_scheduler_class()
         tiles = scheduler_class.to_underlying_arguments(
@@ -92,9 +98,15 @@ class MainloopSm90(MultiplySm90):
             (atom_a, view_a),
             (atom_b, view_b),
             (atom_d, view_d),
+            (atom_c, view_c),
             parameters,
             loads,
-            (self.a_smem_layout_staged, self.b_smem_layout_staged, self.epi_smem_layout_staged),
+            (
+                self.a_smem_layout_staged,
+                self.b_smem_layout_staged,
+                self.epi_smem_layout_staged,
+                self.epi_c_smem_layout_staged,
+            ),
             self._shared_memory(parameters),
             tiles,
             scheduler_class,
@@ -108,13 +120,15 @@ class MainloopSm90(MultiplySm90):
         )
 
     def _shared_memory(self, parameters: Any) -> Any:
-        """Describe a CTA's shared memory: D's stages, what the epilogue adds, and the stages of A and B."""
+        """Describe a CTA's shared memory: stages of D and the residual, what the epilogue adds, those of A and B."""
 
         def stages(dtype: Any, layout: Any) -> Any:
             return cute.struct.Align[cute.struct.MemRange[dtype, cute.cosize(layout)], self.buffer_align_bytes]
 
+        residual = {"c": stages(self.c_dtype, self.epi_c_smem_layout_staged)} if self.has_residual else {}
         fields = {
             "d": stages(self.d_dtype, self.epi_smem_layout_staged),
+            **residual,
             "epi": self.epi_get_smem_struct(parameters),  # the name by which quack's epilogue finds it
             "a": stages(self.a_dtype, self.a_smem_layout_staged),
             "b": stages(self.b_dtype, self.b_smem_layout_staged),
@@ -128,6 +142,7 @@ class MainloopSm90(MultiplySm90):
         source_a: Any,
         source_b: Any,
         target_d: Any,
+        source_c: Any,
         parameters: Any,
         loads: Any,
         layouts: Any,
@@ -139,10 +154,11 @@ class MainloopSm90(MultiplySm90):
 
         Args:
             tiled_mma: how the multiplying warps share a tile.
-            source_a: the TMA atom and the view of A in global memory; `source_b` and `target_d` likewise.
+            source_a: the TMA atom and the view of A in global memory; `source_b`, `target_d` and the residual's
+                `source_c` likewise.
             parameters: of the epilogue.
             loads: what `make_load_arguments` made.
-            layouts: of the stages of A, B and D in shared memory.
+            layouts: of the stages of A, B, D and the residual in shared memory.
             shared_memory: the structure of a CTA's shared memory.
             tiles: the scheduler's parameters.
             scheduler_class: quack's class of schedulers.
@@ -152,9 +168,12 @@ class MainloopSm90(MultiplySm90):
         if warp == self.ab_load_warp_id:
             for atom in (atom_a, atom_b, atom_d):
                 cpasync.prefetch_descriptor(atom)
+            if const_expr(self.has_residual):
+                cpasync.prefetch_descriptor(source_c[0])
         allocator = SmemAllocator()
         storage = allocator.allocate(shared_memory)
         pipeline = self.make_ab_pipeline(tiled_mma, cute.make_layout((1, *self.cluster_shape_mnk)))
+        residual_pipeline = self.make_residual_pipeline()
         message_pipeline = self.make_sched_pipeline(cute.make_layout(self.cluster_shape_mnk), varlen_k=self.split_k > 1)
         messages = allocator.allocate_tensor(
             Int32,
@@ -165,8 +184,12 @@ class MainloopSm90(MultiplySm90):
         pipeline_init_arrive(cluster_shape_mn=self.cluster_shape_mnk[:-1], is_relaxed=True)
         stages_a, stages_b, stages_d = [
             memory.get_tensor(layout.outer, swizzle=layout.inner)
-            for memory, layout in zip((storage.a, storage.b, storage.d), layouts, strict=True)
+            for memory, layout in zip((storage.a, storage.b, storage.d), layouts[:3], strict=True)
         ]
+        residual = None
+        if const_expr(self.has_residual):
+            stages_c = storage.c.get_tensor(layouts[3].outer, swizzle=layouts[3].inner)
+            residual = Residual(stages_c, residual_pipeline)
         prepared = self.prepare_loads(loads, warp)
         epilogue_smem = self.epi_get_smem_tensors(parameters, storage)
         lengths = _lengths(a, b)
@@ -174,19 +197,27 @@ class MainloopSm90(MultiplySm90):
         pipeline_init_wait(cluster_shape_mn=self.cluster_shape_mnk[:-1])
         if warp >= self.ab_load_warp_id:
             cute.arch.setmaxregister_decrease(self.num_regs_load)
+            if const_expr(self.has_residual):  # noqa: SIM102 - known while tracing, the next is not
+                if warp == self.residual_warp:
+                    self.load_residual(source_c, residual, make_scheduler)
             if self.is_loading(warp):
                 self.load(
                     (atom_a, atom_b), (a, b), (stages_a, stages_b), prepared, lengths, pipeline, make_scheduler, warp
                 )
         if warp < self.ab_load_warp_id:
             cute.arch.setmaxregister_increase(self.num_regs_mma)
-            product, epilogue = (atom_d, d, stages_d), (parameters, epilogue_smem, lengths)
+            product, epilogue = (atom_d, d, stages_d, residual), (parameters, epilogue_smem, lengths)
             self.multiply(tiled_mma, (a, b), (stages_a, stages_b), product, epilogue, pipeline, make_scheduler, warp)
+
+    @property
+    def residual_warp(self) -> int:
+        """The warp behind those that load A and B: the last that counts as loading, where there is a residual."""
+        return int(self.ab_load_warp_id + self.num_ab_load_warps - self.has_residual)
 
     @cute.jit
     def is_loading(self, warp: Int32) -> Any:
-        """Return whether a warp loads."""
-        return warp >= self.ab_load_warp_id and warp < self.ab_load_warp_id + self.num_ab_load_warps
+        """Return whether a warp loads A or B."""
+        return warp >= self.ab_load_warp_id and warp < self.residual_warp
 
     @cute.jit
     def load(

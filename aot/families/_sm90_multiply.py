@@ -15,14 +15,14 @@ from quack import sm90_utils as quack_sm90
 from quack.gemm_config import SplitKMode
 from quack.pipeline import make_pipeline_state
 
-from aot.families._ragged_epilogue import RaggedSm90
+from aot.families._sm90_residual import ResidualSm90
 
 GROUP_WARPS = 4
 """Warps of a group, which issue wgmma together (PTX ISA, wgmma)."""
 
 
-class MultiplySm90(RaggedSm90):
-    """The multiplying warps of a persistent Hopper GEMM without C: `multiply` is what each of them runs."""
+class MultiplySm90(ResidualSm90):
+    """The multiplying warps of a persistent Hopper GEMM: `multiply` is what each of them runs."""
 
     def end_multiplication(self) -> None:
         """Let the next kernel start, in each multiplying warp: what it multiplied was loaded after the wait."""
@@ -54,7 +54,7 @@ class MultiplySm90(RaggedSm90):
             tiled_mma: how the warps share a tile.
             operands: A and B in global memory, (rows, k, batch).
             stages: A and B in shared memory.
-            product: the atom that stores D, D in global memory and its stages in shared memory.
+            product: the atom that stores D, D in global memory, its stages in shared memory, and the residual or None.
             epilogue: its parameters, its tensors in shared memory, and the problem's lengths as quack asks for them.
             pipeline: of the stages of A and B.
             make_scheduler: makes a warp's own view of the scheduler.
@@ -72,16 +72,23 @@ class MultiplySm90(RaggedSm90):
         # instructions in pingpong, but make other code than the one that was measured.
         all_k_tiles = self._count_k_tiles(cute.size(operands[0], mode=[1]))
         state = make_pipeline_state(PipelineUserType.Consumer, self.ab_stage)
+        of_residual = make_pipeline_state(PipelineUserType.Consumer, self.epi_c_stage)
         store_pipeline = self.make_epi_store_pipeline()
         scheduler = make_scheduler()
         work = scheduler.initial_work_tile_info()
         if const_expr(self.pingpong):  # noqa: SIM102 - known while tracing, the next is not
             if warp >= GROUP_WARPS:
-                state, scheduler, work = self._skip_tile(lengths, all_k_tiles, state, scheduler, work)
+                state, of_residual, scheduler, work = self._skip_tile(
+                    lengths, all_k_tiles, state, of_residual, scheduler, work
+                )
         while work.is_valid_tile:
             state = self.multiply_tile(epilogue, pipeline, state, multiply_stage, sums, scheduler, work, group)
-            self._store_tile(tiled_mma, sums, product, epilogue, store_pipeline, scheduler, work, thread, group, stores)
-            state, scheduler, work = self._next_tile(lengths, all_k_tiles, state, scheduler)
+            of_residual = self._store_tile(
+                tiled_mma, sums, product, epilogue, store_pipeline, of_residual, scheduler, work, thread, group, stores
+            )
+            state, of_residual, scheduler, work = self._next_tile(
+                lengths, all_k_tiles, state, of_residual, scheduler, work
+            )
         self.end_multiplication()
         if const_expr(not self.pingpong):  # noqa: SIM102 - known while tracing, the next is not
             if stores:
@@ -133,20 +140,27 @@ class MultiplySm90(RaggedSm90):
         product: Any,
         epilogue: Any,
         store_pipeline: Any,
+        of_residual: Any,
         scheduler: Any,
         work: Any,
         thread: Int32,
         group: Int32,
         stores: Boolean,
-    ) -> None:
-        """Store a tile, in turn with the other group, which stores through the same shared memory."""
+    ) -> Any:
+        """Store a tile, in turn with the other group, which stores through the same shared memory.
+
+        Returns the state of the residual's pipeline.
+        """
         if const_expr(self.pingpong):
             self.pingpong_barrier_sync(group, stage="epi")
-        self._run_epilogue(tiled_mma, sums, product, epilogue, store_pipeline, scheduler, work.tile_idx, thread, stores)
+        of_residual = self._run_epilogue(
+            tiled_mma, sums, product, epilogue, store_pipeline, of_residual, scheduler, work.tile_idx, thread, stores
+        )
         if const_expr(self.pingpong):
             if stores:
                 store_pipeline.producer_tail()
             self.pingpong_barrier_arrive(1 - group, stage="epi")
+        return of_residual
 
     @cute.jit
     def _run_epilogue(
@@ -156,13 +170,17 @@ class MultiplySm90(RaggedSm90):
         product: Any,
         epilogue: Any,
         store_pipeline: Any,
+        of_residual: Any,
         scheduler: Any,
         tile: Any,
         thread: Int32,
         stores: Boolean,
-    ) -> None:
-        """Run quack's epilogue on a tile's sums; where k is split in one launch, the last split's runs, on all sums."""
-        (atom, d, stages), (parameters, epilogue_smem, lengths) = product, epilogue
+    ) -> Any:
+        """Run quack's epilogue on a tile's sums; where k is split in one launch, the last split's runs, on all sums.
+
+        Returns the state of the residual's pipeline.
+        """
+        (atom, d, stages, residual), (parameters, epilogue_smem, lengths) = product, epilogue
         batch = tile[3]
         if const_expr(self.split_k > 1 and self.split_k_mode == SplitKMode.SEPARATE):
             batch = scheduler.get_combined_batch_idx(batch, tile[2])
@@ -174,24 +192,25 @@ class MultiplySm90(RaggedSm90):
         )
         read_sums = partial(self.epi_load_acc_subtile, self.epi_retile_acc(sums, values, to_stages))
         self.epi_visit_acc(parameters, sums, tiled_mma, tile, thread)
-        # The states of C's pipeline, which has no stages.
-        states = [make_pipeline_state(user, 0) for user in (PipelineUserType.Consumer, PipelineUserType.Producer)]
+        to_registers, added, copied, sources = self.view_residual(tiled_mma, residual, values, thread)
+        # Of the residual's pipeline; the loading warp has its own state of the producer.
+        states = (of_residual, make_pipeline_state(PipelineUserType.Producer, 0))
         run = partial(
             self.epilogue,
             parameters,
             epilogue_smem,
-            None,
+            residual.pipeline if const_expr(self.has_residual) else None,
             store_pipeline,
             *states,
             self.epi_tile,
             tRS_rD=values,
-            tRS_rC=None,
+            tRS_rC=added,
             tiled_copy_t2r=None,
             tiled_copy_r2s=to_stages,
             tRS_sD=targets,
-            tiled_copy_s2r=None,
-            tSR_rC=None,
-            tSR_sC=None,
+            tiled_copy_s2r=to_registers,
+            tSR_rC=copied,
+            tSR_sC=sources,
             copy_D=copy,
             copy_C=None,
             tile_coord_mnkl=tile,
@@ -202,15 +221,19 @@ class MultiplySm90(RaggedSm90):
             is_tma_warp=stores,
         )
         barrier = self.epilogue_barrier
-        self.epilogue_split_k(
+        of_residual, _ = self.epilogue_split_k(
             parameters, run, read_sums, values, self.epi_tile, *states, store_pipeline, tile, barrier, thread, stores
         )
+        return of_residual
 
     @cute.jit
-    def _next_tile(self, lengths: Any, all_k_tiles: Int32, state: Any, scheduler: Any) -> Any:
-        """Take the next tile of this group of warps. Returns the pipeline's state, the scheduler and the tile."""
+    def _next_tile(
+        self, lengths: Any, all_k_tiles: Int32, state: Any, of_residual: Any, scheduler: Any, work: Any
+    ) -> Any:
+        """Take the next tile of this group of warps. Returns both pipelines' states, the scheduler and the tile."""
         if const_expr(self.pingpong and self.split_k == 1):
             state.advance_iters(all_k_tiles)
+            of_residual = self.skip_residual(of_residual, work.tile_idx)
             scheduler.advance_to_next_work(advance_count=self.mma_warp_groups)
             work = scheduler.get_current_work()
         else:
@@ -218,16 +241,21 @@ class MultiplySm90(RaggedSm90):
             work = scheduler.get_current_work()
             if const_expr(self.pingpong):  # noqa: SIM102 - known while tracing, the next is not
                 if work.is_valid_tile:
-                    state, scheduler, work = self._skip_tile(lengths, all_k_tiles, state, scheduler, work)
-        return state, scheduler, work
+                    state, of_residual, scheduler, work = self._skip_tile(
+                        lengths, all_k_tiles, state, of_residual, scheduler, work
+                    )
+        return state, of_residual, scheduler, work
 
     @cute.jit
-    def _skip_tile(self, lengths: Any, all_k_tiles: Int32, state: Any, scheduler: Any, work: Any) -> Any:
+    def _skip_tile(
+        self, lengths: Any, all_k_tiles: Int32, state: Any, of_residual: Any, scheduler: Any, work: Any
+    ) -> Any:
         """Leave a tile and its stages to the other group of warps. Returns as `_next_tile` does."""
         k_tiles = all_k_tiles
         if const_expr(self.split_k > 1):
             _, k_tiles = self.range_of_k_tiles(lengths, scheduler, work)
         state.advance_iters(k_tiles)
+        of_residual = self.skip_residual(of_residual, work.tile_idx)
         scheduler.advance_to_next_work()
         work = scheduler.get_current_work()
-        return state, scheduler, work
+        return state, of_residual, scheduler, work

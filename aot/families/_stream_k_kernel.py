@@ -110,12 +110,16 @@ class GemmStreamKSm90(GemmPartialTileSm90):
         product: Any,
         epilogue: Any,
         store_pipeline: Any,
+        of_residual: Any,
         scheduler: Any,
         tile: Any,
         thread: Int32,
         stores: Boolean,
-    ) -> None:
-        """Write the sums of a split to the workspace; add all to those of the last split, and run its epilogue."""
+    ) -> Any:
+        """Write the sums of a split to the workspace; add all to those of the last split, and run its epilogue.
+
+        Returns `of_residual` as it is: there is no residual here.
+        """
         parameters = epilogue[0]
         cluster_size = self.cluster_shape_mnk[0] * self.cluster_shape_mnk[1]
         cta = cute.arch.block_idx_in_cluster() if const_expr(cluster_size > 1) else Int32(0)
@@ -136,8 +140,9 @@ class GemmStreamKSm90(GemmPartialTileSm90):
                 for split in cutlass.range(item.last, unroll=1):
                     self._add_sums(self._region(parameters, item.tile, item.last, split, cta), sums, thread)
             GemmPartialTileSm90._run_epilogue(  # noqa: SLF001 - `super()` is not known where the DSL traces this
-                self, tiled_mma, sums, product, epilogue, store_pipeline, scheduler, tile, thread, stores
+                self, tiled_mma, sums, product, epilogue, store_pipeline, of_residual, scheduler, tile, thread, stores
             )
+        return of_residual
 
     def _region(self, parameters: Any, tile: Any, last: Any, split: Any, cta: Any) -> Any:
         """Return where the sums of a split lie: those of a tile side by side, each with its cluster's CTAs together."""

@@ -10,8 +10,8 @@ from aot.core.epilogue import GATES, Epilogue, Step
 from aot.core.grouping import Grouping
 from aot.core.types import BF16, FP16
 from aot.families._epilogue import FP8, has_own_epilogue
-from aot.families._ragged import STEP
-from aot.families._sm90_tiles import COOPERATIVE3
+from aot.families._ragged import MATRIX_COLUMNS, STEP
+from aot.families._sm90_tiles import COOPERATIVE3, has_ragged_tile
 from aot.families.sm90_partial_tile import Sm90PartialTile
 
 if TYPE_CHECKING:
@@ -22,20 +22,28 @@ if TYPE_CHECKING:
 class Sm90PrefetchB(Sm90PartialTile):
     """The family `sm90_prefetch_b`: the space, limits and resources of `sm90_partial_tile`, with other epilogues too.
 
-    A residual would be loaded by warps that these kernels do not have; a gate stores half as many columns as they do.
+    A gate stores half as many columns as these kernels do. A residual goes with tiles that are stored in equal pieces.
     """
 
     name = "sm90_prefetch_b"
     prefetches_b = True
     types = (BF16, FP16, *FP8)
-    epilogues = tuple(x for x in Epilogue if not {Step.RESIDUAL, Step.MANY, *GATES} & {*x.steps})
+    epilogues = tuple(x for x in Epilogue if not {Step.MANY, *GATES} & {*x.steps})
     groupings = (Grouping.DENSE,)
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
-        """Apply the limits of `sm90_partial_tile`; matrices of 8 columns are stored as 16 bits only."""
+        """Apply the limits of `sm90_partial_tile`; matrices of 8 columns are stored as 16 bits only.
+
+        The last piece of a ragged tile is stored over the columns of the one before. In place, it would find them with
+        the residual added already.
+        """
         if candidate.gemm.tile_n == STEP and operation.d.bits != 16:
             text = f"a tile of {STEP} columns is stored by matrices of 16-bit elements"
             return Rejected(Reason.TILE, f"{text}, got a D of {operation.d.value}; take a tile_n of {2 * STEP} or more")
+        if operation.has_residual and has_ragged_tile(candidate):
+            text = "a residual is loaded in the pieces of a tile, which overlap where tile_n"
+            steps = f"in steps of {MATRIX_COLUMNS}, of {2 * MATRIX_COLUMNS} where warpgroups share the columns"
+            return Rejected(Reason.TILE, f"{text} is {candidate.gemm.tile_n}; take a tile_n {steps}")
         return super().check(candidate, operation, target)
 
     def gemm_class(self, candidate: Candidate, operation: Operation, target: Target) -> Any:
@@ -50,6 +58,7 @@ class Sm90PrefetchB(Sm90PartialTile):
         if has_own_epilogue(operation):
             from aot.families._prefetch_b_epilogue_kernel import GemmPrefetchBEpilogueSm90
 
+            options["has_residual"] = operation.has_residual
             return partial(GemmPrefetchBEpilogueSm90, operation=operation, swap_ab=candidate.gemm.swap_ab, **options)
         from aot.families._prefetch_b_kernel import GemmPrefetchBSm90
 

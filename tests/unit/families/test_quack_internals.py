@@ -18,6 +18,7 @@ from aot.families import (
     _ragged_epilogue,
     _sm90_mainloop,
     _sm90_multiply,
+    _sm90_residual,
     _stream_k_kernel,
 )
 from aot.families._next_start import Places
@@ -31,6 +32,7 @@ MODULES = (
     _quack_sm90_kernel,
     _ragged_epilogue,
     _sm90_multiply,
+    _sm90_residual,
     _sm90_mainloop,
     _partial_tile_kernel,
     _prefetch_b_kernel,
@@ -155,7 +157,7 @@ def our_classes():
 
 def test_our_names_are_none_of_quacks():
     ours = [x for x in our_classes() if x.__module__.startswith("aot.")]
-    assert len(ours) == 9
+    assert len(ours) == 10
     names = {name for x in ours for name in vars(x)} - {"__module__", "__doc__", "__firstlineno__"}
     instance = GemmDefaultSm90(Float32, BFloat16, (64, 64), (1, 1, 1))
     clashes = {name for name in names if hasattr(instance, name)}
@@ -178,10 +180,20 @@ def test_only_one_warp_loads_unless_b_is_ahead():
     places = Places.of(load_target("h200"), 1)
     gemm = GemmPrefetchBSm90(*shape, prefetched=0, places=places)
     assert (gemm.num_ab_load_warps, gemm.prefetched, gemm.places.num_ctas) == (2, 0, 132)
+    assert GemmPrefetchBSm90(*shape, prefetched=1, places=places, has_residual=True).num_ab_load_warps == 3
 
 
-@pytest.mark.parametrize(("c", "varlen"), [(1, None), (None, 1)])
-def test_what_the_kernel_has_no_code_for_is_refused(c, varlen):
+@pytest.mark.parametrize(
+    ("c", "varlen", "found"), [(1, None, "a C and no varying"), (None, 1, "no C and some varying")]
+)
+def test_what_the_kernel_has_no_code_for_is_refused(c, varlen, found):
     gemm = GemmPartialTileSm90(Float32, BFloat16, (64, 64), (1, 1, 1))
-    with pytest.raises(TypeError, match="GemmPartialTileSm90 got a C or varying lengths; expected None for both"):
+    with pytest.raises(TypeError, match=f"GemmPartialTileSm90 got {found} lengths; expected no C and no varying"):
         gemm(None, None, None, c, None, None, varlen, None)
+
+
+def test_a_kernel_with_a_residual_is_not_called_without():
+    places = Places.of(load_target("h200"), 1)
+    gemm = GemmPrefetchBSm90(Float32, BFloat16, (64, 64), (1, 1, 1), prefetched=1, places=places, has_residual=True)
+    with pytest.raises(TypeError, match="GemmPrefetchBSm90 got no C and no varying lengths; expected a C"):
+        gemm(None, None, None, None, None, None, None, None)

@@ -46,11 +46,21 @@ def test_matrices_of_8_columns_are_stored_as_16_bits():
     )
 
 
-@pytest.mark.parametrize("operation", [Operation.BF16_KK_RESIDUAL, Operation.FP16_KK_SWIGLU])
-def test_residuals_and_gates_are_left_to_quacks_kernel(operation):
-    verdict = check(TILE, operation, H200)
+def test_gates_are_left_to_quacks_kernel():
+    verdict = check(TILE, Operation.FP16_KK_SWIGLU, H200)
     assert isinstance(verdict, Rejected)
     assert verdict.reason is Reason.EPILOGUE
+
+
+@pytest.mark.parametrize("operation", [Operation.BF16_KK_RESIDUAL, Operation.E4M3_BF16_KK_RESIDUAL])
+def test_a_residual_goes_with_tiles_of_equal_pieces(operation):
+    assert isinstance(check(named("sm90_prefetch_b_128x64_c1x1_pingpong"), operation, H200), Accepted)
+    for ragged, columns in (("64x72_c1x1_pingpong", 72), ("192x144_c1x1_cooperative", 144)):
+        assert check(named(f"sm90_prefetch_b_{ragged}"), operation, H200) == Rejected(
+            Reason.TILE,
+            f"a residual is loaded in the pieces of a tile, which overlap where tile_n is {columns}; take a tile_n in "
+            "steps of 16, of 32 where warpgroups share the columns",
+        )
 
 
 @pytest.mark.parametrize(
@@ -61,6 +71,9 @@ def test_residuals_and_gates_are_left_to_quacks_kernel(operation):
         (Operation.E4M3_E4M3_KK, "64x88_c1x1_cooperative_swap", 229376, 11),
         (Operation.BF16_KK_GELU, "128x104_c1x1_cooperative", 225280, 7),
         (Operation.E4M3_BF16_FAST_KK, "192x200_c1x1_cooperative3", 227328, 4),
+        (Operation.BF16_KK_RESIDUAL, "64x128_c2x1_pingpong", 230400, 8),
+        (Operation.BF16_KK_RESIDUAL, "256x112_c4x1_cooperative", 230400, 4),
+        (Operation.E4M3_BF16_KK_RESIDUAL, "128x96_c1x1_pingpong_swap", 227328, 7),
     ],
 )
 def test_resources_with_an_epilogue_are_those_of_the_compiled_kernels(operation, name, smem_bytes, stages):
