@@ -308,6 +308,7 @@ class TunedProblems:
     target: TargetName
     arch: Arch
     problems: tuple[ProblemEntry, ...]
+    predicted_by: Text | None = None
 
 
 @dataclass(frozen=True)
@@ -333,6 +334,7 @@ TUNING = {
             {"operation": OPERATION, "sizes": {**SIZES, "m": 1}, "kernels": [0], "predicted_us": [[0, 9.5]]},
             {"operation": OPERATION, "sizes": {**SIZES, "m": 2}, "kernels": None, "predicted_us": None},
         ],
+        "predicted_by": "cost-model-v1",
     },
 }
 
@@ -553,6 +555,7 @@ ROW_TUNING = {
                 "predicted_us": [[0, 3.5]],
             }
         ],
+        "predicted_by": "cost-model-v1",
     },
 }
 
