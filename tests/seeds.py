@@ -507,6 +507,7 @@ PUBLISHED = {
             "also": "z",
             "layout": "kk",
             "conditions": "none",
+            "cold_l2": True,
             "point": [{**POINT, "us": [1.5, 2.5]}, {**POINT, "tflops": 7.5}],
         },
         {
@@ -515,6 +516,7 @@ PUBLISHED = {
             "also": "",
             "operation": "e4m3_fp16_kk",
             "conditions": "none",
+            "cold_l2": False,
             "point": [{"m": 1, "n": 16, "k": 16, "us": [1.5]}],
         },
     ],
