@@ -308,6 +308,7 @@ class TunedProblems:
     target: TargetName
     arch: Arch
     problems: tuple[ProblemEntry, ...]
+    predicted_by: Text | None = None
 
 
 @dataclass(frozen=True)
@@ -333,6 +334,7 @@ TUNING = {
             {"operation": OPERATION, "sizes": {**SIZES, "m": 1}, "kernels": [0], "predicted_us": [[0, 9.5]]},
             {"operation": OPERATION, "sizes": {**SIZES, "m": 2}, "kernels": None, "predicted_us": None},
         ],
+        "predicted_by": "cost-model-v1",
     },
 }
 
@@ -505,6 +507,7 @@ PUBLISHED = {
             "also": "z",
             "layout": "kk",
             "conditions": "none",
+            "cold_l2": True,
             "point": [{**POINT, "us": [1.5, 2.5]}, {**POINT, "tflops": 7.5}],
         },
         {
@@ -513,6 +516,7 @@ PUBLISHED = {
             "also": "",
             "operation": "e4m3_fp16_kk",
             "conditions": "none",
+            "cold_l2": False,
             "point": [{"m": 1, "n": 16, "k": 16, "us": [1.5]}],
         },
     ],
@@ -553,6 +557,7 @@ ROW_TUNING = {
                 "predicted_us": [[0, 3.5]],
             }
         ],
+        "predicted_by": "cost-model-v1",
     },
 }
 

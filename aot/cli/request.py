@@ -18,7 +18,7 @@ from aot.select.portfolio.objective import NAMED_WEIGHT, Objective, SelectionLim
 from aot.select.renew import Renewed, renew
 from aot.select.reuse.twin_ladders import with_twins_ladders
 from aot.select.selection import BY_COST_MODEL, Selection, read_selection
-from aot.space.calibration import constants_of
+from aot.space.calibration import calibration_of
 from aot.space.enumeration import Patterns, check_total, has_tuned_kernels
 
 if TYPE_CHECKING:
@@ -192,10 +192,10 @@ def _kept(request: Request) -> Selection | None:
 
 def _selected(request: Request, shapes: ShapeSet, objective: Objective, added: tuple[Operation, ...]) -> Selection:
     if not request.records:
-        constants = constants_of(request.calibration, request.target.name)
+        calibration = calibration_of(request.calibration, request.target.name)
         asked = tuple(dict.fromkeys((*shapes.operations, *added)))
         told = replace(objective, operations=shapes.having(asked)) if added else objective
-        return pipeline.select_predicted(shapes, request.target, told, request.kernels, constants)
+        return pipeline.select_predicted(shapes, request.target, told, request.kernels, calibration)
     heldout = load_shape_set(request.heldout) if request.heldout else None
     return pipeline.select_measured(request.records, request.target, objective, request.kernels, heldout)
 

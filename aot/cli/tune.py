@@ -37,6 +37,7 @@ from aot.cli.options import (
 from aot.cli.output import JSON, show, tell
 from aot.compile.compiler import Processes
 from aot.compile.workplace import Workplace
+from aot.core.constraints import one_line
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
 from aot.core.errors import SelectionError
@@ -48,7 +49,8 @@ from aot.core.whole_file import check_output
 from aot.kinds.named_operations import HELP, NamedOperations
 from aot.search.strategy import EXHAUSTIVE, MODEL, NAMES
 from aot.select.selection import read_selection
-from aot.space.calibration import constants_of
+from aot.space import cost
+from aot.space.calibration import calibration_of
 from aot.space.enumeration import Patterns
 from aot.tune.bundle import check_bundle_folder
 from aot.tune.kinds import TuningRequest
@@ -257,6 +259,8 @@ def tune(**values: Any) -> None:
         for failure in failures:
             click.echo(f"not compiled: {failure.name}: {failure.reason}", err=True)
         tell(f"{bundle.directory}: {bundle.num_bytes / 2**20:.1f} MiB")
+        if asked.calibration:
+            tell(f"candidates are tried in the order of predicted times: {request.predicted_by}")
         if remote:
             _measure_remotely(remote, bundle, asked)
             return
@@ -322,7 +326,8 @@ def _operations(asked: _Options, shape_set: ShapeSet) -> tuple[Operation, ...]:
 
 
 def _request(asked: _Options, device: Target) -> TuningRequest:
-    shape_set = load_shape_set(asked.shapes)
+    shape_set, calibration = load_shape_set(asked.shapes), calibration_of(asked.calibration, device.name)
+    by_model = calibration.model if calibration else cost.NAME
     return TuningRequest(
         shape_set,
         (*_operations(asked, shape_set), *(asked.operations.others if asked.operations else ())),
@@ -330,9 +335,10 @@ def _request(asked: _Options, device: Target) -> TuningRequest:
         asked.limit,
         asked.prune or (math.inf if asked.selection else PRUNE),
         _selected_candidates(asked.selection, device),
-        constants_of(asked.calibration, device.name),
+        calibration.constants if calibration else cost.DEFAULTS,
         learn(asked.learn_from, device) if asked.learn_from else None,
         asked.per_problem,
+        one_line(f"learned from {', '.join(x.name for x in asked.learn_from)}") if asked.learn_from else by_model,
     )
 
 

@@ -92,6 +92,8 @@ MAX_COUNT = 2**63 - 1
 """Largest integer of TOML, SQLite and the C API."""
 MAX_TEXT = 4000
 """Characters of the longest text for people."""
+MAX_LABEL = 200
+"""Characters of the longest name of a record, a source or an option."""
 
 Extent = Annotated[int, Range(1, MAX_EXTENT)]
 Index = Annotated[int, Range(0, MAX_EXTENT)]
@@ -111,7 +113,7 @@ Error = Annotated[float, Range(0, 1e300)]
 """A relative error of a result, however wrong."""
 
 Text = Annotated[str, Grammar(r".*", "one line of printable text of at most 4000 characters", MAX_TEXT)]
-Label = Annotated[str, Grammar(r".+", "one line of 1 to 200 printable characters", 200)]
+Label = Annotated[str, Grammar(r".+", "one line of 1 to 200 printable characters", MAX_LABEL)]
 TargetName = Annotated[str, Grammar(r"[a-z][a-z0-9_]*", "the name of a target, such as h200", 40)]
 Arch = Annotated[str, Grammar(r"sm_[1-9][0-9]{1,2}[af]?", "an architecture, such as sm_90a")]
 FamilyName = Annotated[str, Grammar(r"[a-z][a-z0-9_]*", "the name of a kernel family, such as sm90_quack", 40)]

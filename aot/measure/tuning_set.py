@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
-from aot.core.constraints import Arch, Form, Index, KernelName, Label, Microseconds, TargetName, Version
+from aot.core.constraints import Arch, Form, Index, KernelName, Label, Microseconds, TargetName, Text, Version
 from aot.core.errors import StoreError
 from aot.core.json_text import plain_json
 from aot.core.strict_json import DecodeError, decode, decode_version, parse_json, read_content, shown
@@ -45,6 +45,8 @@ class TuningSet:
 
     predicted_us: Mapping[AnyProblem, Mapping[str, float]] = field(default_factory=dict)
     """The cost model's times by problem and kernel's name, of the kernels chosen; what a search is ordered by."""
+    predicted_by: str | None = None
+    """What those of products are predicted by, as `TuningRequest.predicted_by` says it; None where there are none."""
 
     def is_wanted(self, kernel: Tuned, problem: AnyProblem) -> bool:
         """Say whether a kernel is to be timed on a problem."""
@@ -56,13 +58,10 @@ class TuningSet:
         Raises:
             StoreError: nothing is left.
         """
-        left = TuningSet(
-            self.target,
-            self.arch,
-            tuple(kernel for kernel in self.kernels if kernels is None or matches(kernels, kernel.name)),
-            tuple(problem for problem in self.problems if problems is None or matches(problems, problem.name)),
-            self.chosen,
-            self.predicted_us,
+        left = replace(
+            self,
+            kernels=tuple(kernel for kernel in self.kernels if kernels is None or matches(kernels, kernel.name)),
+            problems=tuple(x for x in self.problems if problems is None or matches(problems, x.name)),
         )
         if not left.kernels or not left.problems:
             raise StoreError(
@@ -166,6 +165,7 @@ class _Problems:
     target: TargetName
     arch: Arch
     problems: tuple[Annotated[Any, Form(Any, _problem)], ...]
+    predicted_by: Text | None = None
 
 
 def _predicted_json(tuning: TuningSet, problem: AnyProblem, index: Mapping[str, int]) -> list[list[float]] | None:
@@ -189,7 +189,8 @@ def write_tuning_set(directory: Path, tuning: TuningSet) -> None:
         for problem in tuning.problems
     ]
     head = {"version": TUNING_SET_VERSION, "target": tuning.target, "arch": tuning.arch}
-    for name, rows in ((KERNELS_FILE, {"kernels": kernels}), (PROBLEMS_FILE, {"problems": problems})):
+    of_problems = {"problems": problems, "predicted_by": tuning.predicted_by}
+    for name, rows in ((KERNELS_FILE, {"kernels": kernels}), (PROBLEMS_FILE, of_problems)):
         text = json.dumps({**head, **rows}, indent=1, sort_keys=True) + "\n"
         (directory / name).write_text(text, encoding="utf-8")
 
@@ -231,4 +232,5 @@ def read_tuning_set(directory: Path) -> TuningSet:
             chosen[problem] = frozenset(kernels[i].name for i in entry.kernels)
         if entry.predicted_us is not None:
             predicted[problem] = {kernels[i].name: us for i, us in entry.predicted_us}
-    return TuningSet(head.target, head.arch, kernels, tuple(x for x, _ in rows.problems), chosen, predicted)
+    problems = tuple(x for x, _ in rows.problems)
+    return TuningSet(head.target, head.arch, kernels, problems, chosen, predicted, rows.predicted_by)

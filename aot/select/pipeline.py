@@ -43,7 +43,6 @@ from aot.select.times.model import TimeModel
 from aot.select.times.orders import OrderedTimes
 from aot.select.times.record import of_target, read_products, read_products_together, read_record, recorded_kernels
 from aot.space import cost
-from aot.space.cost import DEFAULTS, Constants
 from aot.space.enumeration import Patterns, has_tuned_kernels
 from aot.space.legality import check
 
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from aot.core.operation import Operation
     from aot.core.shape_set import ShapeSet
     from aot.core.work import AnyOperation
+    from aot.space.calibration import Calibration
 
 
 def default_record(target: Target, records: Path) -> Path | None:
@@ -248,7 +248,7 @@ def select_predicted(
     target: Target,
     objective: Objective,
     kernels: str,
-    constants: Constants = DEFAULTS,
+    calibration: Calibration | None = None,
 ) -> Selection:
     """Select by the cost model, for want of a record.
 
@@ -257,7 +257,7 @@ def select_predicted(
         target: the device.
         objective: limits, and the incumbent.
         kernels: include and exclude patterns on candidate names.
-        constants: the cost model's.
+        calibration: the cost model's constants; those that every target starts with where there is none.
 
     Raises:
         CandidateError: no candidate is left for an operation that the shape set asks for.
@@ -266,6 +266,7 @@ def select_predicted(
     asked_for = objective.operations or shapes.operations
     (parted, tuned), at = _parted(replace(objective, operations=asked_for), {}, target), objective.progress
     objective, patterns = replace(objective, by_fallback=parted.by_fallback), Patterns.parse(kernels)
+    constants, name = (calibration.constants, calibration.model) if calibration else (cost.DEFAULTS, cost.NAME)
     times = predicted_times(shapes, target, patterns, constants, operations=tuned, at=at)
     if not times and not objective.by_fallback:
         asked = [x for operation in asked_for for x in shapes.problems(operation)]
@@ -274,8 +275,7 @@ def select_predicted(
             f"no tuned kernel takes any of the {len(asked)} problems of the shape set: {reasons}; every wheel computes "
             "them with its general kernel, so that there is nothing to select; pad the extents, or add problems"
         )
-    name = cost.NAME if constants == DEFAULTS else f"{cost.NAME}, calibrated"
-    more = unaligned.predicted(times if objective.unaligned else (), target, patterns, at)
+    more = unaligned.predicted(times if objective.unaligned else (), target, patterns, at, constants)
     return select_kernels(KnownTimes(times, unaligned=more, constants=constants), target, objective, name)
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from aot.core.candidate import Candidate
     from aot.core.measurement import Times
+    from aot.core.operation import Operation
     from aot.core.problem import Problem
     from aot.core.target import Target
 
@@ -117,14 +118,18 @@ def _constants(logs: Array) -> Constants:
 
 
 def _log_us(pairs: Sequence[Pair], target: Target, constants: Constants) -> Array:
-    problems, candidates = (
-        list(dict.fromkeys(x.problem for x in pairs)),
-        list(dict.fromkeys(x.candidate for x in pairs)),
-    )
-    times = estimate(candidates, problems, target, constants).total_us
-    row, column = ({x: i for i, x in enumerate(found)} for found in (problems, candidates))
-    chosen: Array = np.log([times[row[x.problem], column[x.candidate]] for x in pairs])
-    return chosen
+    """Return the logarithm of each pair's predicted time in microseconds; of several operations each is asked apart."""
+    found = np.empty(len(pairs))
+    by_operation: dict[Operation, list[int]] = {}
+    for i, pair in enumerate(pairs):
+        by_operation.setdefault(pair.problem.operation, []).append(i)
+    for places in by_operation.values():
+        problems = list(dict.fromkeys(pairs[i].problem for i in places))
+        candidates = list(dict.fromkeys(pairs[i].candidate for i in places))
+        times = estimate(candidates, problems, target, constants).total_us
+        row, column = ({x: i for i, x in enumerate(some)} for some in (problems, candidates))
+        found[places] = np.log([times[row[pairs[i].problem], column[pairs[i].candidate]] for i in places])
+    return found
 
 
 def _derivatives(pairs: Sequence[Pair], target: Target, constants: Constants) -> Array:
@@ -190,8 +195,11 @@ def fit(
 ) -> Constants:
     """Fit the constants to times in microseconds.
 
+    Where every problem has one pair, its level is no longer apart from the constants: the time is weighed by
+    `MODEL_ERROR` and `LEVEL` together, 0.25, and moves the constants by what all candidates share, too.
+
     Args:
-        measured: what each pair took.
+        measured: what each pair took; of one operation or of several.
         target: the device.
         start: constants to begin with, and to stay near.
         width: standard deviation of their logarithms.

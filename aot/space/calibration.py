@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from aot.core.constraints import TargetName, Text, Version
+from aot.core.constraints import MAX_LABEL, TargetName, Text, Version, one_line
 from aot.core.errors import TargetError
 from aot.core.strict_json import DecodeError, read_content, text_of
 from aot.core.strict_toml import TomlError, parse_toml, toml_string
 from aot.core.whole_file import write_whole
-from aot.space.cost import DEFAULTS, Constants
+from aot.space.cost import NAME, Constants
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +26,11 @@ class Calibration:
     target: TargetName
     source: Text
     constants: Constants
+
+    @property
+    def model(self) -> str:
+        """Return what times predicted by it are called: the model's version, and what its constants were fitted to."""
+        return one_line(f"{NAME}, constants: {self.source or 'of a calibration that does not say'}", MAX_LABEL)
 
 
 @dataclass(frozen=True)
@@ -78,10 +83,10 @@ def read_calibration(path: Path, target: str) -> Calibration:
     return parse_calibration(text, str(path), target)
 
 
-def constants_of(path: Path | None, target: str) -> Constants:
-    """Return a calibration's constants, or those that every target starts with where there is none.
+def calibration_of(path: Path | None, target: str) -> Calibration | None:
+    """Read a calibration; None where no file was given, of the constants that every target starts with.
 
     Raises:
         TargetError: as `read_calibration`.
     """
-    return DEFAULTS if path is None else read_calibration(path, target).constants
+    return None if path is None else read_calibration(path, target)

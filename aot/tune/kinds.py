@@ -25,7 +25,7 @@ from aot.kinds.rows.tuned import takes_packed
 from aot.select.times.known import launched_problems, unaligned_problems
 from aot.select.times.model import TimeModel
 from aot.space import enumeration as space
-from aot.space.cost import DEFAULTS, Constants
+from aot.space.cost import DEFAULTS, NAME, Constants
 from aot.space.kinds import space_of
 from aot.space.shortlist import shortlist, within
 
@@ -55,6 +55,8 @@ class TuningRequest:
     learned: TimeModel | None = None
     """If given, each problem is measured with the `per_problem` candidates that this predicts fastest."""
     per_problem: int = 24
+    predicted_by: str = NAME
+    """What predicts the times of products: the cost model and its constants, or what was learned of which times."""
 
     @property
     def by_kind(self) -> dict[str, list[AnyOperation]]:

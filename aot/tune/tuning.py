@@ -91,7 +91,8 @@ def tuning_set(request: TuningRequest, artifacts: Sequence[Artifact[AnyKernel]],
                 times = tuning.promising(request, list(own), problem, target)
                 predicted[problem] = {own[candidate]: round(us, 4) for candidate, us in times.items()}
     chosen = {problem: frozenset(times) for problem, times in predicted.items()}
-    return TuningSet(target.name, target.arch, kernels, tuple(predicted), chosen, predicted)
+    predicted_by = request.predicted_by if GEMM.name in request.by_kind else None
+    return TuningSet(target.name, target.arch, kernels, tuple(predicted), chosen, predicted, predicted_by)
 
 
 def check_problems(request: TuningRequest) -> list[str]:

@@ -161,12 +161,16 @@ def compare(candidates: Sequence[Candidate], problems: Sequence[Problem], target
     return found
 
 
+def rule_problems(weights: Sequence[tuple[int, int]]) -> list[Problem]:
+    """List what the rule is compared on: weights (n, k) in fp16 at each of `ROWS`, row by row."""
+    return [Problem(Operation.of(ElementType.FLOAT16), m, n, k) for m in ROWS for n, k in weights]
+
+
 def compare_weights(weights: Sequence[tuple[int, int]], target: Target) -> list[Comparison]:
     """Put the rule beside the model for weights (n, k) in fp16 at each of `ROWS`, row by row.
 
     Raises:
         TargetError: the rule is not for the target's architecture.
     """
-    operation = Operation.of(ElementType.FLOAT16)
-    problems = [Problem(operation, m, n, k) for m in ROWS for n, k in weights]
-    return compare(legal(operation, target), problems, target)
+    problems = rule_problems(weights)
+    return compare(legal(problems[0].operation, target), problems, target)

@@ -1,7 +1,8 @@
 """The prior: what the cost model assumes of a target before anything is measured there, and how far off it is.
 
-Published times of others stand in published/TARGET.toml. They are compared with, never fitted to: the constants are
-those that every target starts with. Pure but for reading that file and the target's.
+Published times of others stand in published/TARGET.toml. Here they are compared with, not fitted to: the constants are
+those that every target starts with. prior_calibrated.py fits some to them. Pure but for reading that file and the
+target's.
 """
 
 from __future__ import annotations
@@ -138,6 +139,8 @@ class Source:
     also: Text
     """What was timed beside the library's default."""
     conditions: Text
+    cold_l2: bool
+    """Whether the conditions say that nothing of the operands was in L2, as the model has it."""
     point: tuple[Point, ...]
     layout: Layout | None = None
     operation: Operation | None = None
@@ -233,6 +236,14 @@ def times_us(
     return found
 
 
+def first_choices(
+    candidates: Sequence[Candidate], problems: Sequence[Problem], target: Target, constants: Constants = DEFAULTS
+) -> list[tuple[Candidate, float]]:
+    """Return of each problem the candidate that the model puts first, and its predicted time in microseconds."""
+    times = times_us(candidates, problems, target, constants)
+    return [(candidates[j], float(row[j])) for row in times for j in [int(row.argmin())]]
+
+
 @dataclass(frozen=True)
 class Check:
     """A published point beside the model: times in microseconds.
@@ -283,22 +294,12 @@ def check_source(source: Source, target: Target, clock: Clock) -> list[Check]:
         problems, points = zip(*group, strict=True)
         candidates = legal(operation, target)
         fast, slow = (
-            times_us(candidates, problems, at_clock(target, hz)) for hz in (clock.highest_hz, clock.lowest_hz)
+            first_choices(candidates, problems, at_clock(target, hz)) for hz in (clock.highest_hz, clock.lowest_hz)
         )
-        for i, (problem, point) in enumerate(zip(problems, points, strict=True)):
-            times, roof, j = point.times_us(), roofline(problem, target), int(fast[i].argmin())
+        for problem, point, (first, us), (_, slow_us) in zip(problems, points, fast, slow, strict=True):
+            times, roof = point.times_us(), roofline(problem, target)
             found.append(
-                Check(
-                    source.name,
-                    problem,
-                    times[0],
-                    min(times),
-                    roof.time_us,
-                    roof.bound,
-                    candidates[j].name,
-                    float(fast[i, j]),
-                    float(slow[i].min()),
-                )
+                Check(source.name, problem, times[0], min(times), roof.time_us, roof.bound, first.name, us, slow_us)
             )
     return found
 
@@ -321,27 +322,28 @@ def predict(operation: Operation, sizes: Sequence[tuple[int, int, int]], target:
     """Predict the times of an operation's best legal candidates, of each (m, n, k)."""
     problems = [Problem(operation, *size) for size in sizes]
     candidates = legal(operation, target) if has_tuned_kernels(operation, target) else []
-    times = times_us(candidates, problems, target) if candidates else None
+    firsts: list[tuple[str, float | None]] = [("", None)] * len(problems)
+    if candidates:
+        firsts = [(first.name, us) for first, us in first_choices(candidates, problems, target)]
     found = []
-    for i, problem in enumerate(problems):
-        roof, kernel, predicted_us = roofline(problem, target), "", None
-        if times is not None:
-            j = int(times[i].argmin())
-            kernel, predicted_us = candidates[j].name, float(times[i, j])
-        found.append(Prediction(problem, kernel, predicted_us, roof.time_us, roof.bound))
+    for problem, (kernel, us) in zip(problems, firsts, strict=True):
+        roof = roofline(problem, target)
+        found.append(Prediction(problem, kernel, us, roof.time_us, roof.bound))
     return found
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Geometric mean, least and most of some ratios."""
+    """Geometric mean, least and most of some ratios, and the standard deviation of their logarithms."""
 
     mean: float
     least: float
     most: float
+    deviation: float
 
     @staticmethod
     def of(values: Iterable[float]) -> Spread:
         """Return the spread of one or more ratios above 0."""
         found = np.array(list(values))
-        return Spread(float(np.exp(np.log(found).mean())), float(found.min()), float(found.max()))
+        logs = np.log(found)
+        return Spread(float(np.exp(logs.mean())), float(found.min()), float(found.max()), float(logs.std()))

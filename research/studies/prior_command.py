@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from functools import cache
 from itertools import groupby
 from statistics import median
 from typing import TYPE_CHECKING
@@ -12,20 +14,25 @@ from aot.cli.options import (
     CROSSED_OPERATIONS,
     OPERATIONS,
     OPERATIONS_AXIS,
+    OUTPUT_FILE,
     TARGET,
+    Axis,
     Command,
     option,
     options,
 )
-from aot.cli.output import JSON, show
+from aot.cli.output import JSON, show, tell
 from aot.cli.tables import table
 from aot.core.progress import waiting
 from aot.core.shape_set import load_shape_set
 from aot.core.target import load_target
-from research.studies import hand_rule, prior
+from aot.space.calibration import write_calibration
+from aot.space.cost import DEFAULTS
+from research.studies import hand_rule, prior, prior_calibrated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from aot.core.operation import Operation
     from aot.core.target import Target
@@ -38,6 +45,11 @@ SHOWN = ((4096, 4096), (28672, 4096), (2560, 2048))
 
 SIZES = ((1, 4096, 4096), (64, 4096, 4096), (512, 4096, 4096), (4096, 4096, 4096), (4096, 14336, 4096))
 """The sizes (m, n, k) that operations are predicted on: from what memory limits to what the tensor cores do."""
+
+CALIBRATED = "calibrated"
+FITTED, UNFITTED = f"with --part {CALIBRATED}", f"without --part {CALIBRATED}"
+PART_AXIS = Axis((FITTED, UNFITTED), lambda values: FITTED if values["part"] == CALIBRATED else UNFITTED)
+"""Whether constants are fitted and nothing else is shown, so that they may be written."""
 
 
 def _assumptions(target: Target) -> str:
@@ -165,11 +177,64 @@ def _rule(target: Target) -> str:
     )
 
 
+@cache
+def _study(target: Target) -> prior_calibrated.Study:
+    points = prior_calibrated.timed(prior.load_published(target.name))
+    return prior_calibrated.study(points, prior_calibrated.Space.of([x.problem for x in points], target))
+
+
+def _changed(target: Target) -> prior_calibrated.Changed:
+    """Count the first choices that the calibration changes, on what the hand rule is compared on."""
+    problems = hand_rule.rule_problems(_weights())
+    return prior_calibrated.changed(problems, prior_calibrated.Space.of(problems, target), _study(target).whole)
+
+
+def _constants(found: prior_calibrated.Study) -> str:
+    columns = [(f"{x.group}, half {i}", half) for x in found.fitted for i, half in enumerate(x.halves, start=1)]
+    columns = [("before", DEFAULTS), *columns, (f"{prior_calibrated.COLD}, whole", found.whole)]
+    rows = [
+        (x.name, *(f"{getattr(constants, x.name):.3g}" for _, constants in columns), prior.ORIGINS[x.name][0])
+        for x in fields(DEFAULTS)
+    ]
+    return table(("constant", *(name for name, _ in columns), "unit"), rows)
+
+
+def _held(found: prior_calibrated.Study) -> str:
+    rows = []
+    for x in found.held:
+        deviations = ["-" if x.num_points == 1 else f"{y.deviation:.2f}" for y in (x.before, x.after, x.scaled)]
+        ratios = [[f"{z:.2f}" for z in (y.mean, y.least, y.most)] for y in (x.before, x.after, x.scaled)]
+        shown = (*ratios[0], deviations[0], *ratios[1], deviations[1], ratios[2][0], deviations[2])
+        rows.append((x.group, x.points, x.num_points, *shown))
+    rest = ("least", "most", "spread")
+    header = ("fitted to", "scored on", "points", "before", *rest, "after", *rest, "by one factor", "spread")
+    return table(header, rows)
+
+
+def _calibrated(target: Target) -> str:
+    found, other = _study(target), _changed(target)
+    return (
+        "Constants fitted to published times: to each half of the weights, and of those with a cold L2 to all. None of "
+        f"them was measured by us.\n{_constants(found)}\n\n"
+        "Published best over predicted time, geometric mean, least, most and standard deviation of the logarithm, each "
+        f"half by what was fitted to the other.\n{_held(found)}\n\n"
+        f"On {other.num_changed} of the hand rule's {other.num_problems} problems the constants of "
+        f"{prior_calibrated.COLD}, whole, make another candidate the first; the old one takes up to {other.most:.3f} "
+        "times its predicted time."
+    )
+
+
+def _calibrated_facts(target: Target) -> Mapping[str, object]:
+    calibration = prior_calibrated.calibration(_study(target))
+    return {"before": DEFAULTS, "study": _study(target), "changed": _changed(target), "calibration": calibration}
+
+
 PARTS: dict[str, Callable[[Target], str]] = {
     "assumptions": _assumptions,
     "summary": _summary,
     "points": _points,
     "rule": _rule,
+    CALIBRATED: _calibrated,
 }
 
 
@@ -178,6 +243,7 @@ FACTS: dict[str, Callable[[Target], object]] = {
     "summary": lambda target: prior.load_published(target.name).source,
     "points": _checks,
     "rule": _compared,
+    CALIBRATED: _calibrated_facts,
 }
 """What `--json` gives of each part."""
 
@@ -202,17 +268,32 @@ def _operations(target: Target, operations: Sequence[Operation]) -> str:
     return f"Predicted times of {target.name}, cold L2; nothing of them was measured.\n{table(header, rows)}"
 
 
-@click.command(name="prior", cls=Command, axes=(OPERATIONS_AXIS,))
+def _write(target: Target, path: Path) -> None:
+    write_calibration(path, prior_calibrated.calibration(_study(target)))
+    tell(f"wrote {path}, which no command takes by itself; next: aot tune --target {target.name} --calibration {path}")
+
+
+@click.command(name="prior", cls=Command, axes=(OPERATIONS_AXIS, PART_AXIS))
 @options(TARGET, OPERATIONS)
 @option("--part", only=[CROSSED_OPERATIONS], type=click.Choice(list(PARTS)), help="Only this; by default all.")
+@option(
+    "-o",
+    "--output",
+    only=[FITTED],
+    type=OUTPUT_FILE,
+    help="Calibration to write, of the constants fitted to all published times with a cold L2, for --calibration.",
+)
 @JSON
-def prior_command(target: str, operations: tuple[Operation, ...] | None, part: str | None, as_json: bool) -> None:
+def prior_command(
+    target: str, operations: tuple[Operation, ...] | None, part: str | None, output: Path | None, as_json: bool
+) -> None:
     """Show what the cost model assumes of a device, and how far off published times say it is: docs/prior.md.
 
     Published best over predicted time is how many times too good the model is. The last columns are the same model at
     the lowest clock of the device's power modes: another assumption, not a fit. `explains` is the share of the
-    difference that it makes up. Nothing here was measured by us, and nothing is fitted. With --operations, shows their
-    predicted times instead, on a few problems.
+    difference that it makes up. Nothing here was measured by us. Nothing is fitted either, but in the part
+    `calibrated`: what other constants make of published times, on half of the weights and held against the other half.
+    With --operations, shows their predicted times instead, on a few problems.
     """
     del as_json
     device = load_target(target)
@@ -226,3 +307,5 @@ def prior_command(target: str, operations: tuple[Operation, ...] | None, part: s
             lambda: {name: FACTS[name](device) for name in names},
             lambda: "\n\n".join(PARTS[name](device) for name in names),
         )
+    if output:
+        _write(device, output)

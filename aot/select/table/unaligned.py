@@ -83,11 +83,15 @@ def _predicted_problems(operation: Operation) -> list[Problem]:
 
 
 def predicted(
-    operations: Iterable[Operation], target: Target, patterns: Patterns, at: Callable[[str], None] = quietly
+    operations: Iterable[Operation],
+    target: Target,
+    patterns: Patterns,
+    at: Callable[[str], None] = quietly,
+    constants: cost.Constants = cost.DEFAULTS,
 ) -> Mapping[int, OperationTimes]:
     """Predict the times of the candidates of each section by the cost model, of 16-bit products and batches of them.
 
-    `at` is told of each.
+    `at` is told of each; `constants` are the model's.
     """
     found: dict[int, dict[Operation, Times]] = {}
     for operation, loads in ((x, y) for x in asked_of(operations) for y in predicted_loads(x)):
@@ -95,8 +99,8 @@ def predicted(
         candidates = [x for x in unaligned(operation, target, loads, patterns) if is_general(x)]
         if candidates:
             problems = _predicted_problems(operation)
-            few = shortlist(candidates, problems, target, PREDICTED_CANDIDATES)
-            rows = cost.estimate(few, problems, target).total_us.tolist()
+            few = shortlist(candidates, problems, target, PREDICTED_CANDIDATES, constants)
+            rows = cost.estimate(few, problems, target, constants).total_us.tolist()
             by_operation = found.setdefault(loads, {})
             by_operation[operation] = {
                 p: dict(zip(few, row, strict=True)) for p, row in zip(problems, rows, strict=True)

@@ -1,14 +1,15 @@
 """The command `aot calibrate`, as users meet it."""
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 from click.testing import CliRunner
 
 from aot.cli import main as cli
-from aot.space.calibration import read_calibration
+from aot.space.calibration import Calibration, read_calibration, write_calibration
 from aot.space.cost import DEFAULTS
+from aot.tune.bundle import Bundle
 from tests.unit.invoked import succeed
 
 
@@ -32,6 +33,24 @@ def test_calibrate_prints_scores_and_writes_a_calibration(few_record):
     assert found.constants != DEFAULTS
     text = aot("tune", "--target", "thor", "--calibration", "c.toml", "--bundle", "b").output
     assert "c.toml is for h200, not for thor; give another --calibration" in text
+
+
+def test_what_a_calibration_is_of_goes_with_the_times_that_it_predicts(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    requests = []
+    monkeypatch.setattr(
+        "aot.cli.tune.make_tuning_bundle",
+        lambda request, target, directory, workplace: requests.append(request) or (Bundle(directory, 0), []),
+    )
+    calibration = Calibration("thor", "calibrated on published times: 1, of x", replace(DEFAULTS, ramp_us=3.25))
+    write_calibration(Path("c.toml"), calibration)
+    words = ["tune", "--target", "thor", "--operations", "bf16_kk", "--bundle", "b"]
+    plain, told = succeed(*words), succeed(*words, "--calibration", "c.toml")
+    assert [x.constants for x in requests] == [DEFAULTS, calibration.constants]
+    assert [x.predicted_by for x in requests] == ["cost-model-v1", calibration.model]
+    assert "predicted times" not in plain
+    assert f"candidates are tried in the order of predicted times: {calibration.model}\n" in told
+    assert calibration.model == "cost-model-v1, constants: calibrated on published times: 1, of x"
 
 
 def test_calibrate_prints_its_constants_for_programs(few_record):

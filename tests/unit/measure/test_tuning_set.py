@@ -81,10 +81,13 @@ def test_without_predictions_the_work_is_what_a_problem_costs():
 
 def test_predictions_are_carried(tmp_path):
     problem = TUNING.problems[0]
-    tuning = replace(TUNING, predicted_us={problem: {"bf16_kk_twin_64x128_c1x1": 12.5}})
+    tuning = replace(
+        TUNING, predicted_us={problem: {"bf16_kk_twin_64x128_c1x1": 12.5}}, predicted_by="cost-model-v1, constants: x"
+    )
     write_tuning_set(tmp_path, tuning)
     assert read_tuning_set(tmp_path) == tuning
-    assert tuning.filtered(None, "m1 ").predicted_us == tuning.predicted_us
+    for part in (tuning.filtered(None, "m1 "), tuning.shard(1, 1)):
+        assert (part.predicted_us, part.predicted_by) == (tuning.predicted_us, tuning.predicted_by)
 
 
 @pytest.mark.parametrize(

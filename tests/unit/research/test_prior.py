@@ -1,5 +1,6 @@
 from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 
 from aot.core.element import ElementType
@@ -46,6 +47,7 @@ address = "a/b, issue 1"
 also = ""
 layout = "kn"
 conditions = "none stated"
+cold_l2 = false
 point = [{ dtype = "float16", m = 1000, n = 1000, k = 1000, tflops = 50 }]
 """
 
@@ -91,7 +93,10 @@ def test_published_points_are_read_with_their_units():
         "ApxInf": 50,
         "ApxInf FP8": 50,
         "Marlin NVFP4": 5,
+        "torch-performance TF32": 5,
     }
+    cold = {name for name, source in BY_NAME.items() if source.cold_l2}
+    assert cold == {"ApxInf", "ApxInf FP8"} == {x.name for x in FOUND.source if "cold L2" in x.conditions}
 
 
 def test_every_published_problem_can_be_loaded_by_tma():
@@ -123,6 +128,8 @@ def test_points_may_be_of_an_operation():
             'layout = "nk"',
             "t: source[0].layout: expected one of kk, kn, mk, mn, got 'nk'; mend the entry",
         ),
+        ("cold_l2 = false", "cold_l2 = 1", "t: source[0].cold_l2: expected true or false, got 1; mend the entry"),
+        ("cold_l2 = false\n", "", "source[0]: Source needs the key cold_l2, which is missing; mend the entry"),
         ("float16", "fp4", "source[0].point[0].dtype: expected one of bfloat16, float16, float32, tf32, "),
         ("tflops = 50", "us = []", "expected `us`, or `tflops`, not () and None"),
         (
@@ -206,7 +213,9 @@ def test_what_the_clock_explains():
 
 
 def test_a_spread():
-    assert Spread.of([1.0, 4.0, 2.0]) == Spread(pytest.approx(2.0), 1.0, 4.0)
+    assert Spread.of([1.0, 4.0, 2.0]) == Spread(
+        pytest.approx(2.0), 1.0, 4.0, pytest.approx(np.log([0.5, 1.0, 2.0]).std())
+    )
 
 
 def test_a_point_has_one_kind_of_time():

@@ -1,5 +1,6 @@
 """The study `prior`, and its page and the short one: what they say is what it prints."""
 
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -8,8 +9,9 @@ import pytest
 
 from aot.core.shape_set import load_shape_set
 from aot.core.target import load_target, target_names
-from research.studies import hand_rule, prior
-from research.studies.prior_command import PARTS, SHOWN
+from aot.space.calibration import read_calibration
+from research.studies import hand_rule, prior, prior_calibrated, prior_command
+from research.studies.prior_command import CALIBRATED, PARTS, SHOWN
 from tests.compiling import some
 from tests.unit.invoked import study, succeed
 
@@ -43,9 +45,67 @@ def printed(part):
     return succeed("prior", "--target", "thor", "--part", part, run=study)
 
 
-@pytest.mark.parametrize("part", some(PARTS, 2))
+@pytest.mark.parametrize("part", some([x for x in PARTS if x != CALIBRATED], 2))
 def test_the_study_quotes_what_is_printed(part):
     assert dict(QUOTED)[f"prior --target thor --part {part}"] == printed(part)
+
+
+NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?")
+
+
+def test_the_study_quotes_what_constants_are_fitted():
+    """A fit's last digits may be another machine's."""
+    quoted, found = dict(QUOTED)[f"prior --target thor --part {CALIBRATED}"], printed(CALIBRATED)
+    words = [[" ".join(line.split()) for line in NUMBER.sub("#", text).splitlines()] for text in (quoted, found)]
+    assert [re.sub("-{2,}", "-", x) for x in words[0]] == [re.sub("-{2,}", "-", x) for x in words[1]]
+    numbers = [[float(x) for x in NUMBER.findall(text)] for text in (quoted, found)]
+    assert len(numbers[0]) > 300
+    assert numbers[0] == pytest.approx(numbers[1], rel=0.02, abs=0.0101)
+
+
+def test_what_is_said_of_fitted_constants_is_true():
+    points = prior_calibrated.timed(prior.load_published("thor"))
+    found = prior_command._study(load_target("thor"))
+    held = {x.points: x for x in found.held if x.group == prior_calibrated.COLD}
+    pages = " ".join(STUDY.split()), " ".join(PAGE.split())
+    for name in ("ApxInf", "ApxInf FP8"):
+        x = held[name]
+        figures = [f"{y:.2f}" for spread in (x.before, x.after) for y in (spread.mean, spread.deviation)]
+        assert f"| {name}, {x.num_points} points | {' | '.join(figures)} |" in pages[1]
+    x = held[prior_calibrated.OTHERS]
+    figures = [f"{y:.2f}" for spread in (x.before, x.after) for y in (spread.mean, spread.deviation)]
+    assert f"| the other {x.num_points}, to which nothing was fitted | {' | '.join(figures)} |" in pages[1]
+    cold = held[prior_calibrated.ALL_COLD]
+    assert f"{cold.before.mean:.2f} to {cold.after.mean:.2f} for both" in pages[0]
+    assert abs(cold.after.deviation - cold.before.deviation) < 0.01
+    rate = found.whole.bandwidth_share * load_target("thor").bandwidth_bytes_per_s
+    assert f"`bandwidth_share` of {found.whole.bandwidth_share:.2f} is {rate / 1e9:.0f} GB/s" in pages[0]
+    faster = [x for x in points if x.is_cold and moved(x.problem) / x.best_us * 1e6 > rate]
+    assert f"{len(faster)} of the {cold.num_points} times with a cold L2 are of products" in pages[0]
+    assert f"Marlin's times, which were right before, are now {held['Marlin NVFP4'].after.mean:.2f}" in pages[1]
+
+
+def moved(problem):
+    return problem.operation.num_bytes(problem.m, problem.n, problem.k, 1)
+
+
+def test_fitted_constants_are_written_where_they_are_asked_for(tmp_path):
+    path = tmp_path / "c.toml"
+    text = succeed("prior", "--target", "thor", "--part", CALIBRATED, "-o", path, run=study)
+    assert f"next: aot tune --target thor --calibration {path}" in text
+    found = read_calibration(path, "thor")
+    assert found.constants == prior_command._study(load_target("thor")).whole
+    assert found.source.startswith("calibrated on published times: 100, of ApxInf and ApxInf FP8; on held out weights ")
+    result = study("prior", "--part", "points", "-o", path)
+    assert result.exit_code == 2
+    assert f"means nothing without --part {CALIBRATED}; leave it out, or use it with --part" in result.stderr
+
+
+def test_fitted_constants_are_given_to_programs():
+    found = json.loads(succeed("prior", "--part", CALIBRATED, "--json", run=study))[CALIBRATED]
+    assert found["calibration"]["constants"] == found["study"]["whole"] != found["before"]
+    assert {x["group"] for x in found["study"]["held"]} == {prior_calibrated.COLD, prior_calibrated.EVERY}
+    assert found["changed"]["num_problems"] == 252
 
 
 def test_the_study_quotes_each_part_once():
@@ -136,9 +196,11 @@ def test_the_pages_sentences_are_true():
     assert f"8192^3 and larger: {min(large):.1f} to {max(large):.1f} times too good" in PAGE
     apxinf = prior.Spread.of(x.ratio for x in prior.check_source(found.source[3], target, found.clock))
     assert f"(ApxInf): {apxinf.mean:.2f} times too good, {apxinf.least:.2f} to {apxinf.most:.2f}" in PAGE
-    fp8, marlin = (
+    fp8, marlin, tf32 = (
         prior.Spread.of(x.ratio for x in prior.check_source(source, target, found.clock)) for source in found.source[4:]
     )
+    assert f"TF32 squares by torch: {tf32.least:.2f} of the predicted at 1024^3, " in PAGE
+    assert f"up to {tf32.most:.1f} above" in PAGE
     assert f"(ApxInf FP8): {fp8.mean:.2f} times too good, {fp8.least:.2f} to {fp8.most:.2f}" in PAGE
     assert f"Marlin's {marlin.least:.2f} to {marlin.most:.2f} of the predicted, {marlin.mean:.2f} in the mean" in PAGE
 
@@ -164,5 +226,5 @@ def test_another_target_is_refused(target, message):
 def test_the_help_says_what_is_predicted_and_published():
     text = succeed("prior", "--help", run=study)
     assert "another assumption, not a fit" in " ".join(text.split())
-    assert list(PARTS) == ["assumptions", "summary", "points", "rule"]
+    assert list(PARTS) == ["assumptions", "summary", "points", "rule", "calibrated"]
     assert all(part in text for part in PARTS)

@@ -35,6 +35,7 @@ from aot.select.selection import write_selection
 from aot.select.table import sections as table
 from aot.select.times import model as time_model
 from aot.select.times.record import recorded_kernels, write_record
+from aot.space.calibration import Calibration
 from aot.space.cost import DEFAULTS
 from aot.space.enumeration import has_tuned_kernels
 from tests.golden.manifest import kernel
@@ -233,18 +234,22 @@ def kernels_of_grids(selection):
     return [[selection.kernels[x].name for x in column.kernels] for grid in grids for column in grid.columns]
 
 
+def calibration_of(constants):
+    return Calibration("h200", "a test", constants)
+
+
 @pytest.mark.walk
 @pytest.mark.slow
 def test_a_calibration_predicts_the_grid_as_well_as_the_ladders():
     objective, few = Objective(SelectionLimits(2, 2)), "*_128x128_c1x1_pingpong,*_64x16_c1x1_*"
     slower = replace(DEFAULTS, ramp_us=DEFAULTS.ramp_us + 50.0)
-    found, other = (select_predicted(SHAPES, H200, objective, few, constants) for constants in (DEFAULTS, slower))
-    assert other.record == "cost-model-v1, calibrated"
+    found, other = (select_predicted(SHAPES, H200, objective, few, x) for x in (None, calibration_of(slower)))
+    assert (found.record, other.record) == ("cost-model-v1", "cost-model-v1, constants: a test")
     for before, after in zip(found.table.sections, other.table.sections, strict=True):
         assert after.ladders[0].rows[0].time_us > before.ladders[0].rows[0].time_us + 40
     # A grid has no times: a launch costs all kernels alike, but what small tiles lose changes which are chosen.
     flat, few = replace(DEFAULTS, mma_half_edge=0.001), "*_128x128_c1x1_pingpong,*_64x64_c1x1_*"
-    found, other = (select_predicted(SHAPES, H200, objective, few, constants) for constants in (DEFAULTS, flat))
+    found, other = (select_predicted(SHAPES, H200, objective, few, x) for x in (None, calibration_of(flat)))
     assert found.kernels == other.kernels
     assert kernels_of_grids(found) != kernels_of_grids(other)
 

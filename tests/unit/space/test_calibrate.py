@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from aot.core.errors import SelectionError
+from aot.core.operation import Operation
 from aot.core.target import load_target
 from aot.space import calibrate
 from aot.space.calibrate import (
@@ -70,6 +73,17 @@ def test_times_that_agree_with_the_constants_leave_them():
     times = invented(DEFAULTS)
     measured = {Pair(problem, x): times[problem][x] for problem in PROBLEMS[:4] for x in CANDIDATES[:4]}
     found = fit(measured, H200)
+    assert [getattr(found, name) for name in calibrate.NAMES] == pytest.approx(
+        [getattr(DEFAULTS, name) for name in calibrate.NAMES], rel=1e-3
+    )
+
+
+def test_times_of_several_operations_are_each_predicted_as_their_own():
+    """FP8 takes other times than bf16 by the model, so that those of one for the other would move the constants."""
+    pairs = [Pair(replace(x, operation=y), CANDIDATES[1]) for x in PROBLEMS for y in (BF16, Operation.E4M3_BF16_KK)]
+    times = {x: float(estimate([x.candidate], [x.problem], H200).total_us[0, 0]) for x in pairs}
+    assert all(times[fp8] < 0.9 * times[bf16] for bf16, fp8 in zip(pairs[6::2], pairs[7::2], strict=True))
+    found = fit(times, H200)
     assert [getattr(found, name) for name in calibrate.NAMES] == pytest.approx(
         [getattr(DEFAULTS, name) for name in calibrate.NAMES], rel=1e-3
     )

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from aot.core.errors import TargetError
-from aot.space.calibration import Calibration, constants_of, read_calibration, write_calibration
+from aot.space.calibration import Calibration, calibration_of, read_calibration, write_calibration
 from aot.space.cost import DEFAULTS
 
 CALIBRATION = Calibration("h200", "aot calibrate: 48 times of the record h200", replace(DEFAULTS, ramp_us=3.25))
@@ -17,8 +17,15 @@ def path(tmp_path):
 
 def test_written_calibrations_are_read_back(path):
     assert read_calibration(path, "h200") == CALIBRATION
-    assert constants_of(path, "h200").ramp_us == 3.25
-    assert constants_of(None, "h200") == DEFAULTS
+    assert calibration_of(path, "h200") == CALIBRATION
+    assert calibration_of(None, "h200") is None
+
+
+def test_predicted_times_say_what_the_constants_were_fitted_to():
+    assert CALIBRATION.model == "cost-model-v1, constants: aot calibrate: 48 times of the record h200"
+    assert replace(CALIBRATION, source="").model == "cost-model-v1, constants: of a calibration that does not say"
+    long = replace(CALIBRATION, source="x" * 4000).model
+    assert (len(long), long[:28], long[-4:]) == (200, "cost-model-v1, constants: xx", "x...")
 
 
 @pytest.mark.parametrize(

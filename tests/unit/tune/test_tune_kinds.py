@@ -101,6 +101,7 @@ def test_a_bundle_has_rows_beside_products_or_alone(stand_ins, tmp_path, has_pro
     sizes = [*usual_problems(NORM), *usual_problems(ROTARY)]
     assert {x for x in found.problems if x.operation.kind == "rows"} == set(sizes)
     assert any(x.operation.kind == "gemm" for x in found.problems) == has_products
+    assert found.predicted_by == ("cost-model-v1" if has_products else None)
     for problem in sizes:
         assert found.chosen[problem] == set(found.predicted_us[problem])
         assert {x.name for x in found.kernels if found.is_wanted(x, problem)} == found.chosen[problem]

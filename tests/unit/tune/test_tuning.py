@@ -71,6 +71,7 @@ def test_a_tuning_leaves_out_what_the_model_says_is_far_off():
     assert found.problems == (problem_of(1, 4096, 4096), problem_of(4096, 4096, 4096))
     assert found.chosen[found.problems[1]] == {f"bf16_kk_{PLAIN.name}"}
     assert f"bf16_kk_{SMALL.name}" in found.chosen[found.problems[0]]
+    assert found.predicted_by == "cost-model-v1"
 
 
 def test_what_is_not_aligned_is_tuned_with_kernels_that_take_it():
@@ -147,10 +148,10 @@ class Learned:
 
 @pytest.mark.parametrize("per_problem", [1, 2, 3, 9])
 def test_each_problem_is_measured_with_what_is_predicted_fastest(per_problem):
-    request = replace(request_of(), learned=Learned(), per_problem=per_problem)
+    request = replace(request_of(), learned=Learned(), per_problem=per_problem, predicted_by="learned from x")
     found = tuning_set(request, [artifact(x) for x in NEAR], H200)
     names = [f"bf16_kk_{x.name}" for x in NEAR]
-    assert found.problems == tuple(PROBLEMS)
+    assert (found.problems, found.predicted_by) == (tuple(PROBLEMS), "learned from x")
     assert [found.chosen[x] for x in PROBLEMS] == [set(names[::-1][:per_problem]), set(names[:per_problem])]
     assert found.predicted_us[PROBLEMS[1]] == {x: 10.0 + i for i, x in enumerate(names[:per_problem])}
 

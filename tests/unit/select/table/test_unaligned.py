@@ -19,6 +19,7 @@ from aot.select.score.explain import explained
 from aot.select.selection import FamilyKernel, read_selection
 from aot.select.table import unaligned
 from aot.select.table.unaligned import UnalignedTimes
+from aot.space.cost import DEFAULTS
 from aot.space.enumeration import Patterns, takes_loads
 from tests.unit.invoked import coarse_grid
 from tests.unit.twins import problem_of
@@ -73,6 +74,16 @@ def thor():
         table = DispatchTable((Section(Operation.BF16_KK, (), grid, 0),))
         base = replace(whole, target="thor", kernels=(whole.kernels[section.fallback],), table=table)
         return unaligned.renewed(base, KnownTimes({}, unaligned=guessed), THOR, Objective())
+
+
+def test_times_of_what_is_not_aligned_are_predicted_by_the_constants_that_are_given():
+    few = Patterns.parse("*64x64*")
+    slower = replace(DEFAULTS, ramp_us=DEFAULTS.ramp_us + 50.0)
+    found, other = (unaligned.predicted([Operation.BF16_KK], THOR, few, constants=x) for x in (DEFAULTS, slower))
+    rows = [(rows, other[loads][Operation.BF16_KK]) for loads in found for rows in (found[loads][Operation.BF16_KK],)]
+    assert rows
+    for before, after in rows:
+        assert all(min(after[problem].values()) > min(row.values()) + 40 for problem, row in before.items())
 
 
 @pytest.mark.slow
