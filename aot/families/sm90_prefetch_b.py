@@ -34,8 +34,7 @@ class Sm90PrefetchB(Sm90PartialTile):
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply the limits of `sm90_partial_tile`; matrices of 8 columns are stored as 16 bits only.
 
-        The last piece of a ragged tile is stored over the columns of the one before. In place, it would find them with
-        the residual added already.
+        The pieces of a ragged tile begin at columns of their own, at which nothing loads a residual yet.
         """
         if candidate.gemm.tile_n == STEP and operation.d.bits != 16:
             text = f"a tile of {STEP} columns is stored by matrices of 16-bit elements"
