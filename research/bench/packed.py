@@ -142,7 +142,10 @@ def main() -> int:
     wrong += [f"{x[0]} m {x[1]} n {x[2]} k {x[3]}" for x in rows if not x[4] <= TOLERANCE]
     device = torch.cuda.get_device_name(0)
     table = {"columns": FIELDS, "rows": rows}
-    write(arguments.out, {"device": device, "torch": torch.__version__, "wrong": wrong, "rows": table})
+    found = {"device": device, "torch": torch.__version__, "element": arguments.element, "wrong": wrong, "rows": table}
+    if arguments.random:
+        found["random_problems"] = dict.fromkeys(arguments.formats.split(","), arguments.random)
+    write(arguments.out, found)
     return int(bool(wrong))
 
 
