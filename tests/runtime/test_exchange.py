@@ -112,7 +112,8 @@ def test_a_bias_that_the_wheel_has_no_kernels_for_is_refused(package, library, f
     assert str(caught.value) == (
         "linear: this wheel has no kernels for fp16_bias (float16 by float16 into float16 with bias); of these types "
         "it has fp16; the nearest that it has is fp16: add the bias to its result; build a wheel with it: aot build "
-        "--operations default,fp16_kk_bias; an output is named by keyword, out=, since the third argument is a bias"
+        "--target h200 --operations default,fp16_kk_bias; an output is named by keyword, out=, since the third "
+        "argument is a bias"
     )
     assert isinstance(caught.value, NotImplementedError)
     with pytest.raises(package.UnsupportedError, match=r"^plan: this wheel has no kernels for fp16_bias"):

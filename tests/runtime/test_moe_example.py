@@ -281,7 +281,8 @@ def test_what_a_wheel_lacks_is_said_by_name(package, package_of_both):
         example.MixtureOfExperts(router, example.Experts(gate_up, down).quantized(), TOP)
     assert str(raised.value) == (
         "this wheel lacks e4m3_bf16_kk_gathered_swiglu and e4m3_bf16_kk_grouped, which a layer of float8_e4m3fn takes; "
-        "build one with it: aot build --operations default,e4m3_bf16_kk_gathered_swiglu,e4m3_bf16_kk_grouped"
+        "build one with it: aot build --target h200 --operations "
+        "default,e4m3_bf16_kk_gathered_swiglu,e4m3_bf16_kk_grouped"
     )
     with pytest.raises(package.UnsupportedError, match=r"the experts' weights are torch\.float16; expected bfloat16"):
         example.lacking(torch.float16)

@@ -458,7 +458,7 @@ def test_a_wheel_without_such_kernels_says_what_else_there_is(every_package, eve
     text = str(caught.value)
     assert "no kernels for mxfp4_bf16 (float4_e2m1fn by float4_e2m1fn into bfloat16 with factors of mxfp4)" in text
     assert "the nearest that it has is bf16: dequantize the operands to bfloat16" in text
-    assert "build a wheel with it: aot build --operations default,mxfp4_bf16_kk" in text
+    assert "build a wheel with it: aot build --target h200 --operations default,mxfp4_bf16_kk" in text
 
 
 @pytest.mark.parametrize("operation", IN_ATOMS, ids=lambda x: x.tag)

@@ -200,7 +200,7 @@ def test_a_format_that_the_wheel_lacks_is_named(packed_package, library):
     with pytest.raises(packed_package.UnsupportedError) as error:
         packed_package.packed_linear(x, weight, weight_format="int4g128", columns=N)
     assert "this wheel has no kernels for fp16xint4g128_fp16" in str(error.value)
-    assert "aot build --operations default,fp16xint4g128_fp16_kk" in str(error.value)
+    assert "aot build --target h200 --operations default,fp16xint4g128_fp16_kk" in str(error.value)
 
 
 def test_factors_that_a_format_has_not_are_refused(packed_package, library):

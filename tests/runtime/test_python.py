@@ -279,7 +279,7 @@ CASES = [
         (
             "matmul: this wheel has no kernels for fp32 (float32 by float32 into float32); it has bf16, fp16, "
             "bf16_bias, none of these types; the nearest that it has is bf16: convert the operands to bfloat16; build "
-            "a wheel with it: aot build --operations default,fp32_kk"
+            "a wheel with it: aot build --target h200 --operations default,fp32_kk"
         ),
     ),
     (

@@ -257,8 +257,8 @@ LACKING = [
         (
             "linear: this wheel has no kernels for bf16_silu (bfloat16 by bfloat16 into bfloat16 with silu, bias); of "
             "these types it has bf16, bf16_bias; the nearest that it has is bf16_bias: apply silu to its result; build "
-            "a wheel with it: aot build --operations default,bf16_kk_silu; an output is named by keyword, out=, since "
-            "the third argument is a bias"
+            "a wheel with it: aot build --target h200 --operations default,bf16_kk_silu; an output is named by "
+            "keyword, out=, since the third argument is a bias"
         ),
     ),
     (
@@ -266,7 +266,7 @@ LACKING = [
         (
             "linear: this wheel has no kernels for bf16_residual (bfloat16 by bfloat16 into bfloat16 with residual); "
             "of these types it has bf16, bf16_bias; the nearest that it has is bf16: add the residual to its result; "
-            "build a wheel with it: aot build --operations default,bf16_kk_residual"
+            "build a wheel with it: aot build --target h200 --operations default,bf16_kk_residual"
         ),
     ),
     (
@@ -274,8 +274,8 @@ LACKING = [
         (
             "gated_linear: this wheel has no kernels for bf16_swiglu (bfloat16 by bfloat16 into bfloat16 with silu "
             "gate); of these types it has bf16, bf16_bias; the nearest that it has is bf16: compute both halves by "
-            "linear, and silu(gate) * linear of them; build a wheel with it: aot build --operations "
-            "default,bf16_kk_swiglu"
+            "linear, and silu(gate) * linear of them; build a wheel with it: aot build --target "
+            "h200 --operations default,bf16_kk_swiglu"
         ),
     ),
     (
@@ -286,7 +286,7 @@ LACKING = [
             "linear: this wheel has no kernels for e4m3_bf16 (float8_e4m3fn by float8_e4m3fn into bfloat16 with "
             "factors of rows); it has bf16, fp16, bf16_bias, none of these types; the nearest that it has is bf16: "
             "convert the operands to bfloat16, and multiply by the factors; build a wheel with it: aot build "
-            "--operations default,e4m3_bf16_kk"
+            "--target h200 --operations default,e4m3_bf16_kk"
         ),
     ),
     (
@@ -294,7 +294,7 @@ LACKING = [
         (
             "linear: this wheel has no kernels for tf32 (float32 by float32 into float32); it has bf16, fp16, "
             "bf16_bias, none of these types; the nearest that it has is bf16: convert the operands to bfloat16; build "
-            "a wheel with it: aot build --operations default,tf32_kk"
+            "a wheel with it: aot build --target h200 --operations default,tf32_kk"
         ),
     ),
 ]

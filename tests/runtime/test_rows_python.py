@@ -372,5 +372,5 @@ def test_a_wheel_without_an_operation_says_how_one_is_built(package, framework, 
         other.rms_norm(framework.Tensor((4, 8)))
     assert str(caught.value) == (
         "rms_norm: this wheel has no kernels for bf16_rms_norm; of rms_norm it has fp16_rms_norm; build a wheel with "
-        "it: aot build --operations default,bf16_rms_norm"
+        "it: aot build --target h200 --operations default,bf16_rms_norm"
     )

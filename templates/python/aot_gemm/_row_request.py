@@ -6,6 +6,7 @@ from typing import NoReturn
 
 from . import _library, errors
 from ._catalogue import ROW_CATALOGUE, RowRow
+from ._manifest import build_command
 
 PREFIX = "rows "
 """How the binding begins a request of a row operation. Function, element types of x and y, and scales follow."""
@@ -53,5 +54,5 @@ def refuse(text: str) -> NoReturn:
     here = ", ".join(each.tag for each in of_function if is_there(each)) or "none"
     raise errors.UnsupportedError(
         f"{function}: this wheel has no kernels for {row.tag}; of {function} it has {here}; build a wheel with it: "
-        f"aot build --operations default,{row.tag}"
+        f"{build_command(row.tag)}"
     )
