@@ -30,7 +30,6 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import AotGemmError, OperandError, UnsupportedError, plan
-from .._manifest import build_command
 from .._torch_routing import Routes, combine, routes_of
 from ..torch import grouped_linear
 from ..torch import quantize as quantize_blocks
@@ -171,6 +170,8 @@ def require(dtype: torch.dtype) -> None:
     """
     missing = lacking(dtype)
     if missing:
+        from .._manifest import build_command
+
         raise UnsupportedError(
             f"this wheel lacks {' and '.join(missing)}, which a layer of {NAMES[dtype]} takes; "
             f"build one with it: {build_command(*OPERATIONS[dtype])}"
