@@ -260,7 +260,7 @@ def tune(**values: Any) -> None:
             click.echo(f"not compiled: {failure.name}: {failure.reason}", err=True)
         tell(f"{bundle.directory}: {bundle.num_bytes / 2**20:.1f} MiB")
         if asked.calibration:
-            tell(f"candidates are tried in the order of predicted times: {request.predicted_by}")
+            tell(f"candidates are predicted by: {request.predicted_by}")
         if remote:
             _measure_remotely(remote, bundle, asked)
             return

@@ -21,7 +21,6 @@ from quack.varlen_utils import VarlenArguments, VarlenManager
 
 from aot.families._quack_internals import choose_layouts, stage_layouts
 from aot.families._sm90_multiply import MultiplySm90
-from aot.families._sm90_residual import Residual
 
 MESSAGE_WORDS = 4
 """Int32 in the scheduler's message about a tile: its row, column and batch, and whether there is one."""
@@ -173,7 +172,7 @@ class MainloopSm90(MultiplySm90):
         allocator = SmemAllocator()
         storage = allocator.allocate(shared_memory)
         pipeline = self.make_ab_pipeline(tiled_mma, cute.make_layout((1, *self.cluster_shape_mnk)))
-        residual_pipeline = self.make_residual_pipeline()
+        residual = self.make_residual(storage, layouts[3])
         message_pipeline = self.make_sched_pipeline(cute.make_layout(self.cluster_shape_mnk), varlen_k=self.split_k > 1)
         messages = allocator.allocate_tensor(
             Int32,
@@ -186,10 +185,6 @@ class MainloopSm90(MultiplySm90):
             memory.get_tensor(layout.outer, swizzle=layout.inner)
             for memory, layout in zip((storage.a, storage.b, storage.d), layouts[:3], strict=True)
         ]
-        residual = None
-        if const_expr(self.has_residual):
-            stages_c = storage.c.get_tensor(layouts[3].outer, swizzle=layouts[3].inner)
-            residual = Residual(stages_c, residual_pipeline)
         prepared = self.prepare_loads(loads, warp)
         epilogue_smem = self.epi_get_smem_tensors(parameters, storage)
         lengths = _lengths(a, b)

@@ -12,7 +12,6 @@ import cutlass
 from cutlass import Boolean, Int32, const_expr, cute
 from cutlass.pipeline import PipelineUserType
 from quack import copy_utils
-from quack.gemm_config import SplitKMode
 from quack.pipeline import make_pipeline_state
 
 from aot.families._ragged_epilogue import RaggedSm90
@@ -33,9 +32,12 @@ class ResidualSm90(RaggedSm90):
     has_residual: bool = False
     """Whether it is called with a residual; a subclass that counts a warp for it says so."""
 
-    def make_residual_pipeline(self) -> Any:
-        """Make the barriers of the residual's stages; None where there is no residual."""
-        return self.make_epi_pipeline(tx_count=self.epi_load_bytes_per_stage) if self.has_residual else None
+    def make_residual(self, storage: Any, layout: Any) -> Residual | None:
+        """View the residual's stages in shared memory, and make their barriers; None where there is no residual."""
+        if not self.has_residual:
+            return None
+        stages = storage.c.get_tensor(layout.outer, swizzle=layout.inner)
+        return Residual(stages, self.make_epi_pipeline(tx_count=self.epi_load_bytes_per_stage))
 
     @cute.jit
     def load_residual(self, source: Any, residual: Any, make_scheduler: Any) -> None:
@@ -78,10 +80,8 @@ class ResidualSm90(RaggedSm90):
         return state
 
     def _adds_residual(self, tile: Any) -> Any:
-        """Say whether a tile's epilogue reads the residual: where k is split in one launch, the last split's does."""
-        if self.split_k > 1 and self.split_k_mode != SplitKMode.SEPARATE:
-            return tile[2] == self.split_k - 1
-        return Boolean(True)
+        """Say whether a tile's epilogue reads the residual: where k is split, in one launch, the last split's does."""
+        return tile[2] == self.split_k - 1 if self.split_k > 1 else Boolean(True)
 
     @cute.jit
     def skip_residual(self, state: Any, tile: Any) -> Any:

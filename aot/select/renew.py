@@ -7,6 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from aot.core.dispatch import DispatchTable
+from aot.core.errors import SelectionError
 from aot.core.measurement import OperationTimes, reference_times
 from aot.select.portfolio.objective import KnownTimes, Objective
 from aot.select.table import between, unaligned
@@ -15,6 +16,7 @@ from aot.select.times.known import aligned, legal_part, measured_times, split
 from aot.select.times.model import TimeModel
 from aot.select.times.orders import OrderedTimes, Orders
 from aot.select.times.record import read_products_together
+from aot.space.calibration import CALIBRATED
 from aot.space.enumeration import Patterns
 
 if TYPE_CHECKING:
@@ -59,7 +61,13 @@ def renew(
 
     Raises:
         StoreError: the record cannot be read, or is another target's.
+        SelectionError: there is none, and the selection was made by a calibration, which this does not know.
     """
+    if not paths and selection.record.startswith(CALIBRATED):
+        raise SelectionError(
+            f"the selection to keep is by {selection.record!r}, and tables chosen anew would be by other constants; "
+            "give a --record, or select everything with --calibration"
+        )
     patterns = Patterns.parse(kernels)
     record = read_products_together(paths, target) if paths else None
     times: OperationTimes = {}

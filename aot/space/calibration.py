@@ -19,6 +19,13 @@ CALIBRATION_VERSION = 1
 """Raised whenever an entry changes its meaning."""
 
 
+CALIBRATED = f"{NAME}, constants:"
+"""How the name of such a model begins."""
+
+MAX_MODEL = MAX_LABEL - 15
+"""Characters of such a name: a selection's record is it, at times with ", imputed" behind it."""
+
+
 @dataclass(frozen=True)
 class Calibration:
     """Constants, the target that they are for, and what they were fitted to."""
@@ -30,7 +37,7 @@ class Calibration:
     @property
     def model(self) -> str:
         """Return what times predicted by it are called: the model's version, and what its constants were fitted to."""
-        return one_line(f"{NAME}, constants: {self.source or 'of a calibration that does not say'}", MAX_LABEL)
+        return one_line(f"{CALIBRATED} {self.source or 'of a calibration that does not say'}", MAX_MODEL)
 
 
 @dataclass(frozen=True)

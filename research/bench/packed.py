@@ -15,6 +15,7 @@ import argparse
 import math
 import statistics
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,9 @@ def main() -> int:
     wrong += [f"{x[0]} m {x[1]} n {x[2]} k {x[3]}" for x in rows if not x[4] <= TOLERANCE]
     device = torch.cuda.get_device_name(0)
     table = {"columns": FIELDS, "rows": rows}
-    found = {"device": device, "torch": torch.__version__, "element": arguments.element, "wrong": wrong, "rows": table}
+    found = {"device": device, "torch": torch.__version__, "wheel": aot_gemm.__version__}
+    found |= {"date": time.strftime("%Y-%m-%d", time.gmtime()), "element": arguments.element, "wrong": wrong}
+    found["rows"] = table
     if arguments.random:
         found["random_problems"] = dict.fromkeys(arguments.formats.split(","), arguments.random)
     write(arguments.out, found)

@@ -252,7 +252,7 @@ def calibration(found: Study) -> Calibration:
     (held,) = (x for x in found.held if (x.group, x.points) == (COLD, ALL_COLD))
     told = [f"{x.mean:.2f}, spread {x.deviation:.2f}" for x in (held.after, held.before)]
     source = (
-        f"calibrated on published times: {held.num_points}, of {' and '.join(found.sources)}; on held out weights "
-        f"published over predicted {told[0]}; before {told[1]}"
+        f"calibrated on published times: {held.num_points}, of {' and '.join(found.sources)}; fitted to half, "
+        f"published over predicted was {told[0]} on the rest; before {told[1]}"
     )
     return Calibration(found.target, source, found.whole)

@@ -219,8 +219,8 @@ def _calibrated(target: Target) -> str:
         "Published best over predicted time, geometric mean, least, most and standard deviation of the logarithm, each "
         f"half by what was fitted to the other.\n{_held(found)}\n\n"
         f"On {other.num_changed} of the hand rule's {other.num_problems} problems the constants of "
-        f"{prior_calibrated.COLD}, whole, make another candidate the first; the old one takes up to {other.most:.3f} "
-        "times its predicted time."
+        f"{prior_calibrated.COLD}, whole, make another candidate the first; by these the old one takes up to "
+        f"{other.most:.3f} times the new one's time."
     )
 
 

@@ -24,8 +24,8 @@ class Tensor(FakeTensor):
 
 
 @pytest.fixture
-def removed(tmp_path, monkeypatch):
-    """Give a package that has launched one product, after its files were removed, and its library."""
+def launched(tmp_path, monkeypatch):
+    """Give a package that has launched one product, and its library."""
     module = install_cupy(monkeypatch, 0x8880)
     module.empty = lambda shape, _dtype: module.ndarray(shape, UINT8)
     manifest = replace(host.random_manifest(5, (host.Operation.FP16_KK,)), package=f"removed{next(NUMBERS)}-gemm")
@@ -33,8 +33,14 @@ def removed(tmp_path, monkeypatch):
     library = host.Library(package._library.LIBRARY)
     library.c.recorder_reset()
     package.linear(*operands(16), out=Tensor((16, 64), FLOAT16))
-    shutil.rmtree(Path(package.__file__).parent)
     return package, library
+
+
+@pytest.fixture
+def removed(launched):
+    """Give that package after its files were removed, and its library."""
+    shutil.rmtree(Path(launched[0].__file__).parent)
+    return launched
 
 
 def operands(m):
@@ -65,3 +71,11 @@ def test_what_reads_a_file_says_that_it_is_gone(removed):
     package, _ = removed
     with pytest.raises(package.CorruptLibraryError, match=r"cannot be read .*; reinstall the package"):
         package.check()
+
+
+def test_what_has_no_kernels_is_refused_as_before_where_the_package_was_preloaded(launched):
+    package, _ = launched
+    package.preload()
+    shutil.rmtree(Path(package.__file__).parent)
+    with pytest.raises(package.UnsupportedError, match=r"aot build --target \w+ --operations default,fp16_kk_silu"):
+        package.linear(*operands(16), activation="silu")

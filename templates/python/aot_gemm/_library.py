@@ -267,6 +267,22 @@ def here(device: int = -1) -> tuple[Library, ...]:
     return able
 
 
+def build_command(*tags: str) -> str:
+    """Give the command that builds a wheel for the targets of what answers here, with some operations more.
+
+    The libraries tell their targets, so that no file is read.
+
+    Args:
+        tags: of the operations, as `aot build` names them.
+
+    Raises:
+        ArchitectureError: as of `here`.
+    """
+    tables = ((x.c, i) for x in here() for i in range(x.c.aot_gemm_num_tables()))
+    targets = dict.fromkeys(c.aot_gemm_table_target(i).decode() for c, i in tables)
+    return f"aot build --target {','.join(targets)} --operations {','.join(('default', *tags))}"
+
+
 def library() -> ctypes.CDLL:
     """Return the C API of the library that is asked first, loaded.
 

@@ -210,20 +210,6 @@ def manifest_of(pack: str) -> dict[str, Any]:
     return next(x for x in found if x["package"] == pack)
 
 
-def build_command(*tags: str) -> str:
-    """Give the command that builds a wheel for the targets of what answers here, with some operations more.
-
-    Args:
-        tags: of the operations, as `aot build` names them.
-
-    Raises:
-        CorruptLibraryError: as of `manifest`.
-    """
-    tables = (table for folder, _ in _files.answering() for table in manifest_in(folder)["tables"])
-    targets = ",".join(dict.fromkeys(table["target"] for table in tables))
-    return f"aot build --target {targets} --operations {','.join(('default', *tags))}"
-
-
 @cache
 def compare_with_manifest(of: Library) -> None:
     """Compare a library with the manifest that puts its answers into words.

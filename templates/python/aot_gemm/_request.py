@@ -9,7 +9,6 @@ from ._catalogue import BLOCK_FORMATS, CATALOGUE, BlockFormat, Row
 from ._dtypes import dtype_name
 from ._enumerations import EPILOGUES, WEIGHT_FORMATS
 from ._library import Library
-from ._manifest import build_command
 from ._weight_format import format_named
 
 _GATES = {"swiglu": "silu", "geglu": "gelu_tanh"}
@@ -259,7 +258,7 @@ def refuse(request: Request) -> NoReturn:
     what += f" ({request.text})" if serving else f" {request.text}"
     has = has if serving else f"there are {_list(of_types)}; {has.replace('it has', 'this one has')}"
     advice = [_nearest(request, here)]
-    advice += [f"build a wheel with it: {build_command(serving[0].tag)}"] if serving else []
+    advice += [f"build a wheel with it: {_library.build_command(serving[0].tag)}"] if serving else []
     if request.bias and request.product != "plan":
         advice += ["an output is named by keyword, out=, since the third argument is a bias"]
     raise errors.UnsupportedError(f"{request.product}: {what}; {has}; {'; '.join(advice)}")

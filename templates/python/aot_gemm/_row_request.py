@@ -6,7 +6,6 @@ from typing import NoReturn
 
 from . import _library, errors
 from ._catalogue import ROW_CATALOGUE, RowRow
-from ._manifest import build_command
 
 PREFIX = "rows "
 """How the binding begins a request of a row operation. Function, element types of x and y, and scales follow."""
@@ -54,5 +53,5 @@ def refuse(text: str) -> NoReturn:
     here = ", ".join(each.tag for each in of_function if is_there(each)) or "none"
     raise errors.UnsupportedError(
         f"{function}: this wheel has no kernels for {row.tag}; of {function} it has {here}; build a wheel with it: "
-        f"{build_command(row.tag)}"
+        f"{_library.build_command(row.tag)}"
     )

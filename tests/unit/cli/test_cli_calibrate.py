@@ -49,7 +49,7 @@ def test_what_a_calibration_is_of_goes_with_the_times_that_it_predicts(monkeypat
     assert [x.constants for x in requests] == [DEFAULTS, calibration.constants]
     assert [x.predicted_by for x in requests] == ["cost-model-v1", calibration.model]
     assert "predicted times" not in plain
-    assert f"candidates are tried in the order of predicted times: {calibration.model}\n" in told
+    assert f"candidates are predicted by: {calibration.model}\n" in told
     assert calibration.model == "cost-model-v1, constants: calibrated on published times: 1, of x"
 
 

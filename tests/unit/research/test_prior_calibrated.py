@@ -167,8 +167,8 @@ def test_a_written_calibration_says_what_it_is_of(tmp_path):
     assert isinstance(read.constants, Constants)
     (held,) = (x for x in found.held if (x.group, x.points) == (COLD, ALL_COLD))
     assert read.source == (
-        f"calibrated on published times: 99, of x and y; on held out weights published over predicted "
-        f"{held.after.mean:.2f}, spread {held.after.deviation:.2f}; before {held.before.mean:.2f}, spread "
+        f"calibrated on published times: 99, of x and y; fitted to half, published over predicted was "
+        f"{held.after.mean:.2f}, spread {held.after.deviation:.2f} on the rest; before {held.before.mean:.2f}, spread "
         f"{held.before.deviation:.2f}"
     )
     assert read.model == f"{NAME}, constants: {read.source}"

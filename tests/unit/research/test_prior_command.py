@@ -95,7 +95,7 @@ def test_fitted_constants_are_written_where_they_are_asked_for(tmp_path):
     assert f"next: aot tune --target thor --calibration {path}" in text
     found = read_calibration(path, "thor")
     assert found.constants == prior_command._study(load_target("thor")).whole
-    assert found.source.startswith("calibrated on published times: 100, of ApxInf and ApxInf FP8; on held out weights ")
+    assert found.source.startswith("calibrated on published times: 100, of ApxInf and ApxInf FP8; fitted to half, ")
     result = study("prior", "--part", "points", "-o", path)
     assert result.exit_code == 2
     assert f"means nothing without --part {CALIBRATED}; leave it out, or use it with --part" in result.stderr

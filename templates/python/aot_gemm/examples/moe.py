@@ -170,7 +170,7 @@ def require(dtype: torch.dtype) -> None:
     """
     missing = lacking(dtype)
     if missing:
-        from .._manifest import build_command
+        from .._library import build_command
 
         raise UnsupportedError(
             f"this wheel lacks {' and '.join(missing)}, which a layer of {NAMES[dtype]} takes; "
