@@ -65,3 +65,17 @@ def relative_error(result, a, b):
     norm = torch.linalg.vector_norm(expected)
     error = torch.linalg.vector_norm(result.float() - expected)
     return float(error / norm) if norm > 0 else float(error)
+
+
+def repeated(launch, *, captured):
+    """Launch once, and return what launches it again: the function itself, or the replay of a graph of it."""
+    import torch
+
+    launch()
+    torch.cuda.synchronize()
+    if not captured:
+        return launch
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        launch()
+    return graph.replay

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tests.device.reference import error_bound, poisoned, randn, random_shapes
+from tests.device.reference import error_bound, poisoned, randn, random_shapes, repeated
 
 torch = pytest.importorskip("torch")
 aot_gemm = pytest.importorskip("aot_gemm")
@@ -64,14 +64,7 @@ def test_a_bias_is_read_after_the_kernel_in_front_wrote_it(dtype, promised, grap
         aot_gemm.linear(x, first, out=bias)
         aot_gemm.linear(ones, weight, bias[0], out=out)
 
-    launch()
-    torch.cuda.synchronize()
-    replay = launch
-    if graph:
-        captured = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(captured):
-            launch()
-        replay = captured.replay
+    replay = repeated(launch, captured=graph)
     stale = 0
     for trial in range(500):
         value = float(1 + trial % 100)
