@@ -77,10 +77,7 @@ class MainloopSm90(MultiplySm90):
         Raises:
             TypeError: there is a C and should be none, or none and should be one, or lengths vary.
         """
-        if (c is not None) != self.has_residual or varlen is not None:
-            found = f"{'no' if c is None else 'a'} C and {'no' if varlen is None else 'some'} varying lengths"
-            expected = f"{'a' if self.has_residual else 'no'} C and no varying lengths"
-            raise TypeError(f"{type(self).__name__} got {found}; expected {expected}")
+        self._check_call(c, varlen)
         a, b, d, c, epilogue = self.rotate_batch_last(a, b, d, c, epilogue, append_batch_if_2d=True)
         choose_layouts(self, a, b, d, c, epilogue)
         stage_a, stage_b = stage_layouts(self)
@@ -117,6 +114,13 @@ class MainloopSm90(MultiplySm90):
             min_blocks_per_mp=self.occupancy,
             use_pdl=True,
         )
+
+    def _check_call(self, c: Any, varlen: Any) -> None:
+        """Refuse a residual that is there and should not be, or the other way round, and lengths that vary."""
+        if (c is not None) != self.has_residual or varlen is not None:
+            found = f"{'no' if c is None else 'a'} C and {'no' if varlen is None else 'some'} varying lengths"
+            expected = f"{'a' if self.has_residual else 'no'} C and no varying lengths"
+            raise TypeError(f"{type(self).__name__} got {found}; expected {expected}")
 
     def _shared_memory(self, parameters: Any) -> Any:
         """Describe a CTA's shared memory: stages of D and the residual, what the epilogue adds, those of A and B."""
@@ -162,13 +166,11 @@ class MainloopSm90(MultiplySm90):
             tiles: the scheduler's parameters.
             scheduler_class: quack's class of schedulers.
         """
-        (atom_a, a), (atom_b, b), (atom_d, d) = source_a, source_b, target_d
+        (_, a), (_, b), (atom_d, d) = source_a, source_b, target_d
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         if warp == self.ab_load_warp_id:
-            for atom in (atom_a, atom_b, atom_d):
+            for atom, _ in (source_a, source_b, target_d, *((source_c,) if self.has_residual else ())):
                 cpasync.prefetch_descriptor(atom)
-            if const_expr(self.has_residual):
-                cpasync.prefetch_descriptor(source_c[0])
         allocator = SmemAllocator()
         storage = allocator.allocate(shared_memory)
         pipeline = self.make_ab_pipeline(tiled_mma, cute.make_layout((1, *self.cluster_shape_mnk)))
@@ -192,13 +194,8 @@ class MainloopSm90(MultiplySm90):
         pipeline_init_wait(cluster_shape_mn=self.cluster_shape_mnk[:-1])
         if warp >= self.ab_load_warp_id:
             cute.arch.setmaxregister_decrease(self.num_regs_load)
-            if const_expr(self.has_residual):  # noqa: SIM102 - known while tracing, the next is not
-                if warp == self.residual_warp:
-                    self.load_residual(source_c, residual, make_scheduler)
-            if self.is_loading(warp):
-                self.load(
-                    (atom_a, atom_b), (a, b), (stages_a, stages_b), prepared, lengths, pipeline, make_scheduler, warp
-                )
+            sources, stages = (source_a, source_b, source_c), (stages_a, stages_b, residual)
+            self.load_by_warp(sources, stages, prepared, lengths, pipeline, make_scheduler, warp)
         if warp < self.ab_load_warp_id:
             cute.arch.setmaxregister_increase(self.num_regs_mma)
             product, epilogue = (atom_d, d, stages_d, residual), (parameters, epilogue_smem, lengths)
@@ -208,6 +205,25 @@ class MainloopSm90(MultiplySm90):
     def residual_warp(self) -> int:
         """The warp behind those that load A and B: the last that counts as loading, where there is a residual."""
         return int(self.ab_load_warp_id + self.num_ab_load_warps - self.has_residual)
+
+    @cute.jit
+    def load_by_warp(
+        self,
+        sources: Any,
+        stages: Any,
+        prepared: Any,
+        lengths: Any,
+        pipeline: Any,
+        make_scheduler: Any,
+        warp: Int32,
+    ) -> None:
+        """Load what falls to one of the loading warps: A or B, the residual, or nothing."""
+        (atom_a, a), (atom_b, b), source_c = sources
+        if const_expr(self.has_residual):  # noqa: SIM102 - known while tracing, the next is not
+            if warp == self.residual_warp:
+                self.load_residual(source_c, stages[2], make_scheduler)
+        if self.is_loading(warp):
+            self.load((atom_a, atom_b), (a, b), stages[:2], prepared, lengths, pipeline, make_scheduler, warp)
 
     @cute.jit
     def is_loading(self, warp: Int32) -> Any:

@@ -221,10 +221,9 @@ class MultiplySm90(ResidualSm90):
             is_tma_warp=stores,
         )
         barrier = self.epilogue_barrier
-        of_residual, _ = self.epilogue_split_k(
+        return self.epilogue_split_k(
             parameters, run, read_sums, values, self.epi_tile, *states, store_pipeline, tile, barrier, thread, stores
-        )
-        return of_residual
+        )[0]
 
     @cute.jit
     def _next_tile(
