@@ -79,8 +79,8 @@ class Terms:
 
 
 def has_own_epilogue(operation: Operation) -> bool:
-    """Say whether an operation's epilogue is computed here; quack's own adds a bias that is always there."""
-    return operation.types.is_scaled or operation.epilogue not in (Epilogue.NONE, Epilogue.BIAS)
+    """Say whether an operation's epilogue is more than a bias; of several weights each has no more."""
+    return operation.types.is_scaled or operation.epilogue not in (Epilogue.NONE, Epilogue.BIAS, Epilogue.MANY)
 
 
 def _sigmoid(x: Any, functions: Functions) -> Any:

@@ -123,6 +123,7 @@ class OneTileGemmSm90(SplitGemmSm90):
     ) -> None:
         """Compute the tile of one of a cluster's CTAs, `peer`; it has so many columns."""
         tile = self.tile
+        loads, d, vectors, cluster = self.part_of(loads, d, vectors, cluster)
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         storage = SmemAllocator().allocate(self._shared_memory())
         if warp == tile.num_multiplying // 32:

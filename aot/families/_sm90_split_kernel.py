@@ -83,9 +83,35 @@ class SplitGemmSm90(StoreSplitSm90):
             loads.append(load)
             across = tile.num_tiles // tile.sharing[side]
             counts.append(cute.ceil_div(extent, extents[side] * across))
+        self.launch_clusters(loads, layouts, d, vectors, counts, num_bytes(a, b), (prefetch_b, tile_order), stream)
+
+    def launch_clusters(
+        self,
+        loads: list[Any],
+        layouts: list[Any],
+        d: cute.Tensor,
+        vectors: Any,
+        counts: list[Any],
+        num_bytes: Any,
+        told: tuple[Int32, Int32 | None],
+        stream: cuda.CUstream,
+    ) -> None:
+        """Launch the clusters, `counts` of them along each mode of their grid; to be called while tracing.
+
+        Args:
+            loads: what loads the rows of a tile, and its columns.
+            layouts: the stages of both.
+            d: D, of a batch with its products in front.
+            vectors: what the epilogue reads.
+            counts: products of a batch, if it is one, then clusters along the tile's rows and along its columns.
+            num_bytes: those of A and B.
+            told: whether B may be read before the kernel in front has ended, and the order of the tiles, or None.
+            stream: where the kernel is launched.
+        """
+        tile, (prefetch_b, tile_order) = self.tile, told
         mma = self.make_mma(tile.columns)
         grid, order = self.place_tiles(counts, tile_order)
-        starts = prefetch_b, next_start(self.places, num_ctas(counts, tile.num_ctas), num_bytes(a, b), prefetch_b)
+        starts = prefetch_b, next_start(self.places, num_ctas(counts, tile.num_ctas), num_bytes, prefetch_b)
         self.kernel(mma, loads[0], loads[1], tuple(layouts), d, vectors, starts, order).launch(
             grid=grid,
             block=(tile.num_threads, 1, 1),
@@ -195,7 +221,7 @@ class SplitGemmSm90(StoreSplitSm90):
         cute.arch.sync_threads()
         cute.arch.cluster_arrive_relaxed()
         stages = self.stages_in(storage, layouts)
-        clusters_r = cute.ceil_div(self.num_rows(load_rows), tile.rows * tile.cluster_m)
+        clusters_r = self.count_clusters_of_rows(load_rows, vectors)
         if const_expr(cute.rank(d) == MODES_OF_A_BATCH):
             clusters = clusters_r * cute.ceil_div(cute.size(load_columns[1], mode=[0]), tile.columns * tile.cluster_n)
             product, index = index // clusters, index % clusters
@@ -203,8 +229,11 @@ class SplitGemmSm90(StoreSplitSm90):
                 (atom, operand[None, None, product]) for atom, operand in (load_rows, load_columns)
             )
             d = d[product, None, None]
-        tile_r = index % clusters_r * tile.cluster_m + peer % tile.cluster_m
-        tile_c = index // clusters_r * tile.cluster_n + peer // tile.cluster_m
+        (load_rows, load_columns), d, vectors, cluster = self.part_of(
+            (load_rows, load_columns), d, vectors, (index % clusters_r, index // clusters_r)
+        )
+        tile_r = cluster[0] * tile.cluster_m + peer % tile.cluster_m
+        tile_c = cluster[1] * tile.cluster_n + peer // tile.cluster_m
         num_k_blocks = self.count_k_blocks((load_rows, load_columns))
         if warp >= tile.num_multiplying // 32:
             first = rank * tile.num_tiles
@@ -227,6 +256,19 @@ class SplitGemmSm90(StoreSplitSm90):
         """List the TMA atoms of both operands' loads."""
         return [atom for atom, _ in loads]
 
+    def part_of(self, loads: Any, d: Any, vectors: Any, cluster: Any) -> tuple[Any, Any, Any, Any]:
+        """Return what loads a cluster's tiles, D, what the epilogue reads, and the cluster's place in D.
+
+        They are of the cluster's weight where a launch has several; here of the one that there is.
+
+        Args:
+            loads: what loads the rows of a tile, and its columns.
+            d: D.
+            vectors: what the epilogue reads.
+            cluster: the cluster's number along the tiles' rows, and along their columns.
+        """
+        return loads, d, vectors, cluster
+
     def stages_in(self, storage: Any, layouts: Any) -> list[Any]:
         """View the stages of the rows' operand, and of the columns'."""
         return [
@@ -237,6 +279,11 @@ class SplitGemmSm90(StoreSplitSm90):
     def num_rows(self, load_rows: Any) -> Any:
         """Return the rows of the rows' operand."""
         return cute.size(load_rows[1], mode=[0])
+
+    def count_clusters_of_rows(self, load_rows: Any, vectors: Any) -> Any:
+        """Count the clusters along the tiles' rows."""
+        del vectors
+        return cute.ceil_div(self.num_rows(load_rows), self.tile.rows * self.tile.cluster_m)
 
     def count_k_blocks(self, loads: Any) -> Any:
         """Count the blocks of k, by what loads both operands."""

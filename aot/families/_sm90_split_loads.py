@@ -58,17 +58,19 @@ def make_copy(load: Any, stages: Any, place: tuple[int, Any], sharers: Sharers) 
     """Make what loads a block of k of an operand's tile.
 
     Args:
-        load: the TMA atom and the operand in global memory.
+        load: the TMA atom and the operand in global memory, and perhaps the address of a descriptor, Int64, that the
+            load takes in place of the atom's.
         stages: the operand's stages in shared memory.
         place: rows of the operand's tile, and the tile's number.
         sharers: the CTAs that share the operand.
     """
-    atom, operand = load
+    atom, operand, *descriptors = load
     extent, tile = place
     source = cute.local_tile(operand, (extent, cute.size(stages, mode=[1])), (tile, None))
     num_bytes = extent * cute.size(stages, mode=[1]) * int(stages.element_type.width) // 8
     copy = copy_of(atom, source, stages, sharers)
-    return Copy(copy, num_bytes, sharers.count, sharers.part) if sharers.in_turns else Copy(copy, num_bytes)
+    turns = (sharers.count, sharers.part) if sharers.in_turns else (1, 0)
+    return Copy(copy, num_bytes, *turns, *descriptors)
 
 
 def copy_of(atom: Any, source: Any, stages: Any, sharers: Sharers) -> Any:

@@ -56,7 +56,7 @@ def _kind(operation: Operation) -> type[Tile]:
     """Return the class of an operation's tiles."""
     if operation.types.is_scaled:
         return ScaledTile
-    return EpilogueTile if has_own_epilogue(operation) and not operation.has_parts else Tile
+    return EpilogueTile if has_own_epilogue(operation) else Tile
 
 
 def _tile(candidate: Candidate, operation: Operation) -> Tile:
@@ -177,9 +177,10 @@ class ClusterSplitK(Defaults):
         configured = (cutlass_type(operation.a.element), tile, blocks_per_sm, places)
         stores = self.alignment(candidate).stores
         if operation.has_parts:
-            from aot.families._skinny_parts_kernel import PartsSplitGemm, parts_entry
+            from aot.families._parts import parts_entry
+            from aot.families._skinny_parts_kernel import PartsSplitGemm
 
-            return parts_entry(PartsSplitGemm(*configured), arguments, operation)
+            return parts_entry(PartsSplitGemm(*configured), arguments, operation, stores)
         if has_own_epilogue(operation):
             from aot.families._skinny_entry import skinny_epilogue_entry
             from aot.families._skinny_epilogue_kernel import EpilogueSplitGemm, ScaledSplitGemm

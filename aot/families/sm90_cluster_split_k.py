@@ -19,7 +19,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Resources, Workspace, gemm_candidate
-from aot.core.epilogue import OF_ONE_WEIGHT
+from aot.core.epilogue import Epilogue
 from aot.core.feature import Feature
 from aot.core.grouping import Grouping
 from aot.core.knobs import SplitK
@@ -162,15 +162,17 @@ def check_tile(tile: Tile, candidate: Candidate, operation: Operation) -> Reject
 def schedules(operation: Operation, tile_n: tuple[int, ...]) -> Iterator[tuple[str, int]]:
     """List (schedule, columns of a tile): those of whole pieces, and those that store by elements."""
     yield from (("", x) for x in tile_n)
-    if not operation.types.is_scaled:
+    if not operation.types.is_scaled and not operation.has_parts:
         yield from ((ELEMENTS, x) for x in ELEMENT_TILES)
 
 
 def check_schedule(candidate: Candidate, operation: Operation) -> Rejected | None:
-    """Ask that a kernel that stores D by elements multiplies operands of 16 bits."""
+    """Ask that a kernel that stores D by elements multiplies operands of 16 bits, by one weight."""
     if candidate.gemm.schedule == ELEMENTS and operation.types.is_scaled:
         text = f"kernels of the schedule {ELEMENTS} take operands of 16 bits, got {operation.types.tag}"
         return Rejected(Reason.TYPES, text)
+    if candidate.gemm.schedule == ELEMENTS and operation.has_parts:
+        return Rejected(Reason.COMBINATION, f"kernels of the schedule {ELEMENTS} multiply by one weight")
     return None
 
 
@@ -182,7 +184,7 @@ class Sm90ClusterSplitK(Defaults):
     loads_outside = True
     prefetches_b = True
     types: tuple[Types, ...] = (BF16, FP16, *FP8)
-    epilogues = OF_ONE_WEIGHT
+    epilogues = tuple(Epilogue)
     groupings = (Grouping.DENSE, Grouping.BATCHED)
 
     def tile(self, candidate: Candidate, operation: Operation, target: Target) -> Tile:
@@ -212,6 +214,12 @@ class Sm90ClusterSplitK(Defaults):
         if candidate.gemm.schedule == ELEMENTS:
             return ElementSplitGemmSm90, ElementEpilogueSplitGemmSm90, None
         return SplitGemmSm90, EpilogueSplitGemmSm90, ScaledSplitGemmSm90
+
+    def class_of_parts(self) -> Any:
+        """Return the class of kernels of several weights."""
+        from aot.families._sm90_parts_kernel import PartsSplitGemmSm90
+
+        return PartsSplitGemmSm90
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles, clusters and swap, and those that store D by elements."""
@@ -285,8 +293,12 @@ class Sm90ClusterSplitK(Defaults):
         tile = self.tile(candidate, operation, target)
         places = Places.of(target, tile.num_ctas)
         configured = (cutlass_type(operation.d), tile, candidate.gemm.swap_ab, places, majors)
-        plain, with_epilogue, scaled = self.kernel_classes(candidate)
         stores = self.alignment(candidate).stores
+        if operation.has_parts:
+            from aot.families._parts import parts_entry
+
+            return parts_entry(self.class_of_parts()(*configured), arguments, operation, stores)
+        plain, with_epilogue, scaled = self.kernel_classes(candidate)
         if operation.types.is_scaled or has_own_epilogue(operation):
             from aot.families._skinny_entry import skinny_epilogue_entry
 

@@ -78,6 +78,12 @@ class Sm90OneTile(Sm90ClusterSplitK):
         plain = WidthsGemmSm90 if candidate.gemm.schedule == WIDTHS else OneTileGemmSm90
         return plain, EpilogueOneTileGemmSm90, ScaledOneTileGemmSm90
 
+    def class_of_parts(self) -> Any:
+        """Return the class of kernels of several weights."""
+        from aot.families._sm90_parts_kernel import PartsOneTileGemmSm90
+
+        return PartsOneTileGemmSm90
+
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles, clusters and swap, and those that store D by elements."""
         clusters = (*target.clusters, *self.own_clusters)
@@ -116,7 +122,7 @@ class Sm90OneTile(Sm90ClusterSplitK):
 
 def _check_widths(tile: Tile, candidate: Candidate, operation: Operation) -> Rejected | None:
     """Apply the further limits of kernels of several widths."""
-    if has_own_epilogue(operation) or operation.types.is_scaled or operation.grouping is not Grouping.DENSE:
+    if has_own_epilogue(operation) or operation.has_parts or operation.grouping is not Grouping.DENSE:
         text = f"kernels of the schedule {WIDTHS} compute one product of 16-bit operands, with a bias at most"
         return Rejected(Reason.COMBINATION, text)
     if tile.rows not in WIDTHS_ROWS or tile.columns % (GROUP * NUM_WIDTHS):

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from aot.core.work import AnyProblem
     from aot.kinds.inputs import Content, Tiling
 
+APART = 1 << 40
+"""Bytes between operands that are stated and never read: more than any device has, so that no case overlaps."""
+
 AnyArgument: TypeAlias = Any
 """An argument of a kind's kernels: a member of its enumeration of them."""
 AnyCall: TypeAlias = Any

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from aot.core.errors import DeviceError, StoreError, VerificationError
 from aot.core.measurement import OK, Measurement, Outcome, Status
+from aot.kinds.trial import APART
 from aot.kinds.trials import trial_of
 from aot.measure.gpu import ContextLostError, OutOfMemoryError
 from aot.measure.protocol import quartiles
@@ -23,9 +24,10 @@ T = TypeVar("T")
 
 
 def stated(problem: AnyProblem) -> AnyCall:
-    """Return a call whose operands are nowhere: it is asked about, and never launched."""
+    """Return a call of operands that do not exist, at addresses APART: it is asked about, and never launched."""
     trial = trial_of(problem.operation)
-    return trial.timed_call(problem, dict.fromkeys(trial.timed(problem), 0), trial.arrangement(problem.operation))
+    places = {argument: (i + 1) * APART for i, argument in enumerate(trial.timed(problem))}
+    return trial.timed_call(problem, places, trial.arrangement(problem.operation))
 
 
 class SessionKernels:

@@ -18,7 +18,7 @@ from aot.kinds.gemm.edge_shapes import EdgeShape, edge_shapes
 from aot.kinds.gemm.inputs import content_of
 from aot.kinds.gemm.quantized import quantized_reference, quantized_sample
 from aot.kinds.gemm.timed import ProductSample, timed_arrangement, timed_positions
-from aot.kinds.trial import Placed, Trial
+from aot.kinds.trial import APART, Placed, Trial
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from aot.kinds.gemm.tuned import TunedKernel
     from aot.kinds.inputs import Content, Tiling
     from aot.kinds.trial import Check, Sample, SampleLimits
-
-APART = 1 << 40
-"""Bytes between operands that are stated and never read: more than any device has, so that no case overlaps."""
 
 
 def _parts(case: EdgeShape, bits: Mapping[Argument, Bits]) -> list[Part]:
