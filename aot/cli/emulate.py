@@ -213,6 +213,16 @@ def _record_file(values: Mapping[str, Any], device: Target) -> RecordFile | None
     return RecordFile(check_output(path), device.name).checked()
 
 
+def _forget_others(record: RecordFile | None, keys: Sequence[AnyKey], values: Mapping[str, Any]) -> None:
+    """Forget kernels that ship no more, where all that ship were asked for and the file is the target's own."""
+    narrowed = ("operations", "legal", "selection", "predicted", "kernels")
+    if record is None or values["record"] != COMMITTED or any(values[x] for x in narrowed):
+        return
+    count = record.keep_only({x.name for x in keys})
+    if count:
+        click.echo(f"{count} kernels that ship no more were taken out of {record.path}", err=True)
+
+
 def _left_to_execute(kernels: EmulatedSet, record: RecordFile | None, values: Mapping[str, Any]) -> EmulatedSet:
     """Leave out kernels that the record has, where that is asked for."""
     if record is None or not values["unrecorded"]:
@@ -279,7 +289,8 @@ def _refuse_contradictions(values: Mapping[str, Any]) -> None:
     is_flag=False,
     flag_value=COMMITTED,
     type=_Record(),
-    help="Note what was found in a file of executions; by default the one that the target's wheels are built with.",
+    help="Note what was found in a file of executions; by default the one that the target's wheels are built with, "
+    "which then forgets kernels that ship no more.",
 )
 @option("--unrecorded", is_flag=True, help="Only kernels whose PTX the file of --record does not have.")
 @option("--fresh", is_flag=True, help="Execute again what was executed before.")
@@ -323,6 +334,7 @@ def emulate(context: click.Context, /, **values: Any) -> None:
                     if record is not None:
                         record.add(result)
                     bar.update()
+            _forget_others(record, keys, values)
         finally:  # of a command that is interrupted, what was done
             if results:
                 num_left = len(kernels.names) - len(results)

@@ -11,6 +11,8 @@ from aot.core.execution import Execution, interpreter_sha256, merged, read_execu
 from aot.core.whole_file import writing_alone
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from aot.emulate.kernels import EmulatedSet
     from aot.emulate.results import KernelResult
 
@@ -64,6 +66,15 @@ class RecordFile:
         if found is not None:
             with writing_alone(self.path):
                 write_executions(self.path, self.target, merged(self.known, [found]))
+
+    def keep_only(self, names: Collection[str]) -> int:
+        """Forget all kernels but some, such as those that ship; return how many were forgotten."""
+        with writing_alone(self.path):
+            known = self.known
+            kept = [x for x in known if x.kernel in names]
+            if len(kept) < len(known):
+                write_executions(self.path, self.target, tuple(kept))
+        return len(known) - len(kept)
 
     def unrecorded(self, kernels: EmulatedSet) -> EmulatedSet:
         """Return a set of which only those kernels are executed whose PTX the file does not have."""

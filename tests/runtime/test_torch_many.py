@@ -198,7 +198,8 @@ def test_up_to_four_are_one_launch(rewritten, calls, count, launches):
 @torch.no_grad()
 def test_many_rows_and_one_product_stay_apart(module, rewritten, calls):
     most = import_module(f"{module.__package__}._graph_many").MOST_ROWS
-    assert rewritten(Attention(), random_tensor(most + 1, K))[0] == {"product": 3}
+    assert "several weights" in rewritten(Attention(), random_tensor(min(most, 512), K))[0]
+    assert "several weights" not in rewritten(Attention(), random_tensor(most + 1, K))[0]
     assert rewritten(Attention(count=1), random_tensor(4, K))[0] == {"product": 1}
 
 
@@ -227,3 +228,38 @@ def test_one_launch_that_the_table_has_slower_is_not_taken(module, rewritten, ca
     monkeypatch.setattr(graph_many, "plan", plan)
     assert rewritten(Attention(), random_tensor(4, K))[0] == {"product": 3}
     assert rewritten(Attention(count=4), random_tensor(4, K))[0] == {"several weights": 1}
+
+
+@torch.no_grad()
+def test_a_wide_product_stays_apart_where_the_others_alone_are_worth_a_launch(module, rewritten, calls, monkeypatch):
+    graph_many = import_module(f"{module.__package__}._graph_many")
+    own = graph_many.plan
+
+    def plan(m, n, *others, **options):
+        us = (4.0 if n == 16 else 30.0) if options.get("many") else 3.0
+        return replace(own(m, n, *others, **options), time_us=us)
+
+    monkeypatch.setattr(graph_many, "plan", plan)
+    assert rewritten(Attention(), random_tensor(4, K))[0] == {"product": 1, "several weights": 1}
+
+
+@pytest.mark.parametrize(("library_us", "launches"), [(9.0, {"several weights": 1}), (2.0, {"product": 2})])
+@torch.no_grad()
+def test_a_product_of_torchs_is_joined_where_that_is_faster(
+    module, rewritten, calls, monkeypatch, library_us, launches
+):
+    graph_many = import_module(f"{module.__package__}._graph_many")
+    products = import_module(f"{module.__package__}._graph_products")
+    own = graph_many.plan
+
+    def plan(*extents, **options):
+        us = 10.0 if options.get("many") else 1.0
+        return replace(own(*extents, **options), time_us=us, library_us=library_us)
+
+    def is_chosen(product, **_):
+        return product.weight.meta["val"].shape[0] != 24
+
+    monkeypatch.setattr(graph_many, "plan", plan)
+    for part in (graph_many, products):
+        monkeypatch.setattr(part, "is_chosen", is_chosen)
+    assert rewritten(Attention(), random_tensor(4, K))[0] == launches

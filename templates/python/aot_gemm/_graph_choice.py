@@ -60,6 +60,13 @@ def is_chosen(
     return is_few if gain is None else gain >= (1 if is_few else LEAST_GAIN)
 
 
+def is_planned(product: GraphProduct) -> bool:
+    """Say whether the wheel has kernels for a product, whoever is the faster."""
+    n, k = value_of(product.weight).shape
+    dtype, has_bias = value_of(product.x).dtype, product.bias is not None
+    return _torch_modules.why_not_planned(n, k, dtype, product.rows, bias=has_bias) is None
+
+
 def has_rows(function: str, x: Any, out_dtype: Any = None) -> bool:
     """Say whether the wheel has an operation on the rows of a tensor, and no fallback alone."""
     cols = x.shape[-1]

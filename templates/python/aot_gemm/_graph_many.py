@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import errors
-from ._graph_choice import is_chosen
+from ._graph_choice import is_chosen, is_planned
 from ._graph_match import VIEWS, value_of
 from ._graph_nodes import OPERATORS, GraphProduct, product_of, put, put_item, replace
 from ._table import plan
@@ -25,11 +25,22 @@ def join_many(graph: Graph) -> int:
     count = 0
     for found in groups.values():
         for start in range(0, len(found), MAX_WEIGHTS):
-            some = found[start : start + MAX_WEIGHTS]
-            if len(some) > 1 and _is_no_slower(some):
+            some = _worth_joining(found[start : start + MAX_WEIGHTS])
+            if some:
                 _replace(some)
                 count += 1
     return count
+
+
+def _worth_joining(products: list[GraphProduct]) -> list[GraphProduct]:
+    """Return all of the products, or all but the widest, or fewer, whose one launch is no slower; empty for none.
+
+    A product of many columns may fill the device by itself, and others of few beside it not.
+    """
+    some = list(products)
+    while len(some) > 1 and not _is_no_slower(some):
+        some.remove(max(some, key=lambda x: value_of(x.weight).shape[0]))
+    return some if len(some) > 1 else []
 
 
 def _source_of(x: Node) -> Any:
@@ -40,7 +51,7 @@ def _source_of(x: Node) -> Any:
 
 
 def _may_join(product: GraphProduct) -> bool:
-    """Say whether a product is this package's, is not yet joined, and its weight is there from the beginning."""
+    """Say whether a product has few rows, is not yet joined, and its weight is there from the beginning."""
     rows, node = product.rows, product.node
     value = value_of(node)
     if node.target is OPERATORS.linear.default or rows is None or not 0 < rows <= MOST_ROWS:
@@ -48,14 +59,15 @@ def _may_join(product: GraphProduct) -> bool:
     held = [x for x in (product.weight, product.bias) if x is not None]
     if any(x.op not in ("placeholder", "get_attr") for x in held):
         return False
-    return value.dtype == value_of(product.x).dtype and value.is_contiguous() and is_chosen(product)
+    return value.dtype == value_of(product.x).dtype and value.is_contiguous() and is_planned(product)
 
 
 def _is_no_slower(products: list[GraphProduct]) -> bool:
     """Say whether the table's time of one launch is no more than those of the products one after the other.
 
-    Where it has no time of one of them, one launch is taken for the faster one, since it has the same bytes to read and
-    fewer beginnings.
+    A product that would be torch's takes what torch was measured to take. Where a time is not known, one launch is
+    taken for the faster one if each product would be this package's, since it has the same bytes to read and fewer
+    beginnings.
     """
     extents, x = [value_of(product.weight).shape for product in products], value_of(products[0].x)
     rows, k = products[0].rows, extents[0][1]
@@ -66,8 +78,12 @@ def _is_no_slower(products: list[GraphProduct]) -> bool:
         return False
     if one.tier == "fallback":
         return False
-    times = [y.time_us for y in each]
-    return one.time_us is None or None in times or one.time_us <= sum(times)
+    are_chosen = [is_chosen(product) for product in products]
+    times = [y.time_us if ours else y.library_us for y, ours in zip(each, are_chosen, strict=True)]
+    known = [us for us in times if us is not None]
+    if one.time_us is None or len(known) < len(times):
+        return all(are_chosen)
+    return one.time_us <= sum(known)
 
 
 def _replace(products: list[GraphProduct]) -> None:

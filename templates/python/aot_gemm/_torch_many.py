@@ -8,6 +8,7 @@ import torch
 
 from . import _operations, errors
 from ._torch_check import check_tensor
+from ._torch_modules import ALIGNMENT
 from ._torch_operators import LIBRARY, NAMESPACE
 from ._torch_products import is_compiling, is_recorded, linear
 from ._torch_promises import promised
@@ -23,16 +24,17 @@ _MATRIX_DIMS = 2
 _SCHEMA = "linear_many(Tensor x, Tensor[] weights, Tensor?[] biases) -> Tensor[]"
 
 
-MOST_ROWS = 16
-"""Of one launch, whose kernels are those for few rows. One launch is 1.13 to 2.42 times as fast as three up to here; at
-32 rows it is 0.93 times as fast for Llama 3 8B's query, key and value, where other kernels are the fastest of one
-product. Source: H100, driver 580.159.04, 2026-11-27, CUDA graphs, cold L2 (docs/operations.md)."""
+MOST_ROWS = 1024
+"""Of one launch. By the times of an H200 one launch for the query, key and value of 13 models is 1.5 to 1.8 times as
+fast as three up to 384 rows, 1.22 times at 1024 and 1.07 times at 2048, in the geometric mean; 0.93 times at the least,
+for three weights of 4096 x 4096 by 1024 rows. Source: research/log/2026-11-30-several-weights.md of the toolchain."""
 
 
 def _launch(x: Any, weights: Sequence[Any], biases: Sequence[Any]) -> list[Any]:
     """Compute all of them, into new tensors."""
     results = [x.new_empty((*x.shape[:-1], weight.shape[0])) for weight in weights]
-    if x.numel() > MOST_ROWS * x.shape[-1] and _compute_apart(x, weights, biases, results):
+    is_one = x.numel() <= MOST_ROWS * x.shape[-1] and x.shape[-1] * x.itemsize % ALIGNMENT == 0
+    if not is_one and _compute_apart(x, weights, biases, results):
         return results
     _operations.linear_many(x, list(map(promised, weights)), list(biases), out=results)
     return results

@@ -8,8 +8,9 @@ import pytest
 
 from aot.cli import emulate as command
 from aot.cli import emulate_tables
+from aot.cli.emulate_record import RecordFile
 from aot.core.errors import CandidateError, OutputError, StoreError, VerificationError
-from aot.core.execution import read_executions, write_executions
+from aot.core.execution import Execution, read_executions, write_executions
 from aot.emulate.execute import ExecutionOptions
 from aot.emulate.results import RESULT_VERSION, CaseResult, FoundFinding, KernelResult
 from aot.emulate.schedule import Mode, Schedule
@@ -68,6 +69,15 @@ def test_edge_cases_are_recorded_as_executions(workplace):
     write_executions(path, "thor", [replace(found, ptx_sha256="0" * 64)])
     assert "0 kernels are in the record with this PTX: left out" in aot(*words, "--unrecorded").stderr
     assert read_executions(path, "thor") == (found,)
+
+
+def test_a_record_forgets_kernels_that_ship_no_more(tmp_path):
+    made = [Execution(x, "0" * 64, "1" * 64, 1, 1, 1, 0.0, 0, "2026-11-30") for x in ("a", "b", "c")]
+    record = RecordFile(tmp_path / "thor.json", "thor")
+    write_executions(record.path, "thor", made)
+    assert record.keep_only({"a", "c", "d"}) == 1
+    assert [x.kernel for x in record.known] == ["a", "c"]
+    assert record.keep_only({"a", "c"}) == 0
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import pytest
 
 from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.element import ElementType
+from aot.core.knobs import SplitK
 from aot.core.numerics import decode, encode
 from aot.core.operands import GemmCall
 from aot.core.operation import Operation
@@ -23,9 +24,27 @@ from tests.runtime.test_cluster_split_k import TWO_CTAS
 
 pytestmark = pytest.mark.slow
 SIMT = gemm_candidate("simt", 64, 64, use_tma_store=False)
+ANY = (TWO_CTAS, SIMT)
+"""They store elements: to any D."""
+IN_PIECES = (
+    gemm_candidate("sm90_one_tile", 64, 16, swap_ab=True, use_tma_store=False),
+    gemm_candidate("sm90_one_tile", 64, 32, 2, 1, use_tma_store=False),
+    *(
+        gemm_candidate(
+            "sm90_cluster_split_k",
+            *(64, 32, *cluster),
+            swap_ab=swap_ab,
+            use_tma_store=False,
+            split_k=splits,
+            split_k_mode=SplitK.CLUSTER if splits > 1 else SplitK.NONE,
+        )
+        for cluster, splits, swap_ab in (((1, 1), 2, True), ((1, 2), 1, False), ((2, 1), 2, True))
+    ),
+)
+"""They store pieces of 16 bytes, to a D whose rows begin at multiples of these; some share loads."""
 PAIRS = [
     (KernelKey(Operation.BF16_KK_MANY, candidate), KernelKey(Operation.BF16_KK, candidate))
-    for candidate in (TWO_CTAS, SIMT)
+    for candidate in (*ANY, *IN_PIECES)
 ]
 K = 72
 POISON = 0x7FC0
@@ -37,6 +56,16 @@ CASES = [
     *([(5, (0, 48, 0, 5), (False, True, False, False))] if EVERY else []),
 ]
 """Rows of x, those of each weight, ragged ones among them, and which have a bias."""
+CASES_IN_PIECES = [
+    (9, (48, 0, 8), (True, False, True)),
+    (70, (8, 136, 64, 24), (False, True, True, False)),
+    *([(1, (40,), (True,)), (33, (72, 200), (False, True))] if EVERY else []),
+]
+LAUNCHES = [
+    *((pair, case, 3) for pair in PAIRS[: len(ANY)] for case in CASES),
+    *((pair, case, 8) for pair in PAIRS[len(ANY) :] for case in CASES_IN_PIECES),
+]
+"""A kernel of several weights and that of one, a case, and the elements behind each row of D, which must stay."""
 
 
 class Kernels:
@@ -86,17 +115,18 @@ def wide(bits):
     return decode(ElementType.BFLOAT16, bits).astype(np.float64)
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids=lambda x: x[0].candidate.family)
-@pytest.mark.parametrize(("m", "sizes", "have_bias"), CASES)
-def test_each_weight_gets_what_a_product_of_its_own_gives(kernels, pair, m, sizes, have_bias):
-    many, one = pair
+@pytest.mark.parametrize(
+    ("pair", "case", "behind"), LAUNCHES, ids=[f"{x[0].candidate.name}-{case[0]}" for x, case, _ in LAUNCHES]
+)
+def test_each_weight_gets_what_a_product_of_its_own_gives(kernels, pair, case, behind):
+    (many, one), (m, sizes, have_bias) = pair, case
     rng = np.random.default_rng(sum(sizes) + m)
     x = drawn(rng, m, K)
     weights, biases = [drawn(rng, n, K) for n in sizes], [drawn(rng, n) for n in sizes]
     of_x = kernels.put(x)
     parts, results = [], []
     for n, weight, bias, has_bias in zip(sizes, weights, biases, have_bias, strict=True):
-        stride = n + 3  # elements behind each row, which must stay
+        stride = n + behind
         results.append((kernels.put(np.full((m, stride), POISON, np.uint16)), stride))
         added = TensorStruct(kernels.put(bias), (0, 1)) if has_bias else TensorStruct()
         parts.append(
