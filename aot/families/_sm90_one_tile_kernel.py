@@ -123,7 +123,6 @@ class OneTileGemmSm90(SplitGemmSm90):
     ) -> None:
         """Compute the tile of one of a cluster's CTAs, `peer`; it has so many columns."""
         tile = self.tile
-        loads, d, vectors, cluster = self.part_of(loads, d, vectors, cluster)
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         storage = SmemAllocator().allocate(self._shared_memory())
         if warp == tile.num_multiplying // 32:
@@ -135,6 +134,7 @@ class OneTileGemmSm90(SplitGemmSm90):
         stages = self.stages_in(storage, layouts)
         tile_r = cluster[0] * tile.cluster_m + peer % tile.cluster_m
         tile_c = cluster[1] * tile.cluster_n + peer // tile.cluster_m
+        loads, d, vectors, (tile_r, tile_c) = self.part_of(loads, d, vectors, (tile_r, tile_c))
         num_k_blocks = self.count_k_blocks(loads)
         self._await_barriers(warp)
         if warp >= tile.num_multiplying // 32:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cuda.bindings import driver as cuda
-from cutlass import Float32, Int32, cute, range_constexpr, select_
+from cutlass import Int32, cute, range_constexpr, select_
 
 from aot.families._next_start import num_bytes
 from aot.families._parts import choose_part, read_parts, vectors_of
@@ -59,28 +59,34 @@ class PartsSplitGemmSm90(SplitGemmSm90):
         layouts, loads, counts = (list(x) for x in zip(*sides, strict=True))
         self.launch_clusters(loads, layouts, d, vectors, counts, num_bytes(a, b), (prefetch_b, tile_order), stream)
 
-    def part_of(self, loads: Any, d: Any, vectors: Any, cluster: Any) -> tuple[Any, Any, Any, Any]:
-        """Return what loads a cluster's tiles, the D and the bias of its weight, and its place among those of that."""
-        chosen = choose_part(cluster[self.side], d, vectors, VECTOR_BYTES)
-        loads, cluster = list(loads), list(cluster)
+    def part_of(self, loads: Any, d: Any, vectors: Any, place: Any) -> tuple[Any, Any, Any, Any]:
+        """Return what loads a tile, the D and the bias of its weight, and the tile's place in that D."""
+        in_cluster = (self.tile.cluster_m, self.tile.cluster_n)[self.side]
+        chosen = choose_part(place[self.side] // in_cluster, d, vectors, VECTOR_BYTES)
+        loads, place = list(loads), list(place)
         loads[self.side] = (*loads[self.side], chosen.descriptor)
-        cluster[self.side] = chosen.tile
+        place[self.side] = chosen.tile * in_cluster + place[self.side] % in_cluster
         count = select_(chosen.bias != 0, Int32(chosen.d.shape[1]), Int32(0))
         element_bytes = int(self.element.width) // 8
         pointer = cute.make_ptr(self.element, chosen.bias, cute.AddressSpace.gmem, assumed_align=element_bytes)
-        return tuple(loads), chosen.d, cute.make_tensor(pointer, cute.make_layout((count,))), tuple(cluster)
+        return tuple(loads), chosen.d, cute.make_tensor(pointer, cute.make_layout((count,))), tuple(place)
 
     @cute.jit
     def fetch_late(self, fetched: Any, vectors: Any, first: Int32, origin: Any) -> Any:
-        """Read the bias of the tile's weight, if it has one, while the other CTAs' sums arrive."""
+        """Return where the bias lies: it is read as it is added."""
         del fetched
-        offsets = cute.make_rmem_tensor((2, self.num_pairs), Float32)
-        offsets.fill(0.0)
-        if cute.size(vectors) > 0:
-            read = self.load_bias(vectors, origin[0], origin[1] + first * GROUP, range(self.num_pairs))
-            for i in range_constexpr(2 * self.num_pairs):
-                offsets[i] = read[i]
-        return offsets
+        return vectors, first, origin
+
+    @cute.jit
+    def complete(self, own: cute.Tensor, fetched: Any, memory: Any, warp: Int32) -> Any:
+        """Return what is to be rounded of a thread's sums: with the bias of the tile's weight, if it has one."""
+        del memory, warp
+        bias, first, origin = fetched
+        if cute.size(bias) > 0:
+            for i in range_constexpr(self.num_pairs):
+                pairs = range(i, i + 1)
+                self.add_bias(own, self.load_bias(bias, origin[0], origin[1] + first * GROUP, pairs), pairs)
+        return own
 
     def descriptors(self, loads: Any) -> list[Any]:
         """List the TMA atoms whose descriptors are fetched at once: x's. `choose_part` begins with the weight's."""

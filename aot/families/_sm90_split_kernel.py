@@ -229,11 +229,11 @@ class SplitGemmSm90(StoreSplitSm90):
                 (atom, operand[None, None, product]) for atom, operand in (load_rows, load_columns)
             )
             d = d[product, None, None]
-        (load_rows, load_columns), d, vectors, cluster = self.part_of(
-            (load_rows, load_columns), d, vectors, (index % clusters_r, index // clusters_r)
+        tile_r = index % clusters_r * tile.cluster_m + peer % tile.cluster_m
+        tile_c = index // clusters_r * tile.cluster_n + peer // tile.cluster_m
+        (load_rows, load_columns), d, vectors, (tile_r, tile_c) = self.part_of(
+            (load_rows, load_columns), d, vectors, (tile_r, tile_c)
         )
-        tile_r = cluster[0] * tile.cluster_m + peer % tile.cluster_m
-        tile_c = cluster[1] * tile.cluster_n + peer // tile.cluster_m
         num_k_blocks = self.count_k_blocks((load_rows, load_columns))
         if warp >= tile.num_multiplying // 32:
             first = rank * tile.num_tiles
@@ -256,18 +256,18 @@ class SplitGemmSm90(StoreSplitSm90):
         """List the TMA atoms of both operands' loads."""
         return [atom for atom, _ in loads]
 
-    def part_of(self, loads: Any, d: Any, vectors: Any, cluster: Any) -> tuple[Any, Any, Any, Any]:
-        """Return what loads a cluster's tiles, D, what the epilogue reads, and the cluster's place in D.
+    def part_of(self, loads: Any, d: Any, vectors: Any, place: Any) -> tuple[Any, Any, Any, Any]:
+        """Return what loads a tile, D, what the epilogue reads, and the tile's place in D.
 
-        They are of the cluster's weight where a launch has several; here of the one that there is.
+        They are of the tile's weight where a launch has several; here of the one that there is.
 
         Args:
             loads: what loads the rows of a tile, and its columns.
             d: D.
             vectors: what the epilogue reads.
-            cluster: the cluster's number along the tiles' rows, and along their columns.
+            place: the tile's number along the rows, and along the columns.
         """
-        return loads, d, vectors, cluster
+        return loads, d, vectors, place
 
     def stages_in(self, storage: Any, layouts: Any) -> list[Any]:
         """View the stages of the rows' operand, and of the columns'."""

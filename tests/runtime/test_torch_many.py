@@ -54,15 +54,60 @@ def test_some_biases_may_be_none(module, calls):
     close(module.linear_many(x, weights, biases), expected(x, weights, biases))
 
 
+@pytest.fixture
+def of_wgmma(module, monkeypatch):
+    """Have the table name a kernel of wgmma for several weights, whatever it has."""
+    many = import_module(f"{module.__package__}._torch_many")
+    own = many.plan
+    monkeypatch.setattr(many, "plan", lambda *x, **y: replace(own(*x, **y), kernel="bf16_kk_many_sm90_one_tile_64x64"))
+    many.takes_one_launch.cache_clear()
+    yield many
+    many.takes_one_launch.cache_clear()
+
+
 @torch.no_grad()
-def test_many_rows_are_products_of_their_own(module, calls):
+def test_many_rows_are_products_of_their_own(module, calls, of_wgmma):
     _, weights, biases = drawn()
-    most = import_module(f"{module.__package__}._torch_many").MOST_ROWS
+    most = of_wgmma.MOST_ROWS
     for rows, called in ((most, ["linear_many"]), (most + 1, ["linear"] * 3)):
         calls.clear()
         x = random_tensor(rows, K)
         close(module.linear_many(x, weights, biases), expected(x, weights, biases))
         assert calls == called
+
+
+@pytest.mark.parametrize(
+    ("rows", "sizes", "k", "is_one"),
+    [
+        (16, (24, 7), K, True),
+        (17, (24, 8), K, True),
+        (17, (24, 7), K, False),
+        (17, (20, 12), K, False),
+        (4, (24, 8), 12, False),
+    ],
+)
+def test_what_wgmma_does_not_take_has_one_launch_of_few_rows(of_wgmma, rows, sizes, k, is_one):
+    assert of_wgmma.takes_one_launch(rows, sizes, k, BF16, None) is is_one
+
+
+def test_kernels_for_few_rows_have_no_more(module, monkeypatch):
+    many = import_module(f"{module.__package__}._torch_many")
+    own = many.plan
+    monkeypatch.setattr(many, "plan", lambda *x, **y: replace(own(*x, **y), kernel="bf16_kk_many_cluster_split_k_32x8"))
+    many.takes_one_launch.cache_clear()
+    few = many.FEW_ROWS
+    assert [many.takes_one_launch(x, SIZES, K, BF16, None) for x in (few, few + 1)] == [True, False]
+    monkeypatch.setattr(many, "is_batch_invariant", lambda _: True)
+    many.takes_one_launch.cache_clear()
+    assert all(many.takes_one_launch(x, SIZES, K, BF16, None) for x in (few, few + 1, 5000))
+    many.takes_one_launch.cache_clear()
+
+
+@torch.no_grad()
+def test_rows_of_no_whole_16_bytes_are_products_of_their_own(module, calls):
+    x, weights = random_tensor(4, 12), [random_tensor(n, 12) for n in SIZES]
+    close(module.linear_many(x, weights), expected(x, weights))
+    assert calls == ["linear"] * 3
 
 
 def test_gradients_are_those_of_linear(module, calls):
@@ -196,9 +241,16 @@ def test_up_to_four_are_one_launch(rewritten, calls, count, launches):
 
 
 @torch.no_grad()
-def test_many_rows_and_one_product_stay_apart(module, rewritten, calls):
-    most = import_module(f"{module.__package__}._graph_many").MOST_ROWS
-    assert "several weights" in rewritten(Attention(), random_tensor(min(most, 512), K))[0]
+def test_many_rows_and_one_product_stay_apart(module, rewritten, calls, of_wgmma, monkeypatch):
+    graph_many = import_module(f"{module.__package__}._graph_many")
+    own, most = graph_many.plan, graph_many.MOST_ROWS
+
+    def plan(*extents, **options):
+        us = 2.0 if options.get("many") else 1.0
+        return replace(own(*extents, **options), time_us=us, library_us=us)
+
+    monkeypatch.setattr(graph_many, "plan", plan)
+    assert rewritten(Attention(), random_tensor(most, K))[0] == {"several weights": 1}
     assert "several weights" not in rewritten(Attention(), random_tensor(most + 1, K))[0]
     assert rewritten(Attention(count=1), random_tensor(4, K))[0] == {"product": 1}
 

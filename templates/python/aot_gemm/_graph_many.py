@@ -9,7 +9,7 @@ from ._graph_choice import is_chosen, is_planned
 from ._graph_match import VIEWS, value_of
 from ._graph_nodes import OPERATORS, GraphProduct, product_of, put, put_item, replace
 from ._table import plan
-from ._torch_many import MAX_WEIGHTS, MOST_ROWS
+from ._torch_many import MAX_WEIGHTS, MOST_ROWS, takes_one_launch
 
 if TYPE_CHECKING:
     from torch.fx import Graph, Node
@@ -71,6 +71,8 @@ def _is_no_slower(products: list[GraphProduct]) -> bool:
     """
     extents, x = [value_of(product.weight).shape for product in products], value_of(products[0].x)
     rows, k = products[0].rows, extents[0][1]
+    if not takes_one_launch(rows, tuple(n for n, _ in extents), k, x.dtype, x.device.index):
+        return False
     try:
         one = plan(rows, sum(n for n, _ in extents), k, x.dtype, many=True)
         each = [plan(rows, n, k, x.dtype, bias=y.bias is not None) for y, (n, _) in zip(products, extents, strict=True)]

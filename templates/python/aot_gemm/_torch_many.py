@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from . import _operations, errors
+from ._manifest import is_batch_invariant
+from ._table import plan
 from ._torch_check import check_tensor
 from ._torch_modules import ALIGNMENT
 from ._torch_operators import LIBRARY, NAMESPACE
@@ -24,16 +27,48 @@ _MATRIX_DIMS = 2
 _SCHEMA = "linear_many(Tensor x, Tensor[] weights, Tensor?[] biases) -> Tensor[]"
 
 
+FEW_ROWS = 16
+"""Rows of x up to which every kernel of several weights is as fast as others of one weight. Source: H100, driver
+580.159.04, 2026-11-27: one launch is 1.13 to 2.42 times as fast as three up to here, and 0.93 times at 32 rows by
+`cluster_split_k`, which is for few rows."""
 MOST_ROWS = 1024
-"""Of one launch. By the times of an H200 one launch for the query, key and value of 13 models is 1.5 to 1.8 times as
-fast as three up to 384 rows, 1.22 times at 1024 and 1.07 times at 2048, in the geometric mean; 0.93 times at the least,
-for three weights of 4096 x 4096 by 1024 rows. Source: research/log/2026-11-30-several-weights.md of the toolchain."""
+"""Rows of x up to which those of `wgmma` are. By an H200's times one launch for the query, key and value of 13 models
+is 1.5 to 1.8 times as fast as three up to 384 rows, 1.22 times at 1024, 0.93 at the least, and 1.07 times at 2048.
+Source: research/log/2026-11-30-several-weights.md of the toolchain, which has drawn sizes too."""
+_OF_WGMMA = "_sm90_"
+"""What names of kernels have whose families multiply by `wgmma`."""
+
+
+@lru_cache(maxsize=1024)
+def takes_one_launch(rows: int, sizes: tuple[int, ...], k: int, dtype: Any, device: int | None) -> bool:
+    """Say whether one launch is for so many rows of x by weights (n, k), by the kernel that the table has for it.
+
+    Args:
+        rows: of x.
+        sizes: n of each weight.
+        k: columns of x and of each weight.
+        dtype: of all, torch's.
+        device: the GPU's number, whose table is asked, or None.
+    """
+    del device  # tells calls apart
+    if k * dtype.itemsize % ALIGNMENT:
+        return False
+    if rows <= FEW_ROWS or is_batch_invariant({}):  # whose bits may not depend on the rows
+        return True
+    if rows > MOST_ROWS or any(n * dtype.itemsize % ALIGNMENT for n in sizes):
+        return False
+    try:
+        return _OF_WGMMA in plan(rows, sum(sizes), k, dtype, many=True).kernel
+    except (errors.UnsupportedError, errors.DtypeError, errors.ShapeError):
+        return False
 
 
 def _launch(x: Any, weights: Sequence[Any], biases: Sequence[Any]) -> list[Any]:
     """Compute all of them, into new tensors."""
     results = [x.new_empty((*x.shape[:-1], weight.shape[0])) for weight in weights]
-    is_one = x.numel() <= MOST_ROWS * x.shape[-1] and x.shape[-1] * x.itemsize % ALIGNMENT == 0
+    k = x.shape[-1]
+    rows, sizes = x.numel() // max(k, 1), tuple(weight.shape[0] for weight in weights)
+    is_one = takes_one_launch(rows, sizes, k, x.dtype, x.device.index)
     if not is_one and _compute_apart(x, weights, biases, results):
         return results
     _operations.linear_many(x, list(map(promised, weights)), list(biases), out=results)
@@ -113,16 +148,18 @@ _operator = _register()
 def linear_many(x: Any, weights: Sequence[Any], biases: Sequence[Any] | None = None) -> list[Any]:
     """Compute x @ weight^T + bias of each of several weights, in one launch: query, key and value of a layer.
 
-    That is up to MOST_ROWS rows of x; of more it is `linear` of each, whose kernels are faster then.
+    That is up to FEW_ROWS rows of x, and up to MOST_ROWS where the table has a kernel of `wgmma` for it and each n
+    makes rows of multiples of 16 bytes; else it is `linear` of each, and so it is where k makes rows of others. A
+    wheel that is batch-invariant has one launch for any number of rows.
 
-    It pays where x has few rows, so that one product alone leaves a part of the GPU empty. No weight is joined or
-    copied; each stays where it is. Each element is rounded as by `linear`. Where gradients are recorded or torch.func
+    It pays where one product alone leaves a part of the GPU empty. No weight is joined or copied; each stays where it
+    is. Each element is rounded as by `linear`. Where gradients are recorded or torch.func
     transforms, it is `linear` of each weight, which has those. The promise of `patch(constant=True)` holds here too.
 
     Args:
         x: (..., k), bfloat16 or float16, in GPU memory.
-        weights: one to four of (n, k), of x's type; n may differ, and strides too. Where each lies at a multiple of 16
-            bytes, as do its rows and x's, it is one launch; else the slow fallback has one for each.
+        weights: one to four of (n, k), of x's type; n may differ, and strides too. Where one, or its rows, lies at no
+            multiple of 16 bytes, the slow fallback has a launch for each.
         biases: as many, each (n,) of x's type or None; None for none at all.
 
     Returns:
