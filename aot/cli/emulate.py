@@ -26,6 +26,7 @@ from aot.cli.options import (
     shapes_option,
 )
 from aot.cli.output import JSON, is_json, show
+from aot.cli.selection import COMMITTED as OF_COMMITTED
 from aot.cli.selection import (
     MODES,
     NAMED,
@@ -52,6 +53,8 @@ from aot.emulate.schedule import Mode, Schedule
 from aot.emulate.sight import Sight, Sighting, num_mutants, sight
 from aot.emulate.trace import TracedWarp, trace_line
 from aot.kinds.named_operations import DEFAULT_PRESET, HELP, all_named_operations
+from aot.select.pipeline import committed_selections
+from aot.select.selection import read_selection
 from aot.space.enumeration import Patterns
 from aot.space.legality import check
 
@@ -213,12 +216,16 @@ def _record_file(values: Mapping[str, Any], device: Target) -> RecordFile | None
     return RecordFile(check_output(path), device.name).checked()
 
 
-def _forget_others(record: RecordFile | None, keys: Sequence[AnyKey], values: Mapping[str, Any]) -> None:
-    """Forget kernels that ship no more, where all that ship were asked for and the file is the target's own."""
-    narrowed = ("operations", "legal", "selection", "predicted", "kernels")
-    if record is None or values["record"] != COMMITTED or any(values[x] for x in narrowed):
+def _forget_others(record: RecordFile | None, device: Target, values: Mapping[str, Any]) -> None:
+    """Forget kernels that no committed selection of the target has, of its own file, where all that ship were executed.
+
+    That is where a target's committed selection was, and nothing narrowed it.
+    """
+    is_narrowed = values["kernels"] or _source(values) != OF_COMMITTED
+    if record is None or values["record"] != COMMITTED or is_narrowed:
         return
-    count = record.keep_only({x.name for x in keys})
+    kept = {x.name for path in committed_selections(device) for x in read_selection(path).all_kernels}
+    count = record.keep_only(kept)
     if count:
         click.echo(f"{count} kernels that ship no more were taken out of {record.path}", err=True)
 
@@ -290,7 +297,7 @@ def _refuse_contradictions(values: Mapping[str, Any]) -> None:
     flag_value=COMMITTED,
     type=_Record(),
     help="Note what was found in a file of executions; by default the one that the target's wheels are built with, "
-    "which then forgets kernels that ship no more.",
+    "which forgets kernels that ship no more where all of a committed selection are executed.",
 )
 @option("--unrecorded", is_flag=True, help="Only kernels whose PTX the file of --record does not have.")
 @option("--fresh", is_flag=True, help="Execute again what was executed before.")
@@ -334,7 +341,7 @@ def emulate(context: click.Context, /, **values: Any) -> None:
                     if record is not None:
                         record.add(result)
                     bar.update()
-            _forget_others(record, keys, values)
+            _forget_others(record, device, values)
         finally:  # of a command that is interrupted, what was done
             if results:
                 num_left = len(kernels.names) - len(results)

@@ -46,25 +46,26 @@ MAX_ACCUMULATORS = {1: 128, 2: 128, 3: 96}
 128 registers of one, two and three warpgroups, nvidia-cutlass-dsl 4.8.1; a tile has at most 256 columns."""
 
 EPILOGUE_ACCUMULATORS = {1: 96, 2: 88, 3: 64}
-"""The same where an epilogue is more than a bias. Source: with 128, 96 and 80 kernels with a residual spill,
-nvidia-cutlass-dsl 4.8.1, 2026-11-22."""
+"""The same with a residual, and of FP8. Source: with 128, 96 and 80 kernels with a residual spill, nvidia-cutlass-dsl
+4.8.1, 2026-11-22."""
 
 EPILOGUE_SUMS = {1: 80, 2: 64, 3: 40}
-"""Most sums that a thread has to itself then, of those that it multiplied, by warpgroups: they lie beside a residual
+"""Most sums of those that it multiplied that a thread finishes itself, by warpgroups, where they lie beside a residual
 and a bias. Source: as above; with 96, 88 and 48 some spill."""
 
 SCALED_SUMS = {1: 96, 2: 80, 3: 56}
-"""The same of FP8 without a residual: all that `PROMOTED_SUMS` leaves. Source: of 56 kernels of `sm90_one_tile` between
-80, 64 and 40 and these, with no activation, SiLU or SwiGLU, none spills, nvidia-cutlass-dsl 4.8.1, 2026-11-30."""
+"""Most such sums of FP8 without a residual: all that `PROMOTED_SUMS` leaves. Source: of 56 kernels of `sm90_one_tile`
+between 80, 64 and 40 and these, with no activation, SiLU or SwiGLU, and of 8 with GELU, none spills, nvidia-cutlass-dsl
+4.8.1, 2026-11-30."""
 
 ACTIVATION_SUMS = {1: 112, 2: 80, 3: 64}
-"""The same of 16-bit operands where nothing but a bias is read. Source: of 54 kernels of `sm90_one_tile` with GELU, its
+"""Most such sums of 16 bits where nothing but a bias is read. Source: of 54 kernels of `sm90_one_tile` with GELU, its
 tanh form or SiLU within these none spills, past them 38 of 100 spill 8 to 208 bytes, nvidia-cutlass-dsl 4.8.1,
 2026-11-30."""
 
 GATE_SUMS = {1: 128, 2: 104, 3: 80}
-"""The same of a gate, whose results are half as many: sums and accumulators. Source: as above, of 90 kernels with
-SwiGLU or GeGLU within these none spills, past them 10 of 32 spill 8 to 32 bytes."""
+"""Most such sums, and most accumulators, of a gate, whose results are half as many. Source: as above, of 90 kernels
+with SwiGLU or GeGLU within these none spills, past them 10 of 32 spill 8 to 32 bytes."""
 
 PROMOTED_SUMS = {1: 192, 2: 160, 3: 112}
 """Registers of a thread for promoted sums, and as many for those of a stage, by warpgroups. Source: 128x160 and 192x112

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +12,7 @@ from aot.cli import emulate_tables
 from aot.cli.emulate_record import RecordFile
 from aot.core.errors import CandidateError, OutputError, StoreError, VerificationError
 from aot.core.execution import Execution, read_executions, write_executions
+from aot.core.target import load_target
 from aot.emulate.execute import ExecutionOptions
 from aot.emulate.results import RESULT_VERSION, CaseResult, FoundFinding, KernelResult
 from aot.emulate.schedule import Mode, Schedule
@@ -78,6 +80,32 @@ def test_a_record_forgets_kernels_that_ship_no_more(tmp_path):
     assert record.keep_only({"a", "c", "d"}) == 1
     assert [x.kernel for x in record.known] == ["a", "c"]
     assert record.keep_only({"a", "c"}) == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "left"),
+    [
+        ({}, {"a", "b"}),
+        ({"kernels": "simt_*"}, {"a", "b", "gone"}),
+        ({"record": "x.json"}, {"a", "b", "gone"}),
+        ({"operations": "bf16_kk"}, {"a", "b", "gone"}),
+        ({"predicted": True}, {"a", "b", "gone"}),
+        ({"selection": "x.json"}, {"a", "b", "gone"}),
+    ],
+)
+def test_only_a_whole_committed_selection_says_what_ships_no_more(tmp_path, monkeypatch, changed, left):
+    record = RecordFile(tmp_path / "h200.json", "h200")
+    made = [Execution(x, "0" * 64, "1" * 64, 1, 1, 1, 0.0, 0, "2026-11-30") for x in ("a", "b", "gone")]
+    write_executions(record.path, "h200", made)
+    ships = {"one": ["a", "c"], "other": ["b"]}
+    monkeypatch.setattr(command, "committed_selections", lambda _: list(ships))
+    monkeypatch.setattr(
+        command, "read_selection", lambda x: SimpleNamespace(all_kernels=[SimpleNamespace(name=y) for y in ships[x]])
+    )
+    values = {"target": "h200", "kernels": "", "record": command.COMMITTED, "legal": False, "operations": None}
+    values |= {"selection": None, "predicted": False} | changed
+    command._forget_others(record, load_target("h200"), values)
+    assert {x.kernel for x in record.known} == left
 
 
 @pytest.mark.slow

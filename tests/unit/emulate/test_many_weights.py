@@ -29,6 +29,8 @@ ANY = (TWO_CTAS, SIMT)
 IN_PIECES = (
     gemm_candidate("sm90_one_tile", 64, 16, swap_ab=True, use_tma_store=False),
     gemm_candidate("sm90_one_tile", 64, 32, 2, 1, use_tma_store=False),
+    gemm_candidate("sm90_one_tile", 64, 40, 2, 1, swap_ab=True, use_tma_store=False),
+    gemm_candidate("sm90_one_tile", 64, 40, 1, 2, use_tma_store=False),
     *(
         gemm_candidate(
             "sm90_cluster_split_k",
@@ -38,7 +40,7 @@ IN_PIECES = (
             split_k=splits,
             split_k_mode=SplitK.CLUSTER if splits > 1 else SplitK.NONE,
         )
-        for cluster, splits, swap_ab in (((1, 1), 2, True), ((1, 2), 1, False), ((2, 1), 2, True))
+        for cluster, splits, swap_ab in (((1, 1), 2, True), ((1, 2), 1, False), ((2, 1), 2, True), ((4, 1), 2, True))
     ),
 )
 """They store pieces of 16 bytes, to a D whose rows begin at multiples of these; some share loads."""

@@ -179,20 +179,59 @@ def test_takes_all_sizes_without_a_workspace(epilogue):
     assert (FAMILY.multiples(TILE), FAMILY.workspace(TILE)) == ((1, 1), Workspace())
 
 
+OF_A_RESIDUAL = 1038, {192: 96, 320: 88, 448: 64}, {192: 80, 320: 64, 448: 40}
+OF_AN_ACTIVATION = 1174, {192: 112, 320: 88, 448: 64}, {192: 112, 320: 80, 448: 64}
+OF_A_GATE = 1426, {192: 128, 320: 104, 448: 80}, {192: 128, 320: 104, 448: 80}
+OF_SEVERAL_WEIGHTS = 1074, {192: 128, 320: 128, 448: 96}, {192: 128, 320: 128, 448: 96}
+
+
+def limits_of(epilogue):
+    """Return the number of legal kernels, and by threads most sums that are multiplied, and that a thread finishes."""
+    if epilogue is Epilogue.RESIDUAL:
+        return OF_A_RESIDUAL
+    if epilogue is Epilogue.MANY:
+        return OF_SEVERAL_WEIGHTS
+    return OF_A_GATE if epilogue in (Epilogue.SWIGLU, Epilogue.GEGLU) else OF_AN_ACTIVATION
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("epilogue", [x for x in OF_ONE_WEIGHT if x not in (Epilogue.NONE, Epilogue.BIAS)])
+@pytest.mark.parametrize("epilogue", [x for x in Epilogue if x not in (Epilogue.NONE, Epilogue.BIAS)])
 def test_an_epilogue_takes_registers_of_the_sums(epilogue):
     """Beside a thread's sums lie a residual, a bias and addresses; beside the plain product's, addresses alone."""
     operation = Operation.of(ElementType.BFLOAT16, Layout.KK, epilogue)
     found = [x for x in FAMILY.candidates(operation, H200) if isinstance(check(x, operation, H200), Accepted)]
-    assert len(found) == 1038
-    most = {192: 96, 320: 88, 448: 64}
-    own = {192: 80, 320: 64, 448: 40}
+    count, most, own = limits_of(epilogue)
+    assert len(found) == count
     for candidate in found:
         threads = FAMILY.resources(candidate, operation, H200).num_threads
         sums = candidate.gemm.tile_m * candidate.gemm.tile_n // (threads - 64)
         assert sums <= most[threads]
         assert sums / candidate.gemm.split_k <= own[threads]
+
+
+ALONE = {"split_k": 1, "split_k_mode": "none"}
+
+
+@pytest.mark.parametrize(
+    ("operation", "within", "past"),
+    [
+        (Operation.BF16_KK_RESIDUAL, (128, 128), (128, 144)),
+        (Operation.BF16_KK_GELU, (128, 160), (128, 176)),
+        (Operation.BF16_KK_SILU, (192, 128), (192, 144)),
+        (Operation.BF16_KK_SWIGLU, (128, 208), (128, 224)),
+        (Operation.BF16_KK_GEGLU, (192, 160), (192, 176)),
+        (Operation.E4M3_BF16_KK, (128, 160), (128, 176)),
+        (Operation.E4M3_BF16_KK, (192, 112), (192, 128)),
+        (Operation.E4M3_BF16_KK_RESIDUAL, (64, 160), (64, 176)),
+        (Operation.BF16_KK_MANY, (128, 256), None),
+    ],
+    ids=lambda x: x.tag if isinstance(x, Operation) else str(x),
+)
+def test_how_wide_a_tile_may_be_that_one_cta_finishes(operation, within, past):
+    sizes = [dict(zip(("tile_m", "tile_n"), x, strict=True)) for x in (within, past) if x]
+    found = [check(changed(TILE, **x, **ALONE), operation, H200) for x in sizes]
+    assert isinstance(found[0], Accepted)
+    assert past is None or found[1].reason is Reason.REGISTERS
 
 
 @pytest.mark.parametrize(
@@ -230,6 +269,11 @@ def test_kernels_that_store_elements_multiply_16_bits():
     assert reason(changed(TILE, schedule=ELEMENTS), "h200", Operation.E4M3_BF16_KK) == (Reason.TYPES, text)
 
 
+def test_kernels_that_store_elements_multiply_by_one_weight():
+    text = "kernels of the schedule elements multiply by one weight"
+    assert reason(changed(TILE, schedule=ELEMENTS), "h200", Operation.BF16_KK_MANY) == (Reason.COMBINATION, text)
+
+
 FP8 = [x for x in Operation if x.types in FAMILY.types and x.types.a.bits == 8 and x.grouping is Grouping.DENSE]
 
 
@@ -262,7 +306,7 @@ def test_promoted_sums_take_twice_the_registers():
         found = [x for x in FAMILY.candidates(operation, H200) if isinstance(check(x, operation, H200), Accepted)]
         legal[operation] = set(found)
     promoted, fast = legal.values()
-    assert (len(promoted), len(fast)) == (638, 672)
+    assert (len(promoted), len(fast)) == (680, 714)
     assert promoted < fast
     most = {192: 96, 320: 80, 448: 56}
     for candidate in fast:
