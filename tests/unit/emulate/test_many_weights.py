@@ -86,10 +86,10 @@ class Kernels:
         self.gpu.upload(address, bits)
         return address
 
-    def start(self, key, m, n):
+    def start(self, key, m, n, *, b_is_constant=False):
         """Return the struct of a product of made-up operands."""
         problem = Problem(key.operation, m, n, K)
-        return self._kernels.bind(GemmCall(problem, made_up(problem)))
+        return self._kernels.bind(GemmCall(problem, made_up(problem)), b_is_constant=b_is_constant)
 
     def run(self, key, bound):
         self._kernels.launch(self._names.index(key.name), bound, 0, 0, self.gpu.stream)
@@ -134,7 +134,7 @@ def test_each_weight_gets_what_a_product_of_its_own_gives(kernels, pair, case, b
         parts.append(
             PartStruct(n, TensorStruct(kernels.put(weight), (K, 1)), TensorStruct(results[-1][0], (stride, 1)), added)
         )
-    bound = kernels.start(many, m, sum(sizes))
+    bound = kernels.start(many, m, sum(sizes), b_is_constant=all(sizes))
     bound.a = TensorStruct(of_x, (K, 1))
     bound.parts, bound.num_parts = (PartStruct * len(parts))(*parts), len(parts)
     kernels.run(many, bound)
