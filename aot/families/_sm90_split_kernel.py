@@ -92,8 +92,8 @@ class SplitGemmSm90(StoreSplitSm90):
         d: cute.Tensor,
         vectors: Any,
         counts: list[Any],
-        num_bytes: Any,
-        told: tuple[Int32, Int32 | None],
+        bytes_read: Any,
+        promise_and_order: tuple[Int32, Int32 | None],
         stream: cuda.CUstream,
     ) -> None:
         """Launch the clusters, `counts` of them along each mode of their grid; to be called while tracing.
@@ -104,14 +104,15 @@ class SplitGemmSm90(StoreSplitSm90):
             d: D, of a batch with its products in front.
             vectors: what the epilogue reads.
             counts: products of a batch, if it is one, then clusters along the tile's rows and along its columns.
-            num_bytes: those of A and B.
-            told: whether B may be read before the kernel in front has ended, and the order of the tiles, or None.
+            bytes_read: those of A and B.
+            promise_and_order: whether B may be read before the kernel in front has ended; the order of the tiles, or
+                None.
             stream: where the kernel is launched.
         """
-        tile, (prefetch_b, tile_order) = self.tile, told
+        tile, (prefetch_b, tile_order) = self.tile, promise_and_order
         mma = self.make_mma(tile.columns)
         grid, order = self.place_tiles(counts, tile_order)
-        starts = prefetch_b, next_start(self.places, num_ctas(counts, tile.num_ctas), num_bytes, prefetch_b)
+        starts = prefetch_b, next_start(self.places, num_ctas(counts, tile.num_ctas), bytes_read, prefetch_b)
         self.kernel(mma, loads[0], loads[1], tuple(layouts), d, vectors, starts, order).launch(
             grid=grid,
             block=(tile.num_threads, 1, 1),

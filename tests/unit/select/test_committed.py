@@ -72,7 +72,7 @@ copies to be slower, than both were measured; research/log/2026-11-29-realigned.
 chosen by 33,000 more times, 11.6%: the wheel is faster; research/log/2026-11-29-more-kernels-of-layouts.md. Of batches
 5.0% are above, 5.2 at worst, in 128 products of 28,736 x 1 x 1, which a grid of few steps gives tiles of 128 x 128.
 Of several weights in one launch 2.52 at worst, in a product that is drawn since there are more sections; 5.4% are above
-since they are chosen by times of their own, 4.0% were when their choice was by the model's and others' times.)
+since they are chosen by times of their own, up to 4.5% were when their choice was by times of one weight.)
 Of packed weights single products are 1.7 to 3.5% above, and groups, which are chosen by times of their own, 8 to 16%:
 at 9 to 24 rows a group and a short k the model prefers `weight_only`, which was best in no timed problem from 17 rows
 on; research/log/2026-11-29-packed-times.md. The records' times tell more than the cost model: by what was learned from
