@@ -2,13 +2,15 @@
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from aot.compile.tuned import tuned_kernel
 from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.operation import Operation
-from aot.emulate.execute import ExecutionOptions, Executor, schedule_name
+from aot.emulate.execute import ExecutionOptions, Executor, is_allowed, schedule_name
+from aot.emulate.faults import Finding, FindingKind
 from aot.emulate.schedule import Mode, Schedule
 from aot.kinds.gemm.edge_shapes import edge_shapes
 from aot.kinds.rows.call import row_cases
@@ -172,6 +174,24 @@ def test_b_may_be_read_early_where_it_is_promised(early):
     assert {(x.text, x.is_fault) for x in case.findings if x.kind == "access before griddepcontrol.wait"} == {
         ("reads b", False)
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "may"),
+    [
+        ("reads b", True),
+        ("reads b of part 3", True),
+        ("reads bias of part 1", False),
+        ("reads a", False),
+        ("writes b", False),
+        ("writes d of part 1", False),
+    ],
+)
+def test_which_early_accesses_a_promise_allows(text, may):
+    finding = Finding(FindingKind.EARLY, "line 4: ld", text, 1)
+    execution = SimpleNamespace(last_lines={4})
+    assert is_allowed(finding, execution, is_promised=True) is may
+    assert not is_allowed(finding, execution, is_promised=False)
 
 
 def test_what_is_read_before_the_wait_without_a_promise_is_a_fault(early, tmp_path):
