@@ -217,9 +217,10 @@ def _record_file(values: Mapping[str, Any], device: Target) -> RecordFile | None
 
 
 def _forget_others(record: RecordFile | None, device: Target, values: Mapping[str, Any]) -> None:
-    """Forget kernels that no committed selection of the target has, of its own file, where all that ship were executed.
+    """Forget kernels that ship no more, in the target's own file of executions.
 
-    That is where a target's committed selection was, and nothing narrowed it.
+    They are those that no committed selection of the target has. Only a command that executed a whole committed
+    selection forgets them: what another one executed says nothing of what ships.
     """
     is_narrowed = values["kernels"] or _source(values) != OF_COMMITTED
     if record is None or values["record"] != COMMITTED or is_narrowed:

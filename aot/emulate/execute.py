@@ -236,9 +236,9 @@ def is_allowed(finding: Finding, execution: Execution, *, is_promised: bool) -> 
     """
     line = _LINE.match(finding.where)
     is_last = line is None or int(line[1]) in execution.last_lines
-    return (READS_B.fullmatch(finding.text) is not None and is_promised) or (
-        finding.text == STARTS_NEXT and not is_last
-    )
+    if READS_B.fullmatch(finding.text):
+        return is_promised
+    return finding.text == STARTS_NEXT and not is_last
 
 
 def _findings(executions: Sequence[Execution], promises: Sequence[bool]) -> Iterator[FoundFinding]:

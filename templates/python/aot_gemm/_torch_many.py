@@ -36,7 +36,7 @@ MOST_ROWS = 1024
 is 1.5 to 1.8 times as fast as three up to 384 rows, 1.22 times at 1024, 0.93 at the least, and 1.07 times at 2048.
 Source: research/log/2026-11-30-several-weights.md of the toolchain, which has drawn sizes too."""
 _OF_WGMMA = "_sm90_"
-"""What names of kernels have whose families multiply by `wgmma`."""
+"""A kernel whose name has this multiplies by `wgmma`, which is as fast with many rows as with few."""
 
 
 @lru_cache(maxsize=1024)
@@ -48,9 +48,9 @@ def takes_one_launch(rows: int, sizes: tuple[int, ...], k: int, dtype: Any, devi
         sizes: n of each weight.
         k: columns of x and of each weight.
         dtype: of all, torch's.
-        device: the GPU's number, whose table is asked, or None.
+        device: number of the GPU that is current, whose table is asked, or None; it keeps answers of several apart.
     """
-    del device  # tells calls apart
+    del device
     if k * dtype.itemsize % ALIGNMENT:
         return False
     if rows <= FEW_ROWS or is_batch_invariant({}):  # whose bits may not depend on the rows
