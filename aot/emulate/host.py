@@ -200,7 +200,8 @@ class EmulatedKernels:
     def _declare(self, bound: AnyStruct, workspace: int) -> None:
         """Tell the device which memory the kernel may read and write."""
         if isinstance(bound, RowsProblemStruct):
-            written = {"y", "residual_out"} if bound.flags & SCALE_GIVEN else {"y", "residual_out", "scale"}
+            written = {"y", "residual_out", "key_cache", "value_cache"}
+            written |= set() if bound.flags & SCALE_GIVEN else {"scale"}
             self._gpu.declare({name: getattr(bound, name).data for name in _ROW_OPERANDS}, written)
         else:
             operands = {name: getattr(bound, name).data for name in _OPERANDS}

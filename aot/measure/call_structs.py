@@ -131,6 +131,14 @@ class RowsProblemStruct(ctypes.Structure):
         ("index", RowsTensorStruct),
         ("num_groups", ctypes.c_int64),
         ("rows_of_x", ctypes.c_int64),
+        ("keys", RowsTensorStruct),
+        ("values", RowsTensorStruct),
+        ("key_cache", RowsTensorStruct),
+        ("value_cache", RowsTensorStruct),
+        ("cache_position", RowsTensorStruct),
+        ("key_heads", ctypes.c_int64),
+        ("cache_length", ctypes.c_int64),
+        ("num_positions", ctypes.c_int64),
     )
 
 
@@ -251,6 +259,10 @@ def _row_flags(call: RowCall) -> int:
     return flags | (ROUND_NORM if parameters.rounds_norm else 0)
 
 
+_OF_HEADS = (RowArgument.X, RowArgument.Y, RowArgument.KEYS, RowArgument.VALUES)
+"""Tensors of a rotary embedding that are a matrix of heads for each token."""
+
+
 def rows_struct(call: RowCall, operation: int) -> RowsProblemStruct:
     """Make the struct of a call of an operation on rows.
 
@@ -265,12 +277,20 @@ def rows_struct(call: RowCall, operation: int) -> RowsProblemStruct:
     for argument, tensor in call.tensors.items():
         matrix = tensor.matrix
         strides: tuple[int, ...] = (matrix.row_stride, matrix.column_stride)
-        if is_rotary and argument in (RowArgument.X, RowArgument.Y):
-            found.rows, found.heads, strides = matrix.num_groups, matrix.num_rows, (matrix.group_stride, *strides)
+        if argument in (RowArgument.KEY_CACHE, RowArgument.VALUE_CACHE) and call.cache is not None:
+            strides = call.cache.heads * matrix.group_stride, matrix.row_stride, matrix.group_stride
+        elif is_rotary and argument in _OF_HEADS:
+            strides = matrix.group_stride, *strides
         setattr(found, argument.value, RowsTensorStruct(tensor.address, (*strides, *(0,) * (3 - len(strides)))))
     if call.groups is not None:
         found.num_groups, found.rows_of_x = len(call.groups.ends), call.groups.rows_of_x
+    if call.cache is not None:
+        cache = call.cache
+        found.key_heads, found.cache_length, found.num_positions = cache.heads, cache.length, cache.num_positions
+        found.cache_position.strides[0] = 1
     if is_rotary:
+        tokens = call.tensors[RowArgument.X].matrix
+        found.rows, found.heads = tokens.num_groups, tokens.num_rows
         angles = call.tensors[RowArgument.COS].matrix
         found.positions, found.rotary_dim = angles.num_rows, 2 * angles.num_columns
     return found

@@ -7,10 +7,11 @@ from enum import IntFlag
 READ = (
     *("left", "right", "bias", "scale_x", "scale_w", "residual", "scale_d"),
     *("offsets", "index", "cos", "sin", "scale", "own_d"),
+    *("keys", "values", "cache_position"),
 )
 """The tensors that calls read. The first seven are those of a call by XLA, by the bits of its operands."""
-WRITTEN = ("out", "residual_out", "scale_out", "factors_d")
-"""The tensors that calls write; None where the library is to allocate one."""
+WRITTEN = ("out", "residual_out", "scale_out", "factors_d", "key_cache", "value_cache")
+"""The tensors that calls write; None where the library is to allocate one, or there is none, as of the caches."""
 OPERANDS = READ + WRITTEN
 OPTIONS = (
     *("weights", "factors", "epilogue", "element", "flags", "rotary_dim", "weight_format", "columns"),
@@ -32,7 +33,8 @@ _PACKED = ("weight_format", "columns")
 _WRITES = ("scale", "out", "scale_out", "element", "flags")
 _POSITIONS = ("offsets", "index")
 _NORM = ("residual", "scale", "out", "residual_out", "scale_out", "element", "flags", "eps")
-_ROTARY = ("left", "cos", "sin", "out", "flags", "rotary_dim")
+_CACHE = ("keys", "values", "cache_position", "key_cache", "value_cache")
+_ROTARY = ("left", "cos", "sin", *_CACHE, "out", "flags", "rotary_dim")
 
 FIELDS: dict[str, tuple[str, ...]] = {
     "linear": (*_SCALED, "residual", *_OF_D, *_CHOICE),

@@ -5,7 +5,8 @@
  *   rms_norm       z = x + residual, rounded to X's type; y = z / sqrt(mean(z^2) + eps) * (weight + weight_offset)
  *   layer_norm     z likewise; y = (z - mean(z)) / sqrt(mean((z - mean(z))^2) + eps) * weight + bias
  *   silu_mul, gelu_tanh_mul   activation(gate) * linear, where X has 2 cols columns: cols of the gate, then the linear ones
- *   rotary         a rotary position embedding of X (rows, heads, cols): a row is a token, cols the elements of a head
+ *   rotary         a rotary position embedding of X (rows, heads, cols): a row is a token, cols the elements of a head; keys,
+ *                  turned likewise, and values may go to a cache in the same launch
  *   quantize       x itself, in fewer bits
  *
  * A Y of 8 bits is of float8_e4m3fn, or float8_e5m2 or int8 where the tag says so. It is x / scale, clamped: int8 rounded
@@ -23,7 +24,7 @@ extern "C" {
 typedef struct {
   void* data;         /* device address; null in queries, and of an operand that there is not */
   int64_t strides[3]; /* in elements, none below 0: from row to row, then from column to column; of a rotary embedding's x and
-                         y from token to token, head to head, then element to element */
+                         y, keys and values from token to token, head to head, then element to element */
 } aot_rows_tensor_t;
 
 /* Flags of a problem of rows. AOT_ROWS_SCALE_GIVEN: `scale` is read, not computed; not of a block_quantize or a
@@ -43,6 +44,15 @@ typedef struct {
  *   weight        (1, cols), of a norm, optional; columns that are adjacent, as of a bias.
  *   bias          (1, cols), of a layer_norm, optional.
  *   cos, sin      (positions, rotary_dim / 2), of a rotary embedding: token i takes the row i modulo `positions`.
+ *   keys, values  (rows, key_heads, cols), of a rotary embedding, optional, with the three below and the extents at the
+ *                 struct's end: keys are turned as x is, values are not.
+ *   key_cache, value_cache   (rows / num_positions, cache_length, key_heads, cols): what keys and values are written to. Their
+ *                 strides are from sequence to sequence, position to position and head to head; elements of a head are
+ *                 adjacent, and heads of a sequence follow those of the one before at the same step, as in (batch, key_heads,
+ *                 cache_length, cols), or heads of a position follow one another.
+ *   cache_position   (num_positions, 1), int64 on the device, adjacent: the position in the cache of each token of a sequence;
+ *                 token i is of sequence i / num_positions, and takes the position i % num_positions. One below 0 counts from
+ *                 the cache's end; one outside of the cache ends the kernel with an error of the device, as torch's do.
  *   scale         float32, of a Y of 8 bits: (rows, 1), of a block_quantize (rows, ceil(cols / 128)), or of a tensor_quantize
  *                 one for all, (1, 1). It is computed and written: the largest |y| of the row, block or tensor over the largest
  *                 value of Y's type, but at least 2^-126, and 1 where all are 0. With AOT_ROWS_SCALE_GIVEN it is read; a stride
@@ -89,6 +99,14 @@ typedef struct {
   aot_rows_tensor_t index;
   int64_t num_groups; /* of rows, 1 or more beside offsets; 0 where there are none */
   int64_t rows_of_x;  /* beside an index; else 0 */
+  aot_rows_tensor_t keys;
+  aot_rows_tensor_t values;
+  aot_rows_tensor_t key_cache;
+  aot_rows_tensor_t value_cache;
+  aot_rows_tensor_t cache_position;
+  int64_t key_heads;     /* of keys, and of values; 0 where there are none, as the two below */
+  int64_t cache_length;  /* positions of a cache */
+  int64_t num_positions; /* tokens of a sequence, of which rows are a multiple */
 } aot_rows_problem_t;
 
 /* Return the number of a row operation by its tag, such as "bf16_rms_norm" or "bf16_e4m3_quantize"; otherwise as

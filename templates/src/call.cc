@@ -261,11 +261,13 @@ class Call : private Reader {
     return status == AOT_GEMM_OK ? 0 : -1;
   }
 
+  int note_write(const Operand& operand) { return operand.type.is_of_torch ? state_.torch.note_write(operand.object) : 0; }
+
   // Gives one thing that was written, or a scale that was given, as an object.
   PyObject* give(Field field) {
     Operand& operand = at(field);
     if (operand.object == nullptr) return operand.tensor.hand_on(*left_.type.api);
-    if (field >= kOut && operand.type.is_of_torch && state_.torch.note_write(operand.object) != 0) return nullptr;
+    if (field >= kOut && note_write(operand) != 0) return nullptr;
     Py_IncRef(operand.object);
     return operand.object;
   }
@@ -274,6 +276,9 @@ class Call : private Reader {
     if (!is_on_rows(product_)) {
       constexpr Field kBoth[] = {kOut, kFactorsD};
       return result.computed_by().writes_factors() ? give(kBoth, 2) : give(kOut);
+    }
+    for (const Field field : {kKeyCache, kValueCache}) {
+      if (given_[field] != nullptr && note_write(at(field)) != 0) return nullptr;
     }
     const bool has_scale = result.computed_on_rows().has_scale();
     if (!result.writes_residual && !has_scale) return give(kOut);

@@ -13,11 +13,11 @@ namespace aot {
 constexpr int64_t kMaxExtent = INT32_MAX;
 
 // Gives the bit of an argument that a caller has stated; 0 of one that is null.
-inline uint32_t bit_if_given(Argument argument, const void* data) { return data != nullptr ? bit_of(argument) : 0; }
+inline uint64_t bit_if_given(Argument argument, const void* data) { return data != nullptr ? bit_of(argument) : 0; }
 
 // Refuses operands, by their bits, that an operation does not take: they would be left out.
-aot_gemm_status_t fail_absent(uint32_t operands, const char* tag);
-inline aot_gemm_status_t check_absent(uint32_t given, uint32_t arguments, const char* tag) {
+aot_gemm_status_t fail_absent(uint64_t operands, const char* tag);
+inline aot_gemm_status_t check_absent(uint64_t given, uint64_t arguments, const char* tag) {
   return (given & ~arguments) == 0 ? AOT_GEMM_OK : fail_absent(given & ~arguments, tag);
 }
 

@@ -72,7 +72,7 @@ struct PackedFormat {
   constexpr int64_t num_bytes(int64_t n, int64_t k) const { return times(num_rows(n), row_bytes(k)); }
 };
 
-constexpr uint32_t bit_of(Argument argument) { return 1u << static_cast<int32_t>(argument); }
+constexpr uint64_t bit_of(Argument argument) { return uint64_t{1} << static_cast<int32_t>(argument); }
 
 // Whether a call has an operand.
 enum class Presence : int32_t { kNone, kOptional, kRequired };
@@ -104,7 +104,7 @@ struct Operation {
   uint32_t layouts;   // a bit for each layout that the table has a section of
   Grouping grouping;
   int32_t batched;  // index of the operation that computes a batch of this one's products; -1 where there is none
-  uint32_t arguments;  // bits of those that every kernel of it takes
+  uint64_t arguments;  // bits of those that every kernel of it takes
 
   bool takes(Argument argument) const { return (arguments & bit_of(argument)) != 0; }
   // Says whether there is one factor more: of a D of 8 bits before it is rounded, or of all of A and B for the sum.

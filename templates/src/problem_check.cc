@@ -91,7 +91,7 @@ aot_gemm_status_t check_which_parts(const aot_gemm_problem_t& problem, const Ope
 }
 
 aot_gemm_status_t check_which(const aot_gemm_problem_t& problem, const Operation& operation) {
-  const uint32_t given =
+  const uint64_t given =
       bit_if_given(Argument::kBias, problem.bias.data) | bit_if_given(Argument::kScaleA, problem.scale_a.data) |
       bit_if_given(Argument::kScaleB, problem.scale_b.data) | bit_if_given(Argument::kResidual, problem.residual.data) |
       bit_if_given(Argument::kScaleD, problem.scale_d.data) | bit_if_given(Argument::kOwnD, problem.own_d.data) |
@@ -130,9 +130,9 @@ const char* with_article(Argument argument) {
 
 }  // namespace
 
-aot_gemm_status_t fail_absent(uint32_t operands, const char* tag) {
+aot_gemm_status_t fail_absent(uint64_t operands, const char* tag) {
   return fail(AOT_GEMM_ERROR_ARGUMENT, "got %s, which operation %s does not take; expected null, or another operation",
-              with_article(static_cast<Argument>(__builtin_ctz(operands))), tag);
+              with_article(static_cast<Argument>(__builtin_ctzll(operands))), tag);
 }
 
 aot_gemm_status_t check_extent(const char* name, int64_t extent, int64_t most) {

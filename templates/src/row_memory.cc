@@ -12,7 +12,8 @@ namespace aot {
 namespace {
 
 constexpr int32_t kNumAxes = 3;
-constexpr int64_t kPositionBytes = 4;  // of an offset, and of an index: int32
+constexpr int64_t kPositionBytes = 4;       // of an offset, and of an index: int32
+constexpr int64_t kCachePositionBytes = 8;  // int64
 
 // An operand as its elements lie: as a lattice where two axes are enough, else as all between its first and last byte.
 struct Place {
@@ -40,8 +41,9 @@ Place of_vector(const char* name, const aot_rows_tensor_t& tensor, int64_t colum
   return make_place(name, tensor, {1, 0}, {columns, tensor.strides[1]}, {1, 0}, element_bytes);
 }
 
-Place of_heads(const char* name, const aot_rows_tensor_t& tensor, const aot_rows_problem_t& problem, int64_t element_bytes) {
-  return make_place(name, tensor, {problem.rows, tensor.strides[0]}, {problem.heads, tensor.strides[1]},
+Place of_heads(const char* name, const aot_rows_tensor_t& tensor, int64_t heads, const aot_rows_problem_t& problem,
+               int64_t element_bytes) {
+  return make_place(name, tensor, {problem.rows, tensor.strides[0]}, {heads, tensor.strides[1]},
                     {problem.cols, tensor.strides[2]}, element_bytes);
 }
 
@@ -67,6 +69,25 @@ bool join(const Axis& outer, const Axis& inner, Axis* joined) {
   int64_t whole = 0;
   if (__builtin_mul_overflow(inner.extent, inner.stride, &whole) || whole != outer.stride) return false;
   *joined = {outer.extent * inner.extent, inner.stride};  // both are up to 2^31
+  return true;
+}
+
+// Gives the place of a cache, whose four axes have to be three: the heads of a sequence follow those of the one before it, or the
+// elements of a head those of the one before it. Says false where neither is so.
+bool find_cache(const char* name, const aot_rows_tensor_t& tensor, const aot_rows_problem_t& problem, int64_t element_bytes,
+                Place* place) {
+  const Axis sequences = {num_sequences(problem), tensor.strides[0]};
+  const Axis positions = {problem.cache_length, tensor.strides[1]};
+  const Axis heads = {problem.key_heads, tensor.strides[2]};
+  const Axis elements = {problem.cols, 1};
+  Axis joined;
+  if (join(sequences, heads, &joined)) {
+    const bool is_outer = joined.stride >= positions.stride;
+    *place = make_place(name, tensor, is_outer ? joined : positions, is_outer ? positions : joined, elements, element_bytes);
+    return true;
+  }
+  if (!join(heads, elements, &joined)) return false;
+  *place = make_place(name, tensor, sequences, positions, joined, element_bytes);
   return true;
 }
 
@@ -137,7 +158,7 @@ aot_gemm_status_t check_distinct(const Place& written) {
 
 enum Which {
   kPlaceX, kPlaceResidual, kPlaceWeight, kPlaceBias, kPlaceCos, kPlaceSin, kPlaceTensorScale, kPlaceOffsets, kPlaceIndex,
-  kPlaceScale, kPlaceY, kPlaceOut, kNum
+  kPlaceKeys, kPlaceValues, kPlaceCachePosition, kPlaceScale, kPlaceY, kPlaceOut, kPlaceKeyCache, kPlaceValueCache, kNum
 };
 
 // The places of all operands, by Which.
@@ -158,7 +179,7 @@ struct Places {
 // Gives the place of Y. Of elements that share bytes it is that of the bytes.
 Place place_of_y(const aot_rows_problem_t& problem, const RowOperation& operation) {
   const int64_t bytes = bytes_of(operation.y);
-  if (operation.is_rotary()) return of_heads("y", problem.y, problem, bytes);
+  if (operation.is_rotary()) return of_heads("y", problem.y, problem.heads, problem, bytes);
   if (!is_packed(operation.y)) return of_matrix("y", problem.y, problem.rows, problem.cols, bytes);
   return make_place("y", problem.y, {problem.rows, problem.y.strides[0] / kElementsInByte},
                     {problem.cols / kElementsInByte, problem.y.strides[1]}, {1, 0}, 1);
@@ -175,7 +196,7 @@ Places places_of(const aot_rows_problem_t& problem, const RowOperation& operatio
     place.tensor = nullptr;
   }
   const bool is_rotary = operation.is_rotary();
-  places.all[kPlaceX] = is_rotary ? of_heads("x", problem.x, problem, x)
+  places.all[kPlaceX] = is_rotary ? of_heads("x", problem.x, problem.heads, problem, x)
                                   : of_matrix("x", problem.x, rows_of_x(problem), columns_of_x(problem, operation), x);
   places.all[kPlaceY] = place_of_y(problem, operation);
   if (problem.residual.data != nullptr) places.all[kPlaceResidual] = of_matrix("the residual", problem.residual, rows, cols, x);
@@ -187,6 +208,12 @@ Places places_of(const aot_rows_problem_t& problem, const RowOperation& operatio
   if (is_rotary) {
     places.all[kPlaceCos] = of_matrix("cos", problem.cos, problem.positions, problem.rotary_dim / 2, x);
     places.all[kPlaceSin] = of_matrix("sin", problem.sin, problem.positions, problem.rotary_dim / 2, x);
+  }
+  if (problem.key_heads > 0) {
+    places.all[kPlaceKeys] = of_heads("keys", problem.keys, problem.key_heads, problem, x);
+    places.all[kPlaceValues] = of_heads("values", problem.values, problem.key_heads, problem, x);
+    places.all[kPlaceCachePosition] =
+        of_matrix("cache_position", problem.cache_position, problem.num_positions, 1, kCachePositionBytes);
   }
   if (operation.has_scale()) {
     places.all[kPlaceScale] = of_matrix("the scale", scales, rows_of_scales(problem, operation),
@@ -211,11 +238,28 @@ aot_gemm_status_t check_adjacent(const char* name, const aot_rows_tensor_t& tens
               "; expected 1, elements that are adjacent; copy it", name, cols, tensor.strides[1]);
 }
 
-// Checks that offsets, or those of an index, are adjacent.
+// Checks that offsets, or those of an index, or positions of a cache, are adjacent.
 aot_gemm_status_t check_positions(const char* name, const aot_rows_tensor_t& tensor, int64_t count) {
   if (tensor.data == nullptr || count <= 1 || tensor.strides[0] == 1) return AOT_GEMM_OK;
-  return fail(AOT_GEMM_ERROR_STRIDE, "%s of %" PRId64 " int32 has the stride %" PRId64
+  return fail(AOT_GEMM_ERROR_STRIDE, "%s of %" PRId64 " integers has the stride %" PRId64
               "; expected 1, elements that are adjacent; copy it", name, count, tensor.strides[0]);
+}
+
+// Finds the places of both caches, and checks that heads or elements of one follow one another.
+aot_gemm_status_t find_caches(const aot_rows_problem_t& problem, const RowOperation& operation, Places* places) {
+  const int64_t bytes = bytes_of(operation.x);
+  const struct {
+    const char* name;
+    const aot_rows_tensor_t& tensor;
+    Which which;
+  } all[] = {{"key_cache", problem.key_cache, kPlaceKeyCache}, {"value_cache", problem.value_cache, kPlaceValueCache}};
+  for (const auto& [name, tensor, which] : all) {
+    if (find_cache(name, tensor, problem, bytes, &places->all[which])) continue;
+    return fail(AOT_GEMM_ERROR_STRIDE, "%s has the strides (%" PRId64 ", %" PRId64 ", %" PRId64 ") from sequence to sequence, "
+                "position to position and head to head; expected heads of a sequence that follow those of the one before, or "
+                "heads of a position that follow one another", name, tensor.strides[0], tensor.strides[1], tensor.strides[2]);
+  }
+  return AOT_GEMM_OK;
 }
 
 // Checks that rows of elements that share bytes begin with one, and that their elements are adjacent.
@@ -244,6 +288,14 @@ aot_gemm_status_t check_address(const char* name, const aot_rows_tensor_t& tenso
   return fail(AOT_GEMM_ERROR_ARGUMENT, "`%s.data` is null; expected an address", name);
 }
 
+aot_gemm_status_t check_addresses_of_cache(const aot_rows_problem_t& problem) {
+  aot_gemm_status_t status = check_address("keys", problem.keys);
+  if (status == AOT_GEMM_OK) status = check_address("values", problem.values);
+  if (status == AOT_GEMM_OK) status = check_address("key_cache", problem.key_cache);
+  if (status == AOT_GEMM_OK) status = check_address("value_cache", problem.value_cache);
+  return status == AOT_GEMM_OK ? check_address("cache_position", problem.cache_position) : status;
+}
+
 }  // namespace
 
 aot_gemm_status_t check_memory_of_rows(const aot_rows_problem_t& problem, const RowOperation& operation) {
@@ -252,9 +304,11 @@ aot_gemm_status_t check_memory_of_rows(const aot_rows_problem_t& problem, const 
   if (status == AOT_GEMM_OK && is_packed(operation.y)) status = check_bytes_of_y(problem);
   if (status == AOT_GEMM_OK) status = check_positions("offsets", problem.offsets, num_offsets(problem));
   if (status == AOT_GEMM_OK) status = check_positions("the index", problem.index, problem.rows);
+  if (status == AOT_GEMM_OK) status = check_positions("cache_position", problem.cache_position, problem.num_positions);
   if (status == AOT_GEMM_OK && operation.has_factors()) status = check_atoms(problem, operation);
   const aot_rows_tensor_t scales = scales_of(problem, operation);
   Places places = places_of(problem, operation, scales);
+  if (status == AOT_GEMM_OK && problem.key_heads > 0) status = find_caches(problem, operation, &places);
   for (Place& place : places.all) {
     if (status == AOT_GEMM_OK && place.tensor != nullptr) status = locate(&place);
   }
@@ -263,7 +317,9 @@ aot_gemm_status_t check_memory_of_rows(const aot_rows_problem_t& problem, const 
   const bool writes_scale = operation.has_scale() && (problem.flags & AOT_ROWS_SCALE_GIVEN) == 0;
   if (writes_scale) status = places.check(kPlaceScale, kNum, kNum);
   if (status == AOT_GEMM_OK) status = places.check(kPlaceY, operation.is_pair() ? kNum : kPlaceX, kNum);
-  return status == AOT_GEMM_OK ? places.check(kPlaceOut, kPlaceX, kPlaceResidual) : status;
+  if (status == AOT_GEMM_OK) status = places.check(kPlaceOut, kPlaceX, kPlaceResidual);
+  if (status == AOT_GEMM_OK) status = places.check(kPlaceKeyCache, kNum, kNum);
+  return status == AOT_GEMM_OK ? places.check(kPlaceValueCache, kNum, kNum) : status;
 }
 
 aot_gemm_status_t check_addresses_of_rows(const aot_rows_problem_t& problem, const RowOperation& operation) {
@@ -272,6 +328,7 @@ aot_gemm_status_t check_addresses_of_rows(const aot_rows_problem_t& problem, con
   const bool reads_angles = operation.is_rotary() && problem.rotary_dim > 0;
   if (status == AOT_GEMM_OK && reads_angles) status = check_address("cos", problem.cos);
   if (status == AOT_GEMM_OK && reads_angles) status = check_address("sin", problem.sin);
+  if (status == AOT_GEMM_OK && problem.key_heads > 0) status = check_addresses_of_cache(problem);
   if (status == AOT_GEMM_OK && operation.has_tensor_scale()) status = check_address("tensor_scale", problem.tensor_scale);
   if (status == AOT_GEMM_OK && problem.num_groups > 0) status = check_address("offsets", problem.offsets);
   if (status == AOT_GEMM_OK && problem.rows_of_x > 0) status = check_address("index", problem.index);

@@ -6,6 +6,7 @@
 #include "checks.h"
 #include "operands.h"
 #include "refusal.h"
+#include "row_cache_operands.h"
 #include "row_group_operands.h"
 
 namespace aot {
@@ -218,18 +219,6 @@ int state_matrix(Product product, Field which, const DLTensor& tensor, aot_rows_
   return 0;
 }
 
-// Reads a tensor as tokens, heads and the elements of a head.
-int state_heads(Product product, const char* name, const DLTensor& tensor, aot_rows_tensor_t* stated) {
-  Mode tokens;
-  if (!join(tensor, 0, tensor.ndim - 2, &tokens)) {
-    return refuse("StrideError", "%s: %s of shape %s and strides %s is not in one piece; expected leading dimensions that join "
-                  "into tokens of one stride; make it contiguous", product_name(product), name, shape_text(tensor).characters,
-                  stride_text(tensor).characters);
-  }
-  *stated = {data_of(tensor), {tokens.stride, stride_of(tensor, tensor.ndim - 2), stride_of(tensor, tensor.ndim - 1)}};
-  return 0;
-}
-
 int state_rotary(Product product, const Operands& operands, const Result& result, aot_rows_problem_t* problem) {
   const DLTensor& x = *operands[kLeft];
   const DLTensor& cos = *operands[kCos];
@@ -251,7 +240,7 @@ int state_rotary(Product product, const Operands& operands, const Result& result
     problem->cos.strides[1] *= 2;
     problem->sin.strides[1] *= 2;
   }
-  return 0;
+  return state_cache(product, operands, problem);
 }
 
 aot_rows_tensor_t vector_of(const DLTensor* tensor) {
@@ -329,7 +318,8 @@ int check_row_operands(Product product, const Operands& operands, Result* result
   if (check_out(product, operands, *result) != 0) return -1;
   if (check_scales(product, operands, result) != 0) return -1;
   result->rotary_dim = 0;
-  return operation.is_rotary() ? check_angles(product, operands, result) : 0;
+  if (!operation.is_rotary()) return 0;
+  return check_angles(product, operands, result) != 0 ? -1 : check_cache(product, operands, *result);
 }
 
 int state_rows(Product product, const Operands& operands, const Result& result, aot_rows_problem_t* problem) {

@@ -19,7 +19,7 @@ struct RowOperation {
   // for all; or factors in atoms.
   RowScale scale;
   AtomFormat factors;  // of scales in atoms; of no block elsewhere
-  uint32_t arguments;  // bits of those that its kernels take
+  uint64_t arguments;  // bits of those that its kernels take
 
   bool takes(Argument argument) const { return (arguments & bit_of(argument)) != 0; }
   bool is_pair() const { return width == 2; }

@@ -32,6 +32,11 @@ aot_gemm_status_t launch_rows(int32_t index, const aot_rows_problem_t& problem, 
   values[Argument::kBias] = &operands.bias;
   values[Argument::kCos] = &operands.cos;
   values[Argument::kSin] = &operands.sin;
+  values[Argument::kKeys] = &operands.keys;
+  values[Argument::kValues] = &operands.values;
+  values[Argument::kKeyCache] = &operands.key_cache;
+  values[Argument::kValueCache] = &operands.value_cache;
+  values[Argument::kCachePosition] = &operands.cache_position;
   values[Argument::kY] = &operands.y;
   values[Argument::kResidualOut] = &operands.residual_out;
   values[Argument::kScale] = &operands.scale;

@@ -40,12 +40,37 @@ aot_gemm_status_t check_groups(const aot_rows_problem_t& problem, const RowOpera
   return AOT_GEMM_OK;
 }
 
+// Checks how many keys and values there are, and where they go; the operands themselves with all others.
+aot_gemm_status_t check_extents_of_cache(const aot_rows_problem_t& problem) {
+  aot_gemm_status_t status = check_extent("key_heads", problem.key_heads);
+  if (status == AOT_GEMM_OK) status = check_extent("cache_length", problem.cache_length);
+  if (status == AOT_GEMM_OK) status = check_extent("num_positions", problem.num_positions);
+  if (status != AOT_GEMM_OK) return status;
+  if (problem.key_heads == 0) {
+    const bool has_some = problem.keys.data != nullptr || problem.values.data != nullptr || problem.key_cache.data != nullptr ||
+                          problem.value_cache.data != nullptr || problem.cache_position.data != nullptr;
+    if (!has_some && problem.cache_length == 0 && problem.num_positions == 0) return AOT_GEMM_OK;
+    return fail(AOT_GEMM_ERROR_ARGUMENT, "got keys, values, a cache or its extents, and key_heads is 0; expected 1 or more, or "
+                "none of these");
+  }
+  if (problem.heads == 0) {
+    return fail(AOT_GEMM_ERROR_SHAPE, "heads is 0 beside %" PRId64 " key_heads; expected at least 1", problem.key_heads);
+  }
+  const bool has_all = problem.rows == 0 || (problem.num_positions > 0 && problem.rows % problem.num_positions == 0);
+  if (has_all && (problem.rows == 0 || problem.cache_length > 0)) return AOT_GEMM_OK;
+  return fail(AOT_GEMM_ERROR_SHAPE, "num_positions is %" PRId64 " and cache_length %" PRId64 ", of %" PRId64 " tokens; expected a "
+              "position for each token of a sequence, of which the tokens are a multiple, and a cache that has one",
+              problem.num_positions, problem.cache_length, problem.rows);
+}
+
 aot_gemm_status_t check_heads(const aot_rows_problem_t& problem) {
   aot_gemm_status_t status = check_extent("heads", problem.heads);
-  if (status == AOT_GEMM_OK && problem.heads > 0 && problem.rows > kMaxExtent / problem.heads) {
+  if (status == AOT_GEMM_OK) status = check_extents_of_cache(problem);
+  const int64_t heads = problem.heads + 2 * problem.key_heads;
+  if (status == AOT_GEMM_OK && heads > 0 && problem.rows > kMaxExtent / heads) {
     return fail(AOT_GEMM_ERROR_SHAPE,
                 "there are %" PRId64 " tokens of %" PRId64 " heads; expected up to %" PRId64 " heads in all; split the problem",
-                problem.rows, problem.heads, kMaxExtent);
+                problem.rows, heads, kMaxExtent);
   }
   const int64_t least = problem.rows > 0 ? 1 : 0;
   if (status == AOT_GEMM_OK && (problem.positions < least || problem.positions > kMaxExtent)) {
@@ -67,6 +92,12 @@ aot_gemm_status_t check_extents(const aot_rows_problem_t& problem, const RowOper
   }
   if (status != AOT_GEMM_OK) return status;
   if (operation.is_rotary()) return check_heads(problem);
+  const bool has_cache = problem.key_heads != 0 || problem.cache_length != 0 || problem.num_positions != 0;
+  if (has_cache) {
+    return fail(AOT_GEMM_ERROR_ARGUMENT, "key_heads, cache_length and num_positions are %" PRId64 ", %" PRId64 " and %" PRId64
+                ", which %s does not take; expected 0", problem.key_heads, problem.cache_length, problem.num_positions,
+                operation.tag);
+  }
   if (problem.heads == 0 && problem.positions == 0 && problem.rotary_dim == 0) return AOT_GEMM_OK;
   return fail(AOT_GEMM_ERROR_ARGUMENT,
               "heads, positions and rotary_dim are %" PRId64 ", %" PRId64 " and %" PRId64 ", which %s does not take; expected 0",
@@ -79,7 +110,11 @@ aot_gemm_status_t check_which(const aot_rows_problem_t& problem, const RowOperat
       bit_if_given(Argument::kResidualOut, problem.residual_out.data) | bit_if_given(Argument::kBias, problem.bias.data) |
       bit_if_given(Argument::kCos, problem.cos.data) | bit_if_given(Argument::kSin, problem.sin.data) |
       bit_if_given(Argument::kScale, problem.scale.data) | bit_if_given(Argument::kTensorScale, problem.tensor_scale.data) |
-      bit_if_given(Argument::kOffsets, problem.offsets.data) | bit_if_given(Argument::kIndex, problem.index.data);
+      bit_if_given(Argument::kOffsets, problem.offsets.data) | bit_if_given(Argument::kIndex, problem.index.data) |
+      bit_if_given(Argument::kKeys, problem.keys.data) | bit_if_given(Argument::kValues, problem.values.data) |
+      bit_if_given(Argument::kKeyCache, problem.key_cache.data) |
+      bit_if_given(Argument::kValueCache, problem.value_cache.data) |
+      bit_if_given(Argument::kCachePosition, problem.cache_position.data);
   const aot_gemm_status_t status = check_absent(given, operation.arguments, operation.tag);
   if (status != AOT_GEMM_OK) return status;
   if (problem.residual_out.data != nullptr && problem.residual.data == nullptr) {
@@ -102,17 +137,29 @@ struct Alignment {
     return holds(tensor.data) && holds_stride(rows, tensor.strides[0]) && (columns <= 1 || tensor.strides[1] == 1);
   }
 
-  bool holds_heads(const aot_rows_tensor_t& tensor, const aot_rows_problem_t& problem) const {
-    return holds(tensor.data) && holds_stride(problem.rows, tensor.strides[0]) &&
-           holds_stride(problem.heads, tensor.strides[1]) && (problem.cols <= 1 || tensor.strides[2] == 1);
+  bool holds_heads(const aot_rows_tensor_t& tensor, int64_t heads, const aot_rows_problem_t& problem) const {
+    return holds(tensor.data) && holds_stride(problem.rows, tensor.strides[0]) && holds_stride(heads, tensor.strides[1]) &&
+           (problem.cols <= 1 || tensor.strides[2] == 1);
+  }
+
+  bool holds_cache(const aot_rows_tensor_t& tensor, const aot_rows_problem_t& problem) const {
+    return holds(tensor.data) && holds_stride(num_sequences(problem), tensor.strides[0]) &&
+           holds_stride(problem.cache_length, tensor.strides[1]) && holds_stride(problem.key_heads, tensor.strides[2]);
   }
 };
 
+bool takes_cache(const aot_rows_problem_t& problem, const Alignment& alignment) {
+  return alignment.holds_heads(problem.keys, problem.key_heads, problem) &&
+         alignment.holds_heads(problem.values, problem.key_heads, problem) &&
+         alignment.holds_cache(problem.key_cache, problem) && alignment.holds_cache(problem.value_cache, problem);
+}
+
 bool takes_rotary(int64_t multiple, const aot_rows_problem_t& problem, const Alignment& alignment) {
   const int64_t half = problem.rotary_dim / 2;
-  return half % multiple == 0 && alignment.holds_heads(problem.x, problem) &&
-         alignment.holds_heads(problem.y, problem) && alignment.holds(problem.cos, problem.positions, half) &&
-         alignment.holds(problem.sin, problem.positions, half);
+  return half % multiple == 0 && alignment.holds_heads(problem.x, problem.heads, problem) &&
+         alignment.holds_heads(problem.y, problem.heads, problem) && alignment.holds(problem.cos, problem.positions, half) &&
+         alignment.holds(problem.sin, problem.positions, half) &&
+         (problem.key_heads == 0 || takes_cache(problem, alignment));
 }
 
 Tensor matrix_of(const aot_rows_tensor_t& tensor, int64_t rows, int64_t columns) {
@@ -125,13 +172,19 @@ RowOperand operand_of(const aot_rows_tensor_t& tensor, int64_t rows, int64_t col
   return operand;
 }
 
-RowOperand heads_of(const aot_rows_tensor_t& tensor, const aot_rows_problem_t& problem) {
+RowOperand heads_of(const aot_rows_tensor_t& tensor, int64_t heads, const aot_rows_problem_t& problem) {
   const auto rows = static_cast<int32_t>(problem.rows);
-  const auto heads = static_cast<int32_t>(problem.heads);
   RowOperand operand;
-  operand.heads = {tensor.data, {rows, heads, static_cast<int32_t>(problem.cols)},
+  operand.heads = {tensor.data, {rows, static_cast<int32_t>(heads), static_cast<int32_t>(problem.cols)},
                    {tensor.strides[0], tensor.strides[1], tensor.strides[2]}};
   return operand;
+}
+
+CacheTensor cache_of(const aot_rows_tensor_t& tensor, const aot_rows_problem_t& problem) {
+  return {tensor.data,
+          {static_cast<int32_t>(num_sequences(problem)), static_cast<int32_t>(problem.cache_length),
+           static_cast<int32_t>(problem.key_heads), static_cast<int32_t>(problem.cols)},
+          {tensor.strides[0], tensor.strides[1], tensor.strides[2]}};
 }
 
 int32_t flags_of(const aot_rows_problem_t& problem) {
@@ -200,8 +253,13 @@ RowOperands write_rows(const aot_rows_problem_t& problem, const RowOperation& op
   RowOperands operands = {};
   const auto cols = static_cast<int32_t>(problem.cols);
   if (operation.is_rotary()) {
-    operands.x = heads_of(problem.x, problem);
-    operands.y = heads_of(problem.y, problem);
+    operands.x = heads_of(problem.x, problem.heads, problem);
+    operands.y = heads_of(problem.y, problem.heads, problem);
+    operands.keys = heads_of(problem.keys, problem.key_heads, problem);
+    operands.values = heads_of(problem.values, problem.key_heads, problem);
+    operands.key_cache = cache_of(problem.key_cache, problem);
+    operands.value_cache = cache_of(problem.value_cache, problem);
+    operands.cache_position = {problem.cache_position.data, {static_cast<int32_t>(problem.num_positions)}};
     operands.cos = matrix_of(problem.cos, problem.positions, problem.rotary_dim / 2);
     operands.sin = matrix_of(problem.sin, problem.positions, problem.rotary_dim / 2);
   } else {

@@ -18,6 +18,13 @@ struct HeadsTensor {
   int64_t strides[3];
 };
 
+// A cache: (batch, cache length, heads, elements of a head), which are adjacent.
+struct CacheTensor {
+  void* data;
+  int32_t shape[4];
+  int64_t strides[3];
+};
+
 // What a kernel takes of a matrix; which of the two it is, the operation says. A kernel of vectors reads all strides but
 // the last, which is 1.
 union RowOperand {
@@ -33,12 +40,17 @@ struct RowOperands {
   Vector bias;
   Tensor cos;
   Tensor sin;
+  RowOperand keys;
+  RowOperand values;
   RowOperand y;
+  CacheTensor key_cache;
+  CacheTensor value_cache;
   RowOperand residual_out;
   Tensor scale;  // of factors in atoms bytes: a row of atoms for each 128 rows
   Vector tensor_scale;
   Vector offsets;
   Vector index;
+  Vector cache_position;
   float eps;
   float weight_offset;
   int32_t flags;  // of RowFlag
@@ -50,7 +62,7 @@ inline bool is_empty(const aot_rows_problem_t& problem, const RowOperation& oper
 
 // The rows that the table is asked for.
 inline int64_t num_rows(const aot_rows_problem_t& problem, const RowOperation& operation) {
-  return operation.is_rotary() ? problem.rows * problem.heads : problem.rows;
+  return operation.is_rotary() ? problem.rows * (problem.heads + 2 * problem.key_heads) : problem.rows;
 }
 
 inline int64_t columns_of_x(const aot_rows_problem_t& problem, const RowOperation& operation) {
@@ -82,6 +94,11 @@ inline int64_t rows_of_scales(const aot_rows_problem_t& problem, const RowOperat
 inline aot_rows_tensor_t scales_of(const aot_rows_problem_t& problem, const RowOperation& operation) {
   return operation.has_factors() ? aot_rows_tensor_t{problem.scale.data, {scales_of_row(problem, operation), 1, 0}}
                                  : problem.scale;
+}
+
+// Sequences whose keys and values go to caches.
+inline int64_t num_sequences(const aot_rows_problem_t& problem) {
+  return problem.num_positions > 0 ? problem.rows / problem.num_positions : 0;
 }
 
 // Checks operation, flags, extents, strides, which operands there are, and what shares memory with what. Finds the index of

@@ -334,15 +334,15 @@ const char* find_fault_of_kernel(const Kernel& kernel, int32_t first_operation, 
   if (kernel.operation < first_operation || kernel.operation >= end_operation) {
     return text.write("kernel %s is of operation %" PRId32 " of %" PRId32, kernel.name, kernel.operation, end_operation);
   }
-  uint32_t taken = 0;
+  uint64_t taken = 0;
   for (int32_t i = 0; i < kernel.num_arguments; ++i) taken |= bit_of(kernel.signature[i]);
-  const uint32_t expected = is_on_rows(kernel.operation) ? kRowOperations[kernel.operation - kNumOperations].arguments
+  const uint64_t expected = is_on_rows(kernel.operation) ? kRowOperations[kernel.operation - kNumOperations].arguments
                                                          : kOperations[kernel.operation].arguments;
-  constexpr uint32_t kOwn = bit_of(Argument::kWorkspace) | bit_of(Argument::kPrefetchB) | bit_of(Argument::kTileOrder);
-  const uint32_t other = (taken ^ expected) & ~kOwn;
+  constexpr uint64_t kOwn = bit_of(Argument::kWorkspace) | bit_of(Argument::kPrefetchB) | bit_of(Argument::kTileOrder);
+  const uint64_t other = (taken ^ expected) & ~kOwn;
   return other == 0 ? nullptr
                     : text.write("kernel %s and its operation %s disagree about %s", kernel.name, tag_of(kernel.operation),
-                                 word_of(static_cast<Argument>(__builtin_ctz(other))));
+                                 word_of(static_cast<Argument>(__builtin_ctzll(other))));
 }
 
 const char* find_fault_of_kernels() {

@@ -262,6 +262,9 @@ def of_rows(rng, operation, limits):
         problem.rotary_dim = cols
         for name in ("cos", "sin"):
             tensor(name, (problem.positions, cols // 2), operation.x.num_bytes)
+        if rng.randrange(2):
+            _cache(rng, problem, tensor, step, operation.x.num_bytes)
+            rows = problem.rows
     middle = (problem.heads,) if is_rotary else ()
     tensor("x", (rows, *middle, operation.num_columns_of_x(cols)), operation.x.num_bytes)
     if operation.multiple == 1:
@@ -276,6 +279,25 @@ def of_rows(rng, operation, limits):
     if (is_rotary or operation.is_pair) and rng.randrange(2):
         problem.flags |= INTERLEAVED
     return problem
+
+
+def _cache(rng, problem, tensor, step, num_bytes):
+    """Have a problem's keys and values go to caches, (batch, heads, length, dim) or (batch, length, heads, dim)."""
+    sequences = rng.randrange(1, 9)
+    problem.num_positions = problem.rows
+    problem.rows *= sequences
+    heads, length, cols = rng.randrange(1, 9), rng.randrange(1, 5000), problem.cols
+    problem.key_heads, problem.cache_length = heads, length
+    for name in ("keys", "values"):
+        tensor(name, (problem.rows, heads, cols), num_bytes)
+    for name in ("key_cache", "value_cache"):
+        tensor(name, (sequences, heads, length), num_bytes)
+        head = -(-cols // step) * step
+        by_head = head * heads * length, head, head * length
+        strides = by_head if rng.randrange(2) or head != cols else (head * heads * length, head * heads, head)
+        getattr(problem, name).strides[:] = strides
+    tensor("cache_position", (problem.num_positions,), 8)
+    problem.cache_position.strides[0] = 1
 
 
 def _scales_of_y(rng, operation, problem):

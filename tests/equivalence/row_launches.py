@@ -16,8 +16,9 @@ COLUMNS_OF_FACTOR = {RowScale.NVFP4: 16, RowScale.MX: 32}
 
 VECTORS = (
     *(RowArgument.WEIGHT, RowArgument.BIAS),
-    *(RowArgument.TENSOR_SCALE, RowArgument.OFFSETS, RowArgument.INDEX),
+    *(RowArgument.TENSOR_SCALE, RowArgument.OFFSETS, RowArgument.INDEX, RowArgument.CACHE_POSITION),
 )
+OF_KEYS, CACHES = (RowArgument.KEYS, RowArgument.VALUES), (RowArgument.KEY_CACHE, RowArgument.VALUE_CACHE)
 
 
 def _extents(operation, problem, argument):
@@ -28,7 +29,11 @@ def _extents(operation, problem, argument):
         groups = max(problem.num_groups, 1)
         scales = (ceil(rows / 128) + groups - 1, ceil(ceil(cols / COLUMNS_OF_FACTOR[operation.scale]) / 4) * 512)
     angles = problem.positions, problem.rotary_dim // 2
+    sequences = rows // problem.num_positions if problem.num_positions else 0
     known = {
+        **dict.fromkeys(OF_KEYS, (rows, problem.key_heads, cols)),
+        **dict.fromkeys(CACHES, (sequences, problem.cache_length, problem.key_heads, cols)),
+        RowArgument.CACHE_POSITION: (problem.num_positions,),
         RowArgument.X: (problem.rows_of_x or rows, *middle, 2 * cols if operation.is_pair else cols),
         RowArgument.Y: (rows, *middle, cols),
         RowArgument.COS: angles,
@@ -64,7 +69,7 @@ def _strides(kernel, given, argument, extents):
         return []
     if argument is RowArgument.SCALE and kernel.operation.scale in COLUMNS_OF_FACTOR:
         return [extents[1], 1]
-    has_last = kernel.limits.has_last_stride or argument is RowArgument.SCALE
+    has_last = (kernel.limits.has_last_stride and argument not in CACHES) or argument is RowArgument.SCALE
     return given.strides[: len(extents) if has_last else len(extents) - 1]
 
 
@@ -89,6 +94,6 @@ def grid(kernel, problem):
     """Give the CTAs along x: one for so many rows, and where rows may be cut, for so many columns."""
     operation, candidate = kernel.operation, kernel.candidate
     is_rotary = operation.is_rotary
-    rows = problem.rows * (problem.heads if is_rotary else 1)
+    rows = problem.rows * (problem.heads + 2 * problem.key_heads if is_rotary else 1)
     is_cut = not operation.reduces_rows and not is_rotary
     return ceil(rows / candidate.knobs.rows_per_cta) * (ceil(problem.cols / candidate.knobs.columns) if is_cut else 1)

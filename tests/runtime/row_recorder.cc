@@ -26,12 +26,17 @@ struct RowLaunch {
   aot::Vector bias;
   aot::Tensor cos;
   aot::Tensor sin;
+  aot::RowOperand keys;
+  aot::RowOperand values;
   aot::RowOperand y;
+  aot::CacheTensor key_cache;
+  aot::CacheTensor value_cache;
   aot::RowOperand residual_out;
   aot::Tensor scale;
   aot::Vector tensor_scale;
   aot::Vector offsets;
   aot::Vector index;
+  aot::Vector cache_position;
   void* stream;
 };
 
@@ -64,7 +69,12 @@ int32_t record_rows(int32_t kernel, const char* signature, void** arguments, int
     keep(is("bias"), value, &launch.bias);
     keep(is("cos"), value, &launch.cos);
     keep(is("sin"), value, &launch.sin);
+    keep(is("keys"), value, &launch.keys);
+    keep(is("values"), value, &launch.values);
     keep(is("y"), value, &launch.y);
+    keep(is("key_cache"), value, &launch.key_cache);
+    keep(is("value_cache"), value, &launch.value_cache);
+    keep(is("cache_position"), value, &launch.cache_position);
     keep(is("residual_out"), value, &launch.residual_out);
     keep(is("scale"), value, &launch.scale);
     keep(is("tensor_scale"), value, &launch.tensor_scale);

@@ -96,6 +96,12 @@ class RowOperandStruct(ctypes.Union):
     _anonymous_ = ("matrix",)
 
 
+class CacheTensor(ctypes.Structure):
+    """`CacheTensor` of row_problem.h."""
+
+    _fields_ = (("data", ctypes.c_void_p), ("shape", ctypes.c_int32 * 4), ("strides", ctypes.c_int64 * 3))
+
+
 class RowLaunch(ctypes.Structure):
     """What row_recorder.cc keeps of a launch."""
 
@@ -105,9 +111,11 @@ class RowLaunch(ctypes.Structure):
         *((name, RowOperandStruct) for name in ("x", "residual")),
         *((name, Vector) for name in ("weight", "bias")),
         *((name, Tensor) for name in ("cos", "sin")),
-        *((name, RowOperandStruct) for name in ("y", "residual_out")),
+        *((name, RowOperandStruct) for name in ("keys", "values", "y")),
+        *((name, CacheTensor) for name in ("key_cache", "value_cache")),
+        ("residual_out", RowOperandStruct),
         ("scale", Tensor),
-        *((name, Vector) for name in ("tensor_scale", "offsets", "index")),
+        *((name, Vector) for name in ("tensor_scale", "offsets", "index", "cache_position")),
         ("stream", ctypes.c_void_p),
     )
 
@@ -159,16 +167,30 @@ class Rows:
 
 
 def row_problem(
-    operation, rows, cols, *, flags=0, eps=1e-6, weight_offset=0.0, heads=0, positions=0, rotary_dim=0, **tensors
+    operation,
+    rows,
+    cols,
+    *,
+    flags=0,
+    eps=1e-6,
+    weight_offset=0.0,
+    heads=0,
+    positions=0,
+    rotary_dim=0,
+    cache=(),
+    **tensors,
 ):
     """Make a problem of an operation, by its place in a library of all of them.
 
-    A tensor is an address and its strides. X and Y that are not given are packed, and apart.
+    A tensor is an address and its strides. X and Y that are not given are packed, and apart. A cache has key_heads,
+    cache_length and num_positions.
     """
     operation = list(row_operations()).index(operation) if isinstance(operation, RowOperation) else operation
     sizes = (FIRST_ROW_OPERATION + operation, -1, rows, cols, flags, eps, weight_offset)
     problem = RowsProblemStruct(ctypes.sizeof(RowsProblemStruct), *sizes)
     problem.heads, problem.positions, problem.rotary_dim = heads, positions, rotary_dim
+    for name, extent in zip(("key_heads", "cache_length", "num_positions"), cache, strict=False):
+        setattr(problem, name, extent)
     for name, (address, strides) in tensors.items():
         setattr(problem, name, RowsTensorStruct(address, (*strides, *(0,) * (3 - len(strides)))))
     return problem

@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 
 CUDA, CPU = 2, 1
 FLOAT16, BFLOAT16, FLOAT32, FLOAT64, UINT8 = (2, 16), (4, 16), (2, 32), (2, 64), (1, 8)
-E4M3, E5M2, INT8, INT32, E8M0 = (10, 8), (12, 8), (0, 8), (0, 32), (14, 8)
+E4M3, E5M2, INT8, INT32, INT64, E8M0 = (10, 8), (12, 8), (0, 8), (0, 32), (0, 64), (14, 8)
 E2M1_PAIR = (17, 4, 2)
 """Of torch's float4_e2m1fn_x2: the third is the lanes, 1 of those without."""
 _addresses = itertools.count(1 << 40, 1 << 36)  # apart by more than any tensor here has

@@ -30,7 +30,7 @@ from tests.runtime.rows import SCALAR, Rows, row_manifest, row_problem
 from tests.struct_layout import layout_of_ctypes, layout_of_header
 
 MIB = 1 << 20
-X, Y, RESIDUAL, OUT, WEIGHT, BIAS, SCALE, COS, SIN = (x * 1000 * MIB for x in range(1, 10))
+X, Y, RESIDUAL, OUT, WEIGHT, BIAS, SCALE, COS, SIN, KEYS = (x * 1000 * MIB for x in range(1, 11))
 NORM, QUANTIZED = row_operation("bf16_rms_norm"), row_operation("bf16_e4m3_rms_norm")
 OK, ARGUMENT, OPERATION, SHAPE, STRIDE = 0, 1, 2, 3, 4
 
@@ -215,6 +215,51 @@ def test_a_rotary_embedding_has_heads(rows):
     assert (found.rows, found.cols) == (60, 128)
 
 
+def cached(tokens=12, heads=5, key_heads=2, dim=128, length=64, **changes):
+    """State three sequences of four tokens, whose keys and values go to caches of 64 positions."""
+    of_tokens, of_cache = (key_heads * dim, dim, 1), (key_heads * length * dim, dim, length * dim)
+    known = {
+        "keys": (KEYS, of_tokens),
+        "values": (KEYS + (1 << 20), of_tokens),
+        "key_cache": (KEYS + (2 << 20), of_cache),
+        "value_cache": (KEYS + (3 << 20), of_cache),
+        "cache_position": (KEYS + (4 << 20), (1, 1)),
+        "cache": (key_heads, length, 4),
+    }
+    return rotary(tokens, heads, dim, **(known | changes))
+
+
+def test_keys_and_values_go_to_a_cache(rows):
+    assert rows.launch(cached()) == OK, rows.error()
+    (got,) = rows.launches()
+    assert (*got.keys.heads.shape, *got.keys.heads.strides) == (12, 2, 128, 256, 128, 1)
+    assert got.values.heads.data == KEYS + (1 << 20)
+    assert (*got.key_cache.shape, *got.key_cache.strides) == (3, 64, 2, 128, 16384, 128, 8192)
+    assert (got.value_cache.data, *got.value_cache.strides) == (KEYS + (3 << 20), 16384, 128, 8192)
+    assert (got.cache_position.data, *got.cache_position.shape) == (KEYS + (4 << 20), 4)
+    _, found = rows.select(cached())
+    assert (found.rows, found.cols, found.tier) == (12 * (5 + 2 * 2), 128, 2)
+
+
+def test_without_keys_a_launch_has_none(rows):
+    assert rows.launch(rotary()) == OK
+    (got,) = rows.launches()
+    assert (*got.keys.heads.shape, got.keys.heads.data, got.key_cache.data) == (12, 0, 128, None, None)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"keys": (KEYS + 2, (256, 128, 1))},
+        {"values": (KEYS + (1 << 20), (260, 128, 1))},
+        {"key_cache": (KEYS + (2 << 20) + 8, (16384, 128, 8192))},
+        {"value_cache": (KEYS + (3 << 20), (16640, 130, 8320))},
+    ],
+)
+def test_a_cache_that_is_not_aligned_is_the_fallbacks(rows, changes):
+    assert rows.select(cached(**changes))[1].tier == 3
+
+
 def test_half_of_what_is_turned_is_whole_vectors_or_the_fallback_answers(rows):
     assert rows.select(rotary())[1].tier == 2
     assert rows.select(rotary(rotary_dim=24))[1].tier == 3
@@ -290,6 +335,26 @@ def test_one_scale_may_serve_all_where_it_is_read_alone(rows):
         (rotary(x=(X, (2000, 300, 1)), y=(X, (2000, 300, 1))), OK, ""),
         (rotary(x=(X, (2000, 300, 1)), y=(X + 256, (2000, 300, 1))), STRIDE, "overlaps x"),
         (rotary(y=(COS, (640, 128, 1))), STRIDE, "overlaps cos"),
+        (cached(cache=(0, 0, 0)), ARGUMENT, "got keys, values, a cache or its extents, and key_heads is 0"),
+        (cached(cache=(2, 64, 5)), SHAPE, "num_positions is 5 and cache_length 64, of 12 tokens"),
+        (cached(cache=(2, 64, 0)), SHAPE, "num_positions is 0"),
+        (cached(cache=(2, 0, 4)), SHAPE, "cache_length 0"),
+        (cached(cache=(-1, 64, 4)), SHAPE, "key_heads is -1"),
+        (cached(heads=0), SHAPE, "heads is 0 beside 2 key_heads"),
+        (cached(key_heads=1 << 28, heads=1, keys=(0, ())), SHAPE, "there are 12 tokens of 536870913 heads"),
+        (cached(keys=(0, (256, 128, 1))), ARGUMENT, "`keys.data` is null"),
+        (cached(value_cache=(0, (16384, 128, 8192))), ARGUMENT, "`value_cache.data` is null"),
+        (cached(cache_position=(0, (1, 1))), ARGUMENT, "`cache_position.data` is null"),
+        (cached(cache_position=(KEYS + (4 << 20), (2, 1))), STRIDE, "cache_position of 4 integers has the stride 2"),
+        (cached(cache_position=(KEYS + (4 << 20) + 4, (1, 1))), STRIDE, "expected a multiple of 8"),
+        (cached(key_cache=(KEYS, (16384, 128, 8192))), STRIDE, "overlaps keys"),
+        (cached(value_cache=(KEYS + (2 << 20), (16384, 128, 8192))), STRIDE, "overlaps key_cache"),
+        (cached(value_cache=(Y, (16384, 128, 8192))), STRIDE, "overlaps y"),
+        (cached(key_cache=(KEYS + (2 << 20), (16384, 0, 8192))), STRIDE, "overlaps itself"),
+        (cached(key_cache=(KEYS + (2 << 20), (99999, 128, 8192))), STRIDE, "expected heads of a sequence that follow"),
+        (cached(key_cache=(KEYS + (2 << 20), (99999, 256, 128))), OK, ""),
+        (norm(cache=(2, 64, 4)), ARGUMENT, "key_heads, cache_length and num_positions are 2, 64 and 4, which"),
+        (norm(keys=(KEYS, (1, 1))), ARGUMENT, "got keys, which operation bf16_rms_norm does not take"),
         (row_problem(row_operation("bf16_silu_mul"), 3, 8, x=(X, (16, 1)), y=(X, (16, 1))), STRIDE, "overlaps x"),
         (
             row_problem(row_operation("bf16_silu_mul"), 3, 1 << 30, x=(X, (16, 1)), y=(Y, (16, 1))),

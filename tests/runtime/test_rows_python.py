@@ -11,7 +11,7 @@ from aot.kinds.rows.catalogue import row_operation
 from aot.kinds.rows.signature import RowFlag
 from tests.runtime import host
 from tests.runtime.rows import Rows, row_manifest
-from tests.runtime.tensors import BFLOAT16, CPU, E4M3, E5M2, FLOAT16, FLOAT32, FLOAT64, INT8
+from tests.runtime.tensors import BFLOAT16, CPU, E4M3, E5M2, FLOAT16, FLOAT32, FLOAT64, INT8, INT32, INT64
 from tests.runtime.test_torch_operands import gpu_tensor
 
 ROWS, COLS = 6, 256
@@ -226,6 +226,54 @@ def test_heads_may_lie_in_a_wider_row(package, rows, framework):
     package.rotary(x, framework.Tensor((4, 32)), framework.Tensor((4, 32)))
     (got,) = rows.launches()
     assert (*got.x.heads.strides, *got.y.heads.strides) == (1000, 64, 1, 320, 64, 1)
+
+
+def of_cache(tensor, **changes):
+    """Give keys and values of two sequences of three tokens, two heads and caches of nine positions."""
+    sizes = {"keys": (2, 3, 2, 64), "values": (2, 3, 2, 64), "key_cache": (2, 2, 9, 64), "value_cache": (2, 2, 9, 64)}
+    found = {name: tensor(changes.get(name, shape)) for name, shape in sizes.items()}
+    return found | {"cache_position": tensor(changes.get("cache_position", (3,)), changes.get("dtype", INT64))}
+
+
+def test_keys_and_values_go_to_a_cache(package, rows, tensor):
+    x, angles, given = tensor((2, 3, 5, 64)), tensor((3, 64)), of_cache(tensor)
+    y = package.rotary(x, angles, tensor((3, 64)), **given)
+    assert y.shape == x.shape
+    (got,) = rows.launches()
+    assert (got.keys.heads.data, *got.keys.heads.shape) == (given["keys"].address, 6, 2, 64)
+    assert (got.key_cache.data, *got.key_cache.shape) == (given["key_cache"].address, 2, 9, 2, 64)
+    assert (*got.value_cache.strides,) == (1152, 64, 576)
+    assert (got.cache_position.data, *got.cache_position.shape) == (given["cache_position"].address, 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "text"),
+    [
+        ({"keys": (2, 3, 2, 32)}, "ShapeError", r"keys has shape \(2, 3, 2, 32\), beside x"),
+        ({"keys": (6, 2, 64)}, "ShapeError", "keys has shape"),
+        ({"values": (2, 3, 1, 64)}, "ShapeError", "values has shape"),
+        ({"key_cache": (2, 3, 9, 64)}, "ShapeError", "key_cache has shape"),
+        ({"key_cache": (1, 2, 9, 64), "value_cache": (1, 2, 9, 64)}, "ShapeError", "tokens are batch times"),
+        ({"value_cache": (2, 2, 8, 64)}, "ShapeError", "of both caches"),
+        ({"cache_position": (2,)}, "ShapeError", "and 2 positions"),
+        ({"cache_position": (3, 1)}, "ShapeError", "expected a vector"),
+        ({"dtype": INT32}, "DtypeError", "cache_position is int32; expected int64"),
+    ],
+)
+def test_what_does_not_go_to_a_cache_is_refused(package, rows, framework, changes, error, text):
+    tensor = framework.Tensor
+    with pytest.raises(getattr(package, error), match=text):
+        package.rotary(tensor((2, 3, 5, 64)), tensor((3, 64)), tensor((3, 64)), **of_cache(tensor, **changes))
+    assert rows.launches() == []
+
+
+def test_keys_come_with_all_that_goes_with_them(package, rows, framework):
+    x, angles = framework.Tensor((2, 3, 5, 64)), framework.Tensor((3, 64))
+    for name in of_cache(framework.Tensor):
+        given = of_cache(framework.Tensor) | {name: None}
+        with pytest.raises(package.OperandError, match=f"{name} is missing"):
+            package.rotary(x, angles, framework.Tensor((3, 64)), **given)
+    assert rows.launches() == []
 
 
 @pytest.mark.parametrize(

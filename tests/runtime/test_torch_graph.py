@@ -11,10 +11,11 @@ from torch import nn
 from torch.nn import functional
 
 from tests.compiling import some
+from tests.runtime.attending import HIDDEN, WRITES, Attending, Rotary, check_attending, copy_at, linear, others_of
 from tests.runtime.torch_reference import random_tensor
 
 BF16 = torch.bfloat16
-HIDDEN, WIDE = 32, 48
+WIDE = 48
 
 
 @pytest.fixture(autouse=True)
@@ -26,10 +27,6 @@ def plain_gradients():
 @pytest.fixture
 def backend(module, calls):
     return import_module(f"{module.__package__}._torch_backend")
-
-
-def linear(n, k, *, bias=False):
-    return nn.Linear(k, n, bias=bias, dtype=BF16)
 
 
 GATES = random_tensor(2, WIDE, HIDDEN)
@@ -99,23 +96,6 @@ class SumNorm(nn.Module):
     def forward(self, x):
         total = x + self.linear(x)
         return self.norm(total), total
-
-
-class Rotary(nn.Module):
-    """The rotary embedding of transformers' Llama."""
-
-    def __init__(self, *, doubles=True):
-        super().__init__()
-        self.doubles = doubles
-        self.register_buffer("frequencies", torch.rand(HIDDEN // 4))
-
-    def forward(self, x):
-        angles = torch.arange(x.shape[1])[None, :, None].float() * self.frequencies
-        angles = torch.cat((angles, angles if self.doubles else angles + 1), dim=-1)
-        cos, sin = angles.cos().to(x.dtype).unsqueeze(1), angles.sin().to(x.dtype).unsqueeze(1)
-        heads = x.view(*x.shape[:2], 2, HIDDEN // 2).transpose(1, 2)
-        first, second = heads[..., : HIDDEN // 4], heads[..., HIDDEN // 4 :]
-        return heads * cos + torch.cat((-second, first), dim=-1) * sin
 
 
 class Groups(nn.Module):
@@ -194,7 +174,7 @@ def as_inductor(module):
         return make_boxed_func(graph_module.forward)
 
     options = {"fw_compiler": compiler, "inference_compiler": compiler, "decompositions": select_decomp_table()}
-    return aot_autograd(**options)
+    return aot_autograd(**options, keep_inference_input_mutations=True)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -577,6 +557,39 @@ def test_a_rotary_embedding_is_one_where_both_halves_have_one_angle(backend, cal
     expected = model(x)
     check(torch.compile(model, backend=backend.backend, fullgraph=True)(x), expected)
     assert calls == expected_calls
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("tokens", [1, 3])
+@pytest.mark.parametrize("compiler", ["aot_gemm", "inductor"])
+def test_keys_and_values_go_to_their_cache_in_the_launch_that_turns_queries(
+    module, backend, calls, write, tokens, compiler
+):
+    model, x = Attending(write), random_tensor(4, tokens, HIDDEN)
+    compile_graph = as_inductor(module) if compiler == "inductor" else backend.backend
+    check_attending(model, x, torch.compile(model, backend=compile_graph, fullgraph=True))
+    assert calls.count("rotary") == len(model.queries)
+
+
+def test_caches_are_written_where_they_lie(backend, calls):
+    model, x = Attending(copy_at), random_tensor(4, 1, HIDDEN)
+    _, seen = operators_of(backend, model, x, *others_of(model, x))
+    assert sum(name.endswith("rotary_cache.default") for name in seen) == len(model.queries)
+    assert not {"aten.copy_.default", "aten.index_copy_.default", "aten.clone.default"} & {*seen}
+
+
+KEPT = {
+    "keys are read before": {"reads": lambda keys, _: keys.mean()},
+    "turned keys are read": {"reads": lambda _, turned: turned.mean()},
+    "heads in turn": {"lies": lambda cache: torch.cat([cache, cache], 1)[:, :1]},
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_cache_that_more_is_done_with_is_torchs(backend, calls, name):
+    model, x = Attending(copy_at, **KEPT[name]), random_tensor(4, 3, HIDDEN)
+    check_attending(model, x, torch.compile(model, backend=backend.backend, fullgraph=True))
+    assert "rotary_cache" not in calls
 
 
 def test_gradients_are_torchs(backend, calls):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.runtime.attending import HIDDEN, Attending, check_attending, copy_at
 from tests.runtime.torch_reference import random_tensor
 
 BF16 = torch.bfloat16
@@ -56,6 +57,13 @@ def test_products_of_a_model_that_is_not_patched_are_the_packages(module, calls)
     for left, right in zip(got, expected, strict=True):
         torch.testing.assert_close(left, right, rtol=0.05, atol=0.05)
     assert type(model.first) is nn.Linear
+
+
+def test_caches_are_written_by_the_package(module, calls):
+    """Inductor takes the write for one of the input itself: nothing is copied."""
+    model, x = Attending(copy_at), random_tensor(4, 1, HIDDEN)
+    check_attending(model, x, torch.compile(model, fullgraph=True, options=module.inductor_options()))
+    assert calls.count("rotary") == len(model.queries)
 
 
 class Block(nn.Module):

@@ -187,8 +187,15 @@ def gelu_tanh_mul(x, *, interleaved=False, out_dtype=None, scale=None):
     return rows_of(functional.gelu(gate, approximate="tanh") * line, x.dtype, out_dtype)
 
 
-def rotary(x, cos, sin, *, interleaved=False, rotary_dim=None):
-    """Turn (batch, tokens, heads, dim) by angles (batch or 1, tokens, dim), both halves of which are the same."""
+def rotary(x, cos, sin, *, keys=None, interleaved=False, rotary_dim=None, **of_cache):
+    """Turn (batch, tokens, heads, dim) by angles (batch or 1, tokens, dim), both halves of which are the same.
+
+    Keys, turned likewise, and values go to caches (batch, heads, length, dim).
+    """
+    if keys is not None:
+        position = of_cache["cache_position"]
+        of_cache["key_cache"].index_copy_(2, position, rotary(keys, cos, sin).transpose(1, 2))
+        of_cache["value_cache"].index_copy_(2, position, of_cache["values"].transpose(1, 2))
     first, second = x.float().chunk(2, -1)
     cos, sin = (y.float()[..., None, : x.shape[-1] // 2] for y in (cos, sin))
     return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(x.dtype)

@@ -17,10 +17,11 @@ from aot.families import Entry
 from aot.families._arguments import cutlass_type
 from aot.families.rows._factor_kernel import FactorKernel
 from aot.families.rows._operands import Operands
-from aot.families.rows._rotary_kernel import RotaryKernel
+from aot.families.rows._rotary_kernel import RotaryKernel, Tensors
 from aot.families.rows._row_kernel import RowKernel
 from aot.families.rows._tensor_scale_kernel import TensorScaleKernel
 from aot.kinds.rows.candidate import RowKnobs
+from aot.kinds.rows.function import ROTARY
 from aot.kinds.rows.operation import RowOperation, RowScale
 from aot.kinds.rows.signature import RowArgument
 
@@ -50,6 +51,14 @@ def _written(operation: RowOperation, rank: int, elements: int) -> Any:
     return cute.runtime.make_fake_tensor(cutlass.Uint8, shape, stride=strides, assumed_align=alignment)
 
 
+def _cache(element: ElementType, elements: int) -> Any:
+    """Make a fake cache (batch, cache length, heads, dim), whose heads lie on multiples of some elements."""
+    shape = tuple(cute.sym_int() for _ in range(4))
+    strides: tuple[Any, ...] = (*(cute.sym_int64(divisibility=elements) for _ in range(3)), 1)
+    alignment = elements * element.num_bytes
+    return cute.runtime.make_fake_tensor(cutlass_type(element), shape, stride=strides, assumed_align=alignment)
+
+
 def fake_arguments(operation: RowOperation, elements: int) -> dict[RowArgument, Any]:
     """Make an argument for each one that an operation has; tensors lie on multiples of some elements."""
     rank = 3 if RowArgument.COS in operation.signature else 2
@@ -60,7 +69,11 @@ def fake_arguments(operation: RowOperation, elements: int) -> dict[RowArgument, 
         RowArgument.BIAS: lambda: _vector(operation.x, elements),
         RowArgument.COS: lambda: _tensor(operation.x, 2, elements),
         RowArgument.SIN: lambda: _tensor(operation.x, 2, elements),
+        RowArgument.KEYS: lambda: _tensor(operation.x, rank, elements),
+        RowArgument.VALUES: lambda: _tensor(operation.x, rank, elements),
         RowArgument.Y: lambda: _written(operation, rank, elements),
+        RowArgument.KEY_CACHE: lambda: _cache(operation.x, elements),
+        RowArgument.VALUE_CACHE: lambda: _cache(operation.x, elements),
         RowArgument.RESIDUAL_OUT: lambda: _tensor(operation.x, 2, elements),
         RowArgument.SCALE: lambda: _tensor(
             ElementType.FLOAT32 if operation.factors is None else ElementType.UINT8, 2, 1
@@ -68,6 +81,9 @@ def fake_arguments(operation: RowOperation, elements: int) -> dict[RowArgument, 
         RowArgument.TENSOR_SCALE: lambda: _vector(ElementType.FLOAT32, 1),
         RowArgument.OFFSETS: lambda: _vector(ElementType.INT32, 1),
         RowArgument.INDEX: lambda: _vector(ElementType.INT32, 1),
+        RowArgument.CACHE_POSITION: lambda: cute.runtime.make_fake_tensor(
+            cutlass.Int64, (cute.sym_int(),), stride=(1,), assumed_align=8
+        ),
         RowArgument.EPS: lambda: Float32(0.0),
         RowArgument.WEIGHT_OFFSET: lambda: Float32(0.0),
         RowArgument.FLAGS: lambda: Int32(0),
@@ -105,7 +121,7 @@ def row_entry(operation: RowOperation, candidate: Candidate, registers: int, *, 
 
     made = fake_arguments(operation, RowKnobs.of(candidate).vector_elements)
     of_factors = RowArgument.TENSOR_SCALE, RowArgument.OFFSETS, RowArgument.INDEX
-    return _entry_of(entry, made, (RowArgument.COS, RowArgument.SIN, *of_factors))
+    return _entry_of(entry, made, (*ROTARY.arguments, *of_factors))
 
 
 def _factor_entry(operation: RowOperation, row_kernel: FactorKernel) -> Entry:
@@ -135,7 +151,7 @@ def _factor_entry(operation: RowOperation, row_kernel: FactorKernel) -> Entry:
         row_kernel.launch(operands, stream)
 
     made = fake_arguments(operation, row_kernel.knobs.vector_elements)
-    return _entry_of(entry, made, (RowArgument.COS, RowArgument.SIN))
+    return _entry_of(entry, made, ROTARY.arguments)
 
 
 def _entry_of(entry: Any, made: dict[RowArgument, Any], left_out: tuple[RowArgument, ...]) -> Entry:
@@ -152,8 +168,19 @@ def rotary_entry(operation: RowOperation, candidate: Candidate) -> Entry:
 
     @cute.jit
     def entry(
-        x: cute.Tensor, cos: cute.Tensor, sin: cute.Tensor, y: cute.Tensor, flags: Int32, stream: cuda.CUstream
+        x: cute.Tensor,
+        cos: cute.Tensor,
+        sin: cute.Tensor,
+        keys: cute.Tensor,
+        values: cute.Tensor,
+        y: cute.Tensor,
+        key_cache: cute.Tensor,
+        value_cache: cute.Tensor,
+        cache_position: cute.Tensor,
+        flags: Int32,
+        stream: cuda.CUstream,
     ) -> None:
-        kernel.launch(x, cos, sin, y, flags, stream)
+        tensors = Tensors(x, cos, sin, keys, values, y, key_cache, value_cache, cache_position)
+        kernel.launch(tensors, flags, stream)
 
     return Entry(entry, tuple(fake_arguments(operation, RowKnobs.of(candidate).vector_elements).values()))

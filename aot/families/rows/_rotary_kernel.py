@@ -1,14 +1,15 @@
 """The kernel of rotary position embedding, in CuTe DSL. Imports CUTLASS.
 
-A row is a head of a token. Each thread rotates vectors of both elements of the pairs: of halves the vectors at j and at
-j + half, of interleaved pairs the two that hold pairs j to j + a vector. What it writes is what it alone reads, so that
-Y may be X.
+A row is a head of a token: of X, and where a call has them of its keys and of its values. Each thread rotates vectors
+of both elements of the pairs: of halves the vectors at j and at j + half, of interleaved pairs the two that hold pairs
+j to j + a vector. What it writes is what it alone reads, so that Y may be X. Keys are rotated on their way to their
+cache, values go to theirs as they are.
 
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of jit functions as they are.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import cutlass
 from cuda.bindings import driver as cuda
@@ -23,6 +24,42 @@ from aot.kinds.rows.signature import RowFlag
 
 MAX_ROWS = 2**31 - 1
 """Heads of all tokens, which the kernel counts in 32 bits; a launch of more is refused."""
+
+TRAP = "{ .reg .pred outside; setp.ne.s32 outside, {$r0}, 0; @outside trap; }"
+"""Ends the kernel with an error where r0 is not 0. Source: PTX ISA, trap."""
+
+
+class Tensors(NamedTuple):
+    """The tensors of a call. Of one that has no keys, these, the values and the caches have no heads, and no memory."""
+
+    x: cute.Tensor
+    cos: cute.Tensor
+    sin: cute.Tensor
+    keys: cute.Tensor
+    values: cute.Tensor
+    y: cute.Tensor
+    key_cache: cute.Tensor
+    value_cache: cute.Tensor
+    cache_position: cute.Tensor
+
+    @property
+    def heads(self) -> Any:
+        """Count the heads of a token: its own, and those of its key and of its value."""
+        return self.y.shape[1] + 2 * self.keys.shape[1]
+
+
+class Head(NamedTuple):
+    """A head of a token."""
+
+    token: Any
+    number: Any
+    """Among those of X, of the keys or of the values."""
+    is_of_x: Any
+    is_of_keys: Any
+
+    def choose(self, of_x: Any, of_keys: Any, of_values: Any) -> Any:
+        """Return what is of its tensor."""
+        return cutlass.select_(self.is_of_x, of_x, cutlass.select_(self.is_of_keys, of_keys, of_values))
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,13 +77,11 @@ class RotaryKernel:
         """Return what the candidate sets."""
         return RowKnobs.of(self.candidate)
 
-    def launch(
-        self, x: cute.Tensor, cos: cute.Tensor, sin: cute.Tensor, y: cute.Tensor, flags: Int32, stream: cuda.CUstream
-    ) -> None:
+    def launch(self, tensors: Tensors, flags: Int32, stream: cuda.CUstream) -> None:
         """Launch a CTA for each few heads; to be called while tracing."""
-        rows = Int64(y.shape[0]) * Int64(y.shape[1])
+        rows = Int64(tensors.y.shape[0]) * Int64(tensors.heads)
         groups = cutlass.max(cute.ceil_div(rows, self.knobs.rows_per_cta), Int64(1))
-        self.kernel(x, cos, sin, y, flags).launch(
+        self.kernel(*tensors, flags).launch(
             grid=along_x(cutlass.select_(rows <= MAX_ROWS, groups, Int64(TOO_MANY))),
             block=(self.knobs.num_threads, 1, 1),
             stream=stream,
@@ -56,26 +91,80 @@ class RotaryKernel:
         )
 
     @cute.kernel
-    def kernel(self, x: cute.Tensor, cos: cute.Tensor, sin: cute.Tensor, y: cute.Tensor, flags: Int32) -> None:
+    def kernel(
+        self,
+        x: cute.Tensor,
+        cos: cute.Tensor,
+        sin: cute.Tensor,
+        keys: cute.Tensor,
+        values: cute.Tensor,
+        y: cute.Tensor,
+        key_cache: cute.Tensor,
+        value_cache: cute.Tensor,
+        cache_position: cute.Tensor,
+        flags: Int32,
+    ) -> None:
         """Rotate the heads of a CTA: see the module."""
         cute.arch.griddepcontrol_wait()
         cute.arch.griddepcontrol_launch_dependents()
+        tensors = Tensors(x, cos, sin, keys, values, y, key_cache, value_cache, cache_position)
         knobs = self.knobs
         thread, block = cute.arch.thread_idx()[0], cute.arch.block_idx()[0]
-        tokens, heads, dim = y.shape
         row = block * knobs.rows_per_cta + thread // knobs.threads_per_row
-        if (row >= 0) & (row < tokens * heads):  # row may wrap
-            token, head = row // heads, row % heads
-            source, target = _head(x, token, head), _head(y, token, head)
-            position = token % cos.shape[0]
-            self._rotate(source, target, cos, sin, position, flags, dim)
+        if (row >= 0) & (row < y.shape[0] * tensors.heads):  # row may wrap
+            token, place = row // tensors.heads, row % tensors.heads
+            first, second = y.shape[1], y.shape[1] + keys.shape[1]
+            number = place - cutlass.select_(place < first, 0, cutlass.select_(place < second, first, second))
+            head = Head(token, number, place < first, place < second)
+            source, target = self._source(tensors, head), self._target(tensors, head)
+            self._rotate(source, target, cos, sin, token % cos.shape[0], flags, place < second)
+
+    @cute.jit
+    def _source(self, tensors: Any, head: Any) -> Any:
+        """View a head that is read as a matrix of one row."""
+        read = [tensors.x, tensors.keys, tensors.values]
+        address = head.choose(*(_address(z, head.token, head.number) for z in read))
+        return self._head(tensors.x, address, head.choose(*(z.stride[2] for z in read)))
+
+    @cute.jit
+    def _target(self, tensors: Any, head: Any) -> Any:
+        """View where a head is written: a head of Y, or of a cache at the position of its token."""
+        address, step = _address(tensors.y, head.token, head.number), tensors.y.stride[2]
+        if not head.is_of_x:
+            count = tensors.cache_position.shape[0]
+            position, length = tensors.cache_position[head.token % count], Int64(tensors.key_cache.shape[1])
+            position = cutlass.select_(position < 0, position + length, position)
+            is_outside = (position < 0) | (position >= length)
+            cute.arch.inline_ptx(TRAP, read_only_args=[Int32(is_outside)])
+            caches = [tensors.key_cache, tensors.value_cache]
+            of_keys, of_values = (_cache_address(z, head.token // count, position, head.number) for z in caches)
+            address = cutlass.select_(head.is_of_keys, of_keys, of_values)
+        if const_expr(self.knobs.vector_elements == 1):
+            step = head.choose(Int64(step), Int64(1), Int64(1))
+        return self._head(tensors.y, address, step)
+
+    def _head(self, like: Any, address: Any, step: Any) -> Any:
+        """View a head at an address as a matrix of one row, of elements of a tensor's type."""
+        elements = self.knobs.vector_elements
+        element = like.element_type
+        size = elements * element.width // 8
+        pointer = cute.make_ptr(element, address, cute.AddressSpace.gmem, assumed_align=size)
+        return cute.make_tensor(pointer, cute.make_layout((1, like.shape[2]), stride=(0, 1 if elements > 1 else step)))
 
     @cute.jit
     def _rotate(
-        self, source: Any, target: Any, cos: cute.Tensor, sin: cute.Tensor, position: Int32, flags: Int32, dim: Int32
+        self,
+        source: Any,
+        target: Any,
+        cos: cute.Tensor,
+        sin: cute.Tensor,
+        position: Int32,
+        flags: Int32,
+        is_turned: Any,
     ) -> None:
-        """Rotate a head's pairs, and copy what is behind them."""
+        """Rotate a head's pairs, and copy what is behind them; of values copy all."""
         elements = const_expr(self.knobs.vector_elements)
+        dim = source.shape[1]
         half, step = cos.shape[1], self.knobs.threads_per_row * elements
         lane = cute.arch.thread_idx()[0] % self.knobs.threads_per_row
         is_interleaved = has(flags, RowFlag.IS_INTERLEAVED)
@@ -87,7 +176,8 @@ class RotaryKernel:
                 places = [vector(source, 0, x, elements) for x in (first, second)]
                 angles = [vector(x, position, j, elements) for x in (cos, sin)]
                 pairs = [_copy(x) for x in (*places, *angles)]
-                self._rotate_vectors(*pairs, is_interleaved)
+                if is_turned:
+                    self._rotate_vectors(*pairs, is_interleaved)
                 cute.autovec_copy(pairs[0], vector(target, 0, first, elements))
                 cute.autovec_copy(pairs[1], vector(target, 0, second, elements))
         for i in cutlass.range(cute.ceil_div(dim - 2 * half, step), unroll=1):
@@ -115,11 +205,19 @@ class RotaryKernel:
                 vector_of[e] = Float32(value).to(vector_of.element_type)
 
 
-def _head(tensor: Any, token: Any, head: Any) -> Any:
-    """View a head of a token as a matrix of one row."""
-    offset = Int64(token) * tensor.stride[0] + Int64(head) * tensor.stride[1]
-    layout = cute.make_layout((1, tensor.shape[2]), stride=(tensor.stride[1], tensor.stride[2]))
-    return cute.make_tensor(tensor.iterator + offset, layout)
+def _address(tensor: Any, token: Any, head: Any) -> Any:
+    """Return where a head of a token begins."""
+    return _at(tensor, Int64(token) * tensor.stride[0] + Int64(head) * tensor.stride[1])
+
+
+def _cache_address(cache: Any, sequence: Any, position: Any, head: Any) -> Any:
+    """Return where a head of a position begins in a cache."""
+    strides = cache.stride
+    return _at(cache, Int64(sequence) * strides[0] + Int64(position) * strides[1] + Int64(head) * strides[2])
+
+
+def _at(tensor: Any, offset: Any) -> Any:
+    return Int64(tensor.iterator.toint()) + offset * (tensor.element_type.width // 8)
 
 
 def _copy(source: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import lcm
@@ -10,12 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aot.core.block_quantization import own_factor
-from aot.core.comparison import Comparison
+from aot.core.comparison import Comparison, worst
 from aot.core.element import ElementType
 from aot.core.factor_comparison import WrittenFactors, compare_factors
 from aot.core.numerics import decode, encode
 from aot.core.operands import AtomMatrix, Matrix, Tensor
 from aot.kinds.inputs import as_bits, draw_index
+from aot.kinds.rows.cache import RowCache, heads_of
 from aot.kinds.rows.comparison import Written, compare_rows, fault_of_residual
 from aot.kinds.rows.function import QUANTIZE
 from aot.kinds.rows.groups import RowGroups
@@ -37,6 +39,8 @@ MAX_CASE_COLS = 20000
 """Columns of the widest case: more than registers of a CTA hold."""
 HEADS = 3
 """Of a token, in cases of a rotary embedding."""
+CACHE_CASES = ((1, 1), (12, 4))
+"""Tokens, and sequences that they are of, of cases whose keys and values go to a cache."""
 TIMED_HEADS = (32, 8, 1)
 """Of a token, where rotary embeddings are timed: the first that divides the rows. Source: an assumption."""
 ATOM_CASE_ROWS = 133
@@ -48,9 +52,9 @@ GROUP_CASES = (
 )
 """Rows, and groups of them: an empty one, rows in front of the first and behind the last; more than a warp has lanes,
 of rows that an index names; and one of more rows than an atom has."""
-POSITIONS = (RowArgument.OFFSETS, RowArgument.INDEX)
+POSITIONS = (RowArgument.OFFSETS, RowArgument.INDEX, RowArgument.CACHE_POSITION)
 """The arguments that say where."""
-WRITTEN = (RowArgument.Y, RowArgument.RESIDUAL_OUT)
+WRITTEN = (RowArgument.Y, RowArgument.RESIDUAL_OUT, RowArgument.KEY_CACHE, RowArgument.VALUE_CACHE)
 """The arguments that a kernel always writes; a scale it writes unless one is given."""
 VECTORS = (RowArgument.WEIGHT, RowArgument.BIAS)
 """The arguments that all rows share."""
@@ -64,10 +68,12 @@ class RowCall:
 
     problem: RowProblem
     tensors: Mapping[RowArgument, Tensor]
-    """Of those that there are. X and Y of a rotary embedding are a stack, a matrix of heads for each token."""
+    """Of those that there are. X and Y of a rotary embedding are a stack, a matrix of heads for each token, and so are
+    keys and values; their caches are as `aot.kinds.rows.cache` says."""
     parameters: RowParameters = field(default_factory=RowParameters)
     scale_is_given: bool = False
     groups: RowGroups | None = None
+    cache: RowCache | None = None
 
 
 @dataclass(frozen=True)
@@ -84,15 +90,23 @@ class RowCase:
     is_own: bool = field(default=True, repr=False)
     """Whether it is one kernel's alone: most ask for other widths than the next."""
     groups: RowGroups | None = field(default=None, repr=False)
+    sequences: int = field(default=0, repr=False)
+    """Of a rotary embedding whose keys and values go to a cache, those that the tokens are of; 0 where none do."""
 
     def __str__(self) -> str:
-        """Return it with its groups, where it has some."""
-        return f"{self!r}" if self.groups is None else f"{self!r} in {self.groups}"
+        """Return it with its groups, or its cache, where it has some."""
+        where = f" in {self.groups}" if self.groups is not None else ""
+        return f"{self!r}{where}" + (f" of {self.sequences} sequences" if self.sequences else "")
 
     @property
     def problem(self) -> RowProblem:
         """Return what is computed."""
         return RowProblem(self.operation, self.rows * (HEADS if self.operation.is_rotary else 1), self.cols)
+
+    @property
+    def cache(self) -> RowCache | None:
+        """Return the sizes of the caches that keys and values go to, where there are some."""
+        return RowCache.of_tokens(self.rows, self.sequences) if self.sequences else None
 
     @property
     def gives_scale(self) -> bool:
@@ -127,6 +141,10 @@ def row_cases(operation: RowOperation, limits: RowLimits) -> Iterator[RowCase]:
                 case = RowCase(operation, rows, cols, is_full, 8 * (rows > 1))
                 if takes_case(limits, case):
                     yield case
+    for cols, (rows, sequences) in itertools.product(sorted(widths)[:-1], CACHE_CASES) if operation.is_rotary else ():
+        case = RowCase(operation, rows, cols, is_full=rows > 1, padding=8 * (rows > 1), sequences=sequences)
+        if takes_case(limits, case):
+            yield case
     if operation.factors is not None:
         cols = min(limits.max_cols, 17 * step)
         yield RowCase(operation, ATOM_CASE_ROWS, cols, is_full=True, padding=8)
@@ -139,11 +157,6 @@ def takes_case(limits: RowLimits, case: RowCase) -> bool:
     return not case.operation.is_rotary or case.cols % (4 * limits.cols_multiple) == 0
 
 
-def _heads(rows: int, heads: int, cols: int, stride: int) -> Matrix:
-    """Return X or Y of a rotary embedding: a matrix of heads for each token."""
-    return Matrix(heads, cols, stride, 1, rows, heads * stride)
-
-
 def _rows(rows: int, cols: int, padding: int = 0) -> Matrix:
     return Matrix(rows, cols, cols + padding, 1)
 
@@ -154,9 +167,12 @@ def row_operands(case: RowCase) -> dict[RowArgument, Placed]:
     x, y = operation.x, operation.y
     if operation.is_rotary:
         step = cols // 2 if case.is_full or cols % 4 else cols // 4
-        whole, angles = _heads(rows, HEADS, cols, cols + padding), _rows(rows, step, padding)
+        whole, angles = heads_of(rows, HEADS, cols, cols + padding), _rows(rows, step, padding)
         found = {RowArgument.X: whole, RowArgument.Y: whole, RowArgument.COS: angles, RowArgument.SIN: angles}
-        return {argument: Placed(x, matrix, 0, argument in WRITTEN) for argument, matrix in found.items()}
+        if case.cache is not None:
+            found |= case.cache.matrices(cols, cols + padding)
+        placed = {argument: Placed(x, matrix, 0, argument in WRITTEN) for argument, matrix in found.items()}
+        return placed if case.cache is None else placed | case.cache.position
     found = {
         RowArgument.X: _rows(rows, operation.num_columns_of_x(cols), padding),
         RowArgument.Y: _rows(rows, cols, padding),
@@ -210,7 +226,7 @@ def timed_operands(problem: RowProblem) -> dict[RowArgument, Placed]:
     x, y = operation.x, operation.y
     if operation.is_rotary:
         heads = timed_heads(problem)
-        whole, angles = _heads(rows // heads, heads, cols, cols), _rows(rows // heads, cols // 2)
+        whole, angles = heads_of(rows // heads, heads, cols, cols), _rows(rows // heads, cols // 2)
         found = {RowArgument.X: whole, RowArgument.Y: whole, RowArgument.COS: angles, RowArgument.SIN: angles}
         return {argument: Placed(x, matrix, 0, argument in WRITTEN) for argument, matrix in found.items()}
     placed = {
@@ -246,8 +262,10 @@ def draw_rows(case: RowCase, rng: np.random.Generator) -> dict[RowArgument, Bits
 
 
 def _positions(case: RowCase, argument: RowArgument, rng: np.random.Generator) -> Bits:
-    """Return where the groups of a case end, or draw which rows of X its rows are."""
+    """Return where the groups of a case end, or draw which rows of X its rows are, or where tokens go in a cache."""
     groups = case.groups
+    if case.cache is not None:
+        return case.cache.draw_position(rng)
     if groups is None:
         raise ValueError(f"{case} has no groups, got {argument.value}; expected a case of some")
     if argument is RowArgument.OFFSETS:
@@ -333,7 +351,35 @@ def check_of(case: RowCase, bits: Mapping[RowArgument, Bits]) -> Check:
         rows_of_y = None if index is None else np.ascontiguousarray(index[0, :, 0]).view(np.int32).astype(np.int64)
         values[RowArgument.X] = case.groups.rows_taken(values[RowArgument.X], rows_of_y)
     reference = RowReference(case.operation, values, case.parameters, given_to_all)
+    if case.cache is not None:
+        return _check_of_cache(case, reference, bits, values)
     return lambda written: _compare(case, reference, written, given)
+
+
+def _check_of_cache(
+    case: RowCase,
+    of_y: RowReference,
+    bits: Mapping[RowArgument, Bits],
+    values: Mapping[RowArgument, NDArray[np.float64]],
+) -> Check:
+    """Compute the reference of keys too; values are copied, and nothing else is written to a cache."""
+    operation, cache = case.operation, case.cache
+    if cache is None:
+        raise ValueError(f"{case} has no cache; expected a case of one")
+    angles = {x: np.repeat(values[x][::HEADS], cache.heads, 0) for x in (RowArgument.COS, RowArgument.SIN)}
+    of_keys = RowReference(operation, {RowArgument.X: values[RowArgument.KEYS], **angles}, case.parameters)
+
+    def compare(written: Mapping[RowArgument, Bits]) -> Comparison:
+        position = bits[RowArgument.CACHE_POSITION]
+        keys, fault = cache.take(written[RowArgument.KEY_CACHE], position, operation.y)
+        taken, fault_of_values = cache.take(written[RowArgument.VALUE_CACHE], position, operation.y)
+        if (taken != _flat(bits[RowArgument.VALUES])).any():
+            fault_of_values = "values are not as they were given"
+        faults = [Comparison(np.inf, f"cache: {x}", np.inf) for x in (fault, fault_of_values) if x]
+        of_rows = [of_y.compare({RowArgument.Y: written[RowArgument.Y]}), of_keys.compare({RowArgument.Y: keys})]
+        return worst([*of_rows, *faults])
+
+    return compare
 
 
 def _compare(

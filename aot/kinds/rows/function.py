@@ -92,9 +92,19 @@ GELU_TANH_MUL = RowFunction(
     arithmetic=f"{_ARITHMETIC}:gelu_tanh_mul",
 )
 """gelu_tanh(gate) * linear, likewise."""
-ROTARY = RowFunction("rotary", f"{_REFERENCES}:rotary_reference", flops=3, arguments=(RowArgument.COS, RowArgument.SIN))
+OF_CACHE = (
+    *(RowArgument.KEYS, RowArgument.VALUES, RowArgument.KEY_CACHE, RowArgument.VALUE_CACHE),
+    RowArgument.CACHE_POSITION,
+)
+"""What a call has all of, or none: keys and values that go to a cache."""
+ROTARY = RowFunction(
+    "rotary",
+    f"{_REFERENCES}:rotary_reference",
+    flops=3,
+    arguments=(RowArgument.COS, RowArgument.SIN, *OF_CACHE),
+)
 """Rotary position embedding of X (tokens, heads, dim): a row is a head of a token, cols is dim. A rotation is two
-products and a sum."""
+products and a sum. Keys that are turned likewise, and values, may be written to a cache in the same launch."""
 QUANTIZE = RowFunction("quantize", f"{_REFERENCES}:quantize_reference")
 """x itself, in fewer bits."""
 GPT_OSS_MUL = RowFunction(

@@ -14,8 +14,8 @@ from aot.core.constraints import Word
 class RowArgument(Word):
     """One argument. Their order in a signature is that of these lines.
 
-    X, RESIDUAL, Y, RESIDUAL_OUT, COS and SIN are passed with as many strides as the kernel says: all, or all but the
-    last, which is then 1. All strides are int64, in elements; all extents are int32.
+    X, RESIDUAL, Y, RESIDUAL_OUT, COS, SIN, KEYS and VALUES are passed with as many strides as the kernel says: all, or
+    all but the last, which is then 1. All strides are int64, in elements; all extents are int32.
     """
 
     X = "x"
@@ -30,8 +30,18 @@ class RowArgument(Word):
     """Tensor (positions, rotary dim / 2) of X's type; token i has the row i % positions."""
     SIN = "sin"
     """The same of the sines."""
+    KEYS = "keys"
+    """Tensor (tokens, key heads, dim) of X's type, which is turned as X is and written to KEY_CACHE; of 0 heads where a
+    call has none."""
+    VALUES = "values"
+    """Tensor of the shape of KEYS, which is written to VALUE_CACHE as it is."""
     Y = "y"
     """Tensor (rows, cols), of a rotary embedding (tokens, heads, dim). It may be X itself, but for pairs."""
+    KEY_CACHE = "key_cache"
+    """Tensor (batch, cache length, key heads, dim) of X's type, always of three strides; the last is 1. Token i, of
+    the sequence i / (elements of CACHE_POSITION), is written to the position that the other part of i names."""
+    VALUE_CACHE = "value_cache"
+    """The same of the values."""
     RESIDUAL_OUT = "residual_out"
     """Tensor (rows, cols) of X's type: X + RESIDUAL, rounded. It may be RESIDUAL itself, or X."""
     SCALE = "scale"
@@ -46,6 +56,9 @@ class RowArgument(Word):
     INDEX = "index"
     """int32 vector (rows), beside offsets: the row of X that each row of Y is made of. What is no row of X counts as a
     row of zeros."""
+    CACHE_POSITION = "cache_position"
+    """int64 vector (tokens of a sequence): where each lies in the caches, below 0 counted from the end. One that lies
+    outside ends the kernel."""
     EPS = "eps"
     """float32."""
     WEIGHT_OFFSET = "weight_offset"

@@ -67,7 +67,7 @@ class RowsTrial(Trial):
 
     def call(self, case: RowCase, tensors: Mapping[RowArgument, Tensor]) -> RowCall:
         """Return the call of a case."""
-        return RowCall(case.problem, tensors, case.parameters, case.gives_scale, case.groups)
+        return RowCall(case.problem, tensors, case.parameters, case.gives_scale, case.groups, case.cache)
 
     def timed(self, problem: RowProblem) -> Mapping[RowArgument, Placed]:
         """Return packed operands: with weights and biases, and scales that are found."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from torch.fx import Graph, Node
 
+from ._graph_cache import write_at_once
 from ._graph_match import aten
 
 _WRITES = {
@@ -24,6 +25,7 @@ def write_in_place(graph: Graph) -> int:
 
     Only where nothing else reads the input: a later reader would see what was written, and a view of it too.
     """
+    write_at_once(graph)
     count = 0
     for node in list(graph.nodes):
         if node.target is not aten.copy_.default:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import Graph
 
+from ._graph_cache import replace_caches
 from ._graph_choice import MOST_ROWS_OF_LAYER_NORMS
 from ._graph_gates import replace_gates
 from ._graph_norms import join_quantisation, replace_norms
@@ -29,7 +30,7 @@ class GraphReport:
 
     counts: dict[str, int] = field(default_factory=dict)
     """Of `product`, `several weights`, `activation`, `sum`, `gate`, `groups`, `norm`, `sum and norm`,
-    `norm and quantisation`, `gate of rows` and `rotary`."""
+    `norm and quantisation`, `gate of rows`, `rotary` and `rotary and cache`."""
 
     def __str__(self) -> str:
         return ", ".join(f"{count} x {name}" for name, count in sorted(self.counts.items())) or "nothing"
@@ -49,6 +50,7 @@ def rewrite(graph: Graph, *, joins_rows: bool = False) -> GraphReport:
     if torch.are_deterministic_algorithms_enabled():
         return GraphReport()
     counts = replace_norms(graph, most_layer_rows=None if joins_rows else MOST_ROWS_OF_LAYER_NORMS)
+    counts |= replace_caches(graph)
     counts |= replace_rotary(graph) if joins_rows else {}
     quantised = join_quantisation(graph)
     if quantised:

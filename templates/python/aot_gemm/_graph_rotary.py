@@ -1,17 +1,19 @@
 """Rotary position embeddings of a graph by the package's kernel: x * cos + cat(-x2, x1) * sin, as Llama has them.
 
-For graphs that run as they are. A compiler of loops joins these with what writes the cache of keys, which is better.
+For graphs that run as they are. A compiler of loops joins these with what stands beside them. Where keys and values are
+written to a cache, `_graph_cache` has all of it in one launch, for compilers too.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from operator import getitem
 from typing import Any
 
 from torch.fx import Graph, Node
 
 from ._graph_choice import has_rows
-from ._graph_match import ADD, MUL, aten, bind, call, first, is_conversion, same_extent, tensor, value_of
+from ._graph_match import ADD, MUL, VIEWS, aten, bind, call, first, is_conversion, same_extent, tensor, value_of
 from ._graph_nodes import OPERATORS, clean, put, replace
 
 _TURNED = call(
@@ -20,25 +22,59 @@ _TURNED = call(
     call(MUL, bind("turned"), tensor("sin"), commutes=True),
     commutes=True,
 )
-_ELEMENTWISE = (aten.cos.default, aten.sin.default, aten.unsqueeze.default, aten.alias.default)
+_ELEMENTWISE = (
+    *(aten.cos.default, aten.sin.default, aten.unsqueeze.default),
+    *(aten.alias.default, aten.clone.default),
+)
 _HEAD_DIMS = 4
 _SWAPPED = [0, 2, 1, 3]
 """Heads and tokens exchanged."""
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """A rotary embedding of a graph."""
+
+    node: Node
+    """What gives it, (batch, heads, tokens, dim)."""
+    x: Node
+    """Of that shape."""
+    cos: Node
+    """(batch or 1, tokens, dim), as `sin`; both halves of dim are the same."""
+    sin: Node
+
+    @property
+    def is_read_by_tokens(self) -> bool:
+        """Say whether the result lies in memory as the kernel's does, (batch, tokens, heads, dim)."""
+        return bool(value_of(self.node).transpose(1, 2).is_contiguous())
+
+
+def rotary_of(node: Node) -> Rotary | None:
+    """Read a node as a rotary embedding that the package's kernel computes; None where it is none."""
+    found = first(_TURNED, node)
+    if found is None or not _is_turned(found["turned"], found["x"]):
+        return None
+    cos, sin = _angles_of(found["cos"]), _angles_of(found["sin"])
+    if cos is None or sin is None or not _fits(node, found["x"], cos, sin):
+        return None
+    return Rotary(node, found["x"], cos, sin)
 
 
 def replace_rotary(graph: Graph) -> dict[str, int]:
     """Replace the rotary embeddings of a graph; return how many there were."""
     count = 0
     for node in list(graph.nodes):
-        found = first(_TURNED, node)
-        if found is None or not _is_turned(found["turned"], found["x"]):
-            continue
-        cos, sin = _angles_of(found["cos"]), _angles_of(found["sin"])
-        if cos is not None and sin is not None and _fits(node, found["x"], cos, sin):
-            _replace(node, found["x"], cos, sin)
+        found = rotary_of(node)
+        if found is not None and found.is_read_by_tokens:
+            _replace(found)
             count += 1
     clean(graph)
     return {"rotary": count} if count else {}
+
+
+def by_tokens(place: Node, x: Node) -> Node:
+    """Insert a view of heads (batch, heads, tokens, dim) as (batch, tokens, heads, dim), or the other way round."""
+    return put(place, aten.permute.default, (x, _SWAPPED), {}, value_of(x).transpose(1, 2))
 
 
 def _is_turned(node: Any, x: Node) -> bool:
@@ -75,15 +111,30 @@ def _angles_of(node: Node) -> Node | None:
     source: Any = node.args[0]
     step = source
     while isinstance(step, Node):
-        if step.target is aten.cat.default:
-            parts, last = step.args[0], value_of(step).ndim - 1
-            is_doubled = len(parts) == 2 and parts[0] is parts[1] and list(step.args[1:]) in ([-1], [last])  # type: ignore[arg-type]
-            return source if is_doubled else None
+        if step.target is aten.cat.default or step.target in VIEWS:
+            return source if _is_doubled(step) else None
         is_scaled = step.target in MUL and isinstance(step.args[1], (int, float))
         if not (step.target in _ELEMENTWISE or is_conversion(step) or is_scaled):
             return None
         step = step.args[0]
     return None
+
+
+def _is_doubled(node: Node) -> bool:
+    """Say whether a node gives its last dimension twice: as cat((x, x), -1), or as a compiler writes that."""
+    if node.target is aten.cat.default:
+        parts, last = node.args[0], value_of(node).ndim - 1
+        return len(parts) == 2 and parts[0] is parts[1] and list(node.args[1:]) in ([-1], [last])  # type: ignore[arg-type]
+    step: Any = node.args[0]
+    if isinstance(step, Node) and step.target is aten.clone.default:
+        step = step.args[0]
+    if not isinstance(step, Node) or step.target is not aten.expand.default:
+        return False
+    both, once = value_of(step), value_of(step.args[0])
+    if both.shape[-2:-1] != (2,) or once is None or once.ndim != both.ndim or once.shape[-2] != 1:
+        return False
+    result = value_of(node)
+    return same_extent(once.shape[-1], both.shape[-1]) and same_extent(result.shape[-1], 2 * both.shape[-1])
 
 
 def _fits(node: Node, x: Node, cos: Node, sin: Node) -> bool:
@@ -97,13 +148,12 @@ def _fits(node: Node, x: Node, cos: Node, sin: Node) -> bool:
         extents = same_extent(angles.shape[1], heads.shape[2]) and same_extent(angles.shape[2], heads.shape[3])
         if not extents or not (angles.shape[0] == 1 or same_extent(angles.shape[0], heads.shape[0])):
             return False
-    return result.transpose(1, 2).is_contiguous()
+    return True
 
 
-def _replace(node: Node, x: Node, cos: Node, sin: Node) -> None:
-    value = value_of(node)
-    by_tokens = put(node, aten.permute.default, (x, _SWAPPED), {}, value_of(x).transpose(1, 2))
-    result = value.transpose(1, 2)
-    several = put(node, OPERATORS.rotary.default, (by_tokens, cos, sin), {}, [result])
-    turned = put(node, getitem, (several, 0), {}, result)
-    replace(node, put(node, aten.permute.default, (turned, _SWAPPED), {}, value))
+def _replace(found: Rotary) -> None:
+    node = found.node
+    result = value_of(node).transpose(1, 2)
+    operands = by_tokens(node, found.x), found.cos, found.sin
+    several = put(node, OPERATORS.rotary.default, operands, {}, [result])
+    replace(node, by_tokens(node, put(node, getitem, (several, 0), {}, result)))

@@ -186,13 +186,25 @@ def gelu_tanh_mul(
 
 
 def rotary(
-    x: Any, cos: Any, sin: Any, *, interleaved: bool = False, rotary_dim: int | None = None, out: Any = None
+    x: Any,
+    cos: Any,
+    sin: Any,
+    *,
+    keys: Any = None,
+    values: Any = None,
+    key_cache: Any = None,
+    value_cache: Any = None,
+    cache_position: Any = None,
+    interleaved: bool = False,
+    rotary_dim: int | None = None,
+    out: Any = None,
 ) -> Any:
     """Turn pairs of elements of each head by the angles of its token's position: a rotary position embedding.
 
     With a and b the two elements of a pair, a becomes a * cos - b * sin, and b becomes b * cos + a * sin, in float32,
     each rounded once. Queries and keys that lie side by side in memory, (tokens, q heads + kv heads, dim), take one
-    call.
+    call. So does what stands in front of attention with a cache: queries are turned to `out`, keys on their way to
+    their cache, and values go to theirs as they are.
 
     Args:
         x: (..., heads, dim) in GPU memory, bfloat16 or float16; the dimensions in front are of tokens, as (batch, seq).
@@ -203,6 +215,15 @@ def rotary(
             transformers has it, holds each angle twice, in two halves or, `interleaved`, side by side, and one of each
             is read.
         sin: as cos.
+        keys: (..., kv heads, dim), with the dimensions in front that x has. With it go the next four.
+        values: of the shape of keys.
+        key_cache: (batch, kv heads, length, dim), as transformers' caches are, written to: the keys of token i of a
+            sequence at the position that cache_position has for i. Elements of a head are adjacent; those of the cache
+            that no token has stay as they are.
+        value_cache: of that shape, likewise.
+        cache_position: (tokens of a sequence,) int64 in GPU memory, the same for each of the batch's sequences. One
+            below 0 counts from the cache's end; one outside of it ends the kernel with an error of the device, as
+            torch's kernels do.
         interleaved: whether the elements 2 j and 2 j + 1 are a pair (GPT-J), and not j and j + rotary_dim / 2
             (GPT-NeoX, Llama).
         rotary_dim: how many elements of a head are turned; those behind are copied. By default dim where cos has dim
@@ -226,7 +247,8 @@ def rotary(
                 f"rotary: rotary_dim is {errors.show(rotary_dim)}; expected an even number up to dim"
             )
     flags = INTERLEAVED if interleaved else 0
-    return _products.rotary(x, cos, sin, out, flags, asked)
+    of_cache = keys, values, cache_position, key_cache, value_cache
+    return _products.rotary(x, cos, sin, *of_cache, out, flags, asked)
 
 
 def quantize(

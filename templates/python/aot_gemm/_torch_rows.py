@@ -30,13 +30,14 @@ _TYPE = "ScalarType? out_dtype=None, str? form=None"
 _NORM = f"Tensor? residual=None, Tensor? scale=None, *, float eps={{eps}}, {_TYPE}"
 _WHERE = "Tensor? scale=None, Tensor? offsets=None, Tensor? index=None"
 _GATE = f"(Tensor x, {_WHERE}, *, bool interleaved=False, {_TYPE}, int? groups=None) -> Tensor[]"
+_TURNS = "bool interleaved=False, int? rotary_dim=None"
 SCHEMAS = {
     "rms_norm": f"(Tensor x, Tensor? weight=None, {_NORM.format(eps=1e-6)}, float weight_offset=0.0, "
     "bool round_norm=False) -> Tensor[]",
     "layer_norm": f"(Tensor x, Tensor? weight=None, Tensor? bias=None, {_NORM.format(eps=1e-5)}) -> Tensor[]",
     "silu_mul": _GATE,
     "gelu_tanh_mul": _GATE,
-    "rotary": "(Tensor x, Tensor cos, Tensor sin, *, bool interleaved=False, int? rotary_dim=None) -> Tensor[]",
+    "rotary": f"(Tensor x, Tensor cos, Tensor sin, *, {_TURNS}) -> Tensor[]",
     "quantize": f'(Tensor x, {_WHERE}, *, ScalarType? dtype=None, str granularity="row", str? form=None, '
     "int? groups=None) -> Tensor[]",
     "rows": f"(Tensor x, Tensor? weight=None, Tensor? bias=None, Tensor? residual=None, {_WHERE}, *, str function, "
@@ -127,6 +128,38 @@ def _register() -> None:
 
 _register()
 
+OF_CACHE = ("keys", "values", "key_cache", "value_cache", "cache_position")
+"""What a rotary embedding has all of, or none."""
+_CACHE_SCHEMA = (
+    "(Tensor x, Tensor cos, Tensor sin, Tensor keys, Tensor values, Tensor(a!) key_cache, Tensor(b!) value_cache, "
+    f"Tensor cache_position, *, {_TURNS}) -> Tensor"
+)
+_CACHE_TENSORS = ("x", "cos", "sin", *OF_CACHE)
+
+
+def _rotary_cache(*operands: Any, **options: Any) -> Any:
+    tensors = dict(zip(_CACHE_TENSORS, operands, strict=True))
+    return _rows.rotary(**tensors, **options)
+
+
+def _fake_rotary_cache(*operands: Any, **options: Any) -> Any:
+    tensors = dict(zip(_CACHE_TENSORS, operands, strict=True))
+    ((shape, dtype),) = results_of(TensorCall("rotary", tensors, options)).written.values()
+    return operands[0].new_empty(shape, dtype=getattr(torch, dtype))
+
+
+def _register_cache() -> None:
+    """Register the operator that writes keys and values to a cache: the one on rows that writes what it is given."""
+    name = "rotary_cache"
+    strides = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)
+    LIBRARY.define(f"{name}{_CACHE_SCHEMA}", tags=(torch.Tag.pt2_compliant_tag, strides))
+    LIBRARY.impl(name, _rotary_cache, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"{NAMESPACE}::{name}", _fake_rotary_cache, lib=LIBRARY)
+    refuse_derivatives(LIBRARY, name, _ADVICE)
+
+
+_register_cache()
+
 
 def run_operator(name: str, arguments: dict[str, Any]) -> Any:
     """Call an operator with the arguments of the package's function, by name.
@@ -134,7 +167,10 @@ def run_operator(name: str, arguments: dict[str, Any]) -> Any:
     Raises:
         UnsupportedError: something is given that would be written.
     """
+    if name == "rotary" and any(arguments.get(key) is not None for key in OF_CACHE):
+        return _run_rotary_cache(arguments)
     tensors = {key: arguments.pop(key, None) for key in _TENSORS[name]}
+    arguments = {key: value for key, value in arguments.items() if key not in OF_CACHE}
     given = [key for key in _WRITTEN if arguments.pop(key, None) is not None]
     if given:
         raise errors.UnsupportedError(
@@ -157,6 +193,17 @@ def run_operator(name: str, arguments: dict[str, Any]) -> Any:
     else:
         results = (*results, scale) if scale is not None else tuple(results)
     return results[0] if len(results) == 1 else results
+
+
+def _run_rotary_cache(arguments: dict[str, Any]) -> Any:
+    missing = [key for key in _CACHE_TENSORS if arguments.get(key) is None]
+    if missing or arguments.get("out") is not None:
+        raise errors.OperandError(
+            f"rotary: got {'out=' if not missing else f'no {missing[0]}'} where torch traces or records; expected "
+            f"{', '.join(OF_CACHE)}, and no out="
+        )
+    options = {key: value for key, value in arguments.items() if key not in (*_CACHE_TENSORS, "out")}
+    return _operators.rotary_cache.default(*(arguments[key] for key in _CACHE_TENSORS), **options)
 
 
 def _for_torch(full: Callable[_Parameters, Any]) -> Callable[_Parameters, Any]:

@@ -25,10 +25,15 @@ enum Field : int32_t {
   kSin,
   kScale,
   kOwnD,
+  kKeys,
+  kValues,
+  kCachePosition,
   kOut,
   kResidualOut,
   kScaleOut,
   kFactorsD,
+  kKeyCache,
+  kValueCache,
   kWeights,
   kFactors,
   kEpilogue,
@@ -41,7 +46,7 @@ enum Field : int32_t {
   kWeightOffset,
   kFunction,
 };
-constexpr int32_t kNumOperands = 17;
+constexpr int32_t kNumOperands = 22;
 
 // What Python calls a tensor, by Field; of a matmul it has other names for the first two.
 constexpr const char* kOperandNames[] = {
@@ -58,10 +63,15 @@ constexpr const char* kOperandNames[] = {
     "sin",
     "scale",
     "own_d",
+    "keys",
+    "values",
+    "cache_position",
     "out",
     "residual_out",
     "scale_out",
     "factors_d",
+    "key_cache",
+    "value_cache",
 };
 
 // The fields of a function. A call that has none but the first ones may hand over those alone.
@@ -85,7 +95,7 @@ constexpr FieldList kFieldsOf[] = {
     {11, 11, {kLeft, kRight, kBias, kResidual, kScale, kOut, kResidualOut, kScaleOut, kElement, kFlags, kEps}},  // layer_norm
     {8, 8, {kLeft, kOffsets, kIndex, kScale, kOut, kScaleOut, kElement, kFlags}},  // silu_mul
     {8, 8, {kLeft, kOffsets, kIndex, kScale, kOut, kScaleOut, kElement, kFlags}},  // gelu_tanh_mul
-    {6, 6, {kLeft, kCos, kSin, kOut, kFlags, kRotaryDim}},  // rotary
+    {11, 11, {kLeft, kCos, kSin, kKeys, kValues, kCachePosition, kKeyCache, kValueCache, kOut, kFlags, kRotaryDim}},  // rotary
     {8, 8, {kLeft, kOffsets, kIndex, kScale, kOut, kScaleOut, kElement, kFlags}},  // quantize
     {15, 15, {kLeft, kRight, kBias, kOffsets, kIndex, kResidual, kScale, kOut, kResidualOut, kScaleOut, kElement, kFlags, kEps, kWeightOffset, kFunction}},  // rows
 };

@@ -11,7 +11,7 @@ SIGNATURES = {
     "silu_mul": "x y flags stream",
     "e4m3_silu_mul": "x y scale flags stream",
     "gelu_tanh_mul": "x y flags stream",
-    "rotary": "x cos sin y flags stream",
+    "rotary": "x cos sin keys values y key_cache value_cache cache_position flags stream",
     "e4m3_quantize": "x y scale flags stream",
     "int8_quantize": "x y scale flags stream",
     "e4m3_block_quantize": "x y scale flags stream",

@@ -98,6 +98,9 @@ READ = (
     "sin",
     "scale",
     "own_d",
+    "keys",
+    "values",
+    "cache_position",
 )
 """The tensors that calls read; the first seven are those of a call by XLA, by the bits of its operands."""
 WRITTEN = (
@@ -105,6 +108,8 @@ WRITTEN = (
     "residual_out",
     "scale_out",
     "factors_d",
+    "key_cache",
+    "value_cache",
 )
 """The tensors that calls write; None where the library is to allocate one."""
 ON_ROWS = (
@@ -253,6 +258,11 @@ FIELDS = {
         "left",
         "cos",
         "sin",
+        "keys",
+        "values",
+        "cache_position",
+        "key_cache",
+        "value_cache",
         "out",
         "flags",
         "rotary_dim",
@@ -304,7 +314,7 @@ NUM_PLAIN = {
     "layer_norm": 11,
     "silu_mul": 8,
     "gelu_tanh_mul": 8,
-    "rotary": 6,
+    "rotary": 11,
     "quantize": 8,
     "rows": 15,
 }
