@@ -21,6 +21,7 @@ import torch
 
 from tests.device import orders, writers
 from tests.device.scene import (
+    BEHIND,
     BROKEN_SEEN,
     BROKEN_UNSEEN,
     DEFAULT,
@@ -39,7 +40,7 @@ from tests.device.scene import (
 from tests.device.writers import elsewhere, optimizer, stand, triton
 
 TRIALS = 200
-KEPT = (DEFAULT, PROMISE, PROMISE_X)
+KEPT = (DEFAULT, BEHIND, PROMISE, PROMISE_X)
 SEEN = (*KEPT, BROKEN_SEEN)
 
 
@@ -82,7 +83,7 @@ def _chains():
         for constant in (False, True):
             make_x, other = (partial(step, constant=constant) for step in (writers.make_x, writers.other_layer))
             layer = "linear by a constant" if constant else "linear"
-            natural = (DEFAULT, PROMISE)
+            natural = (DEFAULT, BEHIND, PROMISE)
             yield case(f"{made}; h = {layer}; linear(h, w)", (own, make_x), modes=natural)
             yield case(f"{made}; h = {layer}; linear(h, w); in a graph", (own, make_x), orders.in_graph, modes=natural)
             yield case(f"{made}; {layer} of another layer", (own, other))

@@ -15,9 +15,13 @@ from dataclasses import dataclass
 
 import aot_gemm
 import torch
+from aot_gemm._constant import ConstantWeight
 
 DEFAULT = "default"
 """No promise: the writer writes the weight."""
+BEHIND = "behind"
+"""No promise: the writer writes the weight, then a kernel of ours runs that has nothing to do with it, and behind that
+the product takes the weight for constant: as products of a compiled graph do."""
 PROMISE = "promise"
 """The weight is declared constant, and is; the writer writes another tensor of its shape."""
 PROMISE_X = "promise, x written"
@@ -28,7 +32,7 @@ BROKEN_UNSEEN = "broken, unseen"
 """The weight is declared constant, then written in a way that nobody sees: the control, which must be stale."""
 TORCH = "torch"
 """The writer writes the weight; torch multiplies: what any program that is right gives."""
-MODES = (DEFAULT, PROMISE, PROMISE_X, BROKEN_SEEN, BROKEN_UNSEEN, TORCH)
+MODES = (DEFAULT, BEHIND, PROMISE, PROMISE_X, BROKEN_SEEN, BROKEN_UNSEEN, TORCH)
 
 Launch = Callable[[], object]
 """Enqueues, and may return anything."""
@@ -36,6 +40,8 @@ Shape = tuple[int, int, int]
 """(m, n, k)."""
 
 WARM_UPS = 3
+FRONT = 256
+"""Rows and columns of the weight of the product in front."""
 
 
 class UnfitError(Exception):
@@ -146,6 +152,7 @@ class Scene:
         """Whether a trial replays a graph: torch then sees none of its writes."""
         self._operand: object = None
         self._before: list[Callable[[float], object]] = []
+        self._front = [self.zeros(1, FRONT), self.zeros(FRONT, FRONT), self.zeros(1, FRONT)]
         if setting.mode == PROMISE_X:
             self.target = self.x
             self.weight.fill_(1 / k)
@@ -186,6 +193,10 @@ class Scene:
     def multiply(self) -> None:
         """Enqueue the product."""
         linear = self.setting.product == "linear"
+        if self.setting.mode == BEHIND:
+            x, weight, out = self._front
+            aot_gemm.linear(x, weight, out=out)
+            self._operand = ConstantWeight(self.weight, self.weight.data_ptr())
         if self.setting.mode == TORCH:
             torch.mm(self.x, self.weight.t() if linear else self.weight, out=self.out)
         elif linear:

@@ -195,12 +195,20 @@ def test_memory_that_was_exchanged_ends_the_promise(package, library, manifest):
 
 def test_torch_counts_its_writes(package):
     weight = torch.zeros(4, 4)
-    promised = package.ConstantWeight(weight, 0)
+    promised = package.ConstantWeight(weight, weight.data_ptr())
     assert promised.is_kept
     weight.add_(1)
     assert not promised.is_kept
     with torch.inference_mode():
-        assert package.ConstantWeight(torch.zeros(4, 4), 0).is_kept
+        weight = torch.zeros(4, 4)
+        assert package.ConstantWeight(weight, weight.data_ptr()).is_kept
+
+
+def test_other_memory_ends_a_promise(package):
+    weight = torch.zeros(4, 4)
+    promised = package.ConstantWeight(weight, weight.data_ptr())
+    weight.data = torch.zeros(4, 4)
+    assert not promised.is_kept
 
 
 FRESH = """

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from tests.compiling import some
 from tests.runtime.attending import HIDDEN, WRITES, Attending, Rotary, check_attending, copy_at, linear, others_of
-from tests.runtime.torch_reference import random_tensor
+from tests.runtime.torch_reference import PROMISED, random_tensor
 
 BF16 = torch.bfloat16
 WIDE = 48
@@ -590,6 +590,69 @@ def test_a_cache_that_more_is_done_with_is_torchs(backend, calls, name):
     model, x = Attending(copy_at, **KEPT[name]), random_tensor(4, 3, HIDDEN)
     check_attending(model, x, torch.compile(model, backend=backend.backend, fullgraph=True))
     assert "rotary_cache" not in calls
+
+
+class Chain(nn.Module):
+    """A norm and products behind it; `between` may do more with the weight of the second."""
+
+    def __init__(self, between=lambda x, weight: x, *, has_norm=True):
+        super().__init__()
+        self.norm = LlamaNorm() if has_norm else nn.Identity()
+        self.first, self.second = linear(HIDDEN, HIDDEN), linear(WIDE, HIDDEN)
+        self.between = between
+
+    def forward(self, x):
+        x = self.first(self.norm(x))
+        return self.second(self.between(x, self.second.weight))
+
+
+def write_through(x, weight):
+    weight.mul_(1.0)
+    return x
+
+
+def promised_in(model, x, graph_backend):
+    """Give for each product of a compiled call whether its weight was said to be constant."""
+    expected = model(x)
+    compiled = torch.compile(model, backend=graph_backend, fullgraph=True)
+    compiled(x)
+    PROMISED.clear()
+    check(compiled(x), expected)
+    return list(PROMISED)
+
+
+@pytest.mark.parametrize("compiler", ["aot_gemm", "inductor"])
+@pytest.mark.parametrize(
+    ("model", "promised"),
+    [
+        (Chain(), [True, True]),
+        (Chain(has_norm=False), [False, True]),
+        (Chain(write_through), [True, False]),
+        (Chain(lambda x, weight: x + weight.sum() * 0), [True, True]),
+    ],
+    ids=["norm", "no norm", "written", "read"],
+)
+def test_a_weight_that_a_graph_does_not_write_is_constant_behind_its_first_launch(
+    module, backend, calls, compiler, model, promised
+):
+    graph_backend = as_inductor(module) if compiler == "inductor" else backend.backend
+    assert promised_in(model, random_tensor(3, HIDDEN), graph_backend) == promised
+
+
+def test_the_gate_and_several_weights_behind_a_launch_are_constant(backend, calls):
+    model = nn.Sequential(LlamaNorm(), Gate())
+    assert promised_in(model, random_tensor(3, HIDDEN), backend.backend) == [True]
+    assert calls[-1] == "gated_linear"
+
+
+def test_a_launch_of_nothing_is_no_front(backend, calls):
+    """What depends on a result without elements may begin before what stands in front of the graph has ended."""
+
+    def beside(x, weight):
+        return x.sum(0, keepdim=True)
+
+    model = Chain(beside)
+    assert promised_in(model, random_tensor(0, HIDDEN), backend.backend)[-1:] == [False]
 
 
 def test_gradients_are_torchs(backend, calls):

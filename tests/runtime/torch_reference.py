@@ -264,13 +264,16 @@ def stand_in(package, monkeypatch):
 
     constant = import_module(f"{package.__name__}._constant").ConstantWeight
 
+    def bare(operand):
+        return operand.tensor if isinstance(operand, constant) else operand
+
     def standing_in(name):
         def function(*operands, **options):
             names.append(name)
-            is_promised = isinstance(operands[1], constant) and operands[1].is_kept
-            PROMISED.append(is_promised)
+            weights = operands[1] if isinstance(operands[1], (list, tuple)) else [operands[1]]
+            PROMISED.append(all(isinstance(x, constant) and x.is_kept for x in weights))
             MODES.append(tuple(mode for mode in ("deterministic", "batch_invariant") if options.get(mode)))
-            plain = [x.tensor if isinstance(x, constant) else x for x in operands]
+            plain = [[bare(y) for y in x] if isinstance(x, (list, tuple)) else bare(x) for x in operands]
             return globals()[name](*plain, **options)
 
         return function

@@ -26,7 +26,9 @@ class ConstantWeight:
         again. So does a tensor that has got other memory than it had. A write through another framework, or by a
         kernel of the caller's own, is not counted.
         """
-        return self._version is None or _version_of(self.tensor) == self._version
+        place = getattr(self.tensor, "data_ptr", None)  # that of torch's tensors; the library looks at the others'
+        is_there = place is None or place() == self.address
+        return is_there and (self._version is None or _version_of(self.tensor) == self._version)
 
     def __repr__(self) -> str:
         """Name the tensor by type and shape, and say whether the promise holds."""

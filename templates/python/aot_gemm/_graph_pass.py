@@ -17,6 +17,7 @@ from ._graph_cache import replace_caches
 from ._graph_choice import MOST_ROWS_OF_LAYER_NORMS
 from ._graph_gates import replace_gates
 from ._graph_norms import join_quantisation, replace_norms
+from ._graph_order import mark_constant_weights
 from ._graph_products import replace_products
 from ._graph_rotary import replace_rotary
 from ._torch_operators import LIBRARY
@@ -58,6 +59,7 @@ def rewrite(graph: Graph, *, joins_rows: bool = False) -> GraphReport:
     for name, count in replace_products(graph).items():
         counts[name] = counts.get(name, 0) + count
     counts |= replace_gates(graph) if joins_rows else {}
+    mark_constant_weights(graph)
     graph.lint()
     report = GraphReport(counts)
     _LOGGER.info("graph: %s", report)

@@ -186,8 +186,9 @@ def gated_linear(
     flags |= mode_flags(deterministic=deterministic, batch_invariant=batch_invariant)
     weights = None
     if isinstance(weight, (list, tuple)):
+        are_kept = all(isinstance(x, ConstantWeight) and x.is_kept for x in weight)
         weights = weights_of(weight, "gated_linear", "two (n, k), the gate's and the linear one")
-        weight = weights[0]
+        weight = weight[0] if are_kept else weights[0]
     out, scale_d, own, factors = split_result("gated_linear", out_dtype, out, scale_out)
     scale_x, scale_w, scale_d = split_factors("gated_linear", scale_x, scale_w, scale_d)
     found = _products.gated_linear(

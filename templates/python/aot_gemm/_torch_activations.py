@@ -21,7 +21,6 @@ from ._table import plan
 from ._torch_blocks import quantize
 from ._torch_modules import ROWS
 from ._torch_packed import rows_and_atoms
-from ._torch_promises import promised
 from ._weight_format import FORMATS, NVFP4_ROWS, format_named
 
 WIDE, AUTO = "16-bit", "auto"
@@ -227,9 +226,8 @@ def narrow_linear(operands: tuple[Any, ...], out: Any, options: dict[str, Any]) 
             "depend on the others; expected scale_x, x's own factor as of a calibration; give it, or leave x as it is: "
             "activation_format='16-bit'"
         )
-    held = data if isinstance(data, ConstantWeight) else promised(data)
-    is_promised = isinstance(held, ConstantWeight) and held.is_kept
-    tensor = held.tensor if isinstance(held, ConstantWeight) else held
+    is_promised = isinstance(data, ConstantWeight) and data.is_kept
+    tensor = data.tensor if isinstance(data, ConstantWeight) else data
     form = format_named(name)
     elements, atoms = rows_and_atoms(form, tensor, (options["columns"], x.shape[-1]))
     weight = ConstantWeight(elements, elements.data_ptr()) if is_promised else elements

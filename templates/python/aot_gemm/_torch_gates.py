@@ -16,12 +16,12 @@ import torch
 
 from . import _operations, _rows, errors
 from ._row_table import plan_rows
-from ._torch_operators import LIBRARY, NAMESPACE
+from ._torch_operators import CONSTANT, LIBRARY, NAMESPACE
 from ._torch_promises import promised
 from ._torch_result import TensorCall, result_of
 from ._torch_transforms import refuse_derivatives, register_batches
 
-_SCHEMA = '(Tensor x, Tensor gate, Tensor up, *, str activation="silu") -> Tensor'
+_SCHEMA = f'(Tensor x, Tensor gate, Tensor up, *, str activation="silu", {CONSTANT}) -> Tensor'
 _ALIGNMENT, _LIMIT = 16, 1 << 40
 """Bytes. Source: CUDA driver API, cuTensorMapEncodeTiled: globalStrides."""
 MOST_ROWS = 512
@@ -39,16 +39,17 @@ def are_parts(gate: Any, up: Any) -> bool:
     return 0 < step < _LIMIT and step % _ALIGNMENT == 0 and gate.stride() == up.stride()
 
 
-def _gate(x: Any, gate: Any, up: Any, *, activation: str = "silu") -> Any:
+def _gate(x: Any, gate: Any, up: Any, *, activation: str = "silu", constant_weight: bool = False) -> Any:
+    held = [promised(weight, is_constant=constant_weight) for weight in (gate, up)]
     if are_parts(gate, up):
-        return _operations.gated_linear(x, (gate, up), activation=activation)
+        return _operations.gated_linear(x, held, activation=activation)
     n = len(gate)
     both = x.new_empty((*x.shape[:-1], 2 * n))
-    for weight, out in ((gate, both[..., :n]), (up, both[..., n:])):
+    for weight, own, out in zip((gate, up), held, (both[..., :n], both[..., n:]), strict=True):
         if x.numel() > MOST_ROWS * x.shape[-1]:
             torch.mm(x.reshape(-1, x.shape[-1]), weight.t(), out=out.view(-1, n))
         else:
-            _operations.linear(x, promised(weight), out=out)
+            _operations.linear(x, own, out=out)
     return gate_of_halves(both, activation)
 
 
@@ -69,7 +70,8 @@ def _has_rows(activation: str, cols: int, dtype: torch.dtype) -> bool:
         return False
 
 
-def _fake(x: Any, gate: Any, up: Any, *, activation: str = "silu") -> Any:
+def _fake(x: Any, gate: Any, up: Any, *, activation: str = "silu", constant_weight: bool = False) -> Any:
+    del constant_weight
     if gate.shape != up.shape:
         raise errors.ShapeError(
             f"gated_linear: the gate's weight has shape {tuple(gate.shape)}, the linear one {tuple(up.shape)}; "

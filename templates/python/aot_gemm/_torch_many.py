@@ -12,7 +12,7 @@ from ._manifest import is_batch_invariant
 from ._table import plan
 from ._torch_check import check_tensor
 from ._torch_modules import ALIGNMENT
-from ._torch_operators import LIBRARY, NAMESPACE
+from ._torch_operators import CONSTANT, LIBRARY, NAMESPACE
 from ._torch_products import is_compiling, is_recorded, linear
 from ._torch_promises import promised
 from ._torch_transforms import is_transformed, refuse_derivatives, register_batches
@@ -24,7 +24,7 @@ MAX_WEIGHTS = 4
 """Of one launch. Source: aot_gemm.h, AOT_GEMM_MAX_PARTS."""
 
 _MATRIX_DIMS = 2
-_SCHEMA = "linear_many(Tensor x, Tensor[] weights, Tensor?[] biases) -> Tensor[]"
+_SCHEMA = f"linear_many(Tensor x, Tensor[] weights, Tensor?[] biases, *, {CONSTANT}) -> Tensor[]"
 
 
 FEW_ROWS = 16
@@ -63,15 +63,16 @@ def takes_one_launch(rows: int, sizes: tuple[int, ...], k: int, dtype: Any, devi
         return False
 
 
-def _launch(x: Any, weights: Sequence[Any], biases: Sequence[Any]) -> list[Any]:
+def _launch(x: Any, weights: Sequence[Any], biases: Sequence[Any], *, constant_weight: bool = False) -> list[Any]:
     """Compute all of them, into new tensors."""
+    held = [promised(weight, is_constant=constant_weight) for weight in weights]
     results = [x.new_empty((*x.shape[:-1], weight.shape[0])) for weight in weights]
     k = x.shape[-1]
     rows, sizes = x.numel() // max(k, 1), tuple(weight.shape[0] for weight in weights)
     is_one = takes_one_launch(rows, sizes, k, x.dtype, x.device.index)
-    if not is_one and _compute_apart(x, weights, biases, results):
+    if not is_one and _compute_apart(x, held, biases, results):
         return results
-    _operations.linear_many(x, list(map(promised, weights)), list(biases), out=results)
+    _operations.linear_many(x, held, list(biases), out=results)
     return results
 
 
@@ -79,13 +80,14 @@ def _compute_apart(x: Any, weights: Sequence[Any], biases: Sequence[Any], result
     """Compute one product after the other; say whether the wheel has kernels for each."""
     try:
         for weight, bias, result in zip(weights, biases, results, strict=True):
-            _operations.linear(x, promised(weight), bias, out=result)
+            _operations.linear(x, weight, bias, out=result)
     except errors.UnsupportedError:
         return False
     return True
 
 
-def _fake(x: Any, weights: Sequence[Any], biases: Sequence[Any]) -> list[Any]:
+def _fake(x: Any, weights: Sequence[Any], biases: Sequence[Any], *, constant_weight: bool = False) -> list[Any]:
+    del constant_weight
     _check(x, weights, biases)
     return [x.new_empty((*x.shape[:-1], weight.shape[0])) for weight in weights]
 

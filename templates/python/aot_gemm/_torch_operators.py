@@ -20,8 +20,11 @@ from ._torch_transforms import MATRIX_DIMS, refuse_of_out, register_batches, reg
 NAMESPACE = (__package__ or "").replace(".", "_")
 MODES = "bool deterministic=False, bool batch_invariant=False"
 """The part of a schema that says what is asked of results beside their values."""
+CONSTANT = "bool constant_weight=False"
+"""The part that a graph adds, which knows of a product that nothing writes its weight any more: `_graph_order`."""
 _OPTIONS = (
-    "str? activation=None, ScalarType? out_dtype=None, bool allow_tf32=False, bool use_fast_accum=False, " + MODES
+    "str? activation=None, ScalarType? out_dtype=None, bool allow_tf32=False, bool use_fast_accum=False, "
+    f"{MODES}, {CONSTANT}"
 )
 _LINEAR = (
     "Tensor x, Tensor weight, Tensor? bias=None, Tensor? scale_x=None, Tensor? scale_w=None, Tensor? residual=None, "
@@ -30,7 +33,7 @@ _LINEAR = (
 _GATED = (
     "Tensor x, Tensor weight, Tensor? bias=None, Tensor? scale_x=None, Tensor? scale_w=None, "
     "Tensor? scale_out=None, *, "
-    f'str activation="silu", bool interleaved=False, ScalarType? out_dtype=None, {MODES}'
+    f'str activation="silu", bool interleaved=False, ScalarType? out_dtype=None, {MODES}, {CONSTANT}'
 )
 _MATMUL = "Tensor a, Tensor b, *"
 SCHEMAS = {
@@ -67,11 +70,12 @@ def _linear(
     scale_out: Any = None,
     *,
     out: Any = None,
+    constant_weight: bool = False,
     **options: Any,
 ) -> Any:
     tensors = {"scale_x": scale_x, "scale_w": scale_w, "residual": residual, "scale_out": scale_out}
     given = {name: value for name, value in (tensors | options).items() if value is not None and value is not False}
-    return _operations.linear(x, promised(weight), bias, out=out, **given)
+    return _operations.linear(x, promised(weight, is_constant=constant_weight), bias, out=out, **given)
 
 
 def _gated_linear(
@@ -83,10 +87,12 @@ def _gated_linear(
     scale_out: Any = None,
     *,
     out: Any = None,
+    constant_weight: bool = False,
     **options: Any,
 ) -> Any:
     scales = {"scale_x": scale_x, "scale_w": scale_w, "scale_out": scale_out}
-    return _operations.gated_linear(x, promised(weight), bias, out=out, **scales, **options)
+    held = promised(weight, is_constant=constant_weight)
+    return _operations.gated_linear(x, held, bias, out=out, **scales, **options)
 
 
 def _matmul(a: Any, b: Any, *, out: Any = None, **options: Any) -> Any:

@@ -18,7 +18,7 @@ from ._row_table import plan_rows
 from ._table import plan
 from ._torch_check import check_tensor
 from ._torch_gates import gate_of_halves
-from ._torch_operators import LIBRARY, MODES, NAMESPACE
+from ._torch_operators import CONSTANT, LIBRARY, MODES, NAMESPACE
 from ._torch_packed import PackedWeight
 from ._torch_products import dispatch
 from ._torch_promises import promised
@@ -27,7 +27,8 @@ from ._torch_transforms import refuse_derivatives, register_batches
 
 SCHEMA = (
     "(Tensor x, Tensor gate, Tensor up, Tensor? scale_gate=None, Tensor? scale_up=None, Tensor? bias=None, *, "
-    f'str weight_format, int columns, str activation="silu", ScalarType? out_dtype=None, {MODES}) -> Tensor'
+    f'str weight_format, int columns, str activation="silu", ScalarType? out_dtype=None, {MODES}, '
+    f"{CONSTANT}) -> Tensor"
 )
 MOST_ROWS = 8
 """Rows of x up to which a wheel's gated product is taken where its tables have no times of both ways, or a measured one
@@ -97,6 +98,7 @@ def direct(
     bias: Any = None,
     *,
     out: Any = None,
+    constant_weight: bool = False,
     **options: Any,
 ) -> Any:
     """Compute a gate by one launch, or by two products and the gate of their results."""
@@ -105,7 +107,7 @@ def direct(
     # Both ways round differently: where a row's bits are not to depend on the others, the way is that of one row.
     m = 1 if is_batch_invariant(options) else x.numel() // k if k else 0
     asked = Gate(m, n, k, x.dtype, form, activation, bias is not None)
-    weights = promised(gate), promised(up)
+    weights = [promised(weight, is_constant=constant_weight) for weight in (gate, up)]
     if is_one_launch(asked, x.device.index):
         return _operations.packed_gated_linear(
             x, *weights, bias, scale_gate=scale_gate, scale_up=scale_up, out=out, **options

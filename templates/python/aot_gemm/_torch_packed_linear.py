@@ -9,7 +9,7 @@ import torch
 from . import _operations, _torch_activations, errors
 from ._constant import ConstantWeight
 from ._torch_check import check_tensor
-from ._torch_operators import LIBRARY, MODES, NAMESPACE, RECORDED
+from ._torch_operators import CONSTANT, LIBRARY, MODES, NAMESPACE, RECORDED
 from ._torch_packed import PackedWeight, dequantize
 from ._torch_products import dispatch
 from ._torch_promises import promised
@@ -18,7 +18,7 @@ from ._torch_transforms import refuse_of_out, register_batches, register_derivat
 
 _ARGUMENTS = (
     "Tensor x, Tensor weight, Tensor? bias=None, Tensor? scale_w=None, Tensor? scale_x=None, *, str weight_format, "
-    f'int columns, str activation_format="{_torch_activations.WIDE}", ScalarType? out_dtype=None, {MODES}'
+    f'int columns, str activation_format="{_torch_activations.WIDE}", ScalarType? out_dtype=None, {MODES}, {CONSTANT}'
 )
 _TENSORS = ("x", "weight", "bias", "scale_w")
 """The tensors by position."""
@@ -37,16 +37,16 @@ def direct(
     *,
     out: Any,
     activation_format: str = _torch_activations.WIDE,
+    constant_weight: bool = False,
     **options: Any,
 ) -> Any:
     """Call the package's function, with the promise of the weight where there is one."""
+    data = data if isinstance(data, ConstantWeight) else promised(data, is_constant=constant_weight)
     if activation_format != _torch_activations.WIDE:
         _torch_activations.check_format(activation_format, options["weight_format"])
         if _torch_activations.is_narrow(activation_format, x, bias, options):
             return _torch_activations.narrow_linear((x, data, bias, scale, scale_x), out, options)
-    return _operations.packed_linear(
-        x, data if isinstance(data, ConstantWeight) else promised(data), bias, scale_w=scale, out=out, **options
-    )
+    return _operations.packed_linear(x, data, bias, scale_w=scale, out=out, **options)
 
 
 def _kernel(

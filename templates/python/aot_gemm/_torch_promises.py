@@ -70,8 +70,15 @@ def release(weight: Any) -> None:
             del _KNOWN[key]
 
 
-def promised(weight: Any) -> Any:
-    """Return the weight with its promise, as the products take it, or the weight alone where none is kept."""
+def promised(weight: Any, *, is_constant: bool = False) -> Any:
+    """Return the weight with its promise, as the products take it, or the weight alone where none is kept.
+
+    Args:
+        weight: a tensor.
+        is_constant: whether the caller knows of this product that nothing writes the weight any more: `_graph_order`.
+    """
+    if is_constant:
+        return ConstantWeight(weight, weight.data_ptr())
     if not _KNOWN:
         return weight
     address = weight.data_ptr()
