@@ -57,10 +57,6 @@ class Head(NamedTuple):
     is_of_x: Any
     is_of_keys: Any
 
-    def choose(self, of_x: Any, of_keys: Any, of_values: Any) -> Any:
-        """Return what is of its tensor."""
-        return cutlass.select_(self.is_of_x, of_x, cutlass.select_(self.is_of_keys, of_keys, of_values))
-
 
 @dataclass(frozen=True, repr=False)
 class RotaryKernel:
@@ -122,26 +118,38 @@ class RotaryKernel:
     @cute.jit
     def _source(self, tensors: Any, head: Any) -> Any:
         """View a head that is read as a matrix of one row."""
-        read = [tensors.x, tensors.keys, tensors.values]
-        address = head.choose(*(_address(z, head.token, head.number) for z in read))
-        return self._head(tensors.x, address, head.choose(*(z.stride[2] for z in read)))
+        x, keys, values = tensors.x, tensors.keys, tensors.values
+        start, token_step, head_step, step = _places(x)
+        if not head.is_of_x:
+            of_keys, of_values = _places(keys), _places(values)
+            start = cutlass.select_(head.is_of_keys, of_keys[0], of_values[0])
+            token_step = cutlass.select_(head.is_of_keys, of_keys[1], of_values[1])
+            head_step = cutlass.select_(head.is_of_keys, of_keys[2], of_values[2])
+            step = cutlass.select_(head.is_of_keys, of_keys[3], of_values[3])
+        offset = Int64(head.token) * token_step + Int64(head.number) * head_step
+        return self._head(x, start + offset * _num_bytes(x), step)
 
     @cute.jit
     def _target(self, tensors: Any, head: Any) -> Any:
         """View where a head is written: a head of Y, or of a cache at the position of its token."""
-        address, step = _address(tensors.y, head.token, head.number), tensors.y.stride[2]
+        start, token_step, head_step, step = _places(tensors.y)
+        offset = Int64(head.token) * token_step + Int64(head.number) * head_step
         if not head.is_of_x:
             count = tensors.cache_position.shape[0]
             position, length = tensors.cache_position[head.token % count], Int64(tensors.key_cache.shape[1])
             position = cutlass.select_(position < 0, position + length, position)
             is_outside = (position < 0) | (position >= length)
             cute.arch.inline_ptx(TRAP, read_only_args=[Int32(is_outside)])
-            caches = [tensors.key_cache, tensors.value_cache]
-            of_keys, of_values = (_cache_address(z, head.token // count, position, head.number) for z in caches)
-            address = cutlass.select_(head.is_of_keys, of_keys, of_values)
-        if const_expr(self.knobs.vector_elements == 1):
-            step = head.choose(Int64(step), Int64(1), Int64(1))
-        return self._head(tensors.y, address, step)
+            of_keys, of_values = _places(tensors.key_cache), _places(tensors.value_cache)
+            start = cutlass.select_(head.is_of_keys, of_keys[0], of_values[0])
+            sequence_step, position_step, head_step = (
+                cutlass.select_(head.is_of_keys, of_keys[i], of_values[i]) for i in (1, 2, 3)
+            )
+            offset = (
+                Int64(head.token // count) * sequence_step + position * position_step + Int64(head.number) * head_step
+            )
+            step = Int64(1)
+        return self._head(tensors.y, start + offset * _num_bytes(tensors.y), step)
 
     def _head(self, like: Any, address: Any, step: Any) -> Any:
         """View a head at an address as a matrix of one row, of elements of a tensor's type."""
@@ -189,35 +197,33 @@ class RotaryKernel:
     def _rotate_vectors(self, first: Any, second: Any, cos: Any, sin: Any, is_interleaved: Any) -> None:
         """Rotate the pairs of two vectors in place: (first, second) element by element, or side by side."""
         elements = const_expr(self.knobs.vector_elements)
-        flat = [first[e] for e in range(elements)] + [second[e] for e in range(elements)]
-        flat = [x.to(Float32) for x in flat]
-        halves, sides = [None] * (2 * elements), [None] * (2 * elements)
-        for e in range_constexpr(elements):
-            c, s = cos[e].to(Float32), sin[e].to(Float32)
-            a = cutlass.select_(is_interleaved, flat[2 * e], flat[e])
-            b = cutlass.select_(is_interleaved, flat[2 * e + 1], flat[elements + e])
-            left, right = a * c - b * s, b * c + a * s
-            halves[e], halves[elements + e] = left, right
-            sides[2 * e], sides[2 * e + 1] = left, right
-        for e in range_constexpr(elements):
-            for vector_of, start in ((first, 0), (second, elements)):
-                value = cutlass.select_(is_interleaved, sides[start + e], halves[start + e])
-                vector_of[e] = Float32(value).to(vector_of.element_type)
+        if is_interleaved:
+            for e in range_constexpr(elements):
+                held = first if const_expr(2 * e < elements) else second
+                place = const_expr(2 * e % elements)
+                if const_expr(elements == 1):
+                    _rotate_pair(first, 0, second, 0, cos[e], sin[e])
+                else:
+                    _rotate_pair(held, place, held, place + 1, cos[e], sin[e])
+        else:
+            for e in range_constexpr(elements):
+                _rotate_pair(first, e, second, e, cos[e], sin[e])
 
 
-def _address(tensor: Any, token: Any, head: Any) -> Any:
-    """Return where a head of a token begins."""
-    return _at(tensor, Int64(token) * tensor.stride[0] + Int64(head) * tensor.stride[1])
+def _rotate_pair(one: Any, i: int, other: Any, j: int, cos: Any, sin: Any) -> None:
+    """Rotate an element of one vector with one of another."""
+    a, b, c, s = (x.to(Float32) for x in (one[i], other[j], cos, sin))
+    one[i], other[j] = (Float32(x).to(one.element_type) for x in (a * c - b * s, b * c + a * s))
 
 
-def _cache_address(cache: Any, sequence: Any, position: Any, head: Any) -> Any:
-    """Return where a head of a position begins in a cache."""
-    strides = cache.stride
-    return _at(cache, Int64(sequence) * strides[0] + Int64(position) * strides[1] + Int64(head) * strides[2])
+def _places(tensor: Any) -> tuple[Any, ...]:
+    """Return where a tensor begins, and its strides in elements."""
+    return Int64(tensor.iterator.toint()), *(Int64(x) for x in tensor.stride)
 
 
-def _at(tensor: Any, offset: Any) -> Any:
-    return Int64(tensor.iterator.toint()) + offset * (tensor.element_type.width // 8)
+def _num_bytes(tensor: Any) -> int:
+    """Return the bytes of an element."""
+    return int(tensor.element_type.width) // 8
 
 
 def _copy(source: Any) -> Any:

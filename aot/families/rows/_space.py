@@ -50,7 +50,7 @@ FIXED_REGISTERS = 40
 
 LOOP_REGISTERS = 16
 """Registers more for a loop over a row's parts, or for strides between elements. Source: as of `FIXED_REGISTERS`."""
-ROTARY_REGISTERS = 64
+ROTARY_REGISTERS = 48
 """Registers of a thread of `_rotary_kernel`, at most. Source: as of `FIXED_REGISTERS`."""
 
 

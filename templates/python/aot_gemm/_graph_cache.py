@@ -42,13 +42,26 @@ class _Write:
     copy: Node
     """What writes it back."""
 
+    @property
+    def num_tokens(self) -> int:
+        """Count those of all sequences; 0 where the graph leaves that open."""
+        extents = value_of(self.tokens).shape
+        count = extents[0] * extents[_POSITIONS]
+        return count if isinstance(count, int) else 0
 
-def replace_caches(graph: Graph) -> dict[str, int]:
-    """Have queries turned, and keys and values written to caches, in one launch; return how often."""
+
+def replace_caches(graph: Graph, *, most_tokens: int | None = None) -> dict[str, int]:
+    """Have queries turned, and keys and values written to caches, in one launch; return how often.
+
+    Args:
+        graph: what is rewritten in place.
+        most_tokens: of all sequences, with which that is still done; None for any number. A graph that leaves it open
+            is taken to have few.
+    """
     order = {node: place for place, node in enumerate(graph.nodes)}
     turned = {x.node: x for x in map(rotary_of, order) if x is not None}
     writes = [x for x in map(_write_of, order) if x is not None]
-    of_keys = [x for x in writes if x.tokens in turned]
+    of_keys = [x for x in writes if x.tokens in turned and (most_tokens is None or x.num_tokens <= most_tokens)]
     queries = [x for x in turned.values() if all(x.node is not y.tokens for y in of_keys) and x.is_read_by_tokens]
     of_values = [x for x in writes if x.tokens not in turned]
     count = 0

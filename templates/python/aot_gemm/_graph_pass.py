@@ -14,7 +14,7 @@ import torch
 from torch.fx import Graph
 
 from ._graph_cache import replace_caches
-from ._graph_choice import MOST_ROWS_OF_LAYER_NORMS
+from ._graph_choice import MOST_ROWS_OF_LAYER_NORMS, MOST_TOKENS_OF_CACHES
 from ._graph_gates import replace_gates
 from ._graph_norms import join_quantisation, replace_norms
 from ._graph_order import mark_constant_weights
@@ -45,13 +45,13 @@ def rewrite(graph: Graph, *, joins_rows: bool = False) -> GraphReport:
 
     Args:
         graph: what is rewritten in place.
-        joins_rows: whether rotary embeddings, and gates of a product that is torch's, are replaced too, as where no
-            compiler takes the graph from here.
+        joins_rows: whether rotary embeddings without a cache, caches of many tokens, and gates of a product that is
+            torch's, are replaced too, as where no compiler takes the graph from here.
     """
     if torch.are_deterministic_algorithms_enabled():
         return GraphReport()
     counts = replace_norms(graph, most_layer_rows=None if joins_rows else MOST_ROWS_OF_LAYER_NORMS)
-    counts |= replace_caches(graph)
+    counts |= replace_caches(graph, most_tokens=None if joins_rows else MOST_TOKENS_OF_CACHES)
     counts |= replace_rotary(graph) if joins_rows else {}
     quantised = join_quantisation(graph)
     if quantised:
