@@ -32,9 +32,9 @@ SigLIP's tower with the wheel's is 1.11 times as fast as without it at 512 rows,
 Source: as above."""
 MOST_TOKENS_OF_CACHES = 2048
 """Where Inductor takes the graph from here, which has two to four kernels for what turns queries and keys and writes a
-cache: one launch of ours is 1.7 to 2.0 times as fast for one token of 1 to 32 sequences, 1.13 to 1.43 times for 64 to
-2,048 tokens, 0.93 and 0.89 times for 16,384 and 8,192. Heads of 128, 32 and 8 of them. Source: H200, 2026-11-30, torch
-2.11, CUDA graphs."""
+cache: one launch of ours is 1.7 to 2.0 times as fast for one token of 1 to 32 sequences, 1.24 to 1.49 times for 64 to
+512 tokens, 1.02 times for 2,048 and 16,384, and 0.98 times for 8,192. Heads of 128, 32 and 8 of them. Source: H200,
+2026-11-30, torch 2.11, CUDA graphs."""
 LEAST_GAIN = 1.02
 """A product of many rows is chosen where it was measured to be at least so many times as fast as torch's: 95% of the
 times of four GPUs lay within 2.1% of one GPU's. Source: H200s, 2026-11-27 (docs/fleet.md)."""

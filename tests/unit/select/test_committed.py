@@ -214,10 +214,14 @@ def test_a_committed_selection_is_built_without_being_asked_twice(path):
     check_heldout(committed(path), *MAX_HELDOUT_REGRET)
 
 
+RECORDS_OF_ROWS = ("h200_rows.jsonl.gz", "h200_rotary.jsonl.gz")
+"""By which operations on rows were selected, each by one."""
+
+
 @pytest.mark.parametrize("path", [x for x in OF_ROWS if x not in TAKEN], ids=lambda path: path.name)
 def test_measured_steps_of_operations_on_rows_are_the_records_and_its_operations_or_their_twins_are_all_there(path):
     selection = committed(path)
-    record = measured_times(read_record(RECORDS / f"{selection.record}.jsonl.gz"))
+    record = {x: rows for name in RECORDS_OF_ROWS for x, rows in measured_times(read_record(RECORDS / name)).items()}
     times = {
         x: {replace(p, rows=min(p.rows, MAX_STEP_M)): row for p, row in rows.items()} for x, rows in record.items()
     }
