@@ -90,15 +90,34 @@ def test_the_tables_of_whole_models():
         pairs = ((best(x) / x["inductor_us"], x["stock_us"] / x["backend_us"]) for x in rows if x["model"] == model)
         assert f" | {' | '.join(f'{y:.2f}' for x in pairs for y in x)} |\n" in PAGE
     over = [x["compiled_us"] / x["backend_us"] for x in rows]
-    assert f"the backend is {min(over):.2f} to {max(over):.2f} in these models" in " ".join(PAGE.split())
-    speeds = {(x["model"], x["row"]): best(x) / x["inductor_us"] for x in rows}
-    vision = [us for (model, _), us in speeds.items() if "vision" in model]
-    decoding, prompts = (
-        [us for (model, row), us in speeds.items() if "vision" not in model and row.startswith(kind)] for kind in PROMPT
-    )
-    least = [f"{min(x):.2f} to {max(x):.2f}x" for x in (decoding, prompts, vision)]
-    told = f"models are {least[0]} as fast in decoding and {least[1]} with prompts of 600 and 1500 tokens, "
-    assert f"{told}a vision tower {least[2]}." in " ".join(README.split())
+    assert f"the backend was {min(over):.2f} to {max(over):.2f} in these models on the 28th" in " ".join(PAGE.split())
+    later = [x for x in result("h200_20261130_models")["rows"] if x["row"] != "prefill-1500"]
+    for model in dict.fromkeys(x["model"] for x in later):
+        pairs = ((best(x) / x["inductor_us"], x["stock_us"] / x["backend_us"]) for x in later if x["model"] == model)
+        assert f", later | {' | '.join(f'{y:.2f}' for x in pairs for y in x)} |\n" in PAGE
+    check_models_of_the_readme([x for x in rows if x["model"] not in {y["model"] for y in later}], later)
+
+
+def check_models_of_the_readme(rows, later):
+    def told(kind, some):
+        found = [best(x) / x["inductor_us"] for x in some if x["row"].startswith(kind)]
+        return f"{min(found):.2f} to {max(found):.2f}x"
+
+    text = " ".join(README.split())
+    vision, experts = ([x for x in rows if ("vision" in x["model"]) == is_it] for is_it in (True, False))
+    assert f"models are {told('decode', later)} as fast in decoding and {told('prefill', later)} with prompts" in text
+    assert f"a mixture of experts {told('decode', experts)} and {told('prefill', experts)}, " in text
+    assert f"a vision tower {told('', vision)}." in text
+
+
+def test_what_two_steps_brought_to_the_graph():
+    for step in ("caches", "order"):
+        for variant in ("inductor", "backend"):
+            before, after = (
+                ", ".join(f"{x['compiled_us'] / x[f'{variant}_us']:.2f}" for x in result(name)["rows"] if x["m"] <= 32)
+                for name in (f"h200_20261130_graph_{step}_before", f"h200_20261130_graph_{step}")
+            )
+            assert f"| {before} to {after} |" in PAGE
 
 
 def test_every_file_that_the_page_names_is_there():
