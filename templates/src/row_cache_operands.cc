@@ -45,18 +45,22 @@ int check_heads(Product product, Field which, const Operands& operands) {
 int check_cache_shape(Product product, Field which, const Operands& operands) {
   const DLTensor& keys = *operands[kKeys];
   const DLTensor& cache = *operands[which];
+  const DLTensor& of_keys = *operands[kKeyCache];
   const int32_t last = keys.ndim - 1;
-  Mode tokens;
-  join(keys, 0, last - 1, &tokens);
-  const bool is_cache = cache.ndim == kCacheDims && cache.shape[1] == keys.shape[last - 1] &&
-                        cache.shape[3] == keys.shape[last] && have_shape(*operands[kValueCache], cache.shape, cache.ndim);
+  int64_t tokens = 1;
+  for (int32_t i = 0; i < last - 1; ++i) tokens = times(tokens, keys.shape[i]);
+  const bool is_cache = cache.ndim == kCacheDims && cache.shape[1] == keys.shape[last - 1] && cache.shape[3] == keys.shape[last];
   const int64_t positions = operands[kCachePosition]->shape[0];
-  const bool has_all = is_cache && (tokens.extent == 0 || (positions > 0 && tokens.extent % positions == 0 &&
-                                                           tokens.extent / positions == cache.shape[0]));
+  const bool has_all = is_cache && (tokens == 0 || (positions > 0 && tokens % positions == 0 &&
+                                                    tokens / positions == cache.shape[0]));
   if (!has_all) {
-    return refuse("ShapeError", "%s: %s has shape %s, beside keys %s and %lld positions; expected (batch, heads, length, dim) of "
-                  "both caches, where the tokens are batch times the positions", product_name(product), kOperandNames[which],
+    return refuse("ShapeError", "%s: %s has shape %s, beside keys %s and %lld positions; expected (batch, heads, length, dim), "
+                  "where the tokens are batch times the positions", product_name(product), kOperandNames[which],
                   shape_text(cache).characters, shape_text(keys).characters, static_cast<long long>(positions));
+  }
+  if (!have_shape(cache, of_keys.shape, of_keys.ndim)) {
+    return refuse("ShapeError", "%s: %s has shape %s, and key_cache %s; expected one shape", product_name(product),
+                  kOperandNames[which], shape_text(cache).characters, shape_text(of_keys).characters);
   }
   if (cache.shape[3] <= 1 || stride_of(cache, 3) == 1) return 0;
   return refuse("StrideError", "%s: %s has strides %s; expected adjacent elements of a head", product_name(product),

@@ -52,9 +52,9 @@ WRITES = (copy_at, put_at)
 class Attending(nn.Module):
     """Layers of attention, each with a cache of its own that `write` fills."""
 
-    def __init__(self, write, *, layers=2, reads=None, lies=None):
+    def __init__(self, write, *, layers=2, reads=None, lies=None, heads_lie=None):
         super().__init__()
-        self.rotary, self.write, self.reads, self.lies = Rotary(), write, reads, lies
+        self.rotary, self.write, self.reads, self.lies, self.heads_lie = Rotary(), write, reads, lies, heads_lie
         self.queries = nn.ModuleList(linear(HIDDEN, HIDDEN) for _ in range(layers))
         self.pairs = nn.ModuleList(linear(HIDDEN, HIDDEN) for _ in range(layers))
 
@@ -62,6 +62,7 @@ class Attending(nn.Module):
         angles = self.rotary.angles_of(x)
         for query, pair, (keys, values) in zip(self.queries, self.pairs, caches, strict=True):
             heads = [y.view(*x.shape[:2], -1, DIM).transpose(1, 2) for y in (query(x), *pair(x).chunk(2, -1))]
+            heads = heads if self.heads_lie is None else self.heads_lie(heads)
             turned = [turn(y, *angles) for y in heads[:2]]
             if self.reads is not None:
                 x = x + self.reads(keys, turned[1])

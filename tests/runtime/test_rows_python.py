@@ -254,7 +254,11 @@ def test_keys_and_values_go_to_a_cache(package, rows, tensor):
         ({"values": (2, 3, 1, 64)}, "ShapeError", "values has shape"),
         ({"key_cache": (2, 3, 9, 64)}, "ShapeError", "key_cache has shape"),
         ({"key_cache": (1, 2, 9, 64), "value_cache": (1, 2, 9, 64)}, "ShapeError", "tokens are batch times"),
-        ({"value_cache": (2, 2, 8, 64)}, "ShapeError", "of both caches"),
+        (
+            {"value_cache": (2, 2, 8, 64)},
+            "ShapeError",
+            r"value_cache has shape \(2, 2, 8, 64\), and key_cache \(2, 2, 9, 64\)",
+        ),
         ({"cache_position": (2,)}, "ShapeError", "and 2 positions"),
         ({"cache_position": (3, 1)}, "ShapeError", "expected a vector"),
         ({"dtype": INT32}, "DtypeError", "cache_position is int32; expected int64"),

@@ -582,14 +582,40 @@ KEPT = {
     "keys are read before": {"reads": lambda keys, _: keys.mean()},
     "turned keys are read": {"reads": lambda _, turned: turned.mean()},
     "heads in turn": {"lies": lambda cache: torch.cat([cache, cache], 1)[:, :1]},
+    "keys by heads": {"heads_lie": lambda x: [x[0], by_heads(x[1]), x[2]]},
+    "values by heads": {"heads_lie": lambda x: [*x[:2], by_heads(x[2])]},
 }
+
+
+def by_heads(heads):
+    """Let heads (batch, heads, tokens, dim) lie so: the tokens of a batch do not join with two of them."""
+    return torch.cat([heads, heads], 1).contiguous()[:, :1]
 
 
 @pytest.mark.parametrize("name", KEPT)
 def test_a_cache_that_more_is_done_with_is_torchs(backend, calls, name):
     model, x = Attending(copy_at, **KEPT[name]), random_tensor(4, 3, HIDDEN)
     check_attending(model, x, torch.compile(model, backend=backend.backend, fullgraph=True))
-    assert "rotary_cache" not in calls
+    torch.compiler.reset()
+    _, seen = operators_of(backend, model, x, *others_of(model, x))
+    assert not [name for name in seen if "rotary_cache" in name]
+
+
+def test_other_operators_that_write_what_they_are_given_are_left(backend, calls):
+    library = torch.library.Library("aot_test_graph", "FRAGMENT")
+    library.define("bump(Tensor(a!) x, Tensor y) -> Tensor")
+    library.impl("bump", lambda x, y: x.add_(y) * 2, "CompositeExplicitAutograd")
+    torch.library.register_fake("aot_test_graph::bump", lambda x, y: torch.empty_like(x), lib=library)
+
+    class Bumped(Then):
+        def forward(self, x):
+            total = x + 0
+            return self.linear(torch.ops.aot_test_graph.bump(total, x)) + total
+
+    model, x = Bumped(None), random_tensor(3, HIDDEN)
+    expected = model(x)
+    with torch._inductor.config.patch(enable_auto_functionalized_v2=False):
+        check(torch.compile(model, backend=backend.backend, fullgraph=True)(x), expected)
 
 
 class Chain(nn.Module):
@@ -611,6 +637,13 @@ def write_through(x, weight):
     return x
 
 
+def write_behind(x, weight):
+    """Multiply by a weight that is written behind that, so that the next product is of another."""
+    y = functional.linear(x, weight)
+    weight.mul_(1.0)
+    return x + y.sum() * 0
+
+
 def promised_in(model, x, graph_backend):
     """Give for each product of a compiled call whether its weight was said to be constant."""
     expected = model(x)
@@ -628,9 +661,10 @@ def promised_in(model, x, graph_backend):
         (Chain(), [True, True]),
         (Chain(has_norm=False), [False, True]),
         (Chain(write_through), [True, False]),
+        (Chain(write_behind), [True, False, False]),
         (Chain(lambda x, weight: x + weight.sum() * 0), [True, True]),
     ],
-    ids=["norm", "no norm", "written", "read"],
+    ids=["norm", "no norm", "written in front", "written behind", "read"],
 )
 def test_a_weight_that_a_graph_does_not_write_is_constant_behind_its_first_launch(
     module, backend, calls, compiler, model, promised
@@ -645,14 +679,46 @@ def test_the_gate_and_several_weights_behind_a_launch_are_constant(backend, call
     assert calls[-1] == "gated_linear"
 
 
-def test_a_launch_of_nothing_is_no_front(backend, calls):
-    """What depends on a result without elements may begin before what stands in front of the graph has ended."""
+def test_a_launch_of_nothing_is_no_front(module, backend, calls):
+    """What depends on a result without elements, or on its shape alone, may begin before that."""
+    order = import_module(f"{module.__package__}._graph_order")
 
-    def beside(x, weight):
-        return x.sum(0, keepdim=True)
+    def marked(between):
+        graph = torch.fx.Graph()
+        x, weight = (graph.placeholder(name) for name in ("x", "weight"))
+        x.meta["val"], weight.meta["val"] = random_tensor(3, HIDDEN), random_tensor(HIDDEN, HIDDEN)
+        operator = order.OPERATORS.linear.default
+        first = graph.call_function(operator, (x, weight))
+        first.meta["val"] = random_tensor(3, HIDDEN)
+        seen = between(graph, first)
+        graph.output(graph.call_function(operator, (seen, weight)))
+        return order.mark_constant_weights(graph)
 
-    model = Chain(beside)
-    assert promised_in(model, random_tensor(0, HIDDEN), backend.backend)[-1:] == [False]
+    def then(target, shape, *arguments, of=None):
+        def between(graph, first):
+            if of is not None:
+                first.meta["val"] = random_tensor(*of)
+            node = graph.call_function(target, (first, *arguments))
+            node.meta["val"] = random_tensor(*shape)
+            return node
+
+        return between
+
+    aten = torch.ops.aten
+    assert marked(then(aten.neg.default, (3, HIDDEN))) == 1
+    assert marked(then(aten.sum.dim_IntList, (1, HIDDEN), [0], True, of=(0, HIDDEN))) == 0
+    assert marked(then(aten.zeros_like.default, (3, HIDDEN))) == 0
+    assert marked(then(aten.new_zeros.default, (3, HIDDEN), [3, HIDDEN])) == 0
+
+
+def test_a_mark_of_another_graph_does_not_stay(module, calls):
+    order = import_module(f"{module.__package__}._graph_order")
+    graph = torch.fx.Graph()
+    x, weight = (graph.placeholder(name) for name in ("x", "weight"))
+    node = graph.call_function(order.OPERATORS.linear.default, (x, weight), {"constant_weight": True})
+    graph.output(node)
+    assert order.mark_constant_weights(graph) == 0
+    assert "constant_weight" not in node.kwargs
 
 
 def test_gradients_are_torchs(backend, calls):
@@ -712,6 +778,24 @@ def test_weights_buffers_and_caches_are_read_where_they_lie_by_a_graph(backend, 
     shapes = [tuple(seen[index].meta["val"].shape) for index in sorted(kept)]
     assert sorted(shapes) == [(3, 8, HIDDEN), (HIDDEN, HIDDEN)]
     assert len(seen) == 4
+
+
+def test_caches_that_are_joined_are_written_where_they_lie_by_a_graph(backend, calls, monkeypatch):
+    made, seen, rewrite = [], [], backend.rewrite
+    monkeypatch.setattr(backend, "_are_on_gpu", lambda _: True)
+    monkeypatch.setattr(backend, "Replayed", lambda function, kept: made.append(kept) or function)
+
+    def look(graph, **options):
+        seen.extend(graph.find_nodes(op="placeholder"))
+        return rewrite(graph, **options)
+
+    monkeypatch.setattr(backend, "rewrite", look)
+    model, x = Attending(copy_at), random_tensor(4, 1, HIDDEN)
+    check_attending(model, x, torch.compile(model, backend=backend.backend, mode="reduce-overhead", fullgraph=True))
+    assert calls.count("rotary") == len(model.queries)
+    caches = [place for place, node in enumerate(seen) if node.meta["val"].ndim == 4]
+    assert len(caches) == 2 * len(model.queries)
+    assert set(caches) <= made[0]
 
 
 def test_modes_that_there_are_not_are_refused(module, backend):

@@ -193,6 +193,8 @@ def rotary(x, cos, sin, *, keys=None, interleaved=False, rotary_dim=None, **of_c
     Keys, turned likewise, and values go to caches (batch, heads, length, dim).
     """
     if keys is not None:
+        for heads in (keys, of_cache["values"]):  # the package copies an x that is not in one piece, and no other
+            assert heads.flatten(0, -3).data_ptr() == heads.data_ptr(), "tokens of several strides"
         position = of_cache["cache_position"]
         of_cache["key_cache"].index_copy_(2, position, rotary(keys, cos, sin).transpose(1, 2))
         of_cache["value_cache"].index_copy_(2, position, of_cache["values"].transpose(1, 2))

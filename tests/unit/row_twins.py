@@ -7,7 +7,7 @@ import numpy as np
 from aot.core.block_quantization import quantize
 from aot.core.element import ElementType
 from aot.core.numerics import decode, encode, pack
-from aot.kinds.rows.call import POSITIONS
+from aot.kinds.rows.call import POSITIONS, WRITTEN
 from aot.kinds.rows.candidate import RowKernelKey, RowLimits, row_candidate
 from aot.kinds.rows.catalogue import row_operation
 from aot.kinds.rows.reference import expected_scales, row_reference, scaled
@@ -70,14 +70,37 @@ def positions_of(call, argument):
     return memory(tensor.address, tensor.matrix.num_rows, ElementType.INT32).view(np.int32).astype(np.int64)
 
 
+def write_cache(call, read):
+    """Turn keys, and write them and the values to their caches (batch x heads, length, dim)."""
+    from tests.unit.twins import memory
+
+    op, cache = call.problem.operation, call.cache
+    heads = call.tensors[RowArgument.X].matrix.num_rows
+    angles = {x: np.repeat(read[x][::heads], cache.heads, 0) for x in (RowArgument.COS, RowArgument.SIN)}
+    keys = row_reference(op, {RowArgument.X: read.pop(RowArgument.KEYS), **angles}, call.parameters).values.values
+    words = memory(call.tensors[RowArgument.CACHE_POSITION].address, 2 * cache.num_positions, ElementType.INT32)
+    places = words.view(np.int64) % cache.length
+    for argument, rows in ((RowArgument.KEY_CACHE, keys), (RowArgument.VALUE_CACHE, read.pop(RowArgument.VALUES))):
+        held = rows_of(call, argument)
+        tokens = encode(op.y, rows.astype(np.float32)).reshape(cache.batch, -1, cache.heads, held.shape[-1])
+        for sequence in range(cache.batch):
+            for head in range(cache.heads):
+                held[sequence * cache.heads + head][places] = tokens[sequence, :, head]
+
+
+def read_by(call):
+    """Give the values of what a call reads, as rows."""
+    found = {}
+    for argument in call.tensors:
+        if argument not in (RowArgument.SCALE, RowArgument.TENSOR_SCALE, *WRITTEN, *POSITIONS):
+            bits = rows_of(call, argument)
+            found[argument] = decode(call.problem.operation.x, bits.reshape(-1, bits.shape[-1]))
+    return found
+
+
 def compute_rows(call):
     """Compute a call of a right kernel."""
-    op, read = call.problem.operation, {}
-    others = (RowArgument.Y, RowArgument.SCALE, RowArgument.TENSOR_SCALE, RowArgument.RESIDUAL_OUT, *POSITIONS)
-    for argument in call.tensors:
-        if argument not in others:
-            bits = rows_of(call, argument)
-            read[argument] = decode(op.x, bits.reshape(-1, bits.shape[-1]))
+    op, read = call.problem.operation, read_by(call)
     if call.groups is not None:
         assert positions_of(call, RowArgument.OFFSETS).tolist() == list(call.groups.offsets)
         index = positions_of(call, RowArgument.INDEX) if call.groups.rows_of_x else None
@@ -85,6 +108,8 @@ def compute_rows(call):
     if op.is_rotary:
         heads = call.tensors[RowArgument.X].matrix.num_rows
         read |= {x: np.repeat(read[x], heads, 0) for x in (RowArgument.COS, RowArgument.SIN)}
+        if call.cache is not None:
+            write_cache(call, read)
     expected = row_reference(op, read, call.parameters)
     y = expected.values
     if op.factors is not None:

@@ -62,13 +62,14 @@ class RowCache:
         return {RowArgument.CACHE_POSITION: Placed(ElementType.INT32, Matrix(self.num_positions, WORDS, WORDS, 1))}
 
     def draw_position(self, rng: np.random.Generator) -> Bits:
-        """Draw a position for each token of a sequence, (1, positions, words)."""
+        """Draw a position for each token of a sequence, (1, positions, words), every second one from the end."""
         found = rng.permutation(self.length)[: self.num_positions].astype(np.int64)
+        found[::2] -= self.length
         return found.view(bits_type(ElementType.INT32)).reshape(1, -1, WORDS)
 
     def take(self, cache: Bits, position: Bits, element: ElementType) -> tuple[Bits, str]:
         """Return the rows that were written, in the order of tokens and heads, and a fault where others were too."""
-        places = np.ascontiguousarray(position).view(np.int32).view(np.int64).ravel()
+        places = np.ascontiguousarray(position).view(np.int32).view(np.int64).ravel() % self.length
         is_free = np.ones(self.length, np.bool_)
         is_free[places] = False
         wrong = int((cache[:, is_free] != poison(element)).any(-1).sum())

@@ -58,23 +58,36 @@ def replace_caches(graph: Graph, *, most_tokens: int | None = None) -> dict[str,
         most_tokens: of all sequences, with which that is still done; None for any number. A graph that leaves it open
             is taken to have few.
     """
+    count = 0
+    while _join_one(graph, most_tokens):
+        count += 1
+    clean(graph)
+    return {"rotary and cache": count} if count else {}
+
+
+def _join_one(graph: Graph, most_tokens: int | None) -> bool:
+    """Join the first keys of a graph that can be; say whether there were some. What is left is read anew each time."""
     order = {node: place for place, node in enumerate(graph.nodes)}
     turned = {x.node: x for x in map(rotary_of, order) if x is not None}
     writes = [x for x in map(_write_of, order) if x is not None]
     of_keys = [x for x in writes if x.tokens in turned and (most_tokens is None or x.num_tokens <= most_tokens)]
     queries = [x for x in turned.values() if all(x.node is not y.tokens for y in of_keys) and x.is_read_by_tokens]
     of_values = [x for x in writes if x.tokens not in turned]
-    count = 0
     for keys in of_keys:
         found = _Joined.among(turned[keys.tokens], keys, queries, of_values, order)
-        if found is None:
-            continue
-        found.replace()
-        queries.remove(found.query)
-        of_values.remove(found.values)
-        count += 1
-    clean(graph)
-    return {"rotary and cache": count} if count else {}
+        if found is not None:
+            found.replace()
+            return True
+    return False
+
+
+def _lies_by_tokens(node: Node) -> bool:
+    """Say whether the tokens of heads (batch, heads, tokens, dim) lie at one stride, those of all sequences."""
+    value = value_of(node)
+    batch, _, tokens, _ = value.shape
+    if same_extent(batch, 1) or same_extent(tokens, 1):
+        return True
+    return same_extent(value.stride(0), tokens * value.stride(_POSITIONS))
 
 
 def _write_of(node: Node) -> _Write | None:
@@ -128,7 +141,7 @@ class _Joined:
         key: Rotary, keys: _Write, queries: list[Rotary], of_values: list[_Write], order: Mapping[Node, int]
     ) -> _Joined | None:
         """Find the queries and the values that stand nearest to keys, and fit them; None where there are none."""
-        if set(key.node.users) != {keys.node}:
+        if set(key.node.users) != {keys.node} or not _lies_by_tokens(key.x):
             return None
 
         def near(node: Node) -> int:
@@ -173,7 +186,7 @@ class _Joined:
 
 def _are_beside(query: Rotary, key: Rotary) -> bool:
     """Say whether queries and keys have the same angles, and the same tokens."""
-    if query.cos is not key.cos or query.sin is not key.sin:
+    if query.cos is not key.cos or query.sin is not key.sin or not _lies_by_tokens(query.x):
         return False
     one, other = value_of(query.x), value_of(key.x)
     return one.dtype == other.dtype and all(same_extent(one.shape[x], other.shape[x]) for x in (0, 2, 3))
@@ -181,7 +194,7 @@ def _are_beside(query: Rotary, key: Rotary) -> bool:
 
 def _are_alike(values: _Write, keys: _Write) -> bool:
     """Say whether values go where keys go, in a cache of the same sizes."""
-    if values.position is not keys.position or values.cache is keys.cache:
+    if values.position is not keys.position or values.cache is keys.cache or not _lies_by_tokens(values.tokens):
         return False
     pairs = [(keys.cache, values.cache), (keys.tokens, values.tokens)]
     return all(
@@ -192,16 +205,19 @@ def _are_alike(values: _Write, keys: _Write) -> bool:
 def write_at_once(graph: Graph) -> None:
     """Have these launches write to the graph's inputs, for a graph that runs as it is."""
     for node in list(graph.nodes):
-        if node.target is not auto_functionalized:
+        operator: Any = OPERATORS.rotary_cache.default
+        if node.target is not auto_functionalized or node.args[0] is not operator:
             continue
-        operator: Any = node.args[0]
         items = {x.args[1]: x for x in node.users}
         result = put(node, operator, (), dict(node.kwargs), node.meta["val"][0])
         for place, name in ((0, None), (1, "key_cache"), (2, "value_cache")):
             item = items.get(place)
             if item is None:
                 continue
-            for user in [x for x in item.users if x.target is aten.copy_.default]:
+            back = [
+                x for x in item.users if x.target is aten.copy_.default and x.args[0] is node.kwargs.get(name or "")
+            ]
+            for user in back:
                 graph.erase_node(user)
             replace(item, result if name is None else node.kwargs[name])
         graph.erase_node(node)

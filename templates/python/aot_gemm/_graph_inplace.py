@@ -21,9 +21,10 @@ _WRITES = {
 
 
 def write_in_place(graph: Graph) -> int:
-    """Have what is copied back to an input be written there at once; return how many writes were.
+    """Have what is copied back to an input be written there at once; return how many writes of torch's were.
 
-    Only where nothing else reads the input: a later reader would see what was written, and a view of it too.
+    Only where nothing else reads the input: a later reader would see what was written, and a view of it too. Caches
+    that `_graph_cache` joins are such inputs.
     """
     write_at_once(graph)
     count = 0

@@ -152,6 +152,20 @@ def put_product(place: Node, product: GraphProduct, operator: Any, operands: tup
     return put(place, aten.reshape.default, (flat, product.shape), {}, value)
 
 
+def written_by(node: Node) -> set[Node]:
+    """List what a node may write: what its operator's schema says, and all operands of what has no schema."""
+    if node.op in ("placeholder", "get_attr", "output") or node.target is getitem:
+        return set()
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return set(node.all_input_nodes)
+    if not schema.is_mutable:
+        return set()
+    given = dict(zip((x.name for x in schema.arguments), node.args, strict=False)) | dict(node.kwargs)
+    written = [given.get(x.name) for x in schema.arguments if x.alias_info is not None and x.alias_info.is_write]
+    return {y for x in written for y in (x if isinstance(x, (list, tuple)) else [x]) if isinstance(y, Node)}
+
+
 def replace(node: Node, other: Node) -> None:
     """Have another node be used in a node's place, which is taken out."""
     node.replace_all_uses_with(other)

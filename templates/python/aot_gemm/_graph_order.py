@@ -3,13 +3,15 @@
 A kernel of this package that is told that its weight is constant may load it as soon as it starts. That is no value of
 the past where nothing that may still run writes it, and a graph shows where that is so:
 
-- It does not write the weight itself: that is one of its inputs, and nothing copies to it or changes it in place.
+- It does not write the weight itself: that is one of its inputs, or a constant of it, and no operator of the graph may
+  write that. (An exported program writes a buffer behind all of its graph.)
 - What it was written by in front of the graph has ended. A kernel of this package lets the next one start only after
   it has waited for the end of all that was enqueued in front of it (docs/safety.md of the toolchain). So when a kernel
   starts that comes behind one of them in the graph, nothing from in front of the graph still runs.
 
-That a product comes behind one of them is certain where an operand of it depends on its result, in whatever order a
-compiler has the graph run. The first product of a graph, with nothing of this package in front, loads as by default.
+That a product comes behind one of them is certain where the elements of an operand depend on elements of its result, in
+whatever order a compiler has the graph run. The first product of a graph, with nothing of this package in front, loads
+as by default.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ import torch
 from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from ._graph_nodes import OPERATORS
+from ._graph_nodes import OPERATORS, written_by
 from ._torch_operators import LIBRARY
 
+_OPTION = "constant_weight"
 _WEIGHTS = {
     OPERATORS.linear.default: (1,),
     OPERATORS.gated_linear.default: (1,),
@@ -32,21 +35,26 @@ _WEIGHTS = {
     OPERATORS.packed_gated_linear.default: (1, 2),
 }
 """The places of the weights among the operands of products."""
-_MAY_BE_TORCHS = (OPERATORS.gated_linear.parts, OPERATORS.packed_gated_linear.default)
-"""Operators of which a part may be computed by kernels of torch."""
+_MAY_BE_TORCHS = (
+    *(OPERATORS.gated_linear.parts, OPERATORS.packed_gated_linear.default),
+    OPERATORS.quantize.default,
+)
+"""Operators that may be computed by kernels of torch, or in part."""
 
 
 def mark_constant_weights(graph: Graph) -> int:
-    """Tell products of a graph that their weights are constant, where that is so; return how many."""
-    written = _written(graph)
+    """Tell products of a graph that their weights are constant where that is so, and no others; return how many."""
+    written = {x for node in graph.nodes for x in written_by(node)}
     behind: set[Node] = set()
     count = 0
     for node in graph.nodes:
         is_behind = any(x in behind for x in node.all_input_nodes)
-        if is_behind and node.target in _WEIGHTS and all(_is_held(x, written) for x in _weights_of(node)):
-            node.kwargs = {**node.kwargs, "constant_weight": True}
-            count += 1
-        if is_behind or _launches(node):
+        if node.target in _WEIGHTS:
+            is_constant = is_behind and all(_is_held(x, written) for x in _weights_of(node))
+            options = {name: value for name, value in node.kwargs.items() if name != _OPTION}
+            node.kwargs = {**options, _OPTION: True} if is_constant else options
+            count += is_constant
+        if _launches(node) or (is_behind and _reads_elements(node)):
             behind.add(node)
     return count
 
@@ -61,31 +69,22 @@ def _is_held(weight: Any, written: set[Node]) -> bool:
     return isinstance(weight, Node) and weight.op in ("placeholder", "get_attr") and weight not in written
 
 
-def _written(graph: Graph) -> set[Node]:
-    """List what operators of a graph may write: what their schema says, and all operands of one without a schema."""
-    found: set[Node] = set()
-    for node in graph.nodes:
-        if node.op == "output":
-            continue
-        schema = getattr(node.target, "_schema", None)
-        if node.op != "call_function" or (schema is None and isinstance(node.target, torch._ops.HigherOrderOperator)):  # noqa: SLF001
-            found.update(node.all_input_nodes)
-        elif schema is not None and schema.is_mutable:
-            given = dict(zip((x.name for x in schema.arguments), node.args, strict=False)) | dict(node.kwargs)
-            for argument in schema.arguments:
-                value = given.get(argument.name)
-                if argument.alias_info is not None and argument.alias_info.is_write:
-                    found.update(
-                        x for x in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(x, Node)
-                    )
-    return found
-
-
 def _launches(node: Node) -> bool:
     """Say whether a node launches a kernel of this package, whatever the graph is called with."""
-    target = node.target
-    if node.op != "call_function" or getattr(target, "namespace", None) != LIBRARY.ns or target in _MAY_BE_TORCHS:
-        return False
+    is_ours = node.op == "call_function" and getattr(node.target, "namespace", None) == LIBRARY.ns
+    return is_ours and node.target not in _MAY_BE_TORCHS and _has_elements(node)
+
+
+def _reads_elements(node: Node) -> bool:
+    """Say whether a node's elements are made of those of its operands, and not of their shapes alone."""
+    name = getattr(getattr(node.target, "_schema", None), "name", "").rpartition("::")[2]
+    return not (name.endswith("_like") or name.startswith("new_")) and _has_elements(node)
+
+
+def _has_elements(node: Node) -> bool:
+    """Say whether a node gives tensors, or one, that have elements whatever the graph is called with."""
     value = node.meta.get("val")
-    first = value[0] if isinstance(value, (list, tuple)) and value else value
-    return isinstance(first, torch.Tensor) and all(statically_known_true(x > 0) for x in first.shape)
+    tensors = list(value) if isinstance(value, (list, tuple)) else [value]
+    return bool(tensors) and all(
+        isinstance(x, torch.Tensor) and all(statically_known_true(y > 0) for y in x.shape) for x in tensors
+    )

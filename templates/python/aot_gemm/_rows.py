@@ -218,12 +218,13 @@ def rotary(
         keys: (..., kv heads, dim), with the dimensions in front that x has. With it go the next four.
         values: of the shape of keys.
         key_cache: (batch, kv heads, length, dim), as transformers' caches are, written to: the keys of token i of a
-            sequence at the position that cache_position has for i. Elements of a head are adjacent; those of the cache
-            that no token has stay as they are.
+            sequence at the position that cache_position has for i. What no token has stays as it is. Elements of a head
+            are adjacent; heads of a sequence follow those of the one before at the same step, or those of a position
+            one another: a slice of another cache's heads is refused.
         value_cache: of that shape, likewise.
         cache_position: (tokens of a sequence,) int64 in GPU memory, the same for each of the batch's sequences. One
-            below 0 counts from the cache's end; one outside of it ends the kernel with an error of the device, as
-            torch's kernels do.
+            below 0 counts from the cache's end, as where torch indexes; index_copy_ would refuse it. One outside of the
+            cache ends the kernel with an error of the device, as torch's kernels do.
         interleaved: whether the elements 2 j and 2 j + 1 are a pair (GPT-J), and not j and j + rotary_dim / 2
             (GPT-NeoX, Llama).
         rotary_dim: how many elements of a head are turned; those behind are copied. By default dim where cos has dim

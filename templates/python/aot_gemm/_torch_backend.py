@@ -17,7 +17,7 @@ from . import errors
 from ._graph_constants import compute_once
 from ._graph_inplace import write_in_place
 from ._graph_layout import order_sums
-from ._graph_match import aten
+from ._graph_nodes import written_by
 from ._graph_pass import rewrite
 from ._graph_replay import Replayed
 
@@ -75,11 +75,8 @@ def compiled(graph_module: Any, inputs: Any, *, does_replay: bool) -> Any:
     if not does_replay:
         return graph_module.forward
     places = {node: place for place, node in enumerate(graph_module.graph.find_nodes(op="placeholder"))}
-    written = {
-        places[node.args[0]]
-        for node in graph_module.graph.nodes
-        if node.op == "call_function" and _is_write(node.target) and node.args and node.args[0] in places
-    }
+    writes = [node for node in graph_module.graph.nodes if hasattr(node.target, "_schema")]
+    written = {places[x] for node in writes for x in written_by(node) if x in places}
     return Replayed(graph_module.forward, frozenset(written) | _static_inputs())
 
 
@@ -90,10 +87,6 @@ def _static_inputs() -> frozenset[int]:
     """
     metadata = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)  # noqa: SLF001
     return frozenset(getattr(metadata, "static_input_indices", None) or ())
-
-
-def _is_write(target: Any) -> bool:
-    return target is aten.copy_.default or bool(getattr(getattr(target, "_schema", None), "is_mutable", False))
 
 
 def _are_on_gpu(inputs: Any) -> bool:

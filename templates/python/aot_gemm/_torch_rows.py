@@ -137,8 +137,20 @@ _CACHE_SCHEMA = (
 _CACHE_TENSORS = ("x", "cos", "sin", *OF_CACHE)
 
 
+def _in_one_piece(tensor: Any, num_leading: int) -> Any:
+    """Return a tensor whose leading dimensions join into one stride, a copy where they do not."""
+    flat = tensor.flatten(0, num_leading - 1)
+    return tensor if flat.data_ptr() == tensor.data_ptr() else flat.view(tensor.shape)
+
+
 def _rotary_cache(*operands: Any, **options: Any) -> Any:
+    """Call the package's function. A compiler may have laid out operands otherwise than the graph said."""
     tensors = dict(zip(_CACHE_TENSORS, operands, strict=True))
+    for name in ("x", "keys", "values"):
+        tensors[name] = _in_one_piece(tensors[name], tensors[name].ndim - 2)
+    for name in ("cos", "sin"):
+        tensors[name] = _in_one_piece(tensors[name], tensors[name].ndim - 1)
+    tensors["cache_position"] = tensors["cache_position"].contiguous()
     return _rows.rotary(**tensors, **options)
 
 
@@ -200,7 +212,7 @@ def _run_rotary_cache(arguments: dict[str, Any]) -> Any:
     if missing or arguments.get("out") is not None:
         raise errors.OperandError(
             f"rotary: got {'out=' if not missing else f'no {missing[0]}'} where torch traces or records; expected "
-            f"{', '.join(OF_CACHE)}, and no out="
+            f"{', '.join(_CACHE_TENSORS)}, and no out="
         )
     options = {key: value for key, value in arguments.items() if key not in (*_CACHE_TENSORS, "out")}
     return _operators.rotary_cache.default(*(arguments[key] for key in _CACHE_TENSORS), **options)

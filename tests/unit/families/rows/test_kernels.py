@@ -10,7 +10,7 @@ from aot.core.target import load_target
 from aot.families import rows_families_of, rows_family_of
 from aot.kinds.rows.candidate import RowKernelKey
 from aot.kinds.rows.catalogue import row_operation
-from aot.kinds.rows.function import GELU_TANH_MUL, GPT_OSS_MUL, OWN_FUNCTIONS
+from aot.kinds.rows.function import GELU_TANH_MUL, GPT_OSS_MUL, OF_CACHE, OWN_FUNCTIONS
 from aot.kinds.rows.signature import RowArgument
 from tests import native
 from tests.compiling import EVERY, compile_kernels
@@ -45,14 +45,14 @@ SIZES = ((1, 4096), (70000, 128), (0, 64), (8191, 1024))
 
 MATRIX, VECTOR, BOTH = 8 + 2 * 4 + 8, 8 + 4 + 4, 8 + 2 * 4 + 2 * 8
 """Bytes of a matrix of one stride, of a vector, and of a matrix of both."""
-CUBE, CUBE_OF_ALL = 8 + 3 * 4 + 4 + 2 * 8, 8 + 3 * 4 + 4 + 3 * 8
+CUBE, CUBE_OF_ALL, CACHE = 8 + 3 * 4 + 4 + 2 * 8, 8 + 3 * 4 + 4 + 3 * 8, 8 + 4 * 4 + 3 * 8
 PARAMETERS = {
     "bf16_rms_norm": [MATRIX, MATRIX, VECTOR, MATRIX, MATRIX, 4, 4, 4],
     "bf16_e4m3_layer_norm": [MATRIX, MATRIX, VECTOR, VECTOR, MATRIX, MATRIX, BOTH, 4, 4],
     "bf16_silu_mul": [MATRIX, MATRIX, 4],
     "bf16_e4m3_silu_mul": [BOTH, BOTH, BOTH, 4],
-    "fp16_rotary": [CUBE, MATRIX, MATRIX, CUBE, 4],
-    "bf16_rotary": [CUBE_OF_ALL, BOTH, BOTH, CUBE_OF_ALL, 4],
+    "fp16_rotary": [CUBE, MATRIX, MATRIX, *[CUBE] * 3, CACHE, CACHE, VECTOR, 4],
+    "bf16_rotary": [CUBE_OF_ALL, BOTH, BOTH, *[CUBE_OF_ALL] * 3, CACHE, CACHE, VECTOR, 4],
     "bf16_e4m3_block_quantize": [MATRIX, MATRIX, BOTH, 4],
     "bf16_nvfp4_quantize": [MATRIX, MATRIX, BOTH, VECTOR, VECTOR, VECTOR, 4],
     "bf16_mxfp8_quantize": [BOTH, BOTH, BOTH, VECTOR, VECTOR, 4],
@@ -111,6 +111,14 @@ def tensor(address, shape, strides):
     return made(address, tuple(shape), *([tuple(strides)] if strides else []))
 
 
+def no_cache(argument, rows, cols, last):
+    """Make what a call without keys has in their place."""
+    if argument in (RowArgument.KEYS, RowArgument.VALUES):
+        return tensor(0, (rows, 0, cols), (0, cols, *last))
+    is_position = argument is RowArgument.CACHE_POSITION
+    return tensor(0, (0,), ()) if is_position else tensor(0, (0, 0, 0, cols), (0, cols, cols))
+
+
 def arguments_of(key, rows, cols):
     """Make the arguments of an entry, of contiguous tensors."""
     has_last = rows_family_of(key.candidate).limits(key.candidate, key.operation).has_last_stride
@@ -119,6 +127,9 @@ def arguments_of(key, rows, cols):
     columns = {RowArgument.X: key.operation.num_columns_of_x(cols), RowArgument.COS: 32, RowArgument.SIN: 32}
     for argument in key.operation.signature:
         width, address = columns.get(argument, cols), {RowArgument.X: X, RowArgument.Y: Y}.get(argument, 0)
+        if argument in OF_CACHE:
+            yield no_cache(argument, rows, width, last)
+            continue
         match argument:
             case RowArgument.STREAM:
                 yield ctypes.c_void_p(STREAM)
