@@ -105,7 +105,7 @@ aot_gemm_status_t check_extents(const aot_rows_problem_t& problem, const RowOper
 }
 
 aot_gemm_status_t check_which(const aot_rows_problem_t& problem, const RowOperation& operation) {
-  const uint32_t given =
+  const uint64_t given =
       bit_if_given(Argument::kResidual, problem.residual.data) | bit_if_given(Argument::kWeight, problem.weight.data) |
       bit_if_given(Argument::kResidualOut, problem.residual_out.data) | bit_if_given(Argument::kBias, problem.bias.data) |
       bit_if_given(Argument::kCos, problem.cos.data) | bit_if_given(Argument::kSin, problem.sin.data) |

@@ -106,6 +106,16 @@ class Mutex {
 
 Mutex mutex;
 std::vector<FakeLaunch> fake_launches;
+std::vector<std::vector<int64_t>> kept_addresses;  // a caller's list may end with its call; what holds one is moved, not copied
+
+// Keeps a list of addresses in host memory.
+void keep_addresses(const void* value, aot::Vector* field) {
+  std::memcpy(field, value, sizeof(*field));
+  const auto* const first = static_cast<const int64_t*>(field->data);
+  if (field->shape[0] == 0) return;
+  kept_addresses.emplace_back(first, first + field->shape[0]);
+  field->data = kept_addresses.back().data();
+}
 std::vector<RealLaunch> real_launches;
 std::vector<Clear> clears;
 std::vector<Order> orders;
@@ -144,6 +154,7 @@ extern "C" {
 void recorder_reset() {
   const std::lock_guard<Mutex> lock(mutex);
   fake_launches.clear();
+  kept_addresses.clear();
   real_launches.clear();
   clears.clear();
   orders.clear();
@@ -247,7 +258,7 @@ int32_t record_fake(int32_t kernel, const char* signature, void** arguments, int
     if (is("index")) launch.index = *static_cast<const aot::Vector*>(value);
     if (is("b_of_groups")) std::memcpy(&launch.b_of_groups, value, sizeof(launch.b_of_groups));
     if (is("parts")) std::memcpy(launch.parts, static_cast<const aot::Vector*>(value)->data, sizeof(launch.parts));
-    if (is("scale_b_of_groups")) std::memcpy(&launch.scale_b_of_groups, value, sizeof(launch.scale_b_of_groups));
+    if (is("scale_b_of_groups")) keep_addresses(value, &launch.scale_b_of_groups);
     if (is("scale_b_places")) launch.scale_b_places = *static_cast<const aot::Vector*>(value);
     if (is("places")) launch.places = *static_cast<const aot::Vector*>(value);
     if (is("workspace")) {
