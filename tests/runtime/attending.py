@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 BF16 = torch.bfloat16
-HIDDEN = 32
+HIDDEN = 64
 DIM, LENGTH = HIDDEN // 2, 9
 
 
@@ -18,10 +18,10 @@ def linear(n, k, *, bias=False):
 class Rotary(nn.Module):
     """The rotary embedding of transformers' Llama."""
 
-    def __init__(self, *, doubles=True):
+    def __init__(self, *, doubles=True, dim=DIM):
         super().__init__()
         self.doubles = doubles
-        self.register_buffer("frequencies", torch.rand(DIM // 2))
+        self.register_buffer("frequencies", torch.rand(dim // 2))
 
     def angles_of(self, x):
         """Give cosines and sines of the positions of x (batch, tokens, ...)."""
@@ -34,8 +34,14 @@ class Rotary(nn.Module):
 
 
 def turn(heads, cos, sin):
-    first, second = heads[..., : DIM // 2], heads[..., DIM // 2 :]
+    first, second = heads[..., : heads.shape[-1] // 2], heads[..., heads.shape[-1] // 2 :]
     return heads * cos + torch.cat((-second, first), dim=-1) * sin
+
+
+def turn_part(heads, cos, sin):
+    """Turn the first elements of heads, as transformers' Phi-3 does, of which there may be no others."""
+    dim = cos.shape[-1]
+    return torch.cat([turn(heads[..., :dim], cos, sin), heads[..., dim:]], dim=-1)
 
 
 def copy_at(cache, place, tokens):
@@ -52,9 +58,10 @@ WRITES = (copy_at, put_at)
 class Attending(nn.Module):
     """Layers of attention, each with a cache of its own that `write` fills."""
 
-    def __init__(self, write, *, layers=2, reads=None, lies=None, heads_lie=None):
+    def __init__(self, write, *, layers=2, reads=None, lies=None, heads_lie=None, turning=turn, dim=DIM):
         super().__init__()
-        self.rotary, self.write, self.reads, self.lies, self.heads_lie = Rotary(), write, reads, lies, heads_lie
+        self.turning = turning
+        self.rotary, self.write, self.reads, self.lies, self.heads_lie = Rotary(dim=dim), write, reads, lies, heads_lie
         self.queries = nn.ModuleList(linear(HIDDEN, HIDDEN) for _ in range(layers))
         self.pairs = nn.ModuleList(linear(HIDDEN, HIDDEN) for _ in range(layers))
 
@@ -63,7 +70,7 @@ class Attending(nn.Module):
         for query, pair, (keys, values) in zip(self.queries, self.pairs, caches, strict=True):
             heads = [y.view(*x.shape[:2], -1, DIM).transpose(1, 2) for y in (query(x), *pair(x).chunk(2, -1))]
             heads = heads if self.heads_lie is None else self.heads_lie(heads)
-            turned = [turn(y, *angles) for y in heads[:2]]
+            turned = [self.turning(y, *angles) for y in heads[:2]]
             if self.reads is not None:
                 x = x + self.reads(keys, turned[1])
             self.write(keys, place, turned[1])

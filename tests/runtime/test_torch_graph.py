@@ -11,7 +11,19 @@ from torch import nn
 from torch.nn import functional
 
 from tests.compiling import some
-from tests.runtime.attending import HIDDEN, WRITES, Attending, Rotary, check_attending, copy_at, linear, others_of
+from tests.runtime.attending import (
+    DIM,
+    HIDDEN,
+    WRITES,
+    Attending,
+    Rotary,
+    check_attending,
+    copy_at,
+    linear,
+    others_of,
+    turn,
+    turn_part,
+)
 from tests.runtime.torch_reference import PROMISED, random_tensor
 
 BF16 = torch.bfloat16
@@ -569,6 +581,41 @@ def test_keys_and_values_go_to_their_cache_in_the_launch_that_turns_queries(
     compile_graph = as_inductor(module) if compiler == "inductor" else backend.backend
     check_attending(model, x, torch.compile(model, backend=compile_graph, fullgraph=True))
     assert calls.count("rotary") == len(model.queries)
+
+
+@pytest.mark.parametrize("compiler", ["aot_gemm", "inductor"])
+@pytest.mark.parametrize("dim", [DIM, DIM // 2])
+def test_the_first_elements_of_heads_may_be_turned_alone(module, backend, calls, compiler, dim):
+    model, x = Attending(copy_at, turning=turn_part, dim=dim), random_tensor(4, 1, HIDDEN)
+    compile_graph = as_inductor(module) if compiler == "inductor" else backend.backend
+    check_attending(model, x, torch.compile(model, backend=compile_graph, fullgraph=True))
+    assert calls.count("rotary") == len(model.queries)
+    calls.clear()
+    check_attending(model, x, torch.compile(model, backend=compile_graph, fullgraph=True))
+    assert calls.count("rotary") == len(model.queries)
+
+
+def turn_another_part(heads, cos, sin):
+    dim = cos.shape[-1]
+    return torch.cat([turn(heads[..., dim:], cos, sin), heads[..., :dim]], dim=-1)
+
+
+def turn_with_another(heads, cos, sin):
+    dim = cos.shape[-1]
+    return torch.cat([turn(heads[..., :dim], cos, sin), heads[..., :dim]], dim=-1)
+
+
+def turn_the_rest(heads, cos, sin):
+    dim = cos.shape[-1]
+    return torch.cat([turn(heads[..., dim:], cos, sin), heads[..., dim:]], dim=-1)
+
+
+@pytest.mark.parametrize("turning", [turn_another_part, turn_with_another, turn_the_rest])
+def test_other_parts_of_heads_are_left(backend, calls, turning):
+    model, x = Attending(copy_at, turning=turning, dim=DIM // 2), random_tensor(4, 1, HIDDEN)
+    check_attending(model, x, torch.compile(model, backend=backend.backend, fullgraph=True))
+    _, seen = operators_of(backend, model, x, *others_of(model, x))
+    assert not [name for name in seen if "rotary_cache" in name]
 
 
 def test_caches_are_written_where_they_lie(backend, calls):

@@ -196,11 +196,15 @@ def rotary(x, cos, sin, *, keys=None, interleaved=False, rotary_dim=None, **of_c
         for heads in (keys, of_cache["values"]):  # the package copies an x that is not in one piece, and no other
             assert heads.flatten(0, -3).data_ptr() == heads.data_ptr(), "tokens of several strides"
         position = of_cache["cache_position"]
-        of_cache["key_cache"].index_copy_(2, position, rotary(keys, cos, sin).transpose(1, 2))
+        turned = rotary(keys, cos, sin, rotary_dim=rotary_dim)
+        of_cache["key_cache"].index_copy_(2, position, turned.transpose(1, 2))
         of_cache["value_cache"].index_copy_(2, position, of_cache["values"].transpose(1, 2))
-    first, second = x.float().chunk(2, -1)
-    cos, sin = (y.float()[..., None, : x.shape[-1] // 2] for y in (cos, sin))
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(x.dtype)
+    dim = x.shape[-1] if rotary_dim is None else rotary_dim
+    assert cos.shape[-1] == dim
+    first, second = x[..., :dim].float().chunk(2, -1)
+    cos, sin = (y.float()[..., None, : dim // 2] for y in (cos, sin))
+    turned = torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(x.dtype)
+    return torch.cat([turned, x[..., dim:]], -1)
 
 
 def quantize(x, dtype="float8_e4m3fn", granularity="row", *, scale=None):

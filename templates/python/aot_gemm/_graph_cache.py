@@ -18,7 +18,7 @@ from torch.fx import Graph, Node
 
 from ._graph_match import aten, same_extent, same_shape, value_of
 from ._graph_nodes import OPERATORS, clean, put, replace
-from ._graph_rotary import Rotary, by_tokens, rotary_of
+from ._graph_rotary import Rotary, by_tokens, rotaries_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,7 +68,7 @@ def replace_caches(graph: Graph, *, most_tokens: int | None = None) -> dict[str,
 def _join_one(graph: Graph, most_tokens: int | None) -> bool:
     """Join the first keys of a graph that can be; say whether there were some. What is left is read anew each time."""
     order = {node: place for place, node in enumerate(graph.nodes)}
-    turned = {x.node: x for x in map(rotary_of, order) if x is not None}
+    turned = rotaries_of(graph)
     writes = [x for x in map(_write_of, order) if x is not None]
     of_keys = [x for x in writes if x.tokens in turned and (most_tokens is None or x.num_tokens <= most_tokens)]
     queries = [x for x in turned.values() if all(x.node is not y.tokens for y in of_keys) and x.is_read_by_tokens]
@@ -174,6 +174,7 @@ class _Joined:
             "key_cache": caches[0],
             "value_cache": caches[1],
             "cache_position": self.keys.position,
+            **self.query.options,
         }
         result = value_of(self.query.node).transpose(1, 2)
         given = [result, *(torch.empty_like(value_of(x)) for x in caches)]

@@ -1,5 +1,7 @@
 """Rotary position embeddings of a graph by the package's kernel: x * cos + cat(-x2, x1) * sin, as Llama has them.
 
+Phi-3 and others turn the first elements of a head alone, or write it so: cat((turned, the rest of the head)).
+
 For graphs that run as they are. A compiler of loops joins these with what stands beside them. Where keys and values are
 written to a cache, `_graph_cache` has all of it in one launch, for compilers too.
 """
@@ -40,8 +42,16 @@ class Rotary:
     x: Node
     """Of that shape."""
     cos: Node
-    """(batch or 1, tokens, dim), as `sin`; both halves of dim are the same."""
+    """(batch or 1, tokens, rotary dim), as `sin`; both halves of the last dimension are the same."""
     sin: Node
+    part: Node | None = None
+    """What gives the turned elements alone, where others are joined behind them."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return what the kernel is told of how much of a head is turned."""
+        dim = value_of(self.cos).shape[-1]
+        return {} if same_extent(dim, value_of(self.x).shape[-1]) else {"rotary_dim": dim}
 
     @property
     def is_read_by_tokens(self) -> bool:
@@ -49,8 +59,19 @@ class Rotary:
         return bool(value_of(self.node).transpose(1, 2).is_contiguous())
 
 
+def rotaries_of(graph: Graph) -> dict[Node, Rotary]:
+    """Find the rotary embeddings of a graph that the package's kernel computes, by the nodes that give them."""
+    found = {node: rotary for node in graph.nodes if (rotary := rotary_of(node)) is not None}
+    parts = {x.part for x in found.values()}
+    return {node: rotary for node, rotary in found.items() if node not in parts}
+
+
 def rotary_of(node: Node) -> Rotary | None:
     """Read a node as a rotary embedding that the package's kernel computes; None where it is none."""
+    return _all_turned(node) or _first_turned(node)
+
+
+def _all_turned(node: Node) -> Rotary | None:
     found = first(_TURNED, node)
     if found is None or not _is_turned(found["turned"], found["x"]):
         return None
@@ -60,12 +81,54 @@ def rotary_of(node: Node) -> Rotary | None:
     return Rotary(node, found["x"], cos, sin)
 
 
+def _first_turned(node: Node) -> Rotary | None:
+    """Read a node as the first elements of a head, turned, and the others behind them; there may be no others."""
+    if node.target is aten.cat.default and _is_along_last(node):
+        parts = list(node.args[0])  # type: ignore[arg-type]
+    elif node.target is aten.clone.default:
+        parts = list(node.args)
+    else:
+        return None
+    found = _all_turned(parts[0]) if len(parts) in (1, 2) and isinstance(parts[0], Node) else None
+    if found is None:
+        return None
+    whole, size = _whole_of(found.x), value_of(found.x).shape[-1]
+    others = [x for x in parts[1:] if value_of(x).shape[-1] != 0]
+    if whole is None or value_of(node).shape != value_of(whole).shape or not has_rows("rotary", value_of(whole)):
+        return None
+    is_all = not others and value_of(whole).shape[-1] == size
+    return Rotary(node, whole, found.cos, found.sin, parts[0]) if is_all or _are_rest(others, whole, size) else None
+
+
+def _whole_of(part: Node) -> Any:
+    """Return what a node has the first elements of, along the last dimension; None where it has others of it."""
+    if part.target is not aten.slice.Tensor or len(part.args) != 4:
+        return part
+    whole: Any = part.args[0]
+    if part.args[1] not in (-1, value_of(whole).ndim - 1):
+        return part
+    return whole if part.args[2] == 0 else None
+
+
+def _are_rest(nodes: list[Node], x: Node, start: int) -> bool:
+    """Say whether of some nodes there is one, all of x from some element on along the last dimension."""
+    if len(nodes) != 1 or nodes[0].target is not aten.slice.Tensor or nodes[0].args[0] is not x:
+        return False
+    _, dim, begin, end = (*nodes[0].args, None, None)[:4]
+    is_last, last = dim in (-1, value_of(x).ndim - 1), value_of(x).shape[-1]
+    return is_last and begin == start and len(nodes[0].args) == 4 and end >= last  # type: ignore[operator]
+
+
+def _is_along_last(node: Node) -> bool:
+    """Say whether a node joins tensors along their last dimension."""
+    return (node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) in (-1, value_of(node).ndim - 1)
+
+
 def replace_rotary(graph: Graph) -> dict[str, int]:
     """Replace the rotary embeddings of a graph; return how many there were."""
     count = 0
-    for node in list(graph.nodes):
-        found = rotary_of(node)
-        if found is not None and found.is_read_by_tokens:
+    for found in rotaries_of(graph).values():
+        if found.is_read_by_tokens:
             _replace(found)
             count += 1
     clean(graph)
@@ -81,8 +144,7 @@ def _is_turned(node: Any, x: Node) -> bool:
     """Say whether a node is cat(-second half of x, first half of x), along the last dimension."""
     if not isinstance(node, Node) or node.target is not aten.cat.default or len(node.args[0]) != 2:  # type: ignore[arg-type]
         return False
-    last = value_of(x).ndim - 1
-    if (node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) not in (-1, last):
+    if not _is_along_last(node):
         return False
     negated, plain = node.args[0]  # type: ignore[misc]
     is_negated = negated.target is aten.neg.default
@@ -155,5 +217,5 @@ def _replace(found: Rotary) -> None:
     node = found.node
     result = value_of(node).transpose(1, 2)
     operands = by_tokens(node, found.x), found.cos, found.sin
-    several = put(node, OPERATORS.rotary.default, operands, {}, [result])
+    several = put(node, OPERATORS.rotary.default, operands, found.options, [result])
     replace(node, by_tokens(node, put(node, getitem, (several, 0), {}, result)))
