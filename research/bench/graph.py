@@ -18,7 +18,7 @@ import copy
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,39 +85,38 @@ def measure_model(name: str, row: Input, model: Called, reference: Called) -> di
     return found | (errors(results, reference(row.values)) if "stock" in results else {})
 
 
-def run_models(names: list[str], rows: list[str], num_layers: int, max_seconds: float) -> list[dict[str, Any]]:
-    """Measure rows of whole models in bfloat16; no row is begun after max_seconds."""
-    found, start = [], time.monotonic()
-    with torch.no_grad():
-        for name in names:
-            model = make_model(name, num_layers, torch.bfloat16, "cuda")
-            reference = copy.deepcopy(model).float()
-            for row in rows:
-                if time.monotonic() - start > max_seconds:
-                    print(f"{name} {row}: left out, {max_seconds:g} s are over", file=sys.stderr)
-                    continue
-                found.append(measure_model(name, make_input(name, row, "cuda"), model, reference))
-                print(", ".join(f"{key} {value}" for key, value in found[-1].items()), file=sys.stderr, flush=True)
-    return found
+def run_models(names: list[str], rows: list[str], num_layers: int, max_seconds: float) -> Iterator[dict[str, Any]]:
+    """Measure rows of whole models in bfloat16, one after the other; no row is begun after max_seconds."""
+    start = time.monotonic()
+    for name in names:
+        model = make_model(name, num_layers, torch.bfloat16, "cuda")
+        reference = copy.deepcopy(model).float()
+        for row in rows:
+            if time.monotonic() - start > max_seconds:
+                print(f"{name} {row}: left out, {max_seconds:g} s are over", file=sys.stderr)
+                continue
+            yield measure_model(name, make_input(name, row, "cuda"), model, reference)
 
 
-def run(names: list[str], num_layers: int, cache: int) -> dict[str, Any]:
-    """Measure rows of a Llama's layers in bfloat16."""
+def about() -> dict[str, Any]:
+    """Return what is known of a run before its rows."""
+    return {
+        "description": __doc__,
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "wheel": aot_gemm.__version__,
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+
+
+def run_layers(names: list[str], num_layers: int, cache: int) -> Iterator[dict[str, Any]]:
+    """Measure rows of a Llama's layers in bfloat16, one after the other."""
     shape = Shape(num_hidden_layers=num_layers)
-    with torch.no_grad():
-        rows = [make_row(name, shape, cache, torch.bfloat16, "cuda") for name in names]
-        stack = make_stack(shape, torch.bfloat16, "cuda")
-        reference = copy.deepcopy(stack).float()
-        weights = [(x.mlp.gate_proj.weight.data_ptr(), x.mlp.up_proj.weight.data_ptr()) for x in stack.layers]
-        return {
-            "description": __doc__,
-            "device": torch.cuda.get_device_name(),
-            "torch": torch.__version__,
-            "wheel": aot_gemm.__version__,
-            "date": time.strftime("%Y-%m-%d", time.gmtime()),
-            "gates_in_front": sum(gate < up for gate, up in weights),
-            "rows": [measure(row, stack, reference) for row in rows],
-        }
+    rows = [make_row(name, shape, cache, torch.bfloat16, "cuda") for name in names]
+    stack = make_stack(shape, torch.bfloat16, "cuda")
+    reference = copy.deepcopy(stack).float()
+    for row in rows:
+        yield measure(row, stack, reference)
 
 
 def main() -> int:
@@ -134,12 +133,16 @@ def main() -> int:
     if not torch.cuda.is_available():
         parser.error("torch finds no GPU here; run this where there is one")
     torch.manual_seed(values.seed)
-    result = run([] if values.models else values.rows, values.layers, values.cache)
     if values.models:
-        result["rows"] = run_models(values.models, values.rows, values.layers, values.max_seconds)
-    write(values.out, result)
-    for row in result["rows"]:
-        print(", ".join(f"{key} {value}" for key, value in row.items()))
+        rows = run_models(values.models, values.rows, values.layers, values.max_seconds)
+    else:
+        rows = run_layers(values.rows, values.layers, values.cache)
+    result = about() | {"rows": []}
+    with torch.no_grad():
+        for row in rows:  # each is kept, so that what ends the run loses none
+            result["rows"].append(row)
+            write(values.out, result)
+            print(", ".join(f"{key} {value}" for key, value in row.items()), flush=True)
     return 0
 
 
