@@ -98,7 +98,7 @@ def run_models(names: list[str], rows: list[str], num_layers: int, max_seconds: 
             yield measure_model(name, make_input(name, row, "cuda"), model, reference)
 
 
-def about() -> dict[str, Any]:
+def describe() -> dict[str, Any]:
     """Return what is known of a run before its rows."""
     return {
         "description": __doc__,
@@ -137,7 +137,7 @@ def main() -> int:
         rows = run_models(values.models, values.rows, values.layers, values.max_seconds)
     else:
         rows = run_layers(values.rows, values.layers, values.cache)
-    result = about() | {"rows": []}
+    result = describe() | {"rows": []}
     with torch.no_grad():
         for row in rows:  # each is kept, so that what ends the run loses none
             result["rows"].append(row)

@@ -127,7 +127,7 @@ class RotaryKernel:
             head_step = cutlass.select_(head.is_of_keys, of_keys[2], of_values[2])
             step = cutlass.select_(head.is_of_keys, of_keys[3], of_values[3])
         offset = Int64(head.token) * token_step + Int64(head.number) * head_step
-        return self._head(x, start + offset * _num_bytes(x), step)
+        return self._head(x, start + offset * _element_bytes(x), step)
 
     @cute.jit
     def _target(self, tensors: Any, head: Any) -> Any:
@@ -149,7 +149,7 @@ class RotaryKernel:
                 Int64(head.token // count) * sequence_step + position * position_step + Int64(head.number) * head_step
             )
             step = Int64(1)
-        return self._head(tensors.y, start + offset * _num_bytes(tensors.y), step)
+        return self._head(tensors.y, start + offset * _element_bytes(tensors.y), step)
 
     def _head(self, like: Any, address: Any, step: Any) -> Any:
         """View a head at an address as a matrix of one row, of elements of a tensor's type."""
@@ -221,7 +221,7 @@ def _places(tensor: Any) -> tuple[Any, ...]:
     return Int64(tensor.iterator.toint()), *(Int64(x) for x in tensor.stride)
 
 
-def _num_bytes(tensor: Any) -> int:
+def _element_bytes(tensor: Any) -> int:
     """Return the bytes of an element."""
     return int(tensor.element_type.width) // 8
 

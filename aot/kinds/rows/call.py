@@ -352,20 +352,19 @@ def check_of(case: RowCase, bits: Mapping[RowArgument, Bits]) -> Check:
         values[RowArgument.X] = case.groups.rows_taken(values[RowArgument.X], rows_of_y)
     reference = RowReference(case.operation, values, case.parameters, given_to_all)
     if case.cache is not None:
-        return _check_of_cache(case, reference, bits, values)
+        return _check_of_cache(case, case.cache, reference, bits, values)
     return lambda written: _compare(case, reference, written, given)
 
 
 def _check_of_cache(
     case: RowCase,
+    cache: RowCache,
     of_y: RowReference,
     bits: Mapping[RowArgument, Bits],
     values: Mapping[RowArgument, NDArray[np.float64]],
 ) -> Check:
     """Compute the reference of keys too; values are copied, and nothing else is written to a cache."""
-    operation, cache = case.operation, case.cache
-    if cache is None:
-        raise ValueError(f"{case} has no cache; expected a case of one")
+    operation = case.operation
     angles = {x: np.repeat(values[x][::HEADS], cache.heads, 0) for x in (RowArgument.COS, RowArgument.SIN)}
     of_keys = RowReference(operation, {RowArgument.X: values[RowArgument.KEYS], **angles}, case.parameters)
 

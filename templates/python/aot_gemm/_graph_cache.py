@@ -211,14 +211,12 @@ def write_at_once(graph: Graph) -> None:
             continue
         items = {x.args[1]: x for x in node.users}
         result = put(node, operator, (), dict(node.kwargs), node.meta["val"][0])
-        for place, name in ((0, None), (1, "key_cache"), (2, "value_cache")):
+        for place, given in enumerate((result, node.kwargs["key_cache"], node.kwargs["value_cache"])):
             item = items.get(place)
             if item is None:
                 continue
-            back = [
-                x for x in item.users if x.target is aten.copy_.default and x.args[0] is node.kwargs.get(name or "")
-            ]
-            for user in back:
-                graph.erase_node(user)
-            replace(item, result if name is None else node.kwargs[name])
+            for user in list(item.users):
+                if user.target is aten.copy_.default and user.args[0] is given:  # what is written already
+                    graph.erase_node(user)
+            replace(item, given)
         graph.erase_node(node)

@@ -112,11 +112,11 @@ def _whole_of(part: Node) -> Any:
 
 def _are_rest(nodes: list[Node], x: Node, start: int) -> bool:
     """Say whether of some nodes there is one, all of x from some element on along the last dimension."""
-    if len(nodes) != 1 or nodes[0].target is not aten.slice.Tensor or nodes[0].args[0] is not x:
+    if len(nodes) != 1 or nodes[0].target is not aten.slice.Tensor or len(nodes[0].args) != 4:
         return False
-    _, dim, begin, end = (*nodes[0].args, None, None)[:4]
+    source, dim, begin, end = nodes[0].args
     is_last, last = dim in (-1, value_of(x).ndim - 1), value_of(x).shape[-1]
-    return is_last and begin == start and len(nodes[0].args) == 4 and end >= last  # type: ignore[operator]
+    return source is x and is_last and begin == start and end >= last  # type: ignore[operator]
 
 
 def _is_along_last(node: Node) -> bool:
@@ -185,8 +185,8 @@ def _angles_of(node: Node) -> Node | None:
 def _is_doubled(node: Node) -> bool:
     """Say whether a node gives its last dimension twice: as cat((x, x), -1), or as a compiler writes that."""
     if node.target is aten.cat.default:
-        parts, last = node.args[0], value_of(node).ndim - 1
-        return len(parts) == 2 and parts[0] is parts[1] and list(node.args[1:]) in ([-1], [last])  # type: ignore[arg-type]
+        parts: Any = node.args[0]
+        return len(parts) == 2 and parts[0] is parts[1] and _is_along_last(node)
     step: Any = node.args[0]
     if isinstance(step, Node) and step.target is aten.clone.default:
         step = step.args[0]

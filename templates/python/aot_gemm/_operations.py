@@ -160,8 +160,9 @@ def gated_linear(
     Args:
         x: (..., k), bfloat16, float16 or float8_e4m3fn, in GPU memory, or bytes that hold two e2m1 each.
         weight: (2 n, k): the n rows of the gate and then the n linear ones, or in turns where `interleaved`. Or a list
-            or tuple of two (n, k), the gate's and the linear one, of one size and of the same strides: nothing is
-            copied. They lie apart by a multiple of 16 bytes below 2^40, either in front, or it takes the slow fallback.
+            or tuple of two (n, k), the gate's and the linear one, of one size and of the same strides, or what
+            `constant` gave for both: nothing is copied. They lie apart by a multiple of 16 bytes below 2^40, either in
+            front, or it takes the slow fallback.
         bias: (2 n,), in the order of the weight's rows; None for none.
         activation: of the gate: "silu" (SwiGLU) or "gelu_tanh" (GeGLU).
         interleaved: whether row 2 j of the weight is of the gate and row 2 j + 1 the linear one of column j. Where

@@ -75,6 +75,7 @@ def compiled(graph_module: Any, inputs: Any, *, does_replay: bool) -> Any:
     if not does_replay:
         return graph_module.forward
     places = {node: place for place, node in enumerate(graph_module.graph.find_nodes(op="placeholder"))}
+    # What has no schema may write anything, but to keep all of its operands would capture a graph for each address.
     writes = [node for node in graph_module.graph.nodes if hasattr(node.target, "_schema")]
     written = {places[x] for node in writes for x in written_by(node) if x in places}
     return Replayed(graph_module.forward, frozenset(written) | _static_inputs())

@@ -15,6 +15,7 @@ import torch
 
 from . import _row_options, _rows, _torch_blocks, errors
 from ._dtypes import dtype_name
+from ._routes import is_matrix
 from ._torch_operators import LIBRARY, NAMESPACE
 from ._torch_products import is_compiling, is_recorded
 from ._torch_result import TensorCall, results_of
@@ -137,19 +138,15 @@ _CACHE_SCHEMA = (
 _CACHE_TENSORS = ("x", "cos", "sin", *OF_CACHE)
 
 
-def _in_one_piece(tensor: Any, num_leading: int) -> Any:
-    """Return a tensor whose leading dimensions join into one stride, a copy where they do not."""
-    flat = tensor.flatten(0, num_leading - 1)
-    return tensor if flat.data_ptr() == tensor.data_ptr() else flat.view(tensor.shape)
-
-
 def _rotary_cache(*operands: Any, **options: Any) -> Any:
-    """Call the package's function. A compiler may have laid out operands otherwise than the graph said."""
+    """Call the package's function, with a copy of what does not lie as it takes it.
+
+    A compiler may have laid out operands otherwise than the graph said. An x the function copies by itself.
+    """
     tensors = dict(zip(_CACHE_TENSORS, operands, strict=True))
-    for name in ("x", "keys", "values"):
-        tensors[name] = _in_one_piece(tensors[name], tensors[name].ndim - 2)
-    for name in ("cos", "sin"):
-        tensors[name] = _in_one_piece(tensors[name], tensors[name].ndim - 1)
+    for name, num_last in (("keys", 2), ("values", 2), ("cos", 1), ("sin", 1)):
+        if not is_matrix(tensors[name], num_last):
+            tensors[name] = tensors[name].contiguous()
     tensors["cache_position"] = tensors["cache_position"].contiguous()
     return _rows.rotary(**tensors, **options)
 

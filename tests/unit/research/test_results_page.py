@@ -101,7 +101,8 @@ def test_the_tables_of_whole_models():
 def check_models_of_the_readme(rows, later):
     def told(kind, some):
         found = [best(x) / x["inductor_us"] for x in some if x["row"].startswith(kind)]
-        return f"{min(found):.2f} to {max(found):.2f}x"
+        least, most = f"{min(found):.2f}", f"{max(found):.2f}"
+        return f"{most}x" if least == most else f"{least} to {most}x"
 
     text = " ".join(README.split())
     vision, experts = ([x for x in rows if ("vision" in x["model"]) == is_it] for is_it in (True, False))
