@@ -251,6 +251,8 @@ class Resources:
     tmem_columns: int = 0
     registers: int = 0
     """Those that a thread cannot do without; 0 where the family leaves it to the compiler."""
+    flight_bytes: int = 0
+    """What its loads have under way at once, where that is not its stages; 0 of a kernel that says no such thing."""
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,8 @@ class GemmFamily(Family, Protocol):
     """Whether its entry takes `Argument.PREFETCH_B`."""
     orders_tiles: bool
     """Whether its entry takes `Argument.TILE_ORDER`: a kernel each of whose tiles is summed alone."""
+    max_m: int
+    """Rows of A up to which its kernels are chosen, 0 where they are for any: of more they are right, and slow."""
     own_clusters: tuple[tuple[int, int], ...]
     """Clusters that its kernels may have beside those of the target, of both sides above 1: docs/safety.md."""
     types: tuple[Types, ...]
@@ -170,6 +172,7 @@ class Defaults:
     peak_share = 1.0
     prefetches_b = False
     orders_tiles = False
+    max_m = 0
     own_clusters: tuple[tuple[int, int], ...] = ()
     epilogues: tuple[Epilogue, ...] = (Epilogue.NONE,)
     groupings: tuple[Grouping, ...] = (Grouping.DENSE,)

@@ -177,11 +177,11 @@ class Store:
                 cute.autovec_copy(vector, values)
                 found += [values[e] for e in range(each)]
             else:
-                found += _of_cluster(Int32(of_cta) + (place + begin) * (Float32.width // 8), each)
+                found += of_cluster(Int32(of_cta) + (place + begin) * (Float32.width // 8), each)
         return found
 
 
-def _of_cluster(address: Any, count: int) -> tuple[Any, ...]:
+def of_cluster(address: Any, count: int) -> tuple[Any, ...]:
     """Load 1, 2 or 4 floats of a CTA's shared memory, by their address among those of the cluster."""
     names = ", ".join(f"{{$w{i}}}" for i in range(count))
     vector, target = ("", names) if count == 1 else (f".v{count}", f"{{{names}}}")

@@ -67,12 +67,12 @@ MAX_SPLIT_TILE = 64 * 96
 """Elements of the largest tile that CTAs share: larger ones are for products that have enough of them."""
 
 
-def _fits(splits: int, target: Target) -> bool:
+def fits(splits: int, target: Target) -> bool:
     """Say whether clusters of a number of CTAs are among a target's, or were counted on it."""
     return splits == 1 or (splits, 1) in target.clusters or splits in dict(target.active_clusters)
 
 
-def _mode(splits: int) -> SplitK:
+def mode_of(splits: int) -> SplitK:
     """Return the mode of a number of CTAs that share a tile's k."""
     return SplitK.CLUSTER if splits > 1 else SplitK.NONE
 
@@ -129,7 +129,7 @@ class MmaSync(Defaults):
             loads = [f"{kind}{x}" for kind in kinds for x in _LOADS_OF[kind]]
             for along_k in dict.fromkeys(x[2] for x in choices):
                 splits_of_tile = SPLITS if tile_m * tile_n <= MAX_SPLIT_TILE else (1,)
-                for load, splits in product(loads, (x for x in splits_of_tile if _fits(x, target))):
+                for load, splits in product(loads, (x for x in splits_of_tile if fits(x, target))):
                     yield gemm_candidate(
                         self.name,
                         tile_m,
@@ -137,7 +137,7 @@ class MmaSync(Defaults):
                         schedule=f"{load}k{along_k}",
                         use_tma_store=False,
                         split_k=splits,
-                        split_k_mode=_mode(splits),
+                        split_k_mode=mode_of(splits),
                     )
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
@@ -145,11 +145,11 @@ class MmaSync(Defaults):
         knobs = candidate.gemm
         cluster = (knobs.cluster_m, knobs.cluster_n, SplitK(knobs.split_k_mode))
         others = knobs.use_2cta or knobs.use_tma_store or knobs.swap_ab or knobs.num_stages
-        if cluster != (1, 1, _mode(knobs.split_k)) or knobs.split_k not in SPLITS or others:
+        if cluster != (1, 1, mode_of(knobs.split_k)) or knobs.split_k not in SPLITS or others:
             shared = "in a CTA, or in 2, 4 or 8 of a cluster that share k"
             text = f"{self.name} computes a tile {shared}, with as many stages as pay, and stores elements"
             return Rejected(Reason.COMBINATION, text)
-        if not _fits(knobs.split_k, target):
+        if not fits(knobs.split_k, target):
             text = f"{knobs.split_k} CTAs share k; {target.name} has no clusters of as many that are known to fill it"
             return Rejected(Reason.CLUSTER, text)
         if _parts(candidate) == (0, 0):

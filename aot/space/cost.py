@@ -288,7 +288,9 @@ def _depth(candidates: Sequence[Candidate], operation: Operation, target: Target
     latency_bytes = target.bandwidth_bytes_per_s / target.num_sms * constants.memory_latency_us / 1e6
     full = target.smem_bytes_per_block / (target.smem_bytes_per_block + latency_bytes)
     used = [family_of(candidate).resources(candidate, operation, target) for candidate in candidates]
-    flight = np.array([float(x.num_stages * x.stage_bytes or LOAD_BYTES * x.num_threads) for x in used])
+    flight = np.array(
+        [float(x.flight_bytes or x.num_stages * x.stage_bytes or LOAD_BYTES * x.num_threads) for x in used]
+    )
     depth: Column = np.minimum(flight / (flight + latency_bytes) / full, 1.0)
     return depth
 
