@@ -31,7 +31,7 @@ ones, count 1. Source: the H200 record, where the 204 problems of `representativ
 sampled ones that would outvote them (research/log/2026-11-21-selections.md)."""
 
 
-MAX_OTHER_UNALIGNED = 4
+MAX_OTHER_UNALIGNED = 6
 """Kernels of a section for what is not aligned, of epilogues, and of other layouts than linear's that were not timed.
 Source: on an H200's times of 2026-11-27, 6 kernels of `bf16_kk` have mean regrets of 2 to 9%, 4 have 6 to 14%
 (docs/selection.md)."""
@@ -54,10 +54,11 @@ class SelectionLimits:
     max_mean: float | None = None
     """Regrets are fractions. With either, as few kernels as reach it, up to `max_kernels`."""
     max_worst: float | None = None
-    max_unaligned_kernels: int = 8
+    max_unaligned_kernels: int = 12
     """Of a section for what is not aligned that was timed and has no epilogue; the constants above of others. Source:
     on an H200's times of 339 problems of `bf16_kn` with an odd n, 6 kernels take 8.3% longer than the best of all in
-    the mean and 10 take 5.3%; of `bf16_kk` with an odd k 6.7 and 3.7% (research/log/2026-11-28-unaligned-grids.md)."""
+    the mean and 10 take 5.3%; of `bf16_kk` with an odd k 6.7 and 3.7% (research/log/2026-11-28-unaligned-grids.md).
+    Since then some rows of x have kernels of a family of their own (research/log/2026-11-30-vectors.md)."""
 
     max_row_kernels: int = 12
     """Of an operation on rows, beside its fallback."""

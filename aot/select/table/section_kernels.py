@@ -160,11 +160,18 @@ class SectionKernels:
         return next((ladder.m_edges for ladder in ladders if (ladder.n, ladder.k) == (n, k)), ())
 
     def takes(self, buckets: Sequence[Bucket]) -> NDArray[np.bool_]:
-        """Return (bucket, kernel): whether the bucket takes the kernel, as `Bucket.takes` says of one."""
+        """Return (bucket, kernel): whether the bucket takes the kernel.
+
+        That is where its workspace, which grows with m and n, stays bounded, and no shape has more rows than it is for.
+        """
         found = np.ones((len(buckets), len(self.candidates)), dtype=bool)
         is_open = np.array([bucket.is_open for bucket in buckets])
         corners = [x.corner for x in buckets]
+        most_m = np.array([np.inf if x.is_last_m else x.corner.m for x in buckets])
         for j, candidate in enumerate(self.candidates):
-            if family_of(candidate).workspace(candidate).is_needed:
+            family = family_of(candidate)
+            if family.workspace(candidate).is_needed:
                 found[:, j] = ~is_open & (workspace_bytes(candidate, corners) <= MAX_WORKSPACE_BYTES)
+            if family.max_m:
+                found[:, j] &= most_m <= family.max_m
         return found

@@ -133,7 +133,7 @@ def _ladder(known: SectionKernels, portfolio: Portfolio[Problem], steps: _Steps,
     logs = np.log(times).reshape(len(fine), -1, len(known.candidates))
     num_inside = logs.shape[1]
     corners = steps.inside[num_inside - 1 :: num_inside]
-    buckets = [Bucket(x, is_open=x.m == fine[-1]) for x in corners]
+    buckets = [Bucket(x, is_open=x.m == fine[-1], is_last_m=x.m == fine[-1]) for x in corners]
     takes = known.takes(buckets)
     losses = logs.sum(axis=1) + np.where(takes, 0.0, BARRED)
     outside = known.outside_order(corners[0].operation, losses, [i for i, m in enumerate(fine) if m in measured])
@@ -227,7 +227,8 @@ class _Columns:
 
     def _bucket(self, m: int, n: int, k: int) -> Bucket:
         axes = ((m, self.m_edges), (n, self.n_edges), (k, self.k_edges))
-        return Bucket(self.known.problem(self.operation, m, n, k), is_open=any(x == edges[-1] for x, edges in axes))
+        is_last = [x == edges[-1] for x, edges in axes]
+        return Bucket(self.known.problem(self.operation, m, n, k), is_open=any(is_last), is_last_m=is_last[0])
 
     def _losses(
         self, ends: Sequence[Sequence[tuple[int, int]]], barred: Array, shipped: Sequence[Sequence[int | None]]

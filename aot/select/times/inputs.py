@@ -28,9 +28,9 @@ MAX_WORKSPACE_BYTES = 256 * 2**20
 
 
 def is_general(candidate: Candidate) -> bool:
-    """Say whether a kernel takes every aligned shape with no workspace."""
+    """Say whether a kernel is for every aligned shape, with no workspace."""
     family = family_of(candidate)
-    return family.multiples(candidate) == (1, 1) and not family.workspace(candidate).is_needed
+    return family.multiples(candidate) == (1, 1) and not family.max_m and not family.workspace(candidate).is_needed
 
 
 def workspace_bytes(candidate: Candidate, problems: Sequence[Problem]) -> NDArray[np.int64]:
@@ -48,15 +48,8 @@ class Bucket:
 
     corner: Problem
     is_open: bool
-
-    def takes(self, candidate: Candidate) -> bool:
-        """Say whether a kernel's workspace stays bounded in the bucket; split-K's grows with m and n."""
-        workspace = family_of(candidate).workspace(candidate)
-        if not workspace.is_needed:
-            return True
-        corner = self.corner
-        needed = workspace.num_bytes(corner.m, corner.n, corner.k, corner.num_groups)
-        return not self.is_open and needed <= MAX_WORKSPACE_BYTES
+    is_last_m: bool = False
+    """Whether it is open along m."""
 
 
 def no_incumbent(_problem: Problem) -> Candidate | None:

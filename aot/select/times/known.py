@@ -18,6 +18,7 @@ from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.progress import quietly
 from aot.core.tile_order import HEURISTIC
+from aot.families import family_of
 from aot.select.times.inputs import is_general
 from aot.space import cost
 from aot.space import enumeration as space
@@ -220,11 +221,15 @@ UNTRIED = 1.01
 """A learned time of a kernel that a search left out is at least the best measured time times this: the search took the
 kernel for no faster, so that a lower one is the model's error."""
 
+BEYOND = 1000.0
+"""What stands for the time of a kernel on more rows than it is for, over the best one's: it is not chosen there."""
+
 
 def learned_where_missing(times: Times, model: Model, more: Sequence[Candidate] = ()) -> Times:
     """Return each problem the times of all candidates: learned ones where a search, or a shortlist, left them out."""
     candidates = sorted({*more, *(candidate for row in times.values() for candidate in row)})
     problems = sorted(times)
-    least = UNTRIED * np.array([[min(times[problem].values())] for problem in problems])
-    rows = np.maximum(model.times_us(candidates, problems), least).tolist()
+    best = np.array([[min(times[problem].values())] for problem in problems])
+    beyond = np.array([[0 < family_of(x).max_m < problem.m for x in candidates] for problem in problems])
+    rows = np.where(beyond, BEYOND * best, np.maximum(model.times_us(candidates, problems), UNTRIED * best)).tolist()
     return {p: {**dict(zip(candidates, row, strict=True)), **times[p]} for p, row in zip(problems, rows, strict=True)}

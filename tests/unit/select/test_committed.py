@@ -121,8 +121,15 @@ def why_outside(key, section, sizes, is_open):
         return f"loads by {kernel.load_alignment} bytes and stores by {kernel.store_alignment}"
     if (sizes[:, 0] % kernel.m_multiple).any() or (sizes[:, 1] % kernel.n_multiple).any():
         return "takes whole tiles only"
+    if family.max_m and sizes[:, 0].max() > family.max_m:
+        return f"is for {family.max_m} rows at most"
     if not family.workspace(key.candidate).is_needed:
         return None
+    return why_unbounded(key, section, sizes, is_open)
+
+
+def why_unbounded(key, section, sizes, is_open):
+    """Say why a kernel's workspace does not stay bounded on sizes; None where it does."""
     if is_open.any():
         return "has a workspace that grows without bound"
     problems = [Problem(section.operation, m, n, k, section.num_groups) for m, n, k in sizes.tolist()]

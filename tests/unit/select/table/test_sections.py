@@ -4,9 +4,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from aot.core.candidate import KernelKey
+from aot.core.candidate import KernelKey, gemm_candidate
 from aot.core.dispatch import Column, DispatchTable, Grid, Ladder, Row, Scope, Section, round_up
 from aot.core.errors import SelectionError
+from aot.core.measurement import PROVENANCE_PREDICTED
 from aot.core.operation import Layout, Operation
 from aot.core.problem import Problem
 from aot.core.target import load_target
@@ -16,7 +17,7 @@ from aot.select.score.invariance import prices
 from aot.select.table import column_losses
 from aot.select.table import sections as table
 from aot.select.table.buckets import FINE_GRID_M, FINE_M
-from aot.select.table.section_kernels import PREDICTED_TIE
+from aot.select.table.section_kernels import PREDICTED_TIE, SectionKernels
 from aot.select.table.sections import build_section
 from aot.select.times.inputs import MAX_WORKSPACE_BYTES, Bucket, Timed, is_general
 from aot.select.times.model import Prior
@@ -159,7 +160,19 @@ def test_the_grid_is_complete(mixed):
 )
 def test_a_bucket_bounds_the_workspace(candidate, shape, is_open, takes):
     assert MAX_WORKSPACE_BYTES == 2**28
-    assert Bucket(problem_of(*shape), is_open).takes(candidate) is takes
+    known = SectionKernels((candidate,), {candidate: 0}, Timed({}, {}, PROVENANCE_PREDICTED, Prior(THOR)))
+    assert known.takes([Bucket(problem_of(*shape), is_open)]).tolist() == [[takes]]
+
+
+@pytest.mark.parametrize(
+    ("m", "is_last_m", "takes"), [(1, False, True), (4, False, True), (5, False, False), (4, True, False)]
+)
+def test_a_bucket_has_no_more_rows_than_its_kernels_are_for(m, is_last_m, takes):
+    """However far the bucket reaches along n and k."""
+    candidate = gemm_candidate("gemv", 1, 4, schedule="r4k4", use_tma_store=False)
+    known = SectionKernels((candidate,), {candidate: 0}, Timed({}, {}, PROVENANCE_PREDICTED, Prior(THOR)))
+    assert known.takes([Bucket(problem_of(m, 4097, 4097), True, is_last_m)]).tolist() == [[takes]]
+    assert not is_general(candidate)
 
 
 @pytest.mark.usefixtures("coarse")
