@@ -56,6 +56,9 @@ CLASSES_OF_WARPS = (8, 16)
 LANES = (2, 4, 8, 16, 32)
 """Lanes of a warp along n, where B is contiguous along n."""
 
+THREADS_AT_ONCE = 768
+"""Threads of an SM whose registers fit its 65,536, at about 80 each."""
+
 _ALONG_K = re.compile(r"r([124])k([1248])(?:l(4|8|16))?")
 _ALONG_N = re.compile(r"k(8|16)")
 
@@ -121,7 +124,7 @@ class Gemv(Defaults):
         """Count the sums; of another layout's candidate those of a warp."""
         del target
         tile = tile_of(candidate, operation) or Tile(candidate.gemm.tile_n, 1)
-        flight = tile.num_threads * IN_FLIGHT * PIECE_BYTES
+        flight = THREADS_AT_ONCE * IN_FLIGHT * PIECE_BYTES
         return Resources(tile.smem_bytes, 0, tile.num_threads, num_stages=0, flight_bytes=flight)
 
     def workspace(self, candidate: Candidate) -> Workspace:

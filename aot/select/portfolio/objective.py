@@ -31,13 +31,16 @@ ones, count 1. Source: the H200 record, where the 204 problems of `representativ
 sampled ones that would outvote them (research/log/2026-11-21-selections.md)."""
 
 
-MAX_OTHER_UNALIGNED = 6
-"""Kernels of a section for what is not aligned, of epilogues, and of other layouts than linear's that were not timed.
-Source: on an H200's times of 2026-11-27, 6 kernels of `bf16_kk` have mean regrets of 2 to 9%, 4 have 6 to 14%
+MAX_EPILOGUE_UNALIGNED = 6
+"""Kernels of a section for what is not aligned, of an epilogue, whose times are those of the product without. Source:
+on an H200's times of 2026-11-27, 6 kernels of `bf16_kk` have mean regrets of 2 to 9%, 4 have 6 to 14%
 (docs/selection.md)."""
 
+MAX_OTHER_UNALIGNED = 4
+"""The same of epilogues, and of other layouts than linear's, where nothing was timed."""
+
 MAX_PREDICTED_UNALIGNED = 6
-"""The same of any that was not timed: what a cost model tells apart."""
+"""The same of linear's layout without an epilogue, where nothing was timed: what a cost model tells apart."""
 
 
 MIN_GAIN = 0.005
@@ -69,11 +72,12 @@ class SelectionLimits:
 
     def of_unaligned(self, operation: Operation, *, is_measured: bool) -> Budget:
         """Return the budget of a section of an operation for what is not aligned."""
-        is_layout = operation.grouping is Grouping.DENSE and operation.layout is not Layout.KK
-        most = self.max_unaligned_kernels if is_measured else min(self.max_unaligned_kernels, MAX_PREDICTED_UNALIGNED)
-        if operation.epilogue.steps or (is_layout and not is_measured):
-            most = min(most, MAX_OTHER_UNALIGNED)
-        return Budget(min(most, self.of(operation).max_kernels))
+        has_steps = bool(operation.epilogue.steps)
+        is_other = has_steps or (operation.grouping is Grouping.DENSE and operation.layout is not Layout.KK)
+        most = MAX_EPILOGUE_UNALIGNED if has_steps else self.max_unaligned_kernels
+        if not is_measured:
+            most = MAX_OTHER_UNALIGNED if is_other else MAX_PREDICTED_UNALIGNED
+        return Budget(min(most, self.max_unaligned_kernels, self.of(operation).max_kernels))
 
     def of(self, operation: Operation) -> Budget:
         """Return the budget of one operation."""

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from aot.core.candidate import KernelKey, Reason, Rejected
+from aot.core.candidate import KernelKey, Reason, Rejected, gemm_candidate
 from aot.core.dispatch import Column, Grid
 from aot.core.element import ElementType
 from aot.core.epilogue import Epilogue
@@ -30,7 +30,7 @@ from aot.select.table.incumbent import incumbent_kernel
 from aot.select.table.sections import renamed
 from aot.select.times import model as time_model
 from aot.select.times.inputs import Timed
-from aot.select.times.known import UNTRIED, learned_where_missing, measured_times, spreads
+from aot.select.times.known import BEYOND, UNTRIED, learned_where_missing, measured_times, spreads
 from aot.select.times.orders import OrderedTimes
 from aot.space.legality import check
 from tests.unit.accepted import named
@@ -169,6 +169,12 @@ def test_a_learned_time_is_not_below_the_best_measured_one():
         assert found[second] == {A: 20.0, B: 21.0, C: 30.0}  # what was measured stands
     more = learned_where_missing(times, Even(), (SPLIT,))
     assert [row[SPLIT] for row in (more[first], more[second])] == pytest.approx([UNTRIED * 10, UNTRIED * 20])
+
+
+def test_a_kernel_is_never_the_best_on_more_rows_than_it_is_for():
+    few = gemm_candidate("gemv", 1, 4, schedule="r4k4", use_tma_store=False)
+    found = learned_where_missing({problem_of(4, 64, 64): {few: 5.0}, problem_of(5, 64, 64): {A: 20.0}}, Even())
+    assert found[problem_of(5, 64, 64)] == {A: 20.0, few: BEYOND * 20}
 
 
 def test_a_kernel_that_was_not_tried_takes_no_measured_row(believe):
