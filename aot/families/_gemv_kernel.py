@@ -139,7 +139,7 @@ class Gemv:
         numbers = [start + u * step for u in range(tile.turns_at_once)]
         pieces = [
             [
-                _piece(begins[i] + (front + p * PIECE) * ITEM_BYTES, (p < num_pieces) & (own + i * PIECE < num_rows))
+                _piece(begins[i] + _bytes(front + p * PIECE), (p < num_pieces) & (own + i * PIECE < num_rows))
                 for i in rows
             ]
             for p in numbers
@@ -175,7 +175,7 @@ class Gemv:
             value = self._element(_address(a, row, k), is_there)
             for i in range_constexpr(self.tile.at_once):
                 has_row = is_there & (own + i * PIECE < num_rows)
-                sums[i] = sums[i] + value * self._element(begins[i] + k * ITEM_BYTES, has_row)
+                sums[i] = sums[i] + value * self._element(begins[i] + _bytes(k), has_row)
 
     # --- B contiguous along n
 
@@ -204,6 +204,7 @@ class Gemv:
         begin += along_n * PIECE_BYTES - shift * ITEM_BYTES
         step = Int64(b.stride[1]) * (PIECE * ITEM_BYTES)
         limits = _address(b, Int32(0), Int32(0)), _address(b, num_columns - 1, depth - 1) + ITEM_BYTES
+        count = depth // PIECE + Int32(depth % PIECE > eighth)
         sums = cute.make_rmem_tensor(PIECE, Float32)
         sums.fill(0.0)
         of_turn = turn_rows * tile.splits * tile.turns_at_once
@@ -212,10 +213,7 @@ class Gemv:
                 own + turn_rows * (rank + tile.splits * (turn * tile.turns_at_once + u))
                 for u in range(tile.turns_at_once)
             ]
-            inside = [
-                (eighth + j * PIECE < depth) & (column < num_columns) & _is_inside(begin + j * step, limits)
-                for j in places
-            ]
+            inside = [(j < count) & (column < num_columns) & _is_inside(begin + j * step, limits) for j in places]
             pieces = [_piece(begin + j * step, x) for j, x in zip(places, inside, strict=True)]
             of_a = [self._element(_address(a, row, eighth + j * PIECE), x) for j, x in zip(places, inside, strict=True)]
             for u in range_constexpr(tile.turns_at_once):
@@ -332,6 +330,11 @@ def _address(operand: cute.Tensor, row: Any, k: Any) -> Any:
     """Return the address of an element of A or B, inside or outside; to be called while tracing."""
     offset = Int64(row) * Int64(operand.stride[0]) + Int64(k) * Int64(operand.stride[1])
     return operand.iterator.toint() + offset * ITEM_BYTES
+
+
+def _bytes(count: Any) -> Any:
+    """Return the bytes of some elements, in 64 bits; to be called while tracing."""
+    return Int64(count) * ITEM_BYTES
 
 
 def _is_inside(address: Any, limits: Any) -> Any:
