@@ -57,7 +57,7 @@ class SelectionLimits:
     max_mean: float | None = None
     """Regrets are fractions. With either, as few kernels as reach it, up to `max_kernels`."""
     max_worst: float | None = None
-    max_unaligned_kernels: int = 14
+    max_unaligned_kernels: int = 12
     """Of a section for what is not aligned that was timed and has no epilogue; the constants above of others. Source:
     on an H200's times of 339 problems of `bf16_kn` with an odd n, 6 kernels take 8.3% longer than the best of all in
     the mean and 10 take 5.3%; of `bf16_kk` with an odd k 6.7 and 3.7% (research/log/2026-11-28-unaligned-grids.md).
