@@ -114,7 +114,8 @@ class GemmFamily(Family, Protocol):
     orders_tiles: bool
     """Whether its entry takes `Argument.TILE_ORDER`: a kernel each of whose tiles is summed alone."""
     max_m: int
-    """Rows of A up to which its kernels are chosen, 0 where they are for any: of more they are right, and slow."""
+    """Rows of A, of a batch those of one product, up to which its kernels are timed and chosen; 0 where for any. Of
+    more they are right, and slow."""
     own_clusters: tuple[tuple[int, int], ...]
     """Clusters that its kernels may have beside those of the target, of both sides above 1: docs/safety.md."""
     types: tuple[Types, ...]
@@ -278,6 +279,12 @@ def family_of(candidate: Candidate) -> GemmFamily:
     """Return the family of a candidate for products; errors as `_of_kind`."""
     found: GemmFamily = _of_kind(candidate, GEMM)
     return found
+
+
+def is_for_rows(candidate: Candidate, m: int) -> bool:
+    """Say whether a kernel of products may be chosen for a problem of `m` rows of A: `GemmFamily.max_m`."""
+    most = family_of(candidate).max_m
+    return not most or m <= most
 
 
 def rows_family_of(candidate: Candidate) -> RowsFamily:

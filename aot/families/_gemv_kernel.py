@@ -7,8 +7,9 @@ lanes of their own.
 
 Where B is contiguous along n, each eighth of its rows, as they lie in memory, is a warp's, or two warps'. A lane's
 pieces then hold the same eight columns in each of them, and its sums lie in registers until the end, where they are
-added up at their columns. A piece that reaches beyond B itself, of which there are two in such an eighth at most, is
-loaded by elements. What a piece holds of other columns and of what lies between the rows is summed and never stored.
+added up at their columns. A piece that reaches beyond B itself is loaded by elements: there are two in such an eighth
+at most, since the library refuses a B whose rows overlap (`leading_stride` of templates/src/problem.cc). What a piece
+holds of other columns and of what lies between the rows is summed and never stored.
 
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """
@@ -171,7 +172,8 @@ class Gemv:
             end = along_k + turn * self.tile.lanes
             is_in_front = end < PIECE
             k = cutlass.select_(is_in_front, end, front + num_pieces * PIECE + end - PIECE)
-            is_there = (k < cutlass.select_(is_in_front, front, depth)) & (end < 2 * PIECE)
+            behind = depth - front - num_pieces * PIECE + PIECE  # counts, since places near 2^31 would wrap
+            is_there = (end < cutlass.select_(is_in_front, front, behind)) & (end < 2 * PIECE)
             value = self._element(_address(a, row, k), is_there)
             for i in range_constexpr(self.tile.at_once):
                 has_row = is_there & (own + i * PIECE < num_rows)
@@ -256,6 +258,7 @@ class Gemv:
         """
         tile = self.tile
         row, first, rank = places
+        num_columns = cutlass.min(d.shape[1] - first, tile.columns)  # a column behind them could wrap
         thread, lane, warp = cute.arch.thread_idx()[0], cute.arch.lane_idx(), cute.arch.warp_idx()
         floats = self._floats()
         for e in range_constexpr(PIECE):
@@ -266,7 +269,7 @@ class Gemv:
                 floats[warp * tile.row_floats + place + e] = sums[e]
         cute.arch.sync_threads()
         if const_expr(tile.splits == 1):
-            if thread < tile.columns:
+            if thread < num_columns:
                 self._store(self._total(floats, thread + PIECE), d, row, first + thread, operands)
         else:
             shared = tile.along_k * tile.row_floats
@@ -274,7 +277,7 @@ class Gemv:
                 floats[shared + thread] = self._total(floats, thread + PIECE)
             cute.arch.cluster_arrive()
             cute.arch.cluster_wait()
-            if (thread < tile.columns) & (thread % tile.splits == rank):
+            if (thread < num_columns) & (thread % tile.splits == rank):
                 total = Float32(0.0)
                 for r in range_constexpr(tile.splits):
                     address = cute.arch.map_dsmem_ptr(floats.iterator, r).toint()

@@ -3,7 +3,8 @@
 Each thread multiplies what it loads, in float32; nothing passes through shared memory but sums. B is loaded by 16 bytes
 from multiples of 16 on, wherever its rows begin. Every eighth row begins as far behind such a multiple as the first, so
 that a CTA, where B is contiguous along k, or a warp, where it is along n, takes every eighth row: what has to be moved
-to fit is the vector, or a sum at the end, and not the matrix. Bytes outside B are never read.
+to fit is the vector, or a sum at the end, and not the matrix. Nothing in front of B's first element or behind its last
+is read; what lies between its rows may be, and is never used.
 
 A candidate's schedule says how many warps share k, and where B is contiguous along k how many rows a thread multiplies
 at once and, if not over a whole warp, over how many lanes a row is spread: `r4k2`, `r4k1l8`, or `k8`. Where B is
@@ -87,7 +88,7 @@ class Gemv(Defaults):
 
     name = "gemv"
     needs = (TIMED,)
-    """It needs no feature but a cluster where CTAs share k: these are the chips on which it was timed."""
+    """It needs no feature but a cluster where CTAs share k: it was timed on an H200, and is enumerated for its kin."""
     max_m = 4
     """An assumption, of an H200: times were taken of 1, 2 and 4 rows, and with 4 half of the best are other kernels."""
     types = (BF16, FP16)
@@ -121,7 +122,7 @@ class Gemv(Defaults):
         return None
 
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
-        """Count the sums; of another layout's candidate those of a warp."""
+        """Count the sums. A candidate of another layout, which is refused, counts as one warp."""
         del target
         tile = tile_of(candidate, operation) or Tile(candidate.gemm.tile_n, 1)
         flight = THREADS_AT_ONCE * IN_FLIGHT * PIECE_BYTES

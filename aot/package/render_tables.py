@@ -10,6 +10,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from aot.core.dispatch import MAX_STEP_KERNELS, Column, Grid, Section
+from aot.families import family_of
 from aot.package.shared_grids import share_grids
 from aot.select.score.invariance import has_one_order
 
@@ -89,7 +90,8 @@ class SectionRow:
 
 
 def _substitutes(kernel: Kernel) -> bool:
-    return not kernel.workspace.is_needed and (kernel.m_multiple, kernel.n_multiple) == (1, 1)
+    takes_all = (kernel.m_multiple, kernel.n_multiple) == (1, 1) and not family_of(kernel.key.candidate).max_m
+    return takes_all and not kernel.workspace.is_needed
 
 
 def substitute(section: Section, kernels: Sequence[Kernel]) -> int:

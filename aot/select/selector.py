@@ -38,7 +38,7 @@ from aot.select.table.incumbent import incumbent_kernel, incumbent_of, kept_sect
 from aot.select.table.sections import build_section, renamed
 from aot.select.table.unaligned import UnalignedTimes
 from aot.select.times.inputs import Timed, is_general
-from aot.select.times.known import aligned, learned_where_missing, with_imputed_times
+from aot.select.times.known import aligned, learned_where_missing, with_imputed_times, within_rows
 from aot.select.times.model import Model, Prior, TimeModel
 from aot.select.times.orders import OrderedTimes, Orders
 from aot.select.times.sample import sampled_problems
@@ -109,7 +109,8 @@ def _choose(
         candidates = sorted({candidate for row in filled.values() for candidate in row})
         problems = sampled_problems(operation, NUM_SAMPLED)
         rows = model.times_us(candidates, problems).tolist()
-        beside = {p: dict(zip(candidates, row, strict=True)) for p, row in zip(problems, rows, strict=True)}
+        sampled = zip(problems, rows, strict=True)
+        beside = {p: within_rows(p, dict(zip(candidates, row, strict=True))) for p, row in sampled}
     like = pool.like.operation if pool.like and shared == pool.candidates else None
     portfolio = choose(
         filled,

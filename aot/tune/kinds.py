@@ -15,7 +15,7 @@ from aot.core.errors import CandidateError
 from aot.core.operation import Operation
 from aot.core.shape_set import ShapeSet
 from aot.core.work import AnyKey, AnyOperation
-from aot.families import rows_family_of
+from aot.families import is_for_rows, rows_family_of
 from aot.kinds.gemm.kind import GEMM
 from aot.kinds.registry import kind_of
 from aot.kinds.rows.kind import ROWS
@@ -125,6 +125,7 @@ class GemmTuning(KindTuning):
         """Choose those near the model's best, or those that a learned model predicts fastest."""
         loads, kind = unaligned_loads(problem), space_of(problem.operation)
         able = [x for x in candidates if (space.takes_loads(x, loads) if loads else kind.is_timed(x, target))]
+        able = [x for x in able if is_for_rows(x, problem.m)]
         if not able:
             return {}
         if request.learned is None:

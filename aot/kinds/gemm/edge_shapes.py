@@ -51,8 +51,8 @@ LONG_SHAPE = (17, 24, 24584, 8)
 of which 128 elements lie in a stage, and those of `OF_ONE_TILE`. Two turns of 22 stages of 128 in each of 4 CTAs,
 as a tile of 64 x 16 has in 227 KiB, are 22,528 of k."""
 
-OF_ONE_TILE = ("sm90_cluster_split_k", "sm90_one_tile", "sm90_weight_only", "sm100_weight_only", "weight_only")
-"""Families whose CTAs compute one tile, so that no second tile uses the stages again."""
+OF_ONE_TILE = ("gemv", "sm90_cluster_split_k", "sm90_one_tile", "sm90_weight_only", "sm100_weight_only", "weight_only")
+"""Families whose CTAs compute one tile, so that no second tile uses the stages again, or the loop over k."""
 
 TAIL_TILES = ((15, 10), (18, 12))
 """Tiles along the kernel's rows and columns for kernels that split those which fill no whole wave: on 132 SMs, with

@@ -77,7 +77,7 @@ class SelectionLimits:
         most = MAX_EPILOGUE_UNALIGNED if has_steps else self.max_unaligned_kernels
         if not is_measured:
             most = MAX_OTHER_UNALIGNED if is_other else MAX_PREDICTED_UNALIGNED
-        return Budget(min(most, self.max_unaligned_kernels, self.of(operation).max_kernels))
+        return Budget(min(most, self.max_unaligned_kernels, self.max_kernels))
 
     def of(self, operation: Operation) -> Budget:
         """Return the budget of one operation."""

@@ -18,7 +18,17 @@ from aot.core.problem import Problem
 from aot.core.progress import quietly
 from aot.core.table_check import takes_aligned
 from aot.select.selection import FamilyKernel
-from aot.select.table.buckets import FINE_GRID_M, FINE_K, FINE_M, FINE_N, LEARNED_M, LEARNED_N, breadths, coarsen
+from aot.select.table.buckets import (
+    FEW_GRID_M,
+    FINE_GRID_M,
+    FINE_K,
+    FINE_M,
+    FINE_N,
+    LEARNED_M,
+    LEARNED_N,
+    breadths,
+    coarsen,
+)
 from aot.select.table.column_losses import near, within_factor
 from aot.select.table.parallel import in_parts
 from aot.select.table.section_kernels import BARRED, SectionKernels
@@ -317,7 +327,7 @@ def build_grid(known: SectionKernels, operation: Operation, at: Callable[[str], 
         fine = (FINE_GRID_M, GRID_N, GRID_K)
     elif known.loads and is_measured:
         close = (x for x in FINE_N if x <= CLOSE_N)
-        fine = (FINE_GRID_M, tuple(sorted({*NARROW_N, *close, *fine[1]})), FINE_K)
+        fine = (FEW_GRID_M, tuple(sorted({*NARROW_N, *close, *fine[1]})), FINE_K)
     elif known.loads:
         fine = (fine[0], tuple(sorted({*NARROW_N, *fine[1]})), fine[2])
     columns = _Columns(known, operation, fine)

@@ -167,7 +167,8 @@ def _timed(
 ) -> Timed | None:
     """Return what the kernels of one section are chosen by: times, else predictions; None where there are neither."""
     own = known.filled.get(loads, {}).get(operation, {})
-    able = {p: {x: us for x, us in row.items() if takes_loads(x, loads)} for p, row in own.items()}
+    built = legal({x for row in own.values() for x in row if takes_loads(x, loads)}, operation, target)
+    able = {p: {x: us for x, us in row.items() if x in built} for p, row in own.items()}
     rows = {p: row for p, row in able.items() if row}
     if rows:
         model = known.model(operation, loads)

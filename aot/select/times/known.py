@@ -18,7 +18,7 @@ from aot.core.operation import Operation
 from aot.core.problem import Problem
 from aot.core.progress import quietly
 from aot.core.tile_order import HEURISTIC
-from aot.families import family_of
+from aot.families import is_for_rows
 from aot.select.times.inputs import is_general
 from aot.space import cost
 from aot.space import enumeration as space
@@ -229,7 +229,13 @@ def learned_where_missing(times: Times, model: Model, more: Sequence[Candidate] 
     """Return each problem the times of all candidates: learned ones where a search, or a shortlist, left them out."""
     candidates = sorted({*more, *(candidate for row in times.values() for candidate in row)})
     problems = sorted(times)
-    best = np.array([[min(times[problem].values())] for problem in problems])
-    beyond = np.array([[0 < family_of(x).max_m < problem.m for x in candidates] for problem in problems])
-    rows = np.where(beyond, BEYOND * best, np.maximum(model.times_us(candidates, problems), UNTRIED * best)).tolist()
-    return {p: {**dict(zip(candidates, row, strict=True)), **times[p]} for p, row in zip(problems, rows, strict=True)}
+    least = UNTRIED * np.array([[min(times[problem].values())] for problem in problems])
+    learned = np.maximum(model.times_us(candidates, problems), least).tolist()
+    rows = [{**dict(zip(candidates, row, strict=True)), **times[p]} for p, row in zip(problems, learned, strict=True)]
+    return {p: within_rows(p, row) for p, row in zip(problems, rows, strict=True)}
+
+
+def within_rows(problem: Problem, row: Mapping[Candidate, float]) -> dict[Candidate, float]:
+    """Return the times of a problem, in which no kernel is the best that is for fewer rows of A than it has."""
+    best = min((us for x, us in row.items() if is_for_rows(x, problem.m)), default=0.0)
+    return {x: us if is_for_rows(x, problem.m) else max(us, BEYOND * best) for x, us in row.items()}

@@ -23,7 +23,9 @@ from tests.emulated import EditedKernels
 pytestmark = pytest.mark.slow
 SCHEDULES = (Schedule(Mode.RANDOM, 1), Schedule(Mode.LAZY, 1))[: 2 if EVERY else 1]
 EXTENTS = ((1, 1, 1), (1, 7, 5), (1, 3, 9), (1, 70, 33), (2, 9, 63), (1, 25, 300), (3, 1, 70))
-"""(m, n, k): below a load, past one, and past what a CTA has of columns and of k at once."""
+"""(m, n, k): below a load, past one, and past what the lanes of a row have."""
+LONG = {"r4k1l4": (1, 17, 200), "r1k8": (1, 2, 17001), "r2k4": (2, 3, 4501), "k8": (1, 60, 4203), "k16": (1, 9, 4203)}
+"""(m, n, k) past what a thread has of k at once, by schedules: it takes a second turn."""
 
 
 def rows(schedule, columns, operation=Operation.BF16_KK):
@@ -43,6 +45,8 @@ KEYS = (
     columns("k8", 8),
     columns("k16", 24, 2, Operation.FP16_MN),
     columns("k8", 56, 4),
+    rows("r4k1l4", 128, Operation.BF16_KK_BIAS),
+    rows("r2k4", 2, Operation.FP16_KK_RESIDUAL),
 )
 
 
@@ -53,7 +57,8 @@ def kernels(tmp_path_factory):
 
 def shapes(key):
     """Give each extent addresses that begin at other elements, and rows as long as their extent or longer."""
-    for i, ((m, n, k), offset) in enumerate(product(EXTENTS, (0, 1, 3, 6) if EVERY else (1, 6))):
+    extents = (*EXTENTS, LONG[key.candidate.gemm.schedule])
+    for i, ((m, n, k), offset) in enumerate(product(extents, (0, 1, 3, 6) if EVERY else (1, 6))):
         padding = (0, 1, 5)[i % 3]
         yield EdgeShape(
             Problem(key.operation, m, n, k),
