@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from aot.core.candidate import gemm_candidate
 from aot.core.dispatch import MAX_STEP_KERNELS, MAX_STEP_M, Column, DispatchTable, Grid, Section
 from aot.core.errors import ManifestError, PackageError
 from aot.core.operation import Operation
@@ -92,6 +93,13 @@ def test_what_stands_for_a_kernel_that_waits_takes_every_shape_and_no_workspace(
     assert [substitute(x, GOLDEN.kernels) for x in (kk, kn)] == [2, 4]
     only = replace(kk, ladders=(), grid=Grid((1,), (1,), (Column((1,), (3,)),)))
     assert substitute(only, GOLDEN.kernels) == kk.fallback
+
+
+def test_what_is_for_some_rows_alone_stands_for_nothing():
+    kk = GOLDEN.tables[0].table.sections[0]
+    few = gemm_candidate("gemv", 1, 4, schedule="r4k4", use_tma_store=False)
+    kernels = [replace(x, candidate=few) if i == 2 else x for i, x in enumerate(GOLDEN.kernels)]
+    assert substitute(kk, kernels) != substitute(kk, GOLDEN.kernels) == 2
 
 
 def test_the_manifest_goes_along(templates):
