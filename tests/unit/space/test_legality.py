@@ -168,7 +168,7 @@ def test_splits_and_modes_go_together(split_k, mode):
 
 def test_an_unknown_family_is_an_error():
     with pytest.raises(
-        CandidateError, match=r"no kernel family 'sm80'; there are: cluster_split_k, mma_sync, row_looped, row_"
+        CandidateError, match=r"no kernel family 'sm80'; there are: cluster_split_k, gemv, mma_sync, row_looped, "
     ):
         check(gemm_candidate("sm80", 128, 128), BF16, THOR)
 
