@@ -25,7 +25,6 @@ from aot.core.candidate import (
     Reason,
     Rejected,
     Resources,
-    Workspace,
     gemm_candidate,
 )
 from aot.core.epilogue import Epilogue
@@ -122,21 +121,11 @@ class Gemv(Defaults):
         return None
 
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
-        """Count the sums. A candidate of another layout, which is refused, counts as one warp."""
+        """Count the sums. A candidate that is none of ours, which `check` refuses, has a warp for each column."""
         del target
         tile = tile_of(candidate, operation) or Tile(candidate.gemm.tile_n, 1)
         flight = THREADS_AT_ONCE * IN_FLIGHT * PIECE_BYTES
         return Resources(tile.smem_bytes, 0, tile.num_threads, num_stages=0, flight_bytes=flight)
-
-    def workspace(self, candidate: Candidate) -> Workspace:
-        """Need none."""
-        del candidate
-        return Workspace()
-
-    def multiples(self, candidate: Candidate) -> tuple[int, int]:
-        """Take all."""
-        del candidate
-        return 1, 1
 
     def alignment(self, candidate: Candidate) -> Alignment:
         """Take any; what TMA takes, others load as fast."""
