@@ -252,7 +252,7 @@ class Resources:
     registers: int = 0
     """Those that a thread cannot do without; 0 where the family leaves it to the compiler."""
     flight_bytes: int = 0
-    """What the loads of an SM have under way at once, where that is not stages; 0 of a kernel that does not say."""
+    """Bytes that the loads of all CTAs on an SM have under way at once, where these are no stages; 0 if not said."""
 
 
 @dataclass(frozen=True)

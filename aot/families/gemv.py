@@ -57,7 +57,7 @@ LANES = (2, 4, 8, 16, 32)
 """Lanes of a warp along n, where B is contiguous along n."""
 
 THREADS_AT_ONCE = 768
-"""Threads of an SM whose registers fit its 65,536, at about 80 each."""
+"""Threads on an SM at once: an assumption, 85 of its 65,536 registers for each."""
 
 _ALONG_K = re.compile(r"r([124])k([1248])(?:l(4|8|16))?")
 _ALONG_N = re.compile(r"k(8|16)")

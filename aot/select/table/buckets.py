@@ -27,7 +27,7 @@ def _steps(*ranges: tuple[int, int, int]) -> tuple[int, ...]:
 FINE_M = _steps((1, 1, 1), (8, 128, 8), (144, 512, 16), (544, 1024, 32), (1088, 4096, 64), (4352, 16384, 256))
 FINE_GRID_M = _steps((1, 1, 1), (8, 64, 8), (80, 512, 16), (544, 1024, 32), (1088, 4096, 64), (4608, 16384, 512))
 FEW_GRID_M = tuple(sorted({2, 4, *FINE_GRID_M}))
-"""Where what is not aligned was timed, of which kernels are for up to four rows."""
+"""Edges of m in grids of what is not aligned, where that was timed: some of its kernels are for up to four rows."""
 FINE_N = _steps(
     (64, 1024, 64),
     (1152, 8192, 128),

@@ -167,7 +167,7 @@ class SectionKernels:
         found = np.ones((len(buckets), len(self.candidates)), dtype=bool)
         is_open = np.array([bucket.is_open for bucket in buckets])
         corners = [x.corner for x in buckets]
-        most_m = np.array([np.inf if x.is_last_m else x.corner.m for x in buckets])
+        most_m = np.array([np.inf if x.is_open_along_m else x.corner.m for x in buckets])
         for j, candidate in enumerate(self.candidates):
             family = family_of(candidate)
             if family.workspace(candidate).is_needed:

@@ -18,17 +18,8 @@ from aot.core.problem import Problem
 from aot.core.progress import quietly
 from aot.core.table_check import takes_aligned
 from aot.select.selection import FamilyKernel
-from aot.select.table.buckets import (
-    FEW_GRID_M,
-    FINE_GRID_M,
-    FINE_K,
-    FINE_M,
-    FINE_N,
-    LEARNED_M,
-    LEARNED_N,
-    breadths,
-    coarsen,
-)
+from aot.select.table import buckets as bucket_edges
+from aot.select.table.buckets import FINE_GRID_M, FINE_K, FINE_M, FINE_N, LEARNED_M, LEARNED_N, breadths, coarsen
 from aot.select.table.column_losses import near, within_factor
 from aot.select.table.parallel import in_parts
 from aot.select.table.section_kernels import BARRED, SectionKernels
@@ -143,7 +134,7 @@ def _ladder(known: SectionKernels, portfolio: Portfolio[Problem], steps: _Steps,
     logs = np.log(times).reshape(len(fine), -1, len(known.candidates))
     num_inside = logs.shape[1]
     corners = steps.inside[num_inside - 1 :: num_inside]
-    buckets = [Bucket(x, is_open=x.m == fine[-1], is_last_m=x.m == fine[-1]) for x in corners]
+    buckets = [Bucket(x, is_open=x.m == fine[-1], is_open_along_m=x.m == fine[-1]) for x in corners]
     takes = known.takes(buckets)
     losses = logs.sum(axis=1) + np.where(takes, 0.0, BARRED)
     outside = known.outside_order(corners[0].operation, losses, [i for i, m in enumerate(fine) if m in measured])
@@ -238,7 +229,7 @@ class _Columns:
     def _bucket(self, m: int, n: int, k: int) -> Bucket:
         axes = ((m, self.m_edges), (n, self.n_edges), (k, self.k_edges))
         is_last = [x == edges[-1] for x, edges in axes]
-        return Bucket(self.known.problem(self.operation, m, n, k), is_open=any(is_last), is_last_m=is_last[0])
+        return Bucket(self.known.problem(self.operation, m, n, k), is_open=any(is_last), is_open_along_m=is_last[0])
 
     def _losses(
         self, ends: Sequence[Sequence[tuple[int, int]]], barred: Array, shipped: Sequence[Sequence[int | None]]
@@ -327,7 +318,7 @@ def build_grid(known: SectionKernels, operation: Operation, at: Callable[[str], 
         fine = (FINE_GRID_M, GRID_N, GRID_K)
     elif known.loads and is_measured:
         close = (x for x in FINE_N if x <= CLOSE_N)
-        fine = (FEW_GRID_M, tuple(sorted({*NARROW_N, *close, *fine[1]})), FINE_K)
+        fine = (bucket_edges.FEW_GRID_M, tuple(sorted({*NARROW_N, *close, *fine[1]})), FINE_K)
     elif known.loads:
         fine = (fine[0], tuple(sorted({*NARROW_N, *fine[1]})), fine[2])
     columns = _Columns(known, operation, fine)

@@ -48,7 +48,7 @@ class Bucket:
 
     corner: Problem
     is_open: bool
-    is_last_m: bool = False
+    is_open_along_m: bool = False
     """Whether it is open along m."""
 
 

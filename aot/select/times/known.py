@@ -236,6 +236,6 @@ def learned_where_missing(times: Times, model: Model, more: Sequence[Candidate] 
 
 
 def within_rows(problem: Problem, row: Mapping[Candidate, float]) -> dict[Candidate, float]:
-    """Return the times of a problem, in which no kernel is the best that is for fewer rows of A than it has."""
+    """Return the times of a problem; a kernel that is for fewer rows of A gets one that is never chosen."""
     best = min((us for x, us in row.items() if is_for_rows(x, problem.m)), default=0.0)
     return {x: us if is_for_rows(x, problem.m) else max(us, BEYOND * best) for x, us in row.items()}

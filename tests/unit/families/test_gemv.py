@@ -6,10 +6,12 @@ from aot.core.candidate import Accepted, Alignment, KernelKey, Reason, Rejected,
 from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
 from aot.core.operation import Layout, Operation
+from aot.core.problem import Problem
 from aot.core.target import load_target
 from aot.families import families_of
-from aot.families._gemv_tile import IN_FLIGHT, PIECE, WARP, Tile
+from aot.families._gemv_tile import IN_FLIGHT, PIECE, WARP
 from aot.families.gemv import FAMILY, LANES, tile_of
+from aot.space.cost import estimate
 from aot.space.enumeration import legal, takes_loads, unaligned
 from aot.space.legality import check
 from tests.compiling import compile_kernels
@@ -109,8 +111,13 @@ def test_a_tile_that_is_none_is_not_made():
         FAMILY.entry(changed(ROWS, schedule="r3k4"), Operation.BF16_KK, H200)
 
 
-def test_two_in_flight_for_each_row_at_once():
-    assert Tile(4, 4, 4).turns_at_once == 2
+def test_what_is_under_way_counts_in_the_cost_model():
+    """Eight loads a thread: by one, as of other kernels without stages, it would be told three times as slow."""
+    problem = Problem(Operation.BF16_KK, 1, 4097, 4097)
+    vector, tiles = estimate(
+        [ROWS, gemm_candidate("mma_sync", 16, 16, schedule="a2k8", use_tma_store=False)], [problem], H200
+    ).total_us[0]
+    assert vector < 1.5 * tiles
 
 
 @pytest.mark.slow
@@ -118,4 +125,5 @@ def test_waits_for_the_kernel_in_front_and_loads_by_16_bytes():
     (made,) = compile_kernels([KernelKey(Operation.BF16_KK, ROWS)], H200)
     ptx = made.ptx_path.read_text()
     assert ptx.count("griddepcontrol") == 2
+    assert ptx.index("griddepcontrol.wait") < min(ptx.index("griddepcontrol.launch"), ptx.index("ld.global"))
     assert ptx.count("ld.global.v4.b32") == IN_FLIGHT

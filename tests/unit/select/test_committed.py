@@ -70,7 +70,7 @@ layouts, of more kernels since, are 5.1% in place of 4.5% above, and 2.9 for 6.5
 in the tables for what is not aligned, 11.4% are above and 5.8 at worst: the model takes `mma_sync` to be faster, and
 copies to be slower, than both were measured; research/log/2026-11-29-realigned.md. With 52 kernels of `mk` and `mn`,
 chosen by 33,000 more times, 11.6%: the wheel is faster; research/log/2026-11-29-more-kernels-of-layouts.md. Since what
-is not aligned of `mk` and `mn` is chosen by times, 13.9%, and 6.7 at worst: the wheel is 1.6 and 1.9 times as fast as
+is not aligned of `mk` and `mn` is chosen by times, 13.9%, and 6.7 at worst: the wheel is 1.9 and 1.6 times as fast as
 before there; research/log/2026-11-30-vectors.md. Of batches
 5.0% are above, 5.2 at worst, in 128 products of 28,736 x 1 x 1, which a grid of few steps gives tiles of 128 x 128.
 Of several weights in one launch 3.01 at worst, in products that are drawn since there are more sections; 5.4% are above

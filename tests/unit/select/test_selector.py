@@ -699,3 +699,19 @@ def test_a_selection_says_how_what_it_is_for_is_answered(tmp_path):
         "fp16"
     )
     assert selected(rows_of((10, 20), (20, 10))).coverage is None
+
+
+@pytest.mark.parametrize(
+    ("operation", "is_measured", "most"),
+    [
+        (Operation.BF16_KK, True, 12),
+        (Operation.BF16_MN, True, 12),
+        (Operation.BF16_KK_BIAS, True, 6),
+        (Operation.BF16_KK, False, 6),
+        (Operation.BF16_MN, False, 4),
+        (Operation.BF16_KK_BIAS, False, 4),
+    ],
+)
+def test_what_is_not_aligned_has_a_budget_of_its_own(operation, is_measured, most):
+    assert SelectionLimits().of_unaligned(operation, is_measured=is_measured).max_kernels == most
+    assert SelectionLimits(max_kernels=3).of_unaligned(operation, is_measured=is_measured).max_kernels == 3

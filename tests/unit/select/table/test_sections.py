@@ -165,13 +165,13 @@ def test_a_bucket_bounds_the_workspace(candidate, shape, is_open, takes):
 
 
 @pytest.mark.parametrize(
-    ("m", "is_last_m", "takes"), [(1, False, True), (4, False, True), (5, False, False), (4, True, False)]
+    ("m", "is_open_along_m", "takes"), [(1, False, True), (4, False, True), (5, False, False), (4, True, False)]
 )
-def test_a_bucket_has_no_more_rows_than_its_kernels_are_for(m, is_last_m, takes):
+def test_a_bucket_has_no_more_rows_than_its_kernels_are_for(m, is_open_along_m, takes):
     """However far the bucket reaches along n and k."""
     candidate = gemm_candidate("gemv", 1, 4, schedule="r4k4", use_tma_store=False)
     known = SectionKernels((candidate,), {candidate: 0}, Timed({}, {}, PROVENANCE_PREDICTED, Prior(THOR)))
-    assert known.takes([Bucket(problem_of(m, 4097, 4097), True, is_last_m)]).tolist() == [[takes]]
+    assert known.takes([Bucket(problem_of(m, 4097, 4097), True, is_open_along_m)]).tolist() == [[takes]]
     assert not is_general(candidate)
 
 
