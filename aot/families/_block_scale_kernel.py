@@ -70,6 +70,36 @@ class GemmBlockScaleSm90(BlockSums, GemmPartialTileSm90):
         sums.store(total.load())
         return state
 
+    def make_kept(self, parameters: Any, multiply_stage: Any) -> Any:
+        """Make the registers of the factors of a tile's first stage."""
+        layout = self._factors_of_tile(parameters, multiply_stage.args[0], (Int32(0), Int32(0))).rows.layout
+        return cute.make_rmem_tensor((num_blocks(self.cta_tile_shape_mnk[1]), cute.size(layout)), Float32)
+
+    @cute.jit
+    def keep(self, kept: Any, parameters: Any, multiply_stage: Any, work: Any) -> None:
+        """Read the factors of a tile's first stage, if there is one."""
+        if work.is_valid_tile:
+            factors = self._factors_of_tile(parameters, multiply_stage.args[0], work.tile_idx)
+            kept.store(self.read_factors(factors, Int32(0)).load())
+
+    @cute.jit
+    def end_tile(
+        self,
+        pipeline: Any,
+        state: Any,
+        multiply_stage: Any,
+        sums: Any,
+        k_tiles: Int32,
+        parameters: Any,
+        tile: Any,
+        kept: Any,
+    ) -> Any:
+        """Multiply the stages of a tile behind its first, which is begun, and add all, times their factors."""
+        of_stage, of_tile = sums
+        of_tile.fill(0.0)
+        factors = self._factors_of_tile(parameters, multiply_stage.args[0], tile)
+        return self.add_stages(pipeline, state, multiply_stage, k_tiles, factors, of_tile, of_stage, kept)
+
     @cute.jit
     def _factors_of_tile(self, parameters: Any, tiled_mma: cute.TiledMma, tile: Any) -> Factors:
         """Find the factors of a tile; those of rows that the operands do not have are the last ones' that they have."""

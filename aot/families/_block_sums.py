@@ -50,7 +50,15 @@ class BlockSums:
 
     @cute.jit
     def add_stages(
-        self, pipeline: Any, state: Any, multiply: Any, k_tiles: Int32, factors: Factors, total: Any, sums: Any
+        self,
+        pipeline: Any,
+        state: Any,
+        multiply: Any,
+        k_tiles: Int32,
+        factors: Factors,
+        total: Any,
+        sums: Any,
+        first: Any = None,
     ) -> Any:
         """Multiply the stages of a tile, and add each to the tile's sums, times its factors; return the next state.
 
@@ -62,12 +70,21 @@ class BlockSums:
             factors: of the tile.
             total: registers, of zeros, which get the sums.
             sums: registers of one stage.
+            first: the factors of the tile's first stage, where that is being multiplied already.
         """
-        scales = self.read_factors(factors, Int32(0))
+        is_begun = const_expr(first is not None)
+        scales = first if is_begun else self.read_factors(factors, Int32(0))
+        if const_expr(is_begun):
+            of_second = self.read_factors(factors, cutlass.min(Int32(1), k_tiles - 1))
+            warpgroup.wait_group(0)
+            pipeline.consumer_release(state)
+            self._add(total, sums, scales, factors.boundary)
+            scales.store(of_second.load())
+            state.advance()
         is_full = Boolean(True)
-        if k_tiles > 0:
+        if k_tiles > int(is_begun):
             is_full = pipeline.consumer_try_wait(state)
-        for k_tile in cutlass.range(k_tiles, unroll=1):
+        for k_tile in cutlass.range(int(is_begun), k_tiles, 1, unroll=1):
             pipeline.consumer_wait(state, is_full)
             multiply(A_idx=state.index, B_idx=state.index, zero_init=Boolean(True))
             following = self.read_factors(factors, cutlass.min(k_tile + 1, k_tiles - 1))

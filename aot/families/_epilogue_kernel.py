@@ -26,6 +26,10 @@ STAGE_ALIGNMENT = 1024
 """Bytes to which the stages behind an epilogue's vectors are aligned. Source: quack's `buffer_align_bytes`."""
 
 
+FETCHED = "fetched "
+"""What stands before a vector's name where its tensors in registers are passed with those in shared memory."""
+
+
 class _Vector:
     """A vector that is loaded to shared memory, a tile's part at a time, with zeros where it has no elements.
 
@@ -197,18 +201,34 @@ class EpilogueMixin(ComposableEpiMixin):
             tidx,
             layout,
         )
-        vectors = [op for op in self._epi_ops if isinstance(op, _Vector)]
+        vectors = self._vectors()
         loaded = {
             op.name: op.begin(self, getattr(params, op.name), epi_smem_tensors.get(op.name), context)
             for op in self._epi_ops
             if not isinstance(op, _Vector)
         }
-        fetched = [op.fetch(getattr(params, op.name), context) for op in vectors]
+        fetched = [
+            epi_smem_tensors[FETCHED + op.name]
+            if FETCHED + op.name in epi_smem_tensors
+            else op.fetch(getattr(params, op.name), context)
+            for op in vectors
+        ]
         for i in cutlass.range_constexpr(len(vectors)):
             vectors[i].write(fetched[i], epi_smem_tensors[vectors[i].name], context)
         if const_expr(len(vectors) > 0):
             epilogue_barrier.arrive_and_wait()
         return loaded | {op.name: op.view(self, epi_smem_tensors[op.name], context) for op in vectors}
+
+    def _vectors(self) -> list[_Vector]:
+        return [op for op in self._epi_ops if isinstance(op, _Vector)]
+
+    def fetch_vectors(self, parameters: Any, lengths: Any, tile: Any, thread: Any) -> dict[str, Any]:
+        """Read a thread's share of a tile's vectors to registers, from where `epi_begin` takes them.
+
+        To be called while the tile is multiplied, so that nothing waits for them; after what the tile is of was loaded.
+        """
+        context = EpiContext(self, None, None, None, tile, lengths, None, thread)
+        return {FETCHED + op.name: op.fetch(getattr(parameters, op.name), context) for op in self._vectors()}
 
     @cute.jit
     def epi_visit_subtile(self, params: Any, loaded: Any, sums: Any, residual: Any = None) -> Any:

@@ -10,18 +10,19 @@ from functools import partial
 from typing import Any
 
 from cutlass import Boolean, Int32, const_expr, cute
+from cutlass.cute.nvgpu import warpgroup
 from cutlass.pipeline import PipelineUserType
 from quack import sm90_utils as quack_sm90
 from quack.gemm_config import SplitKMode
 from quack.pipeline import make_pipeline_state
 
-from aot.families._sm90_residual import ResidualSm90
+from aot.families._sm90_promoted import PromotedSm90
 
 GROUP_WARPS = 4
 """Warps of a group, which issue wgmma together (PTX ISA, wgmma)."""
 
 
-class MultiplySm90(ResidualSm90):
+class MultiplySm90(PromotedSm90):
     """The multiplying warps of a persistent Hopper GEMM: `multiply` is what each of them runs."""
 
     def end_multiplication(self) -> None:
@@ -81,14 +82,21 @@ class MultiplySm90(ResidualSm90):
                 state, of_residual, scheduler, work = self._skip_tile(
                     lengths, all_k_tiles, state, of_residual, scheduler, work
                 )
-        while work.is_valid_tile:
-            state = self.multiply_tile(epilogue, pipeline, state, multiply_stage, sums, scheduler, work, group)
-            of_residual = self._store_tile(
-                tiled_mma, sums, product, epilogue, store_pipeline, of_residual, scheduler, work, thread, group, stores
-            )
-            state, of_residual, scheduler, work = self._next_tile(
-                lengths, all_k_tiles, state, of_residual, scheduler, work
-            )
+        run = self._overlap_tiles if const_expr(self.begins_early) else self._take_tiles
+        run(
+            tiled_mma,
+            sums,
+            multiply_stage,
+            product,
+            epilogue,
+            (pipeline, store_pipeline),
+            all_k_tiles,
+            state,
+            of_residual,
+            scheduler,
+            work,
+            (thread, group, stores),
+        )
         self.end_multiplication()
         if const_expr(not self.pingpong):  # noqa: SIM102 - known while tracing, the next is not
             if stores:
@@ -108,6 +116,72 @@ class MultiplySm90(ResidualSm90):
             if group == 0:
                 self.pingpong_barrier_arrive(0, stage="mma")
                 self.pingpong_barrier_arrive(0, stage="epi")
+
+    @cute.jit
+    def _take_tiles(
+        self,
+        tiled_mma: cute.TiledMma,
+        sums: Any,
+        multiply_stage: Any,
+        product: Any,
+        epilogue: Any,
+        pipelines: Any,
+        all_k_tiles: Int32,
+        state: Any,
+        of_residual: Any,
+        scheduler: Any,
+        work: Any,
+        who: Any,
+    ) -> None:
+        """Multiply and store one tile after the other."""
+        (pipeline, store_pipeline), (thread, group, stores) = pipelines, who
+        while work.is_valid_tile:
+            state = self.multiply_tile(epilogue, pipeline, state, multiply_stage, sums, scheduler, work, group)
+            to = (product, epilogue, store_pipeline)
+            of_residual = self._store_tile(
+                tiled_mma, sums, *to, of_residual, scheduler, work.tile_idx, thread, group, stores
+            )
+            state, of_residual, scheduler, work = self._next_tile(
+                epilogue[2], all_k_tiles, state, of_residual, scheduler, work
+            )
+
+    @cute.jit
+    def _overlap_tiles(
+        self,
+        tiled_mma: cute.TiledMma,
+        of_stage: Any,
+        multiply_stage: Any,
+        product: Any,
+        epilogue: Any,
+        pipelines: Any,
+        all_k_tiles: Int32,
+        state: Any,
+        of_residual: Any,
+        scheduler: Any,
+        work: Any,
+        who: Any,
+    ) -> None:
+        """Multiply and store one tile after the other, where each is begun before the one in front is stored."""
+        (pipeline, store_pipeline), (thread, group, stores) = pipelines, who
+        parameters, shared, lengths = epilogue
+        sums = cute.make_rmem_tensor(of_stage.layout, self.acc_dtype)
+        kept = self.make_kept(parameters, multiply_stage)
+        self.begin_tile(pipeline, state, multiply_stage, work)
+        self.keep(kept, parameters, multiply_stage, work)
+        while work.is_valid_tile:
+            tile = work.tile_idx
+            fetched = self.fetch_vectors(parameters, lengths, tile, thread)
+            state = self.end_tile(
+                pipeline, state, multiply_stage, (of_stage, sums), all_k_tiles, parameters, tile, kept
+            )
+            state, of_residual, scheduler, work = self._next_tile(
+                lengths, all_k_tiles, state, of_residual, scheduler, work
+            )
+            self.begin_tile(pipeline, state, multiply_stage, work)
+            self.keep(kept, parameters, multiply_stage, work)
+            to = (product, (parameters, {**shared, **fetched}, lengths), store_pipeline)
+            of_residual = self._store_tile(tiled_mma, sums, *to, of_residual, scheduler, tile, thread, group, stores)
+        warpgroup.wait_group(0)
 
     @cute.jit
     def multiply_tile(
@@ -142,7 +216,7 @@ class MultiplySm90(ResidualSm90):
         store_pipeline: Any,
         of_residual: Any,
         scheduler: Any,
-        work: Any,
+        tile: Any,
         thread: Int32,
         group: Int32,
         stores: Boolean,
@@ -154,7 +228,7 @@ class MultiplySm90(ResidualSm90):
         if const_expr(self.pingpong):
             self.pingpong_barrier_sync(group, stage="epi")
         of_residual = self._run_epilogue(
-            tiled_mma, sums, product, epilogue, store_pipeline, of_residual, scheduler, work.tile_idx, thread, stores
+            tiled_mma, sums, product, epilogue, store_pipeline, of_residual, scheduler, tile, thread, stores
         )
         if const_expr(self.pingpong):
             if stores:

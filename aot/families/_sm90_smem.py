@@ -28,32 +28,42 @@ class EpilogueSmem:
     c_stages: int
     most_c_stages: int
     vector_bytes: int
+    is_whole: bool
+    """Whether D has a stage for each piece of a tile."""
     padding: int
     """What quack leaves for the alignment of the stages of A and B, where something else than D's and C's lies before
     them."""
 
     @staticmethod
-    def of(candidate: Candidate, operation: Operation) -> EpilogueSmem:
-        """Count as `GemmSm90._compute_stages` does before it fills what is left."""
+    def of(candidate: Candidate, operation: Operation, *, is_whole: bool = False) -> EpilogueSmem:
+        """Count as `GemmSm90._compute_stages` does before it fills what is left.
+
+        Args:
+            candidate: tile and schedule.
+            operation: with its types and epilogue.
+            is_whole: whether D has a stage for each piece of a tile.
+        """
         is_separate = SplitK(candidate.gemm.split_k_mode) is SplitK.SEPARATE
         d = operation.accumulator if is_separate else operation.d
         rows, columns = epilogue_tile(candidate, 16 if operation.gate else d.bits)
         num_tiles = candidate.gemm.tile_m * candidate.gemm.tile_n // (rows * columns)
+        num_pieces = candidate.gemm.tile_m // rows * -(-candidate.gemm.tile_n // columns)
         vectors = vector_bytes(candidate, operation, candidate.gemm.tile_m)
         return EpilogueSmem(
             d_bytes=d.size_of(rows * columns) // (2 if operation.gate else 1),
-            d_stages=min(num_tiles, 4 if columns <= 16 else 2),
+            d_stages=num_pieces if is_whole else min(num_tiles, 4 if columns <= 16 else 2),
             c_bytes=operation.d.size_of(rows * columns) if operation.has_residual else 0,
             c_stages=min(num_tiles, 4) if operation.has_residual else 0,
             most_c_stages=min(num_tiles, 5),
             vector_bytes=vectors,
+            is_whole=is_whole,
             padding=ALIGNMENT_BYTES if vectors or operation.gate else 0,
         )
 
     def fill(self, num_bytes: int) -> int:
         """Return the bytes of all, aligned, where so many are left: stages of C first, then of D."""
         more_c = min(num_bytes // self.c_bytes, self.most_c_stages - self.c_stages) if self.c_bytes else 0
-        more_c = max(more_c, 0)
-        more_d = (num_bytes - more_c * self.c_bytes) // self.d_bytes
+        more_c = 0 if self.is_whole else max(more_c, 0)
+        more_d = 0 if self.is_whole else (num_bytes - more_c * self.c_bytes) // self.d_bytes
         aligned = -(-self.vector_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         return aligned + self.c_bytes * (self.c_stages + more_c) + self.d_bytes * (self.d_stages + more_d)

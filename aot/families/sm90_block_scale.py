@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Candidate, KernelKey, Reason, Rejected
@@ -65,10 +66,9 @@ class Sm90BlockScale(Sm90PartialTile):
 
     def gemm_class(self, candidate: Candidate, operation: Operation, target: Target) -> Any:
         """Return the class that `configure` calls: our own, which multiplies each stage by its factors."""
-        del candidate, operation, target
         from aot.families._block_scale_kernel import GemmBlockScaleSm90
 
-        return GemmBlockScaleSm90
+        return partial(GemmBlockScaleSm90, **self.options(candidate, operation, target))
 
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Configure the GEMM and make its entry."""

@@ -11,12 +11,18 @@ from aot.core.grouping import Grouping
 from aot.core.operation import Layout
 from aot.core.types import BF16, FP16, Types
 from aot.families._ragged import STEP
-from aot.families._sm90_tiles import COOPERATIVE3
-from aot.families.sm90_quack import Sm90Quack
+from aot.families._sm90_smem import EpilogueSmem
+from aot.families._sm90_tiles import COOPERATIVE3, PINGPONG
+from aot.families.sm90_quack import TILE_K_BYTES, Sm90Quack, bytes_for_stages
 
 if TYPE_CHECKING:
     from aot.core.operation import Operation
     from aot.core.target import Target
+
+
+MIN_STAGES_BESIDE_WHOLE_TILE = 4
+"""Fewest stages of A and B beside which a tile is stored through memory for all of it. Source: an H200, 24 problems of
+1024 to 8192 rows: kernels that keep 4 stages of 5 so, as of 128x176 and 128x192, are 1.08 times as fast."""
 
 
 class Sm90PartialTile(Sm90Quack):
@@ -49,12 +55,30 @@ class Sm90PartialTile(Sm90Quack):
             return Rejected(Reason.COMBINATION, f"{text}; got a cluster of {cluster}, expected 1 x n or n x 1")
         return super().check(candidate, operation, target)
 
+    def stores_whole_tiles(self, candidate: Candidate, operation: Operation, target: Target) -> bool:
+        """Say whether a tile is stored through shared memory for all of it: promoted sums that warpgroups share.
+
+        In pingpong, of 16 bits, it was 0.99 times as fast, by a stage fewer (research/log/2026-11-30-fp8-overlap.md).
+        """
+        if candidate.gemm.schedule == PINGPONG or candidate.gemm.split_k > 1 or not operation.types.is_promoted:
+            return False
+        stage_bytes = (candidate.gemm.tile_m + candidate.gemm.tile_n) * TILE_K_BYTES
+        left = bytes_for_stages(EpilogueSmem.of(candidate, operation, is_whole=True), target)
+        return left >= MIN_STAGES_BESIDE_WHOLE_TILE * stage_bytes
+
     def gemm_class(self, candidate: Candidate, operation: Operation, target: Target) -> Any:
         """Return the class that `configure` calls: our own, whose loads end at the last row."""
-        del operation, target
         from aot.families._partial_tile_kernel import GemmPartialTileSm90
 
-        return partial(GemmPartialTileSm90, three_by_rows=candidate.gemm.schedule == COOPERATIVE3)
+        return partial(GemmPartialTileSm90, **self.options(candidate, operation, target))
+
+    def options(self, candidate: Candidate, operation: Operation, target: Target) -> dict[str, Any]:
+        """Return what our kernels are told beside what quack's are."""
+        stages = None
+        if self.stores_whole_tiles(candidate, operation, target):
+            epilogue = EpilogueSmem.of(candidate, operation, is_whole=True)
+            stages = self.resources(candidate, operation, target).num_stages, epilogue.d_stages, epilogue.c_stages
+        return {"three_by_rows": candidate.gemm.schedule == COOPERATIVE3, "whole_tile_stages": stages}
 
 
 FAMILY = Sm90PartialTile()

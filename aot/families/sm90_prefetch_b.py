@@ -11,7 +11,7 @@ from aot.core.grouping import Grouping
 from aot.core.types import BF16, FP16
 from aot.families._epilogue import FP8, has_own_epilogue
 from aot.families._ragged import MATRIX_COLUMNS, STEP
-from aot.families._sm90_tiles import COOPERATIVE3, has_ragged_tile
+from aot.families._sm90_tiles import has_ragged_tile
 from aot.families.sm90_partial_tile import Sm90PartialTile
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Sm90PrefetchB(Sm90PartialTile):
         options: dict[str, Any] = {
             "prefetched": 0 if candidate.gemm.swap_ab else 1,
             "places": Places.of(target, candidate.gemm.cluster_m * candidate.gemm.cluster_n),
-            "three_by_rows": candidate.gemm.schedule == COOPERATIVE3,
+            **self.options(candidate, operation, target),
         }
         if has_own_epilogue(operation):
             from aot.families._prefetch_b_epilogue_kernel import GemmPrefetchBEpilogueSm90

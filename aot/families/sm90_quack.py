@@ -88,6 +88,12 @@ GATE_COLUMNS = 32
 """Columns of which a gated tile is a multiple. Source: quack epilogue/ops.py, `TileStore.to_params`."""
 
 
+def bytes_for_stages(epilogue: EpilogueSmem, target: Target) -> int:
+    """Return the bytes that an epilogue leaves for the stages of A and B."""
+    left = target.smem_bytes_per_block - BARRIER_BYTES - epilogue.padding - epilogue.vector_bytes
+    return left - epilogue.d_bytes * epilogue.d_stages - epilogue.c_bytes * epilogue.c_stages
+
+
 class Sm90Quack(Defaults):
     """The family `sm90_quack`."""
 
@@ -139,12 +145,17 @@ class Sm90Quack(Defaults):
                 return Rejected(reason, fault)
         return None
 
+    def stores_whole_tiles(self, candidate: Candidate, operation: Operation, target: Target) -> bool:
+        """Say whether a tile is stored through shared memory for all of it."""
+        del candidate, operation, target
+        return False
+
     def resources(self, candidate: Candidate, operation: Operation, target: Target) -> Resources:
         """Count as `GemmSm90._compute_stages` does: the epilogue first, A/B stages in what is left of a block."""
-        epilogue = EpilogueSmem.of(candidate, operation)
+        is_whole = self.stores_whole_tiles(candidate, operation, target)
+        epilogue = EpilogueSmem.of(candidate, operation, is_whole=is_whole)
         stage_bytes = (candidate.gemm.tile_m + candidate.gemm.tile_n) * TILE_K_BYTES
-        left = target.smem_bytes_per_block - BARRIER_BYTES - epilogue.padding - epilogue.vector_bytes
-        left -= epilogue.d_bytes * epilogue.d_stages + epilogue.c_bytes * epilogue.c_stages
+        left = bytes_for_stages(epilogue, target)
         num_stages = candidate.gemm.num_stages or max(left // stage_bytes, MIN_STAGES)
         before_stages = epilogue.fill(max(left - stage_bytes * num_stages, 0))
         warpgroups = 2 if candidate.gemm.schedule == PINGPONG else math.prod(warpgroup_grid(candidate))

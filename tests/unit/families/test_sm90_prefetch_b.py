@@ -2,10 +2,15 @@ from dataclasses import replace
 
 import pytest
 
-from aot.core.candidate import Accepted, Reason, Rejected, changed
+from aot.compile.workplace import Workplace
+from aot.core.candidate import Accepted, KernelKey, Reason, Rejected, changed
 from aot.core.element import ElementType
 from aot.core.operation import Layout, Operation
 from aot.core.target import load_target
+from aot.emulate.build import emulated_target
+from aot.emulate.execute import ExecutionOptions, Executor
+from aot.emulate.kernels import compile_emulated
+from aot.emulate.schedule import Mode, Schedule
 from aot.families import families
 from aot.families.sm90_partial_tile import FAMILY as BOUNDED
 from aot.families.sm90_prefetch_b import FAMILY
@@ -68,7 +73,10 @@ def test_a_residual_goes_with_tiles_of_equal_pieces(operation):
     [
         (Operation.E4M3_BF16_KK, "64x8_c1x1_pingpong_swap", 230400, 24),
         (Operation.E4M3_BF16_KK, "64x72_c1x1_pingpong", 230400, 12),
-        (Operation.E4M3_E4M3_KK, "64x88_c1x1_cooperative_swap", 229376, 11),
+        (Operation.E4M3_E4M3_KK, "64x88_c1x1_cooperative_swap", 221184, 11),
+        (Operation.E4M3_BF16_KK, "128x160_c2x1_cooperative", 227328, 5),
+        (Operation.E4M3_FP32_KK, "256x96_c1x1_cooperative", 215040, 4),
+        (Operation.E4M3_BF16_KK_RESIDUAL, "128x160_c1x1_cooperative", 223232, 4),
         (Operation.BF16_KK_GELU, "128x104_c1x1_cooperative", 225280, 7),
         (Operation.E4M3_BF16_FAST_KK, "192x200_c1x1_cooperative3", 227328, 4),
         (Operation.BF16_KK_RESIDUAL, "64x128_c2x1_pingpong", 230400, 8),
@@ -79,6 +87,46 @@ def test_a_residual_goes_with_tiles_of_equal_pieces(operation):
 def test_resources_with_an_epilogue_are_those_of_the_compiled_kernels(operation, name, smem_bytes, stages):
     # Source: what nvidia-cutlass-dsl 4.8.1 gave, 2026-11-22.
     assert resources(f"sm90_prefetch_b_{name}", "h200", operation)[:2] == (smem_bytes, stages)
+
+
+@pytest.mark.parametrize(
+    ("operation", "name", "is_whole"),
+    [
+        (Operation.E4M3_BF16_KK, "128x208_c1x1_cooperative", True),
+        (Operation.E4M3_BF16_KK_RESIDUAL, "128x160_c1x1_cooperative", True),
+        (Operation.E4M3_FP32_KK, "128x208_c1x1_cooperative", False),
+        (Operation.E4M3_BF16_KK, "128x96_c1x1_pingpong", False),
+        (Operation.E4M3_BF16_KK, "128x128_c1x1_cooperative_serial2", False),
+        (Operation.E4M3_BF16_FAST_KK, "128x128_c1x1_cooperative", False),
+        (Operation.BF16_KK_GELU, "128x128_c1x1_cooperative", False),
+    ],
+)
+def test_promoted_sums_are_stored_by_whole_tiles_that_leave_four_stages(operation, name, is_whole):
+    assert FAMILY.stores_whole_tiles(named(f"sm90_prefetch_b_{name}"), operation, H200) is is_whole
+
+
+OVERLAPPED = (
+    KernelKey(Operation.E4M3_BF16_KK, named("sm90_prefetch_b_128x40_c2x1_cooperative")),
+    KernelKey(Operation.E4M3_BF16_KK_RESIDUAL, named("sm90_prefetch_b_128x16_c1x1_cooperative_swap")),
+    KernelKey(Operation.E4M3_FP32_KK, named("sm90_prefetch_b_192x32_c1x2_cooperative")),
+)
+SCHEDULES = tuple(Schedule(mode, 1) for mode in (Mode.RANDOM, Mode.LAZY, Mode.HOLD_PRODUCTS, Mode.HOLD_STORES))
+
+
+@pytest.fixture(scope="module")
+def overlapped(tmp_path_factory):
+    few = emulated_target(H200, 2)
+    folder = tmp_path_factory.mktemp("overlapped")
+    return compile_emulated(OVERLAPPED, few, folder, Workplace(progress=False))
+
+
+@pytest.mark.parametrize("problem", [(450, 80, 400), (450, 80, 64)])
+@pytest.mark.parametrize("key", OVERLAPPED, ids=lambda x: x.name)
+def test_a_tile_is_stored_while_the_next_is_begun(overlapped, key, problem):
+    """A CTA of two takes several tiles, of several stages and of one, which is all that is begun early."""
+    result = Executor(overlapped, ExecutionOptions(SCHEDULES, problem)).execute(key.name)
+    assert [(x.case, x.fault, x.findings) for x in result.cases if not x.is_right] == []
+    assert result.is_right
 
 
 def test_workspace_and_multiples_are_those_of_the_bounded_family():
