@@ -82,7 +82,7 @@ class MultiplySm90(PromotedSm90):
                 state, of_residual, scheduler, work = self._skip_tile(
                     lengths, all_k_tiles, state, of_residual, scheduler, work
                 )
-        run = self._overlap_tiles if const_expr(self.begins_early) else self._take_tiles
+        run = self._overlap_tiles if const_expr(self.overlaps_tiles) else self._take_tiles
         run(
             tiled_mma,
             sums,

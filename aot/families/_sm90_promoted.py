@@ -28,25 +28,24 @@ NUM_BARRIERS = 4
 class PromotedSm90(ResidualSm90):
     """quack's GEMM, whose promoted sums are stored while the next tile is begun."""
 
-    def __init__(self, *args: Any, whole_tile_stages: tuple[int, int, int] | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        overlaps_tiles: bool = False,
+        whole_tile_stages: tuple[int, int, int] | None = None,
+        **kwargs: Any,
+    ) -> None:
         """Configure as quack does.
 
         Args:
             args: as in quack's `GemmSm90`, and `kwargs`.
+            overlaps_tiles: whether the first stage of the next tile is multiplied while a tile is stored.
             whole_tile_stages: stages of A and B, of D as many as a tile has pieces, and of a residual, where a tile is
                 stored through memory for all of it.
         """
         super().__init__(*args, **kwargs)
+        self.overlaps_tiles = overlaps_tiles
         self.whole_tile_stages = whole_tile_stages
-
-    @property
-    def begins_early(self) -> bool:
-        """Whether the first stage of the next tile is multiplied while a tile is stored.
-
-        In pingpong the other group multiplies meanwhile, and of a split of k the number of stages, which may be none,
-        is not known before its tile.
-        """
-        return bool(self.fp8_slow_accum) and not self.pingpong and self.split_k == 1
 
     def _compute_stages(self, *args: Any, **kwargs: Any) -> tuple[int, int, int]:
         """Return the stages of A and B, of D and of a residual; quack's name."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MIN_STAGES_BESIDE_WHOLE_TILE = 4
 """Fewest stages of A and B beside which a tile is stored through memory for all of it. Source: an H200, 24 problems of
-1024 to 8192 rows: kernels that keep 4 stages of 5 so, as of 128x176 and 128x192, are 1.08 times as fast."""
+1024 to 8192 rows: kernels that keep 4 stages of 5 so, as of 128x176 and 128x192, are 1.06 to 1.09 times as fast."""
 
 
 class Sm90PartialTile(Sm90Quack):
@@ -55,12 +55,20 @@ class Sm90PartialTile(Sm90Quack):
             return Rejected(Reason.COMBINATION, f"{text}; got a cluster of {cluster}, expected 1 x n or n x 1")
         return super().check(candidate, operation, target)
 
-    def stores_whole_tiles(self, candidate: Candidate, operation: Operation, target: Target) -> bool:
-        """Say whether a tile is stored through shared memory for all of it: promoted sums that warpgroups share.
+    def overlaps_tiles(self, candidate: Candidate, operation: Operation) -> bool:
+        """Say whether a tile is begun before the one in front is stored: promoted sums that warpgroups share.
 
-        In pingpong, of 16 bits, it was 0.99 times as fast, by a stage fewer (research/log/2026-11-30-fp8-overlap.md).
+        In pingpong the other warpgroup multiplies meanwhile, and of a split of k the number of stages, which may be
+        none, is not known before its tile.
         """
-        if candidate.gemm.schedule == PINGPONG or candidate.gemm.split_k > 1 or not operation.types.is_promoted:
+        return operation.types.is_promoted and candidate.gemm.schedule != PINGPONG and candidate.gemm.split_k == 1
+
+    def stores_whole_tiles(self, candidate: Candidate, operation: Operation, target: Target) -> bool:
+        """Say whether a tile is stored through shared memory for all of it: one that overlaps, where there is room.
+
+        Of 16 bits that was 0.99 times as fast, for a stage fewer (research/log/2026-11-30-fp8-overlap.md).
+        """
+        if not self.overlaps_tiles(candidate, operation):
             return False
         stage_bytes = (candidate.gemm.tile_m + candidate.gemm.tile_n) * TILE_K_BYTES
         left = bytes_for_stages(EpilogueSmem.of(candidate, operation, is_whole=True), target)
@@ -78,7 +86,11 @@ class Sm90PartialTile(Sm90Quack):
         if self.stores_whole_tiles(candidate, operation, target):
             epilogue = EpilogueSmem.of(candidate, operation, is_whole=True)
             stages = self.resources(candidate, operation, target).num_stages, epilogue.d_stages, epilogue.c_stages
-        return {"three_by_rows": candidate.gemm.schedule == COOPERATIVE3, "whole_tile_stages": stages}
+        return {
+            "three_by_rows": candidate.gemm.schedule == COOPERATIVE3,
+            "overlaps_tiles": self.overlaps_tiles(candidate, operation),
+            "whole_tile_stages": stages,
+        }
 
 
 FAMILY = Sm90PartialTile()

@@ -22,12 +22,28 @@ TILE = named("sm90_block_scale_128x128_c1x1_cooperative")
         ("64x8_c1x1_pingpong", 231424, 25, 384),
         ("192x96_c1x1_cooperative", 221184, 5, 512),
         ("256x8_c4x1_cooperative", 231424, 6, 384),
+        ("128x128_c1x1_cooperative", 229376, 6, 384),
     ],
 )
 def test_resources_are_those_of_the_compiled_kernels(name, smem_bytes, stages, threads):
     # Source: the kernel's shared memory with nvidia-cutlass-dsl 4.8.1 and quack 0.6.5, 2026-11-22;
     # tests/runtime/test_operand_kernels.py compares with what is launched.
     assert resources(f"sm90_block_scale_{name}", "h200", BLOCK) == (smem_bytes, stages, threads, 0)
+
+
+@pytest.mark.parametrize(
+    ("tile", "overlaps"),
+    [
+        ("128x128_c1x1_cooperative", True),
+        ("256x64_c2x1_cooperative", True),
+        ("64x128_c1x1_cooperative", True),
+        ("128x64_c1x1_cooperative", False),
+        ("192x96_c1x1_cooperative", False),
+        ("64x128_c1x1_pingpong", False),
+    ],
+)
+def test_a_tile_is_begun_early_where_that_was_faster(tile, overlaps):
+    assert FAMILY.overlaps_tiles(named(f"sm90_block_scale_{tile}"), BLOCK) is overlaps
 
 
 @pytest.mark.parametrize(

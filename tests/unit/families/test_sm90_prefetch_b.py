@@ -109,6 +109,7 @@ OVERLAPPED = (
     KernelKey(Operation.E4M3_BF16_KK, named("sm90_prefetch_b_128x40_c2x1_cooperative")),
     KernelKey(Operation.E4M3_BF16_KK_RESIDUAL, named("sm90_prefetch_b_128x16_c1x1_cooperative_swap")),
     KernelKey(Operation.E4M3_FP32_KK, named("sm90_prefetch_b_192x32_c1x2_cooperative")),
+    KernelKey(Operation.E4M3_BF16_BLOCK_KK, named("sm90_block_scale_64x128_c1x1_cooperative")),
 )
 SCHEDULES = tuple(Schedule(mode, 1) for mode in (Mode.RANDOM, Mode.LAZY, Mode.HOLD_PRODUCTS, Mode.HOLD_STORES))
 
