@@ -2,8 +2,8 @@
 
 quack's `GemmSm90.__call__` does two things: it chooses a GEMM's layouts and stages, and it launches quack's own kernel.
 Our kernels need the first without the second. The method that chooses has no public name, so it is called here and
-nowhere else. `PieceSm90` overrides another private method, which chooses the piece of a tile that is stored at once,
-and `MixedSm100` one of quack's Blackwell GEMM, which describes the instruction.
+nowhere else. `PieceSm90` overrides two private methods, which choose the piece of a tile that is stored at once and how
+many stages there are, and `MixedSm100` one of quack's Blackwell GEMM, which describes the instruction.
 `tests/unit/families/test_quack_internals.py` fails where a release of quack changes it, or where quack's
 other methods come to read an attribute that quack's `__call__` sets and `choose_layouts` does not.
 """
@@ -20,7 +20,21 @@ CALLED = {"_setup_attributes": ["self", "epilogue_args"]}
 """The private methods of `GemmSm90` that are called here, with their parameters."""
 
 REPLACED = {
-    "_compute_tile_shape_or_override": ["cta_tile_shape_mnk", "atom_layout_mnk", "element_type", "epi_tile_override"]
+    "_compute_tile_shape_or_override": ["cta_tile_shape_mnk", "atom_layout_mnk", "element_type", "epi_tile_override"],
+    "_compute_stages": [
+        "cta_tile_shape_mnk",
+        "epi_tile",
+        "a_dtype",
+        "b_dtype",
+        "d_dtype",
+        "c_dtype",
+        "epilogue_args",
+        "smem_capacity",
+        "occupancy",
+        "warp_shape_mnk",
+        "a_bytes_per_stage_override",
+        "ab_extra_bytes_per_stage",
+    ],
 }
 """The private methods of `GemmSm90` that are overridden here, with their parameters."""
 
@@ -48,10 +62,19 @@ class InstructionSm90(GemmSplitSm90):
 
 
 class PieceSm90(GemmSplitSm90):
-    """quack's GEMM, of which a subclass may say how many columns are stored at once."""
+    """quack's GEMM, of which a subclass may say how many columns are stored at once, and how many stages there are."""
 
     piece_columns: int | None = None
     """Columns that are stored at once; None leaves them to quack."""
+
+    chosen_stages: tuple[int, int, int] | None = None
+    """Stages of A and B, of D and of a residual; None leaves them to quack."""
+
+    def _compute_stages(self, *args: Any, **kwargs: Any) -> tuple[int, int, int]:
+        if self.chosen_stages is not None:
+            return self.chosen_stages
+        quacks: tuple[int, int, int] = super()._compute_stages(*args, **kwargs)
+        return quacks
 
     def _compute_tile_shape_or_override(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
         rows, columns = super()._compute_tile_shape_or_override(*args, **kwargs)

@@ -45,14 +45,7 @@ class PromotedSm90(ResidualSm90):
         """
         super().__init__(*args, **kwargs)
         self.overlaps_tiles = overlaps_tiles
-        self.whole_tile_stages = whole_tile_stages
-
-    def _compute_stages(self, *args: Any, **kwargs: Any) -> tuple[int, int, int]:
-        """Return the stages of A and B, of D and of a residual; quack's name."""
-        if self.whole_tile_stages is None:
-            quacks: tuple[int, int, int] = super()._compute_stages(*args, **kwargs)
-            return quacks
-        return self.whole_tile_stages
+        self.chosen_stages = whole_tile_stages
 
     def fetch_vectors(self, parameters: Any, lengths: Any, tile: Any, thread: Any) -> dict[str, Any]:
         """Read what a tile's epilogue needs of vectors to registers, in a class whose epilogue takes it from there."""
@@ -131,7 +124,7 @@ class PromotedSm90(ResidualSm90):
 
     def epilogue(self, *args: Any, **kwargs: Any) -> Any:
         """Run a tile's epilogue, as quack does or through shared memory for the whole tile; quack's parameters."""
-        if self.whole_tile_stages is None:
+        if self.chosen_stages is None:
             return super().epilogue(*args, **kwargs)
         return self._store_whole_tile(*args, **kwargs)
 

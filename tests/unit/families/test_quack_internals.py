@@ -18,6 +18,7 @@ from aot.families import (
     _ragged_epilogue,
     _sm90_mainloop,
     _sm90_multiply,
+    _sm90_promoted,
     _sm90_residual,
     _stream_k_kernel,
 )
@@ -32,6 +33,7 @@ MODULES = (
     _quack_sm90_kernel,
     _ragged_epilogue,
     _sm90_multiply,
+    _sm90_promoted,
     _sm90_residual,
     _sm90_mainloop,
     _partial_tile_kernel,
@@ -53,11 +55,37 @@ OF_THE_EPILOGUE = {
     ],
     "epi_begin_loop": ["params", "epi_tensors", "epi_coord"],
     "epi_load_acc_subtile": ["tRS_rAcc", "tRS_rD", "epi_coord", "no_release"],
+    "epilogue": [
+        "params",
+        "epi_smem_tensors",
+        "epi_pipeline",
+        "epi_store_pipeline",
+        "epi_read_state",
+        "epi_producer_state",
+        "epi_tile",
+        "load_acc_subtile",
+        "tRS_rD",
+        "tRS_rC",
+        "tiled_copy_t2r",
+        "tiled_copy_r2s",
+        "tRS_sD",
+        "tiled_copy_s2r",
+        "tSR_rC",
+        "tSR_sC",
+        "copy_D",
+        "copy_C",
+        "tile_coord_mnkl",
+        "varlen_manager",
+        "epilogue_barrier",
+        "tile_scheduler",
+        "tidx",
+        "is_tma_warp",
+    ],
     "epi_retile_acc": ["acc", "tRS_rD", "tiled_copy_r2s"],
     "epilog_gmem_copy_and_partition": ["atom", "mD_mn", "tile_shape_mn", "epi_tile", "sD", "tile_coord_mnkl"],
     "epilog_smem_store_and_partition": ["tiled_mma", "d_layout", "dtype", "sD", "tidx"],
 }
-"""The methods of quack's that ragged tiles need otherwise, with their parameters."""
+"""The methods of quack's that ragged and whole tiles need otherwise, with their parameters."""
 OF_THE_SCHEDULER = {
     "get_scheduler_class": ["varlen_m"],
     "get_scheduler_arguments": ["mA", "mB", "mD", "scheduler_args", "varlen_args", "epilogue_args"],
@@ -157,7 +185,7 @@ def our_classes():
 
 def test_our_names_are_none_of_quacks():
     ours = [x for x in our_classes() if x.__module__.startswith("aot.")]
-    assert len(ours) == 10
+    assert len(ours) == 11
     names = {name for x in ours for name in vars(x)} - {"__module__", "__doc__", "__firstlineno__"}
     instance = GemmDefaultSm90(Float32, BFloat16, (64, 64), (1, 1, 1))
     clashes = {name for name in names if hasattr(instance, name)}
