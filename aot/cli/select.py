@@ -236,7 +236,7 @@ def request_of(context: click.Context) -> Request:
     "--only-unaligned",
     is_flag=True,
     help="Choose anew only the tables of --keep for operands that are not aligned to 16 bytes, by a --record of such "
-    "problems or --predicted.",
+    "problems or --predicted; of --operations, or of all.",
 )
 @click.option(
     "--only-grids",

@@ -49,8 +49,8 @@ def renew(
     """Choose anew only some tables of a selection.
 
     Args:
-        tables: for what is not aligned, of all operations; or the grids of aligned single products, with some kernels
-            more, of the operations that `objective` names, or of all.
+        tables: for what is not aligned, or the grids of aligned single products, with some kernels more: of the
+            operations that `objective` names, or of all.
         selection: whose other tables are kept.
         paths: records that have times of such problems, read as one. Where there are none, the cost model chooses for
             what is not aligned.
@@ -76,15 +76,16 @@ def renew(
         times, _ = split(measured_times(legal_part(record, patterns, target)), unseen)
     references = {} if record is None else reference_times(record)
     goal = replace(objective, operations=())
+    operations = objective.operations or selection.products
     if tables is Renewed.UNALIGNED:
-        guessed = unaligned.predicted([x.operation for x in selection.table.sections], target, patterns)
+        guessed = unaligned.predicted(operations, target, patterns)
         known = KnownTimes(times, unaligned=guessed, references=references, record=record)
-        found = unaligned.renewed(selection, known, target, goal)
-        return replace(found, table=with_library_times(found.table, references, only_unaligned=True))
+        found = unaligned.renewed(selection, operations, known, target, goal)
+        timed = with_library_times(found.table, references, lambda x: bool(x.loads) and x.operation in operations)
+        return replace(found, table=timed)
     own = aligned(times)
     objective.progress("learning from the times")
     model = TimeModel.fit(own, target)
-    operations = objective.operations or selection.products
     found, new = between.renewed(selection, operations, own, model, target, references, objective.progress)
     return goal.covered(replace(found, table=_with_orders(found, new, record, own, target)))
 

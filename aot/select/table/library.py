@@ -9,13 +9,13 @@ from aot.core.dispatch import DispatchTable
 from aot.core.problem import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from aot.core.dispatch import Ladder, Section
 
 
 def with_library_times(
-    table: DispatchTable, times: Mapping[Problem, float], *, only_unaligned: bool = False
+    table: DispatchTable, times: Mapping[Problem, float], of: Callable[[Section], bool] | None = None
 ) -> DispatchTable:
     """Return a table whose rows say what the library takes at their upper edges, as far as that was timed.
 
@@ -24,7 +24,7 @@ def with_library_times(
     Args:
         table: kernels and times.
         times: the library's by problem, in microseconds.
-        only_unaligned: whether sections for aligned operands stay as they are.
+        of: whether a section is to say so, all where None; others stay as they are.
     """
 
     def ladder_of(section: Section, ladder: Ladder) -> Ladder:
@@ -36,7 +36,7 @@ def with_library_times(
         )
 
     def section_of(section: Section) -> Section:
-        if only_unaligned and not section.loads:
+        if of is not None and not of(section):
             return section
         return replace(section, ladders=tuple(ladder_of(section, x) for x in section.ladders))
 

@@ -34,7 +34,7 @@ from aot.space.enumeration import Patterns, takes_loads, unaligned
 from aot.space.shortlist import shortlist
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from aot.core.dispatch import Section
     from aot.core.measurement import OperationTimes, Times
@@ -264,22 +264,29 @@ def sections(
             )
 
 
-def renewed(selection: Selection, measured: KnownTimes, target: Target, objective: Objective) -> Selection:
-    """Return a selection whose tables for what is not aligned are chosen anew; all else stays.
+def renewed(
+    selection: Selection,
+    operations: Collection[Operation],
+    measured: KnownTimes,
+    target: Target,
+    objective: Objective,
+) -> Selection:
+    """Return a selection some of whose tables for what is not aligned are chosen anew; all else stays.
 
     Args:
         selection: kernels and tables.
+        operations: whose tables are chosen; those that the selection has none of are passed over.
         measured: times of unaligned problems, measured and predicted.
         target: the selection's.
         objective: limits, and what the wheel is for.
     """
-    aligned = tuple(x for x in selection.table.sections if not x.loads)
-    operations = [x.operation for x in aligned if not x.batch_invariant]
-    named, left = only_named(selection.kernels, DispatchTable(aligned))
+    aligned = [x for x in selection.table.sections if not x.loads and not x.batch_invariant]
+    kept = tuple(x for x in selection.table.sections if not x.loads or x.operation not in operations)
+    named, left = only_named(selection.kernels, DispatchTable(kept))
     kernels, found = list(named), list(left.sections)
     fallbacks = {x.operation: x.fallback for x in found}
-    known = UnalignedTimes.of(measured.times, operations, target)
-    for operation in asked_of(operations):
+    known = UnalignedTimes.of(measured.times, [x.operation for x in aligned], target)
+    for operation in asked_of(x.operation for x in aligned if x.operation in operations):
         found += list(sections(operation, known, measured, found, kernels, fallbacks[operation], target, objective))
     table = DispatchTable.of(found)
     return objective.covered(replace(selection, kernels=tuple(kernels), table=table))

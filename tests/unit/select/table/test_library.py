@@ -31,6 +31,6 @@ def test_a_table_for_what_is_not_aligned_has_them_too_and_may_have_them_alone():
     section = replace(SECTION, scope=Scope(num_groups=1, batch_invariant=False, loads=8))
     assert times_of(section, {FIRST: 7.0})[0] == 7.0
     known = with_library_times(DispatchTable((SECTION,)), {FIRST: 5.0}).sections[0]
-    both = with_library_times(DispatchTable((known, section)), {FIRST: 7.0}, only_unaligned=True)
+    both = with_library_times(DispatchTable((known, section)), {FIRST: 7.0}, lambda x: x.loads == 8)
     assert both.sections[0] == known
     assert both.sections[1].ladders[0].rows[0].library_us == 7.0

@@ -73,7 +73,7 @@ def thor():
         grid = Grid((1,), (1,), (Column((1,), (0,)),))
         table = DispatchTable((Section(Operation.BF16_KK, (), grid, 0),))
         base = replace(whole, target="thor", kernels=(whole.kernels[section.fallback],), table=table)
-        return unaligned.renewed(base, KnownTimes({}, unaligned=guessed), THOR, Objective())
+        return unaligned.renewed(base, [Operation.BF16_KK], KnownTimes({}, unaligned=guessed), THOR, Objective())
 
 
 def test_times_of_what_is_not_aligned_are_predicted_by_the_constants_that_are_given():
@@ -97,6 +97,15 @@ def test_sections_are_made_of_kernels_that_take_their_operands(thor):
         assert len(named) <= Objective().limits.max_unaligned_kernels
         assert section.grid.n_edges[:2] == (16, 32)
     assert table_fault(thor.table, [FamilyKernel.of(key) for key in thor.kernels]) == ""
+
+
+@pytest.mark.slow
+def test_tables_of_other_operations_stay(thor):
+    for others in ([], [Operation.FP16_KK], [Operation.BF16_KN]):
+        found = unaligned.renewed(thor, others, KnownTimes({}), THOR, Objective())
+        assert (found.kernels, found.table) == (thor.kernels, thor.table)
+    without = unaligned.renewed(thor, [Operation.BF16_KK], KnownTimes({}), THOR, Objective())
+    assert [x.loads for x in without.table.sections] == [0]
 
 
 @pytest.mark.slow
