@@ -1,7 +1,8 @@
 """The multiplying warps of our Hopper kernels, which also store the product. Imports CUTLASS and quack.
 
 In pingpong two groups of four warps take tiles in turn: one multiplies while the other stores. Otherwise all
-multiplying warps share a tile. The multiplication of a tile and its epilogue are quack's.
+multiplying warps share a tile. The multiplication of a tile and its epilogue are quack's, or, of FP8 that such warps
+share, those of `_sm90_promoted.py`.
 
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """

@@ -2,8 +2,8 @@
 
 FP8 sums are promoted: the tensor cores' accumulators hold the product of one stage, which is added to float32 in other
 registers. Once a tile's last stage is added, the accumulators are free, so the first stage of the next tile is
-multiplied while the tile is stored. A tile is stored through shared memory for all of it, so that the threads wait for
-each other once a tile and not twice for each piece of it.
+multiplied while the tile is stored. Where there is room, a tile is stored through shared memory for all of it, so that
+all threads wait for each other only before they write it, and not twice for each piece of it.
 
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """
@@ -159,13 +159,16 @@ class PromotedSm90(ResidualSm90):
     ) -> Any:
         """Finish all pieces of a tile in shared memory of their own, then store them.
 
-        The threads wait for each other where the memory of the tile before has been read, that of its vectors too.
-        Only the warp that stores waits for pieces to be written.
+        The threads wait for each other where the memory of the tile before has been read, that of its vectors too, and
+        where those of this tile are written. Only the warp that stores waits for pieces to be written. What else quack
+        lets an output or an epilogue do, to skip a tile, to round it by blocks or to add it up, none of ours asks for.
         """
         place = (tile_coord_mnkl, varlen_manager)
         more = self.epi_setup_aux_out(parameters, shared, tiled_copy_r2s, tiled_copy_t2r, *place, tidx)
         own = ((DStore(), None, tiled_copy_r2s, tRS_sD, copy_D, None),) if const_expr(copy_D is not None) else ()
         outputs = (*own, *more)
+        assert all(x[1] is None and x[5] is None for x in outputs)  # noqa: S101 - while tracing
+        assert not self.epi_needs_acc_prepass  # noqa: S101
         if is_tma_warp:
             cute.arch.cp_async_bulk_wait_group(0, read=True)
         epilogue_barrier.arrive_and_wait()

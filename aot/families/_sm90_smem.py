@@ -20,7 +20,7 @@ Source: gemm_sm90.py, `_compute_stages` and `buffer_align_bytes`."""
 
 @dataclass(frozen=True)
 class EpilogueSmem:
-    """The shared memory of an epilogue, in bytes of one stage, and the fewest stages."""
+    """The shared memory of an epilogue, in bytes of one stage, and the fewest stages; all of them where `is_whole`."""
 
     d_bytes: int
     d_stages: int

@@ -26,9 +26,10 @@ MIN_STAGES_BESIDE_WHOLE_TILE = 4
 
 
 class Sm90PartialTile(Sm90Quack):
-    """The family `sm90_partial_tile`: the space, limits and resources of `sm90_quack`, k-major operands only.
+    """The family `sm90_partial_tile`: the space and limits of `sm90_quack`, k-major operands only.
 
-    Its tiles grow in steps of 8 columns, of which quack's own kernel takes every second.
+    Its resources are those too, but for FP8 whose tiles are stored through shared memory for all of them. Its tiles grow
+    in steps of 8 columns, of which quack's own kernel takes every second.
     """
 
     name = "sm90_partial_tile"
@@ -56,7 +57,7 @@ class Sm90PartialTile(Sm90Quack):
         return super().check(candidate, operation, target)
 
     def overlaps_tiles(self, candidate: Candidate, operation: Operation) -> bool:
-        """Say whether a tile is begun before the one in front is stored: promoted sums that warpgroups share.
+        """Say whether a tile is begun before the one in front is stored: promoted sums, without pingpong and splits.
 
         In pingpong the other warpgroup multiplies meanwhile, and of a split of k the number of stages, which may be
         none, is not known before its tile.

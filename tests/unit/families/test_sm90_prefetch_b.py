@@ -85,7 +85,7 @@ def test_a_residual_goes_with_tiles_of_equal_pieces(operation):
     ],
 )
 def test_resources_with_an_epilogue_are_those_of_the_compiled_kernels(operation, name, smem_bytes, stages):
-    # Source: what nvidia-cutlass-dsl 4.8.1 gave, 2026-11-22.
+    # Source: what nvidia-cutlass-dsl 4.8.1 gave, 2026-11-22, and of what is stored by whole tiles 2026-11-30.
     assert resources(f"sm90_prefetch_b_{name}", "h200", operation)[:2] == (smem_bytes, stages)
 
 
@@ -111,6 +111,12 @@ OVERLAPPED = (
     KernelKey(Operation.E4M3_FP32_KK, named("sm90_prefetch_b_192x32_c1x2_cooperative")),
     KernelKey(Operation.E4M3_BF16_BLOCK_KK, named("sm90_block_scale_64x128_c1x1_cooperative")),
 )
+WIDE = (
+    KernelKey(Operation.E4M3_E4M3_KK, named("sm90_prefetch_b_64x208_c1x1_cooperative")),
+    KernelKey(Operation.E4M3_BF16_KK_RESIDUAL, named("sm90_prefetch_b_128x160_c2x1_cooperative")),
+    KernelKey(Operation.E4M3_FP32_KK, named("sm90_prefetch_b_128x208_c1x1_cooperative")),
+)
+"""Tiles of more pieces than barriers, with 8 bits of D, with a residual, and too wide to be stored whole."""
 SCHEDULES = tuple(Schedule(mode, 1) for mode in (Mode.RANDOM, Mode.LAZY, Mode.HOLD_PRODUCTS, Mode.HOLD_STORES))
 
 
@@ -118,7 +124,7 @@ SCHEDULES = tuple(Schedule(mode, 1) for mode in (Mode.RANDOM, Mode.LAZY, Mode.HO
 def overlapped(tmp_path_factory):
     few = emulated_target(H200, 2)
     folder = tmp_path_factory.mktemp("overlapped")
-    return compile_emulated(OVERLAPPED, few, folder, Workplace(progress=False))
+    return compile_emulated((*OVERLAPPED, *WIDE), few, folder, Workplace(progress=False))
 
 
 @pytest.mark.parametrize("problem", [(450, 80, 400), (450, 80, 64)])
@@ -128,6 +134,22 @@ def test_a_tile_is_stored_while_the_next_is_begun(overlapped, key, problem):
     result = Executor(overlapped, ExecutionOptions(SCHEDULES, problem)).execute(key.name)
     assert [(x.case, x.fault, x.findings) for x in result.cases if not x.is_right] == []
     assert result.is_right
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", WIDE, ids=lambda x: x.name)
+def test_a_wide_tile_is_stored_while_the_next_is_begun(overlapped, key):
+    result = Executor(overlapped, ExecutionOptions((SCHEDULES[0], SCHEDULES[-1]), (300, 330, 200))).execute(key.name)
+    assert [(x.case, x.fault, x.findings) for x in result.cases if not x.is_right] == []
+    assert result.is_right
+
+
+@pytest.mark.parametrize("key", [*OVERLAPPED, *WIDE], ids=lambda x: x.name)
+def test_these_kernels_overlap_tiles(key):
+    """A kernel that does not is as right, so that its results do not show it."""
+    gemm = families()[key.candidate.family].configure(key.candidate, key.operation, H200)
+    assert gemm.overlaps_tiles
+    assert (gemm.chosen_stages is not None) is (key != WIDE[-1])
 
 
 def test_workspace_and_multiples_are_those_of_the_bounded_family():
