@@ -6,7 +6,7 @@ No `from __future__ import annotations` here: CuTe DSL reads the annotations of 
 from typing import Any
 
 import cutlass
-from cutlass import Boolean, Int32, const_expr, cute
+from cutlass import Boolean, Constexpr, Int32, const_expr, cute
 from cutlass.cute.nvgpu import warpgroup
 from quack.gemm_default_epi import GemmDefaultSm90
 
@@ -44,7 +44,40 @@ class GemmSplitSm90(GemmDefaultSm90):
         if k_tiles > 0:
             is_full = pipeline.consumer_try_wait(state)
         promoted.fill(0.0)
-        for k_tile in cutlass.range(k_tiles, unroll=1):
+        state = self.add_stages_from(0, pipeline, state, is_full, multiply_stage, sums, promoted, k_tiles)
+        if const_expr(self.pingpong):
+            self.pingpong_barrier_arrive(1 - group, stage="mma")
+        sums.store(promoted.load())
+        return state
+
+    @cute.jit
+    def add_stages_from(
+        self,
+        first: Constexpr[int],
+        pipeline: Any,
+        state: Any,
+        is_full: Boolean,
+        multiply_stage: Any,
+        sums: Any,
+        promoted: Any,
+        k_tiles: Int32,
+    ) -> Any:
+        """Multiply the stages of a tile from one on, and add each stage's product to sums in float32.
+
+        Args:
+            first: the stage's number in the tile.
+            pipeline: of the stages.
+            state: its, at that stage.
+            is_full: whether that stage was seen to be there.
+            multiply_stage: begins to multiply a stage into `sums`.
+            sums: registers of a stage's product.
+            promoted: those that it is added to.
+            k_tiles: the tile's stages.
+
+        Returns:
+            The pipeline's state behind the tile.
+        """
+        for k_tile in cutlass.range(first, k_tiles, 1, unroll=1):
             pipeline.consumer_wait(state, is_full)
             multiply_stage(A_idx=state.index, B_idx=state.index, zero_init=Boolean(True))
             warpgroup.wait_group(0)
@@ -54,7 +87,4 @@ class GemmSplitSm90(GemmDefaultSm90):
             if k_tile + 1 < k_tiles:
                 is_full = pipeline.consumer_try_wait(state)
             promoted.store(promoted.load() + sums.load())
-        if const_expr(self.pingpong):
-            self.pingpong_barrier_arrive(1 - group, stage="mma")
-        sums.store(promoted.load())
         return state

@@ -10,7 +10,6 @@ No `from __future__ import annotations` here: CuTe DSL reads the annotations of 
 
 from typing import Any
 
-import cutlass
 from cutlass import Boolean, Int32, const_expr, cute, range_constexpr
 from cutlass.cute.nvgpu import warpgroup
 from quack.epilogue.ops import DStore
@@ -110,17 +109,7 @@ class PromotedSm90(ResidualSm90):
         if k_tiles > 1:
             is_full = pipeline.consumer_try_wait(state)
         of_tile.store(of_tile.load() + of_stage.load())
-        for k_tile in cutlass.range(1, k_tiles, 1, unroll=1):
-            pipeline.consumer_wait(state, is_full)
-            multiply_stage(A_idx=state.index, B_idx=state.index, zero_init=Boolean(True))
-            warpgroup.wait_group(0)
-            pipeline.consumer_release(state)
-            state.advance()
-            is_full = Boolean(True)
-            if k_tile + 1 < k_tiles:
-                is_full = pipeline.consumer_try_wait(state)
-            of_tile.store(of_tile.load() + of_stage.load())
-        return state
+        return self.add_stages_from(1, pipeline, state, is_full, multiply_stage, of_stage, of_tile, k_tiles)
 
     def epilogue(self, *args: Any, **kwargs: Any) -> Any:
         """Run a tile's epilogue, as quack does or through shared memory for the whole tile; quack's parameters."""
