@@ -82,9 +82,17 @@ class Mbarrier:
         """Expect bytes without arriving."""
         self.transactions += num_bytes
 
-    def complete(self, num_bytes: int, done: int) -> None:
-        """Take note of bytes that have come, by an operation of a bit."""
+    def complete(self, num_bytes: int, done: int, ended: int = 0) -> None:
+        """Take note of bytes that have come, by an operation of a bit.
+
+        Args:
+            num_bytes: how many.
+            done: the operation's bit.
+            ended: of launches, those whose end the warp had waited for before it issued the operation. Whoever sees
+                that it is complete runs behind that end, since nothing completes before it is issued.
+        """
         self.arrived.join_done(done)
+        self.arrived.seen.launches |= ended
         self.transactions -= num_bytes
         self._settle()
 

@@ -71,7 +71,7 @@ def _issue(warp: Warp, where: str, lane: int, cta: Cta, barrier: Mbarrier, at: i
             raise Fault(FaultKind.EXITED, f"{where}: writes shared memory of CTA {cta.rank}, which has exited")
         shared.content[at : at + count] = content
         device.bytes_moved[LOAD] += count
-        barrier.complete(count, operation.bit)
+        barrier.complete(count, operation.bit, operation.agent.knowledge.seen.launches)
 
     operation = device.operations.make(LOAD, warp.agent, where, complete, lane=lane)
     content = device.memory.note_read(operation.agent, start, count)

@@ -225,7 +225,7 @@ def _issue_load(warp: Warp, load: _Load) -> None:
             data[rows.indices, part] = device.memory.read(operation.agent, rows.starts, rows.num_bytes)
         _chunks(shared.content)[load.box.chunks, : load.copied_bytes] = data.reshape(-1, load.copied_bytes)
         device.bytes_moved[LOAD] += load.num_bytes
-        load.barrier.complete(load.num_bytes, operation.bit)
+        load.barrier.complete(load.num_bytes, operation.bit, operation.agent.knowledge.seen.launches)
 
     operation = device.operations.make(LOAD, warp.agent, load.where, complete, lane=load.lane)
     shared.shadow.write(operation.agent, load.box.cells)

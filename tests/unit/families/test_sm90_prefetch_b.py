@@ -152,6 +152,16 @@ def test_these_kernels_overlap_tiles(key):
     assert (gemm.chosen_stages is not None) is (key != WIDE[-1])
 
 
+def test_a_product_is_stored_behind_the_launch_in_front(tmp_path):
+    """The warps that store know the end of that launch by A alone, which is loaded behind it; B may be read before."""
+    key = KernelKey(BF16, named("sm90_prefetch_b_128x32_c2x1_cooperative"))
+    kernels = compile_emulated([key], emulated_target(H200, None), tmp_path, Workplace(progress=False))
+    options = ExecutionOptions((Schedule(Mode.BEHIND_ITSELF, 1),), max_instructions=20_000)
+    result = Executor(kernels, options).execute(key.name)
+    assert [(x.case, x.fault, x.findings) for x in result.cases if not x.is_right] == []
+    assert result.is_right
+
+
 def test_workspace_and_multiples_are_those_of_the_bounded_family():
     split = changed(TILE, cluster_m=2, swap_ab=True, split_k=4, split_k_mode="separate")
     assert FAMILY.workspace(split) == BOUNDED.workspace(bounded(split))
