@@ -155,14 +155,21 @@ def _like(request: Request) -> Selection | None:
     """
     if request.like is None:
         return None
-    found = read_selection(request.like)
+    return _having(request.like, read_selection(request.like), request)
+
+
+def _having(path: Path, found: Selection, request: Request) -> Selection:
+    """Return a selection that was read from a file, which has a table of each operation that is asked for.
+
+    Raises:
+        SelectionError: it has not.
+    """
     tags = [x.tag for x in found.operations]
     asked = (*request.operations, *request.others)
     missing = [x.tag for x in asked if x.tag not in tags]
     if missing:
         raise SelectionError(
-            f"{request.like} has no table of {', '.join(missing)}; give --operations some of what it has, "
-            f"{', '.join(tags)}"
+            f"{path} has no table of {', '.join(missing)}; give --operations some of what it has, {', '.join(tags)}"
         )
     return found
 
@@ -177,7 +184,7 @@ def _kept(request: Request) -> Selection | None:
     """Read the selection whose other operations are kept, before anything is selected.
 
     Raises:
-        SelectionError: it is of another target.
+        SelectionError: it is of another target, or has no table of one that alone is to be chosen anew.
     """
     if request.keep is None:
         return None
@@ -187,7 +194,7 @@ def _kept(request: Request) -> Selection | None:
             f"{request.keep} is of {kept.target}, and {request.target.name} is selected for; give --keep a selection "
             f"of {request.target.name}, or --target {kept.target}"
         )
-    return kept
+    return kept if request.only is None else _having(request.keep, kept, request)
 
 
 def _selected(request: Request, shapes: ShapeSet, objective: Objective, added: tuple[Operation, ...]) -> Selection:

@@ -70,17 +70,17 @@ class GemmBlockScaleSm90(BlockSums, GemmPartialTileSm90):
         sums.store(total.load())
         return state
 
-    def make_kept(self, parameters: Any, multiply_stage: Any) -> Any:
+    def make_first_factors(self, parameters: Any, multiply_stage: Any) -> Any:
         """Make the registers of the factors of a tile's first stage."""
         layout = self._factors_of_tile(parameters, multiply_stage.args[0], (Int32(0), Int32(0))).rows.layout
         return cute.make_rmem_tensor((num_blocks(self.cta_tile_shape_mnk[1]), cute.size(layout)), Float32)
 
     @cute.jit
-    def keep(self, kept: Any, parameters: Any, multiply_stage: Any, work: Any) -> None:
+    def read_first_factors(self, first_factors: Any, parameters: Any, multiply_stage: Any, work: Any) -> None:
         """Read the factors of a tile's first stage, if there is one."""
         if work.is_valid_tile:
             factors = self._factors_of_tile(parameters, multiply_stage.args[0], work.tile_idx)
-            kept.store(self.read_factors(factors, Int32(0)).load())
+            first_factors.store(self.read_factors(factors, Int32(0)).load())
 
     @cute.jit
     def end_tile(
@@ -92,13 +92,13 @@ class GemmBlockScaleSm90(BlockSums, GemmPartialTileSm90):
         k_tiles: Int32,
         parameters: Any,
         tile: Any,
-        kept: Any,
+        first_factors: Any,
     ) -> Any:
         """Multiply the stages of a tile behind its first, which is begun, and add all, times their factors."""
         of_stage, of_tile = sums
         of_tile.fill(0.0)
         factors = self._factors_of_tile(parameters, multiply_stage.args[0], tile)
-        return self.add_stages(pipeline, state, multiply_stage, k_tiles, factors, of_tile, of_stage, kept)
+        return self.add_stages(pipeline, state, multiply_stage, k_tiles, factors, of_tile, of_stage, first_factors)
 
     @cute.jit
     def _factors_of_tile(self, parameters: Any, tiled_mma: cute.TiledMma, tile: Any) -> Factors:

@@ -225,7 +225,8 @@ class EpilogueMixin(ComposableEpiMixin):
     def fetch_vectors(self, parameters: Any, lengths: Any, tile: Any, thread: Any) -> dict[str, Any]:
         """Read a thread's share of a tile's vectors to registers, from where `epi_begin` takes them.
 
-        To be called while the tile is multiplied, so that nothing waits for them; after what the tile is of was loaded.
+        Call it before the tile is multiplied, so that nothing waits for the reads, and once its first stage is there:
+        until then the kernel in front may still write what is read.
         """
         context = EpiContext(self, None, None, None, tile, lengths, None, thread)
         return {FETCHED + op.name: op.fetch(getattr(parameters, op.name), context) for op in self._vectors()}

@@ -166,20 +166,20 @@ class MultiplySm90(PromotedSm90):
         (pipeline, store_pipeline), (thread, group, stores) = pipelines, who
         parameters, shared, lengths = epilogue
         sums = cute.make_rmem_tensor(of_stage.layout, self.acc_dtype)
-        kept = self.make_kept(parameters, multiply_stage)
+        first_factors = self.make_first_factors(parameters, multiply_stage)
         self.begin_tile(pipeline, state, multiply_stage, work)
-        self.keep(kept, parameters, multiply_stage, work)
+        self.read_first_factors(first_factors, parameters, multiply_stage, work)
         while work.is_valid_tile:
             tile = work.tile_idx
             fetched = self.fetch_vectors(parameters, lengths, tile, thread)
             state = self.end_tile(
-                pipeline, state, multiply_stage, (of_stage, sums), all_k_tiles, parameters, tile, kept
+                pipeline, state, multiply_stage, (of_stage, sums), all_k_tiles, parameters, tile, first_factors
             )
             state, of_residual, scheduler, work = self._next_tile(
                 lengths, all_k_tiles, state, of_residual, scheduler, work
             )
             self.begin_tile(pipeline, state, multiply_stage, work)
-            self.keep(kept, parameters, multiply_stage, work)
+            self.read_first_factors(first_factors, parameters, multiply_stage, work)
             to = (product, (parameters, {**shared, **fetched}, lengths), store_pipeline)
             of_residual = self._store_tile(tiled_mma, sums, *to, of_residual, scheduler, tile, thread, group, stores)
         warpgroup.wait_group(0)

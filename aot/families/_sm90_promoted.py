@@ -63,13 +63,13 @@ class PromotedSm90(ResidualSm90):
             stage = state.index
         multiply_stage(A_idx=stage, B_idx=stage, zero_init=Boolean(True))
 
-    def make_kept(self, parameters: Any, multiply_stage: Any) -> Any:
-        """Make the registers of what `keep` reads, where a subclass has any."""
+    def make_first_factors(self, parameters: Any, multiply_stage: Any) -> Any:
+        """Make the registers of what `read_first_factors` reads, in a class whose stages have factors."""
         del parameters, multiply_stage
 
-    def keep(self, kept: Any, parameters: Any, multiply_stage: Any, work: Any) -> None:
-        """Read what `end_tile` needs first of a tile, before the tile in front is stored."""
-        del kept, parameters, multiply_stage, work
+    def read_first_factors(self, first_factors: Any, parameters: Any, multiply_stage: Any, work: Any) -> None:
+        """Read the factors of a tile's first stage, before the tile in front is stored, in such a class."""
+        del first_factors, parameters, multiply_stage, work
 
     @cute.jit
     def end_tile(
@@ -81,7 +81,7 @@ class PromotedSm90(ResidualSm90):
         k_tiles: Int32,
         parameters: Any,  # noqa: ARG002 - a subclass needs this and what follows
         tile: Any,  # noqa: ARG002
-        kept: Any,  # noqa: ARG002
+        first_factors: Any,  # noqa: ARG002
     ) -> Any:
         """Multiply the stages of a tile behind its first, which is begun, and add all in float32.
 
@@ -95,7 +95,7 @@ class PromotedSm90(ResidualSm90):
             k_tiles: the tile's stages.
             parameters: of the epilogue.
             tile: its place.
-            kept: what `keep` has read.
+            first_factors: what `read_first_factors` has read.
 
         Returns:
             The pipeline's state behind the tile.

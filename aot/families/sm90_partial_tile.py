@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 
 MIN_STAGES_BESIDE_WHOLE_TILE = 4
-"""Fewest stages of A and B beside which a tile is stored through memory for all of it. Source: an H200, 24 problems of
-1024 to 8192 rows: kernels that keep 4 stages of 5 so, as of 128x176 and 128x192, are 1.06 to 1.09 times as fast."""
+"""Fewest stages of A and B beside which a tile is stored through memory for all of it. Source: an H200, 26 problems of
+1024 to 8192 rows: with four stages of five 128x176 and 128x192 were 1.06 to 1.09 times as fast so, with three of four
+256x96 was 0.98 to 1.02 times (research/log/2026-11-30-fp8-overlap.md)."""
 
 
 class Sm90PartialTile(Sm90Quack):

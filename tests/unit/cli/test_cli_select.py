@@ -634,6 +634,17 @@ def test_what_no_kernel_computes_is_refused_before_anything_is_read(command, mon
     assert "targets that have it: b200, " in result.stderr
 
 
+def test_what_is_chosen_anew_alone_is_of_operations_that_are_kept(tmp_path):
+    kept = str(pipeline.COMMITTED / "h200.json.gz")
+    options = ["--only-unaligned", "--predicted", "--operations", "int8_bf16_kk", "--keep", kept]
+    result = aot("select", "--target", "h200", *options, "-o", str(tmp_path / "found.json.gz"))
+    assert result.exit_code == SelectionError.exit_code
+    assert "has no table of int8_bf16_kk; give --operations some of what it has, bf16_kk, " in " ".join(
+        result.stderr.split()
+    )
+    assert not (tmp_path / "found.json.gz").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
