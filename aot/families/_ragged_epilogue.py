@@ -14,6 +14,7 @@ from quack.sm90_utils import partition_for_epilogue
 
 from aot.families._quack_internals import PieceSm90
 from aot.families._ragged import STEP, is_ragged, piece_columns, piece_starts
+from aot.families._sm90_tiles import MAX_INSTRUCTION_N, TALL_TILE_M
 
 BIAS = "mRowVecBroadcast"
 """quack's name of the vector that is added to every row."""
@@ -24,8 +25,13 @@ def _tile_for_quack(tile: tuple[int, int], *, pingpong: bool, three_by_rows: boo
 
     Up to 128 columns, quack gives a cooperative tile of 192 rows to three warpgroups by rows, above to two by columns.
     Otherwise columns are rounded down: from 208 accumulators a thread on, quack gives multiplying warps more registers.
+    Of large tiles, two warpgroups share the columns of wide ones and the rows of tall ones.
     """
     rows, columns = tile
+    if columns > MAX_INSTRUCTION_N:
+        return 192, MAX_INSTRUCTION_N
+    if rows == TALL_TILE_M:
+        rows = 256
     if not pingpong and rows == 192:
         return rows, 128 if three_by_rows or columns <= 128 else 256
     step = 32 if not pingpong and rows == 320 else 16

@@ -28,6 +28,19 @@ PINGPONG_TILE_N = {64: 256, 128: 208, 192: 128}
 
 COOPERATIVE_TILE_M = (64, 128, 192, 256, 320)
 
+MAX_INSTRUCTION_N = 256
+"""Most columns that a warpgroup multiplies at once. Source: PTX ISA, wgmma.mma_async: n is at most 256."""
+
+WIDE_TILE_N = tuple(range(MAX_INSTRUCTION_N + 16, 401, 16))
+"""Columns of cooperative tiles of 128 rows that are too wide for one warpgroup, which two share by columns, in our own
+kernels. Source: 200 accumulators a thread at most; ptxas 13.4 compiles them without spills (nvidia-cutlass-dsl 4.8.1,
+2026-11-30)."""
+
+TALL_TILE_M = 384
+TALL_TILE_N = tuple(range(STEP, 137, STEP))
+"""Rows and columns of cooperative tiles that are too tall for quack, which two warpgroups share by rows, in our own
+kernels. Source: 204 accumulators a thread at most, without spills, as above."""
+
 MIN_TILE_N = {192: 16, 320: 32}
 """Least tile_n for each tile_m of cooperative that has one. Source: two warpgroups share the columns of a tile of 320,
 and each stores 16 at once; the compiler of nvidia-cutlass-dsl 4.8.1 aborts on a transposed D of 192x8."""
@@ -43,11 +56,18 @@ def warpgroup_grid(candidate: Candidate) -> tuple[int, int]:
         return 1, 1
     if candidate.gemm.schedule == COOPERATIVE3:
         return 3, 1
+    if candidate.gemm.tile_n > MAX_INSTRUCTION_N:
+        return 1, 2
     if candidate.gemm.tile_m == 320 or (candidate.gemm.tile_m == 192 and candidate.gemm.tile_n > MAX_TILE_N_OF_THREE):
         return 1, 2
     if candidate.gemm.tile_m == 192:
         return 3, 1
     return min(candidate.gemm.tile_m // 64, 2), 1
+
+
+def is_large(candidate: Candidate) -> bool:
+    """Say whether a tile has more columns than one instruction takes, or more rows than quack gives two warpgroups."""
+    return candidate.gemm.tile_n > MAX_INSTRUCTION_N or candidate.gemm.tile_m == TALL_TILE_M
 
 
 def has_ragged_tile(candidate: Candidate) -> bool:
@@ -82,6 +102,14 @@ def shapes(step: int) -> list[tuple[str, int, int]]:
     return found
 
 
+def large_shapes() -> list[tuple[str, int, int]]:
+    """List (schedule, tile_m, tile_n) of the large tiles of our own kernels."""
+    return [
+        *((COOPERATIVE, 128, n) for n in WIDE_TILE_N),
+        *((COOPERATIVE, TALL_TILE_M, n) for n in TALL_TILE_N),
+    ]
+
+
 def tile_fault(candidate: Candidate, step: int) -> str | None:
     """Say what the kernel has against a tile.
 
@@ -106,6 +134,8 @@ def _pingpong_fault(candidate: Candidate, step: int) -> str | None:
 
 
 def _cooperative_fault(candidate: Candidate, step: int) -> str | None:
+    if is_large(candidate):
+        return _large_fault(candidate, step)
     tile = f"{candidate.gemm.tile_m}x{candidate.gemm.tile_n}"
     if candidate.gemm.tile_m not in COOPERATIVE_TILE_M or candidate.gemm.tile_n % step:
         return f"cooperative takes tile_m {COOPERATIVE_TILE_M} and tile_n in steps of {step}, got {tile}"
@@ -119,6 +149,16 @@ def _cooperative_fault(candidate: Candidate, step: int) -> str | None:
     if candidate.gemm.tile_m == 320 and candidate.gemm.tile_n > 160:
         return f"cooperative {tile}: tile_n is at most 160 at tile_m 320"
     return None
+
+
+def _large_fault(candidate: Candidate, step: int) -> str | None:
+    shape = candidate.gemm.schedule, candidate.gemm.tile_m, candidate.gemm.tile_n
+    if step == STEP and shape in large_shapes() and candidate.gemm.split_k == 1:
+        return None
+    wide = f"tile_m 128 with tile_n {WIDE_TILE_N[0]} to {WIDE_TILE_N[-1]} in steps of 16"
+    tall = f"tile_m {TALL_TILE_M} with tile_n to {TALL_TILE_N[-1]} in steps of {STEP}"
+    takes = f"large tiles, of our own kernels and without splits of k, are {wide} and {tall}"
+    return f"{takes}, got {shape[1]}x{shape[2]}, {candidate.gemm.split_k} splits"
 
 
 def _cooperative3_fault(candidate: Candidate, step: int) -> str | None:

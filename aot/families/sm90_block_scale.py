@@ -12,7 +12,7 @@ from aot.core.formats import SCALE_BLOCK
 from aot.core.grouping import Grouping
 from aot.core.knobs import SplitK
 from aot.core.types import E4M3_BF16_BLOCK
-from aot.families._sm90_tiles import warpgroup_grid
+from aot.families._sm90_tiles import is_large, warpgroup_grid
 from aot.families._split_k import order_of_splits
 from aot.families.sm90_partial_tile import Sm90PartialTile
 
@@ -76,8 +76,8 @@ class Sm90BlockScale(Sm90PartialTile):
         (research/log/2026-11-30-fp8-overlap.md).
         """
         sums = candidate.gemm.tile_m * candidate.gemm.tile_n // math.prod(warpgroup_grid(candidate))
-        is_large = sums >= LEAST_SUMS and SCALE_BLOCK % candidate.gemm.tile_n == 0
-        return is_large and super().overlaps_tiles(candidate, operation)
+        pays = sums >= LEAST_SUMS and SCALE_BLOCK % candidate.gemm.tile_n == 0
+        return pays and super().overlaps_tiles(candidate, operation)
 
     def gemm_class(self, candidate: Candidate, operation: Operation, target: Target) -> Any:
         """Return the class that `configure` calls: our own, which multiplies each stage by its factors."""
@@ -102,6 +102,8 @@ def _fault(candidate: Candidate) -> str | None:
         return f"the kernel has no {SplitK(candidate.gemm.split_k_mode).value} split-K; take no split"
     if candidate.gemm.tile_n > SCALE_BLOCK:
         return f"the kernel takes tile_n up to {SCALE_BLOCK}, got {candidate.gemm.tile_n}"
+    if is_large(candidate):
+        return f"the kernel takes tile_m up to 320, got {candidate.gemm.tile_m}"
     if warpgroup_grid(candidate)[1] > 1:
         tile = f"{candidate.gemm.tile_m}x{candidate.gemm.tile_n}"
         return f"the kernel's warpgroups share rows of a tile, those of a {tile} tile its columns"

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from aot.core.candidate import Candidate, Reason, Rejected
+from aot.core.candidate import Candidate, Reason, Rejected, gemm_candidate
 from aot.core.epilogue import Epilogue
 from aot.core.grouping import Grouping
 from aot.core.operation import Layout
 from aot.core.types import BF16, FP16, Types
 from aot.families._ragged import STEP
 from aot.families._sm90_smem import EpilogueSmem
-from aot.families._sm90_tiles import COOPERATIVE3, PINGPONG
+from aot.families._sm90_tiles import COOPERATIVE3, PINGPONG, large_shapes
 from aot.families.sm90_quack import TILE_K_BYTES, Sm90Quack, bytes_for_stages
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from aot.core.operation import Operation
     from aot.core.target import Target
 
@@ -43,6 +46,12 @@ class Sm90PartialTile(Sm90Quack):
     groupings: tuple[Grouping, ...] = (Grouping.DENSE,)
     layouts = (Layout.KK,)
     """Boxes are cut between rows along k."""
+
+    def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
+        """Enumerate the tiles of `sm90_quack`, and larger ones without splits."""
+        yield from super().candidates(operation, target)
+        for (schedule, *tile), cluster, swap_ab in product(large_shapes(), target.clusters, (False, True)):
+            yield gemm_candidate(self.name, *tile, *cluster, schedule, swap_ab=swap_ab)
 
     def check(self, candidate: Candidate, operation: Operation, target: Target) -> Rejected | None:
         """Apply `sm90_quack`'s limits; ask for clusters of one row.

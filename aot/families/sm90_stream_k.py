@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from aot.core.candidate import Candidate, Reason, Rejected, changed, gemm_candidate
 from aot.core.knobs import SplitK
 from aot.families._ragged import STEP
-from aot.families._sm90_tiles import COOPERATIVE3, shapes, warpgroup_grid
+from aot.families._sm90_tiles import COOPERATIVE3, is_large, shapes, warpgroup_grid
 from aot.families._split_k import split_k_workspace
 from aot.families.sm90_partial_tile import Sm90PartialTile
 from aot.families.sm90_quack import MAX_WAITING_CLUSTER
@@ -83,6 +83,9 @@ class Sm90StreamK(Sm90PartialTile):
         if target.num_sms != NUM_SMS:
             text = f"waves are counted for {NUM_SMS} SMs"
             return Rejected(Reason.COMBINATION, f"{text}, {target.name} has {target.num_sms}")
+        if is_large(candidate):
+            tile = f"{candidate.gemm.tile_m}x{candidate.gemm.tile_n}"
+            return Rejected(Reason.TILE, f"large tiles are computed whole, got {tile}; take sm90_partial_tile")
         fault = super().check(changed(candidate, split_k=1, split_k_mode=SplitK.NONE), operation, target)
         accumulators = candidate.gemm.tile_m * candidate.gemm.tile_n // (math.prod(warpgroup_grid(candidate)) * 128)
         if fault is None and accumulators > MAX_ACCUMULATORS:

@@ -5,6 +5,7 @@ import pytest
 from aot.core.candidate import Reason, Workspace, changed
 from aot.core.target import load_target
 from aot.families._boxes import box_rows
+from aot.families._sm90_tiles import is_large, large_shapes
 from aot.families.sm90_partial_tile import FAMILY
 from aot.families.sm90_quack import FAMILY as QUACK
 from tests.unit.accepted import named, reason, resources
@@ -67,16 +68,48 @@ def _every_tile():
         ("192x96_c2x1_cooperative", 221184, 5, 512),
         ("128x32_c1x1_pingpong_separate4_swap", 229376, 10, 384),
         ("64x80_c2x1_cooperative_serial2", 231424, 12, 256),
+        ("128x272_c1x2_cooperative", 229376, 4, 384),
+        ("128x400_c1x1_cooperative_swap", 231424, 3, 384),
+        ("384x96_c2x1_cooperative_swap", 225280, 3, 384),
     ],
 )
 def test_resources_are_those_of_the_compiled_kernels(name, smem_bytes, stages, threads):
-    # Source: shared_storage and stages that quack 0.6.5 and nvidia-cutlass-dsl 4.8.1 gave, 2026-11-20.
+    # Source: shared_storage and stages that quack 0.6.5 and nvidia-cutlass-dsl 4.8.1 gave, 2026-11-20 and, of large
+    # tiles, 2026-11-30.
     assert resources(f"sm90_partial_tile_{name}", "h200") == (smem_bytes, stages, threads, 0)
 
 
 def test_what_quack_cannot_build_is_refused():
     message = "pingpong takes tile_n in steps of 8 up to 208 at tile_m 128, got 224"
     assert reason(changed(TILE, tile_n=224), "h200") == (Reason.TILE, message)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tile_n": 264},
+        {"tile_n": 408},
+        {"tile_n": 272, "tile_m": 64},
+        {"tile_n": 272, "schedule": "pingpong"},
+        {"tile_n": 272, "split_k": 2, "split_k_mode": "serial"},
+        {"tile_n": 272, "family": "sm90_quack"},
+        {"tile_m": 384, "tile_n": 144},
+        {"tile_m": 384, "tile_n": 96, "family": "sm90_quack"},
+        {"tile_m": 384, "tile_n": 96, "split_k": 2, "split_k_mode": "separate"},
+    ],
+)
+def test_other_large_tiles_are_refused(change):
+    """Those of `large_shapes` were compiled without spills, and executed; quack's kernel has none."""
+    cooperative = changed(TILE, **{"schedule": "cooperative", **change})
+    assert reason(cooperative, "h200")[0] in (Reason.TILE, Reason.COMBINATION)
+
+
+def test_large_tiles_are_enumerated_once_without_splits():
+    large = [x for x in FAMILY.candidates(BF16, load_target("h200")) if is_large(x)]
+    assert {x.gemm.split_k for x in large} == {1}
+    assert len({*large}) == len(large) == len(large_shapes()) * 5 * 2
+    for name in ("128x272_c4x1_cooperative", "384x8_c1x1_cooperative_swap", "384x136_c1x4_cooperative"):
+        resources(f"sm90_partial_tile_{name}", "h200")
 
 
 def test_workspace_and_multiples_are_quacks():

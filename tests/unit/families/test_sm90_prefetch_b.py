@@ -117,6 +117,13 @@ WIDE = (
     KernelKey(Operation.E4M3_FP32_KK, named("sm90_prefetch_b_128x208_c1x1_cooperative")),
 )
 """Tiles of more pieces than barriers, with 8 bits of D, with a residual, and too wide to be stored whole."""
+LARGE = (
+    KernelKey(BF16, named("sm90_prefetch_b_128x272_c2x1_cooperative_swap")),
+    KernelKey(Operation.BF16_KK_RESIDUAL, named("sm90_prefetch_b_128x352_c1x1_cooperative")),
+    KernelKey(Operation.BF16_KK_GELU, named("sm90_prefetch_b_384x88_c1x1_cooperative")),
+    KernelKey(Operation.E4M3_BF16_KK, named("sm90_prefetch_b_384x64_c1x2_cooperative_swap")),
+)
+"""Tiles of more columns than an instruction takes, and of more rows than quack's kernel has."""
 SCHEDULES = tuple(Schedule(mode, 1) for mode in (Mode.RANDOM, Mode.LAZY, Mode.HOLD_PRODUCTS, Mode.HOLD_STORES))
 
 
@@ -124,7 +131,7 @@ SCHEDULES = tuple(Schedule(mode, 1) for mode in (Mode.RANDOM, Mode.LAZY, Mode.HO
 def overlapped(tmp_path_factory):
     few = emulated_target(H200, 2)
     folder = tmp_path_factory.mktemp("overlapped")
-    return compile_emulated((*OVERLAPPED, *WIDE), few, folder, Workplace(progress=False))
+    return compile_emulated((*OVERLAPPED, *WIDE, *LARGE), few, folder, Workplace(progress=False))
 
 
 @pytest.mark.parametrize("problem", [(450, 80, 400), (450, 80, 64)])
@@ -140,6 +147,16 @@ def test_a_tile_is_stored_while_the_next_is_begun(overlapped, key, problem):
 @pytest.mark.parametrize("key", WIDE, ids=lambda x: x.name)
 def test_a_wide_tile_is_stored_while_the_next_is_begun(overlapped, key):
     result = Executor(overlapped, ExecutionOptions((SCHEDULES[0], SCHEDULES[-1]), (300, 330, 200))).execute(key.name)
+    assert [(x.case, x.fault, x.findings) for x in result.cases if not x.is_right] == []
+    assert result.is_right
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("problem", [(600, 700, 200), (401, 392, 64)])
+@pytest.mark.parametrize("key", LARGE, ids=lambda x: x.name)
+def test_a_large_tile_is_computed(overlapped, key, problem):
+    """Operands whose last tile no box holds are loaded by the box of a whole one."""
+    result = Executor(overlapped, ExecutionOptions((SCHEDULES[0],), problem)).execute(key.name)
     assert [(x.case, x.fault, x.findings) for x in result.cases if not x.is_right] == []
     assert result.is_right
 
