@@ -85,6 +85,15 @@ LIMITS = (
         help="Of each operation on rows, beside its fallback.",
     ),
     option(
+        "--max-grid-kernels",
+        only=[CHOSEN],
+        type=click.IntRange(0),
+        default=SelectionLimits.max_grid_kernels,
+        show_default=True,
+        help="Beside those of an operation, of each grid that --only-grids chooses, and of one for rows that begin at "
+        "odd multiples of 16 bytes.",
+    ),
+    option(
         "--max-regret",
         only=[CHOSEN],
         type=REGRETS,
@@ -157,6 +166,7 @@ def request_of(context: click.Context) -> Request:
             mean,
             worst,
             max_row_kernels=values["max_row_kernels"],
+            max_grid_kernels=values["max_grid_kernels"],
         ),
         incumbent=None if values["no_incumbent"] else values["incumbent"] or pipeline.committed_selection(device),
         like=values["like"],
@@ -242,8 +252,8 @@ def request_of(context: click.Context) -> Request:
     "--only-grids",
     is_flag=True,
     help="Choose anew only the grids of --keep for aligned single products, and for those of them whose rows begin at "
-    "odd multiples of 16 bytes, each time with up to 8 kernels more for each, by records that have enough times; of "
-    "--operations, or of all.",
+    "odd multiples of 16 bytes, each time with up to --max-grid-kernels more for each, by records that have enough "
+    "times; of --operations, or of all.",
 )
 @option("--no-incumbent", only=[CHOSEN], is_flag=True, help="Let ties go to no earlier selection.")
 @option(

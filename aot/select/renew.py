@@ -86,7 +86,8 @@ def renew(
     own = aligned(times)
     objective.progress("learning from the times")
     model = TimeModel.fit(own, target)
-    found, new = between.renewed(selection, operations, own, model, target, references, objective.progress)
+    most = objective.limits.max_grid_kernels
+    found, new = between.renewed(selection, operations, own, model, target, references, objective.progress, most)
     return goal.covered(replace(found, table=_with_orders(found, new, record, own, target)))
 
 

@@ -66,6 +66,12 @@ class SelectionLimits:
     max_row_kernels: int = 12
     """Of an operation on rows, beside its fallback."""
 
+    max_grid_kernels: int = 8
+    """That a grid chosen anew has beside those of its operation, for each of the two kinds of rows. Source: of 330
+    products of an H200 whose rows begin between sectors, a third left out in turn, by the 171 kernels that ship the
+    trees' choice takes 3.1 and 2.7% longer than the best, with 8 more 2.0 and 1.6%, with 16 1.7 and 1.3%, with 36 1.6
+    and 1.3% (research/log/2026-11-29-between-sectors.md)."""
+
     def of_rows(self) -> Budget:
         """Return the budget of an operation on rows, of which a kernel more must be worth it."""
         return Budget(self.max_row_kernels, kernel_cost=MIN_GAIN)

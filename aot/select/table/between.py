@@ -21,6 +21,7 @@ from aot.core.problem import Problem
 from aot.core.progress import quietly
 from aot.select.join import named_kernels, only_named
 from aot.select.portfolio.candidates import legal, within
+from aot.select.portfolio.objective import SelectionLimits
 from aot.select.table.section_kernels import SectionKernels
 from aot.select.table.sections import build_grid, renamed
 from aot.select.times.inputs import Timed
@@ -47,11 +48,8 @@ BETWEEN = Scope(1, batch_invariant=False, between_sectors=True)
 WHOLE_M = 64
 """An m of which columns of A begin at sectors, by which a weight alone decides: of 64 elements of any type."""
 
-MAX_ADDED, MIN_GAIN = 8, 0.0002
-"""Most kernels that such a grid has beside those of its operation, and the least gain of each in the mean logarithm of
-time. Source: of 330 such products of an H200, a third left out in turn, by the 171 kernels that ship the trees' choice
-takes 3.1 and 2.7% longer than the best, with 8 more 2.0 and 1.6%, with 16 1.7 and 1.3%, with 36 1.6 and 1.3%
-(research/log/2026-11-29-between-sectors.md)."""
+MIN_GAIN = 0.0002
+"""Least gain in the mean logarithm of time of each kernel that such a grid has beside those of its operation."""
 
 MOST_ASKED = 1000
 """Problems by whose times such kernels are chosen, at most: an assumption, of what that takes."""
@@ -67,6 +65,8 @@ class Making:
     """What a library takes, in microseconds, where that was timed. Being slower than it counts once more."""
     at: Callable[[str], None] = quietly
     """Told how far it is."""
+    most: int = SelectionLimits.max_grid_kernels
+    """Kernels that a grid has beside those of its operation, at most."""
 
     def indices(self, operation: Operation, candidates: Sequence[Candidate]) -> dict[Candidate, int]:
         """Return the index of each of some kernels of an operation, and append those that are new."""
@@ -88,7 +88,7 @@ def added(
     timed: Timed,
     operation: Operation,
     shipped: Sequence[Candidate],
-    references: Mapping[Problem, float],
+    making: Making,
     *,
     between: bool = True,
 ) -> list[Candidate]:
@@ -98,7 +98,7 @@ def added(
         timed: the times of the operation, and the model for those that are missing.
         operation: the section's.
         shipped: the kernels of the operation's section.
-        references: `Making.references`.
+        making: what else is known, and how many there may be.
         between: whether by rows between sectors, or by those at sectors.
     """
     every = sorted(x for x, row in timed.filled.items() if row and begins_between_sectors(x) == between)
@@ -108,11 +108,11 @@ def added(
     times = learned_where_missing(within(rows, {*able, *shipped}), timed.model, shipped)
     candidates = sorted({*able, *shipped})
     losses = np.log([[row[x] for x in candidates] for row in times.values()])
-    least = np.log([references.get(x, np.inf) for x in times])[:, None]
+    least = np.log([making.references.get(x, np.inf) for x in times])[:, None]
     losses += np.maximum(losses - least, 0.0)
     now = losses[:, [candidates.index(x) for x in shipped]].min(axis=1)
     found: list[Candidate] = []
-    while len(found) < MAX_ADDED:
+    while len(found) < making.most:
         gains = np.maximum(now[:, None] - losses, 0.0).mean(axis=0)
         best = int(gains.argmax())
         if gains[best] < MIN_GAIN:
@@ -148,7 +148,7 @@ def parted(
     grid = None if twin is None else _grid_of(twin, operation, timed, making)
     if grid is None:
         making.at("kernels for rows between sectors")
-        indices = making.indices(operation, (*shipped, *added(timed, operation, shipped, making.references)))
+        indices = making.indices(operation, (*shipped, *added(timed, operation, shipped, making)))
         own = Timed(timed.own, timed.filled, timed.provenance, timed.model, target=timed.target)
         known = SectionKernels(tuple(indices), indices, own, between_sectors=True)
         grid = build_grid(known, operation, lambda x: making.at(f"rows between sectors, {x}"))
@@ -173,7 +173,7 @@ def _with_new_grid(
     if grid is not None:
         return replace(section, grid=grid), [*shipped]
     making.at("kernels for all rows")
-    kernels = [*shipped, *added(timed, section.operation, shipped, making.references, between=False)]
+    kernels = [*shipped, *added(timed, section.operation, shipped, making, between=False)]
     indices = making.indices(section.operation, kernels)
     known = SectionKernels(tuple(indices), indices, timed)
     return replace(section, grid=build_grid(known, section.operation, making.at)), kernels
@@ -205,6 +205,7 @@ def renewed(
     target: Target,
     references: Mapping[Problem, float] | None = None,
     at: Callable[[str], None] = quietly,
+    most: int = SelectionLimits.max_grid_kernels,
 ) -> tuple[Selection, list[Section]]:
     """Return a selection in which the grids of some operations are chosen anew, and the sections that have them.
 
@@ -216,6 +217,7 @@ def renewed(
         target: the selection's.
         references: a library's times.
         at: told how far it is.
+        most: kernels more of each grid.
     """
     filled = with_imputed_times({**{x: {} for x in operations}, **times})
     asked = [x for x in selection.table.sections if x.operation in operations]
@@ -238,7 +240,7 @@ def renewed(
         if section.scope is not None:
             found.append(section)
             continue
-        making = Making(kernels, references or {}, partial(_tell, at, operation))
+        making = Making(kernels, references or {}, partial(_tell, at, operation), most)
         shipped = [kernels[i].candidate for i in sorted(named_kernels(section) - {section.fallback})]
         twins = [[made[x, y] for x in operation.twins if (x, y) in made] for y in (False, True)]
         whole, is_new = section, _times_at_sectors(timed) >= MIN_BETWEEN
