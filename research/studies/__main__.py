@@ -18,6 +18,7 @@ class Studies(Commands):
         "prior": ("research.studies.prior_command:prior_command", "Show what the cost model assumes of a device."),
         "run": ("research.studies.runs:run", "Say in a selection by which command it was made."),
         "search": ("research.studies.search_command:search", "Compare search strategies on recorded times."),
+        "tiles": ("research.studies.library_tiles:tiles", "List kernels with the tiles that a library chose."),
     }
 
 

@@ -9,7 +9,7 @@ from tests.unit.selections import SELECTION
 
 def test_the_studies_are_listed():
     listed = succeed("-h", run=study).partition("Commands:\n")[2].splitlines()
-    assert [line.split()[0] for line in listed] == ["census", "formats", "prior", "run", "search"]
+    assert [line.split()[0] for line in listed] == ["census", "formats", "prior", "run", "search", "tiles"]
 
 
 @pytest.mark.parametrize(
