@@ -85,23 +85,23 @@ def may_have_grid(timed: Timed, operation: Operation) -> bool:
 
 
 def added(
-    timed: Timed,
-    operation: Operation,
-    shipped: Sequence[Candidate],
-    making: Making,
-    *,
-    between: bool = True,
+    section: Section, timed: Timed, shipped: Sequence[Candidate], making: Making, *, between: bool = True
 ) -> list[Candidate]:
     """Choose kernels beside those that ship, the one that gains most by the times of some rows first.
 
+    They are chosen by what the grid answers, which is what no ladder does, where that was timed.
+
     Args:
+        section: with the ladders that answer other problems.
         timed: the times of the operation, and the model for those that are missing.
-        operation: the section's.
         shipped: the kernels of the operation's section.
         making: what else is known, and how many there may be.
         between: whether by rows between sectors, or by those at sectors.
     """
+    operation, laddered = section.operation, {(x.n, x.k) for x in section.ladders}
     every = sorted(x for x, row in timed.filled.items() if row and begins_between_sectors(x) == between)
+    own = [x for x in every if (x.n, x.k) not in laddered]
+    every = own if len(own) >= MIN_BETWEEN else every
     rows = {x: timed.filled[x] for x in every[:: -(-len(every) // MOST_ASKED) or 1]}
     tried = {min(row, key=lambda x: (row[x], x)) for row in rows.values()}
     able = tried if timed.target is None else legal(tried, operation, timed.target)
@@ -148,7 +148,7 @@ def parted(
     grid = None if twin is None else _grid_of(twin, operation, timed, making)
     if grid is None:
         making.at("kernels for rows between sectors")
-        indices = making.indices(operation, (*shipped, *added(timed, operation, shipped, making)))
+        indices = making.indices(operation, (*shipped, *added(section, timed, shipped, making)))
         own = Timed(timed.own, timed.filled, timed.provenance, timed.model, target=timed.target)
         known = SectionKernels(tuple(indices), indices, own, between_sectors=True)
         grid = build_grid(known, operation, lambda x: making.at(f"rows between sectors, {x}"))
@@ -173,7 +173,7 @@ def _with_new_grid(
     if grid is not None:
         return replace(section, grid=grid), [*shipped]
     making.at("kernels for all rows")
-    kernels = [*shipped, *added(timed, section.operation, shipped, making, between=False)]
+    kernels = [*shipped, *added(section, timed, shipped, making, between=False)]
     indices = making.indices(section.operation, kernels)
     known = SectionKernels(tuple(indices), indices, timed)
     return replace(section, grid=build_grid(known, section.operation, making.at)), kernels

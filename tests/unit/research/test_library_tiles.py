@@ -46,5 +46,5 @@ def test_what_is_no_list_of_kernels_is_refused(tmp_path):
     path.write_text(json.dumps({"operation": "bf16_kk", "kernels": [[1, 2, 3, [NATURAL]]]}))
     assert read_names(path) == (Operation.BF16_KK, [NATURAL])
     path.write_text(json.dumps({"operation": "bf17", "kernels": []}))
-    with pytest.raises(StoreError, match="give what research/bench/library_kernels.py wrote"):
+    with pytest.raises(StoreError, match=r"give what research/bench/library_kernels\.py wrote"):
         read_names(path)

@@ -73,16 +73,16 @@ NOTHING = between.Making([])
 
 
 def test_kernels_are_added_while_they_gain_where_rows_are_between_sectors():
-    _, _, timed = whole()
+    section, _, timed = whole()
     own = {p: {**row, SPLIT: 4.0 if p.m == 16 and begins_between_sectors(p) else 9.0} for p, row in timed.own.items()}
     more = replace(timed, own=own, filled=own)
-    assert set(between.added(more, BF16, [PLAIN], NOTHING)) == {SWAPPED, SPLIT}
-    assert between.added(more, BF16, [PLAIN, SWAPPED], NOTHING) == [SPLIT]
-    assert between.added(more, BF16, [PLAIN, SWAPPED, SPLIT], NOTHING) == []
+    assert set(between.added(section, more, [PLAIN], NOTHING)) == {SWAPPED, SPLIT}
+    assert between.added(section, more, [PLAIN, SWAPPED], NOTHING) == [SPLIT]
+    assert between.added(section, more, [PLAIN, SWAPPED, SPLIT], NOTHING) == []
     # Of 16 rows alone SPLIT gains, of 64 it is slower than torch: SWAPPED's gain there counts twice.
     torch = dict.fromkeys(own, 4.5)
-    assert between.added(more, BF16, [PLAIN], between.Making([], torch, most=1)) == [SWAPPED]
-    assert between.added(more, BF16, [PLAIN], between.Making([], torch, most=0)) == []
+    assert between.added(section, more, [PLAIN], between.Making([], torch, most=1)) == [SWAPPED]
+    assert between.added(section, more, [PLAIN], between.Making([], torch, most=0)) == []
 
 
 @pytest.mark.parametrize("reason", ["predicted", "few", "a scope"])
