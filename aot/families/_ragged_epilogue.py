@@ -39,7 +39,7 @@ def _tile_for_quack(tile: tuple[int, int], *, pingpong: bool, three_by_rows: boo
 
 
 class RaggedSm90(PieceSm90):
-    """quack's GEMM, whose tile may have any multiple of 8 columns, up to quack's limits."""
+    """quack's GEMM, whose tile may have any multiple of 8 columns, up to quack's limits, or be a large one."""
 
     epi_tile_shape: Any
     """Pieces of a tile, along its rows and its columns."""

@@ -31,15 +31,14 @@ COOPERATIVE_TILE_M = (64, 128, 192, 256, 320)
 MAX_INSTRUCTION_N = 256
 """Most columns that a warpgroup multiplies at once. Source: PTX ISA, wgmma.mma_async: n is at most 256."""
 
-WIDE_TILE_N = tuple(range(MAX_INSTRUCTION_N + 16, 401, 16))
+WIDE_TILE_N = tuple(range(MAX_INSTRUCTION_N + 16, 353, 16))
 """Columns of cooperative tiles of 128 rows that are too wide for one warpgroup, which two share by columns, in our own
-kernels. Source: 200 accumulators a thread at most; ptxas 13.4 compiles them without spills (nvidia-cutlass-dsl 4.8.1,
-2026-11-30)."""
+kernels. Source: cuBLAS has tiles of up to 304 by 128 and 352 by 64; on an H200 those up to 352 were timed."""
 
 TALL_TILE_M = 384
-TALL_TILE_N = tuple(range(STEP, 137, STEP))
+TALL_TILE_N = tuple(range(STEP, 129, STEP))
 """Rows and columns of cooperative tiles that are too tall for quack, which two warpgroups share by rows, in our own
-kernels. Source: 204 accumulators a thread at most, without spills, as above."""
+kernels. Source: nvidia-cutlass-dsl 4.8.1 compiles 384x128 without spills and spills 16 bytes of 384x136, 2026-11-30."""
 
 MIN_TILE_N = {192: 16, 320: 32}
 """Least tile_n for each tile_m of cooperative that has one. Source: two warpgroups share the columns of a tile of 320,

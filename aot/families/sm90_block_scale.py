@@ -34,9 +34,10 @@ LEAST_SUMS = 64 * 128
 
 
 class Sm90BlockScale(Sm90PartialTile):
-    """The family `sm90_block_scale`: the space, limits and resources of `sm90_partial_tile`, without swap and split.
+    """The family `sm90_block_scale`: the space, limits and resources of `sm90_partial_tile`.
 
-    A tile has at most 128 columns, so that they lie in two blocks of B's factors at most.
+    It has no swap, no splits and no large tiles. A tile has at most 128 columns, so that they lie in two blocks of
+    B's factors at most.
     """
 
     name = "sm90_block_scale"
@@ -103,7 +104,7 @@ def _fault(candidate: Candidate) -> str | None:
     if candidate.gemm.tile_n > SCALE_BLOCK:
         return f"the kernel takes tile_n up to {SCALE_BLOCK}, got {candidate.gemm.tile_n}"
     if is_large(candidate):
-        return f"the kernel takes tile_m up to 320, got {candidate.gemm.tile_m}"
+        return f"the kernel takes tile_m up to 256, got {candidate.gemm.tile_m}"
     if warpgroup_grid(candidate)[1] > 1:
         tile = f"{candidate.gemm.tile_m}x{candidate.gemm.tile_n}"
         return f"the kernel's warpgroups share rows of a tile, those of a {tile} tile its columns"

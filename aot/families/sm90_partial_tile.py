@@ -30,7 +30,7 @@ MIN_STAGES_BESIDE_WHOLE_TILE = 4
 
 
 class Sm90PartialTile(Sm90Quack):
-    """The family `sm90_partial_tile`: the space and limits of `sm90_quack`, k-major operands only.
+    """The family `sm90_partial_tile`: the space and limits of `sm90_quack`, and large tiles; k-major operands only.
 
     Its resources are those too, but for FP8 whose tiles are stored through shared memory for all of them. Its tiles
     grow in steps of 8 columns, of which quack's own kernel takes every second.

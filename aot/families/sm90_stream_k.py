@@ -45,7 +45,7 @@ def _num_clusters(candidate: Candidate) -> int:
 
 
 class Sm90StreamK(Sm90PartialTile):
-    """The family `sm90_stream_k`: the tiles, limits and resources of `sm90_partial_tile`, always with a split tail."""
+    """The family `sm90_stream_k`: `sm90_partial_tile` with a split tail, always, and without large tiles."""
 
     name = "sm90_stream_k"
     orders_tiles = False

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Written: TypeAlias = dict[AnyArgument, Bits]
 
 GUARD_ELEMENTS = 2048
-"""Elements of poison before and after each operand: 4 KiB, more than the 256 columns of the widest tile."""
+"""Elements of poison before and after each operand: 4 KiB, more than the 352 columns of the widest tile."""
 
 
 def _view(region: Bits, matrix: Matrix) -> Bits:

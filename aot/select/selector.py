@@ -336,12 +336,13 @@ def _sections(
         grid = None if like is None or like.batch_invariant else renamed(like.grid, kernels, indices)
         what = operation.tag if num_groups == 1 else f"{operation.tag} of {num_groups} products"
         named, at = objective.named, _told(objective, f"{what}: building the table")
+        most = objective.limits.max_grid_kernels
         section = build_section(
             operation, portfolio, timed, indices, fallback, grid, named, num_groups=num_groups, at=at
         )
         twin = next((x for x in before if x.operation is chosen.like and x.between_sectors), None)
         free.append(section)
-        yield from parted(section, portfolio.candidates, timed, Making(kernels, references, at), twin)
+        yield from parted(section, portfolio.candidates, timed, Making(kernels, references, at, most), twin)
     grouping = operation.grouping
     is_asked = objective.batch_invariant and (grouping is Grouping.DENSE or grouping.groups_rows)
     if is_asked and not (grouping.groups_rows and has_one_order(free, kernels)):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aot.cli.options import TARGET, Command, options
+from aot.cli.output import tell
 from aot.compile.legal_keys import legal_keys
 from aot.core.candidate import KernelKey
 from aot.core.errors import StoreError
@@ -75,7 +76,7 @@ class LibraryTile:
 
 
 def alike(names: Iterable[str], operation: Operation, target: Target) -> list[KernelKey]:
-    """List the legal kernels of an operation that are like those of some names, in the order of the space."""
+    """List the legal kernels of an operation that are like those of some names."""
     tiles = {x for x in map(LibraryTile.of, names) if x is not None}
     keys: Sequence[Any] = legal_keys((operation,), target)
     return [x for x in keys if isinstance(x, KernelKey) and any(y.has(x) for y in tiles)]
@@ -101,6 +102,15 @@ def read_names(path: Path) -> tuple[Operation, list[str]]:
 @options(TARGET)
 @click.argument("path", type=click.Path(path_type=Path))
 def tiles(path: Path, target: str) -> None:
-    """List kernels like those in PATH, with commas between, for `aot tune --kernels`."""
+    """List kernels like those in PATH, with commas between, for `aot tune --kernels`.
+
+    Says on standard error how many of the library's kernels were understood.
+    """
     operation, names = read_names(path)
-    click.echo(",".join(x.candidate.name for x in alike(names, operation, load_target(target))))
+    found = alike(names, operation, load_target(target))
+    understood = sum(LibraryTile.of(x) is not None for x in names)
+    if not found:
+        text = f"none of the {len(names)} kernels in {path} has a tile of {operation.tag} on {target}"
+        raise StoreError(f"{text}, {understood} have names that say one; expected kernels of cuBLAS (nvjet_sm90_*)")
+    tell(f"{len(found)} kernels like those of {understood} of {len(names)} names")
+    click.echo(",".join(x.candidate.name for x in found))

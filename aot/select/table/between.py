@@ -89,7 +89,8 @@ def added(
 ) -> list[Candidate]:
     """Choose kernels beside those that ship, the one that gains most by the times of some rows first.
 
-    They are chosen by what the grid answers, which is what no ladder does, where that was timed.
+    They are chosen by what the grid answers, which is what no ladder does, where `MIN_BETWEEN` such problems were
+    timed, and else by all.
 
     Args:
         section: with the ladders that answer other problems.

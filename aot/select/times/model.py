@@ -48,7 +48,8 @@ Source: `ROUGH_RATIO`'s."""
 ROUGH_RATIO = 1.15
 """Time by the first trees over the least of the problem's up to which a kernel is near. Source: on 179 products that
 were not learned from, by 650 kernels of an H200, the kernel that comes first is the same as by all trees at 1.1, and
-is another on 4% of them, which costs 0.1%, at 1.05 (research/log/2026-11-30-library-tiles.md)."""
+is another on 4% of them, which costs 0.1%, at 1.05 (research/log/2026-11-30-library-tiles.md). Tables by several
+ratios were not compared."""
 LEARNING_RATE = 0.06
 FEATURE_SHARE = 0.4
 """Part of the features that each split chooses among, drawn anew for each. Source: with a third of the (n, k) left out,

@@ -61,6 +61,7 @@ def test_a_tile_is_begun_early_where_that_was_faster(tile, overlaps):
             Reason.COMBINATION,
             "the kernel's warpgroups share rows of a tile, those of a 320x64 tile its columns",
         ),
+        ({"tile_m": 384, "tile_n": 64}, Reason.COMBINATION, "the kernel takes tile_m up to 256, got 384"),
         (
             {"tile_m": 256, "tile_n": 104},
             Reason.REGISTERS,

@@ -121,6 +121,8 @@ LARGE = (
     KernelKey(BF16, named("sm90_prefetch_b_128x272_c2x1_cooperative_swap")),
     KernelKey(Operation.BF16_KK_RESIDUAL, named("sm90_prefetch_b_128x352_c1x1_cooperative")),
     KernelKey(Operation.BF16_KK_GELU, named("sm90_prefetch_b_384x88_c1x1_cooperative")),
+    KernelKey(BF16, named("sm90_prefetch_b_128x304_c4x1_cooperative")),
+    KernelKey(BF16, named("sm90_partial_tile_384x72_c1x4_cooperative")),
     KernelKey(Operation.E4M3_BF16_KK, named("sm90_prefetch_b_384x64_c1x2_cooperative_swap")),
 )
 """Tiles of more columns than an instruction takes, and of more rows than quack's kernel has."""

@@ -50,6 +50,11 @@ def test_the_space_has_clusters_that_wait_and_a_tail_of_each_number_of_splits():
             f"128x200 needs 200 accumulator registers a thread; {MAX_ACCUMULATORS} fit beside partial sums",
         ),
         (
+            {"tile_n": 272, "schedule": "cooperative"},
+            Reason.TILE,
+            "large tiles are computed whole, got 128x272; take sm90_partial_tile",
+        ),
+        (
             {"num_stages": 3},
             Reason.COMBINATION,
             "num_stages is 3; the kernel fills the block, give 0",

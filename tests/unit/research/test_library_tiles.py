@@ -8,6 +8,7 @@ from aot.core.errors import StoreError
 from aot.core.operation import Operation
 from aot.core.target import load_target
 from research.studies.library_tiles import LibraryTile, alike, read_names
+from tests.unit.invoked import study, succeed
 
 NATURAL = "nvjet_sm90_tst_144x128_64x6_2x4_h_bz_TNN"
 SWAPPED = "nvjet_sm90_tst_128x272_64x4_2x1_v_bz_coopA_TNT"
@@ -39,6 +40,17 @@ def test_kernels_of_ours_have_the_tile_and_the_cluster():
     assert "sm90_one_tile_128x144_c4x2_direct" in found
     assert {"sm90_quack_128x144_c4x1_pingpong", "sm90_quack_128x144_c1x4_cooperative"} <= found
     assert not [x for x in found if "serial" in x or "separate" in x]
+
+
+def test_a_file_without_such_kernels_is_refused(tmp_path):
+    """An empty list would stand for all kernels."""
+    path = tmp_path / "kernels.json"
+    path.write_text(json.dumps({"operation": "bf16_kk", "kernels": [[1, 2, 3, [OTHER]]]}))
+    refused = study("tiles", "--target", "h200", path)
+    assert refused.exit_code
+    assert "none of the 1 kernels" in refused.stderr
+    path.write_text(json.dumps({"operation": "bf16_kk", "kernels": [[1, 2, 3, [NATURAL, OTHER]]]}))
+    assert "sm90_one_tile_128x144_c4x2_direct" in succeed("tiles", "--target", "h200", path, run=study)
 
 
 def test_what_is_no_list_of_kernels_is_refused(tmp_path):

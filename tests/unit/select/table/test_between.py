@@ -85,6 +85,18 @@ def test_kernels_are_added_while_they_gain_where_rows_are_between_sectors():
     assert between.added(section, more, [PLAIN], between.Making([], torch, most=0)) == []
 
 
+def test_kernels_are_added_for_what_no_ladder_answers():
+    """On the weights with ladders SPLIT gains more, on others SWAPPED, and the grid answers these."""
+    section, _, timed = whole()
+    gains = {p: {PLAIN: 9.0, SWAPPED: 8.0, SPLIT: 1.0} for p in timed.own}
+    others = {problem_of(m, 512, k): {PLAIN: 9.0, SWAPPED: 4.0, SPLIT: 9.0} for m in (16, 64) for k in (3000, 3016)}
+    both = replace(timed, own={**gains, **others}, filled={**gains, **others})
+    one = between.Making([], most=1)
+    assert between.added(section, both, [PLAIN], one) == [SWAPPED]
+    few = replace(both, filled=dict(list(both.filled.items())[:-1]))
+    assert between.added(section, few, [PLAIN], one) == [SPLIT]
+
+
 @pytest.mark.parametrize("reason", ["predicted", "few", "a scope"])
 def test_without_times_of_such_rows_there_is_one_section(reason, monkeypatch):
     section, indices, timed = whole()
@@ -124,6 +136,8 @@ def test_a_selection_gets_such_sections_and_is_the_same_when_it_gets_them_again(
     rows = {p: {**row, SPLIT: 9.0 if begins_between_sectors(p) else 2.0} for p, row in timed.own.items()}
     cheap = Shades(lambda c, p: 2.0 if c is SPLIT and not begins_between_sectors(p) else MODEL.time(c, p))
     more, _ = between.renewed(once, [BF16], {BF16: rows}, cheap, H200)
+    none, _ = between.renewed(once, [BF16], {BF16: rows}, cheap, H200, most=0)
+    assert SPLIT not in {x.candidate for x in none.kernels}
     for was, now in zip(once.table.sections[:2], more.table.sections[:2], strict=True):
         assert [x.m_edges for x in now.ladders] == [x.m_edges for x in was.ladders]
         names = {more.kernels[i].candidate for column in now.grid.columns for i in column.kernels}
