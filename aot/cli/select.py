@@ -90,8 +90,8 @@ LIMITS = (
         type=click.IntRange(0),
         default=SelectionLimits.max_grid_kernels,
         show_default=True,
-        help="Beside those of an operation, of each grid that --only-grids chooses, and of one for rows that begin at "
-        "odd multiples of 16 bytes.",
+        help="More than those of its operation that a grid has, where it is for rows that begin at odd multiples of 16 "
+        "bytes or chosen by --only-grids.",
     ),
     option(
         "--max-regret",

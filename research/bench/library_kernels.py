@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -23,20 +24,17 @@ from aot.core.problem import Problem
 from aot.core.shape_set import load_shape_set
 from research.bench.options import write
 
-OPERATIONS = tuple(x.value for x in (Operation.BF16_KK, Operation.BF16_KN, Operation.BF16_MK, Operation.BF16_MN))
-FP8 = Operation.E4M3_BF16_KK.value
+FP8 = Operation.E4M3_BF16_KK
+OPERATIONS = {x.tag: x for x in (Operation.BF16_KK, Operation.BF16_KN, Operation.BF16_MK, Operation.BF16_MN, FP8)}
 
 
 def call_of(problem: Problem) -> Callable[[], torch.Tensor]:
     """Return torch's product of a problem's sizes and layout, of zeros: the kernel does not depend on values."""
-    layout = problem.operation.layout
-    dtype = torch.float8_e4m3fn if problem.operation.tag == FP8 else torch.bfloat16
-    shape_a = (problem.m, problem.k) if layout.value[0] == "k" else (problem.k, problem.m)
-    shape_b = (problem.n, problem.k) if layout.value[1] == "k" else (problem.k, problem.n)
-    a, b = (torch.zeros(x, dtype=dtype, device="cuda") for x in (shape_a, shape_b))
-    x = a if layout.value[0] == "k" else a.t()
-    weight = b.t() if layout.value[1] == "k" else b
-    if problem.operation.tag == FP8:
+    operation, m, n, k = problem.operation, problem.m, problem.n, problem.k
+    made = partial(torch.zeros, dtype=torch.float8_e4m3fn if operation is FP8 else torch.bfloat16, device="cuda")
+    x = made(m, k) if operation.a.is_k_major else made(k, m).t()
+    weight = made(n, k).t() if operation.b.is_k_major else made(k, n)
+    if operation is FP8:
         one = torch.ones((), device="cuda")
         return lambda: torch._scaled_mm(x, weight, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)  # noqa: SLF001
     return lambda: torch.mm(x, weight)
@@ -56,10 +54,10 @@ def main() -> None:
     """Look at every product of the shape set, and write what was launched."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", default="tiles_drawn", help="shape set: a shipped name or a TOML file")
-    parser.add_argument("--operation", choices=(*OPERATIONS, FP8), default=Operation.BF16_KK.value)
+    parser.add_argument("--operation", choices=OPERATIONS, default=Operation.BF16_KK.tag)
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     values = parser.parse_args()
-    operation = next(x for x in Operation if x.tag == values.operation)
+    operation = OPERATIONS[values.operation]
     problems = load_shape_set(values.shapes).problems(operation)
     rows = [[x.m, x.n, x.k, kernels_of(call_of(x))] for x in problems]
     write(values.out, {"torch": torch.__version__, "operation": operation.tag, "kernels": rows})
