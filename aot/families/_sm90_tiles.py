@@ -34,7 +34,7 @@ MAX_INSTRUCTION_N = 256
 WIDE_TILE_N = tuple(range(MAX_INSTRUCTION_N + 16, 353, 16))
 """Columns of cooperative tiles of 128 rows that are too wide for one warpgroup, which two share by columns, in our own
 kernels. Source: cuBLAS has tiles of up to 304 by 128 and 352 by 64; on an H200 those up to 352 were timed. Of 128x352
-ptxas 13.4 spills 8 bytes with GELU and swap, and none plain, with a residual or of fast FP8 (nvidia-cutlass-dsl 4.8.1)."""
+nvidia-cutlass-dsl 4.8.1 spills 8 bytes with GELU and swap, and none plain, with a residual or of fast FP8."""
 
 TALL_TILE_M = 384
 TALL_TILE_N = tuple(range(STEP, 129, STEP))
