@@ -24,10 +24,12 @@ from aot.core.target import Target
 from aot.package import compile_once
 from aot.package.contents import components, own_component
 from aot.package.file_set import FileSet
+from aot.package.link_order import link_order
 from aot.package.pack import PackFor, render_api, render_pack
 from aot.package.render import library_name, render, render_library
 from aot.package.shared_modules import shared_modules
 from aot.package.toolchain import TOOLCHAIN_CACHE, Toolchain, fetch_toolchain
+from aot.package.wheel_archive import deflate_harder
 from aot.package.wheel_file import inspect_library, inspect_wheel
 
 if TYPE_CHECKING:
@@ -136,6 +138,7 @@ def _write_project(
     """Write a rendered project, its toolchain file and the objects of some kernels, which must be the kernels' own."""
     write(files, directory)
     _write(directory / "toolchain.cmake", _toolchain_file(target).encode())
+    contents: dict[str, bytes] = {}
     for kernel in kernels:
         if kernel.name not in objects:
             raise PackageError(f"no object for kernel {kernel.name}; expected one for each kernel; compile it again")
@@ -147,6 +150,8 @@ def _write_project(
                 "compile it again, or build the manifest again from this object"
             )
         _write(directory / "objects" / f"{kernel.name}.o", content)
+        contents[kernel.name] = content
+    _write(directory / "objects" / "order.txt", "".join(f"{x}.o\n" for x in link_order(contents)).encode())
 
 
 def _write_licences(directory: Path, manifest: Manifest, toolchain: Toolchain) -> None:
@@ -300,6 +305,7 @@ def _packaged(project: Path, scratch: Path, definitions: Mapping[str, str], env:
     wheels = list(out.iterdir())
     if len(wheels) != 1:
         raise PackageError(f"the build made {[x.name for x in wheels]}; expected one wheel")
+    deflate_harder(wheels[0])
     return wheels[0]
 
 

@@ -12,14 +12,6 @@ void _mlir_bf16_kk_simt_16x16_c1x1_direct__mlir_ciface_entry(void**, int32_t);
 void _mlir_bf16_kk_simt_16x16_c1x1_direct_cuda_init(void**);
 void _mlir_bf16_kk_simt_16x16_c1x1_direct_cuda_load_to_device(void**);
 
-void _mlir_bf16_kn_simt_16x16_c1x1_direct__mlir_ciface_entry(void**, int32_t);
-void _mlir_bf16_kn_simt_16x16_c1x1_direct_cuda_init(void**);
-void _mlir_bf16_kn_simt_16x16_c1x1_direct_cuda_load_to_device(void**);
-
-void _mlir_bf16_kk_sm90_prefetch_b_64x32_c1x1_splitk_serial4__mlir_ciface_entry(void**, int32_t);
-void _mlir_bf16_kk_sm90_prefetch_b_64x32_c1x1_splitk_serial4_cuda_init(void**);
-void _mlir_bf16_kk_sm90_prefetch_b_64x32_c1x1_splitk_serial4_cuda_load_to_device(void**);
-
 void _mlir_bf16_kk_sm90_quack_128x256_c2x1_coop__mlir_ciface_entry(void**, int32_t);
 void _mlir_bf16_kk_sm90_quack_128x256_c2x1_coop_cuda_init(void**);
 void _mlir_bf16_kk_sm90_quack_128x256_c2x1_coop_cuda_load_to_device(void**);
@@ -27,6 +19,14 @@ void _mlir_bf16_kk_sm90_quack_128x256_c2x1_coop_cuda_load_to_device(void**);
 void _mlir_bf16_kk_sm90_quack_64x16_c1x1_pingpong_swap__mlir_ciface_entry(void**, int32_t);
 void _mlir_bf16_kk_sm90_quack_64x16_c1x1_pingpong_swap_cuda_init(void**);
 void _mlir_bf16_kk_sm90_quack_64x16_c1x1_pingpong_swap_cuda_load_to_device(void**);
+
+void _mlir_bf16_kk_sm90_prefetch_b_64x32_c1x1_splitk_serial4__mlir_ciface_entry(void**, int32_t);
+void _mlir_bf16_kk_sm90_prefetch_b_64x32_c1x1_splitk_serial4_cuda_init(void**);
+void _mlir_bf16_kk_sm90_prefetch_b_64x32_c1x1_splitk_serial4_cuda_load_to_device(void**);
+
+void _mlir_bf16_kn_simt_16x16_c1x1_direct__mlir_ciface_entry(void**, int32_t);
+void _mlir_bf16_kn_simt_16x16_c1x1_direct_cuda_init(void**);
+void _mlir_bf16_kn_simt_16x16_c1x1_direct_cuda_load_to_device(void**);
 
 }  // extern "C"
 
