@@ -58,9 +58,6 @@ as long on 2 to 8."""
 MERGE_COST = 0.001
 """Mean predicted cost that merging the steps of m of a ladder, or of a grid's column, may have."""
 
-BETWEEN_MERGE_COST = 0.003
-"""The same in a grid for rows between sectors, whose steps are as many again in a wheel. An assumption."""
-
 MANY_PROBLEMS = 500
 """Problems of an operation that were timed, in it or in an equivalent one, from which on its steps are those that tell
 tiles of 8 apart: an assumption. Finer steps say little where few times were learned from, and a wheel may hold many
@@ -88,7 +85,7 @@ def _is_timed(known: SectionKernels, operation: Operation) -> bool:
 
 def _is_fine(known: SectionKernels, operation: Operation) -> bool:
     """Say whether the steps of a section are those for many times."""
-    return operation.layout is Layout.KK and _is_timed(known, operation) and not known.between_sectors
+    return operation.layout is Layout.KK and _is_timed(known, operation)
 
 
 def _midpoint(edges: Sequence[int], index: int) -> int:
@@ -204,7 +201,7 @@ class _Columns:
     def __init__(self, known: SectionKernels, operation: Operation, edges: Sequence[Sequence[int]]) -> None:
         self.known, self.operation = known, operation
         self.m_edges, self.n_edges, self.k_edges = edges
-        self._is_broad = not (_is_fine(known, operation) or known.between_sectors)
+        self._is_broad = not _is_fine(known, operation)
         able = [takes_aligned(FamilyKernel.of(KernelKey(operation, x))) for x in known.candidates]
         self._unable = np.where(able, 0.0, BARRED)
         self._kept = None if known.timed.kept is None else known.timed.kept.grid
@@ -280,7 +277,7 @@ class _Columns:
             losses * breadths(self.m_edges)[:, None],
             self.m_edges,
             num_shapes=len(self.m_edges),
-            max_cost=BETWEEN_MERGE_COST if self.known.between_sectors else MERGE_COST,
+            max_cost=MERGE_COST,
             kept=kept,
             settled=max(kept, default=0),
         )
