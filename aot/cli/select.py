@@ -91,7 +91,7 @@ LIMITS = (
         default=SelectionLimits.max_grid_kernels,
         show_default=True,
         help="More than those of its operation that a grid has, where it is for rows that begin at odd multiples of 16 "
-        "bytes or chosen by --only-grids.",
+        "bytes or chosen by --only-grids or --only-between-sectors.",
     ),
     option(
         "--max-regret",
@@ -135,14 +135,18 @@ AXES = (
 
 def _only(values: Mapping[str, Any]) -> Renewed | None:
     """Return the only tables that are to be chosen anew; None for all."""
-    flags = {"--only-unaligned": Renewed.UNALIGNED, "--only-grids": Renewed.GRIDS}
+    flags = {
+        "--only-unaligned": Renewed.UNALIGNED,
+        "--only-grids": Renewed.GRIDS,
+        "--only-between-sectors": Renewed.BETWEEN,
+    }
     given = [flag for flag in flags if values[flag.removeprefix("--").replace("-", "_")]]
     if len(given) > 1:
         raise click.UsageError(f"{' and '.join(given)} are two runs: give the second the first's file with --keep")
     if given and values["keep"] is None:
         raise click.UsageError(f"{given[0]} keeps all else of a selection: give it with --keep")
     only = flags[given[0]] if given else None
-    if only is Renewed.GRIDS and not values["records"]:
+    if only in {Renewed.GRIDS, Renewed.BETWEEN} and not values["records"]:
         raise click.UsageError(f"{given[0]} chooses by measured times: give it a --record, without --predicted")
     return only
 
@@ -254,6 +258,11 @@ def request_of(context: click.Context) -> Request:
     help="Choose anew only the grids of --keep for aligned single products, and for those of them whose rows begin at "
     "odd multiples of 16 bytes, each time with up to --max-grid-kernels more for each, by records that have enough "
     "times; of --operations, or of all.",
+)
+@click.option(
+    "--only-between-sectors",
+    is_flag=True,
+    help="Of these grids only those for rows that begin at odd multiples of 16 bytes.",
 )
 @option("--no-incumbent", only=[CHOSEN], is_flag=True, help="Let ties go to no earlier selection.")
 @option(

@@ -35,6 +35,7 @@ class Renewed(Enum):
 
     UNALIGNED = "what is not aligned"
     GRIDS = "grids of aligned products"
+    BETWEEN = "those of them for rows that begin between sectors"
 
 
 def renew(
@@ -49,8 +50,8 @@ def renew(
     """Choose anew only some tables of a selection.
 
     Args:
-        tables: for what is not aligned, or the grids of aligned single products, with some kernels more: of the
-            operations that `objective` names, or of all.
+        tables: for what is not aligned, or the grids of aligned single products, or some of these, with some kernels
+            more: of the operations that `objective` names, or of all.
         selection: whose other tables are kept.
         paths: records that have times of such problems, read as one. Where there are none, the cost model chooses for
             what is not aligned.
@@ -87,7 +88,17 @@ def renew(
     objective.progress("learning from the times")
     model = TimeModel.fit(own, target)
     most = objective.limits.max_grid_kernels
-    found, new = between.renewed(selection, operations, own, model, target, references, objective.progress, most)
+    found, new = between.renewed(
+        selection,
+        operations,
+        own,
+        model,
+        target,
+        references,
+        objective.progress,
+        most,
+        only_between=tables is Renewed.BETWEEN,
+    )
     return goal.covered(replace(found, table=_with_orders(found, new, record, own, target)))
 
 

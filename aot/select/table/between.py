@@ -207,6 +207,8 @@ def renewed(
     references: Mapping[Problem, float] | None = None,
     at: Callable[[str], None] = quietly,
     most: int = SelectionLimits.max_grid_kernels,
+    *,
+    only_between: bool = False,
 ) -> tuple[Selection, list[Section]]:
     """Return a selection in which the grids of some operations are chosen anew, and the sections that have them.
 
@@ -219,6 +221,7 @@ def renewed(
         references: a library's times.
         at: told how far it is.
         most: kernels more of each grid.
+        only_between: whether only those for rows between sectors are chosen.
     """
     filled = with_imputed_times({**{x: {} for x in operations}, **times})
     asked = [x for x in selection.table.sections if x.operation in operations]
@@ -228,13 +231,9 @@ def renewed(
     timed_of = {
         x: Timed(times.get(x, {}), filled.get(x, {}), PROVENANCE_MEASURED, model, target=target) for x in operations
     }
-    parted_now = {x.operation for x in asked if x.between_sectors}
-    able = {
-        x
-        for x, y in timed_of.items()
-        if x.grouping is Grouping.DENSE
-        and (may_have_grid(y, x) or (x not in parted_now and _times_at_sectors(y) >= MIN_BETWEEN))
-    }
+    of_whole = {x for x, y in timed_of.items() if not only_between and _times_at_sectors(y) >= MIN_BETWEEN}
+    alone = of_whole - {x.operation for x in asked if x.between_sectors}
+    able = {x for x, y in timed_of.items() if x.grouping is Grouping.DENSE and (x in alone or may_have_grid(y, x))}
     found += [x for x in asked if x.operation not in able]
     for section in _rejoined([x for x in asked if x.operation in able]):
         operation, timed = section.operation, timed_of[section.operation]
@@ -244,7 +243,7 @@ def renewed(
         making = Making(kernels, references or {}, partial(_tell, at, operation), most)
         shipped = [kernels[i].candidate for i in sorted(named_kernels(section) - {section.fallback})]
         twins = [[made[x, y] for x in operation.twins if (x, y) in made] for y in (False, True)]
-        whole, is_new = section, _times_at_sectors(timed) >= MIN_BETWEEN
+        whole, is_new = section, operation in of_whole
         if is_new:
             whole, shipped = _with_new_grid(section, shipped, timed, making, next(iter(twins[0]), None))
         for own in parted(whole, shipped, timed, making, next(iter(twins[1]), None)):

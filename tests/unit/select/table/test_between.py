@@ -137,6 +137,9 @@ def test_a_selection_gets_such_sections_and_is_the_same_when_it_gets_them_again(
     cheap = Shades(lambda c, p: 2.0 if c is SPLIT and not begins_between_sectors(p) else MODEL.time(c, p))
     more, _ = between.renewed(once, [BF16], {BF16: rows}, cheap, H200)
     none, _ = between.renewed(once, [BF16], {BF16: rows}, cheap, H200, most=0)
+    kept, new = between.renewed(once, [BF16], {BF16: rows}, cheap, H200, only_between=True)
+    assert kept == once
+    assert [x.between_sectors for x in new] == [True]
     assert SPLIT not in {x.candidate for x in none.kernels}
     for was, now in zip(once.table.sections[:2], more.table.sections[:2], strict=True):
         assert [x.m_edges for x in now.ladders] == [x.m_edges for x in was.ladders]
