@@ -57,11 +57,10 @@ class SelectionLimits:
     max_mean: float | None = None
     """Regrets are fractions. With either, as few kernels as reach it, up to `max_kernels`."""
     max_worst: float | None = None
-    max_unaligned_kernels: int = 12
+    max_unaligned_kernels: int = 20
     """Of a section for what is not aligned that was timed and has no epilogue; the constants above of others. Source:
-    on an H200's times of 339 problems of `bf16_kn` with an odd n, 6 kernels take 8.3% longer than the best of all in
-    the mean and 10 take 5.3%; of `bf16_kk` with an odd k 6.7 and 3.7% (research/log/2026-11-28-unaligned-grids.md).
-    Since then some rows of x have kernels of a family of their own (research/log/2026-11-30-vectors.md)."""
+    an H200's times of unaligned problems of 16 bits, and the size of its wheel; 12 take 2 to 7% longer than the best of
+    all in the mean, 20 take 1 to 4% (research/log/2026-11-30-wheel-size.md)."""
 
     max_row_kernels: int = 12
     """Of an operation on rows, beside its fallback."""
