@@ -27,10 +27,31 @@ END_S = 1.5
 
 INTERRUPTED = "aot: interrupted; what was done is kept, and the same command carries on\n"
 
+BEGINS_AGAIN = "aot: interrupted; nothing was written, and the same command begins again\n"
+"""Of a command that writes its result at its end, whole."""
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _seen: list[int] = []
 """The signals that came, in order."""
+
+_begins_again: list[bool] = []
+"""Has an entry where the command that runs keeps nothing of what it did."""
+
+
+def begin_again() -> None:
+    """Have an interruption of the command that runs be told as that of one that keeps nothing of what it did."""
+    _begins_again.append(True)
+
+
+def interrupted_text() -> str:
+    """Return what is said of the command that runs, or ran last, where it is interrupted."""
+    return BEGINS_AGAIN if _begins_again else INTERRUPTED
+
+
+def forget_command() -> None:
+    """Take the next command for one that keeps what it did, unless it says otherwise."""
+    _begins_again.clear()
 
 
 def exit_code() -> int:
@@ -46,7 +67,7 @@ def was_interrupted() -> bool:
 def say_interrupted() -> None:
     """Say on standard error, if it is still there, that the command was interrupted."""
     with suppress(OSError):
-        os.write(2, INTERRUPTED.encode())
+        os.write(2, interrupted_text().encode())
 
 
 def _raise(number: int, _frame: FrameType | None) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 from click.shell_completion import CompletionItem
 
-from aot.cli.interrupt import INTERRUPTED, exit_code, was_interrupted
+from aot.cli.interrupt import exit_code, forget_command, interrupted_text, was_interrupted
 from aot.core.errors import REPAIR, AotError, DependencyError, OutputError, ResourceError
 from aot.core.garbage import collect_seldom
 
@@ -134,6 +134,7 @@ class Commands(click.Group):
     def main(self, *arguments: Any, **extra: Any) -> Any:
         """Run a command and exit with its code."""
         collect_seldom()
+        forget_command()
         extra["standalone_mode"] = False
         sys.exit(_run(lambda: super(Commands, self).main(*arguments, **extra)))
 
@@ -141,7 +142,7 @@ class Commands(click.Group):
 def _interrupted() -> int:
     """Say that the command was interrupted; return its exit code."""
     with suppress(OSError):
-        click.echo(INTERRUPTED, err=True, nl=False)
+        click.echo(interrupted_text(), err=True, nl=False)
     return exit_code()
 
 

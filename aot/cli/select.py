@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aot.cli import selection_tables
+from aot.cli.interrupt import begin_again
 from aot.cli.options import (
     ANY_OPERATIONS_TYPE,
     CROSSED_OPERATIONS,
@@ -286,6 +287,7 @@ def select_command(context: click.Context, /, **values: Any) -> None:
     and else what the cost model selects; its rows say that they are predicted. Operations on rows are selected by all
     records of the target, unless --record names one, and scored on measured sizes that are left out in turn.
     """
+    begin_again()
     request = request_of(context)
     path = values["output"] or check_output(SELECTIONS / f"{request.target.name}.json")
     selection = select(replace(request, run=run_of(context, request.files)))

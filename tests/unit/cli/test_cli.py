@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from aot.cli import interrupt
+from aot.cli import select as cli_select
 from aot.cli import space as cli_space
 from aot.cli.main import COMMANDS
 from aot.compile import compiler as compile_module
@@ -481,6 +482,17 @@ def test_an_interrupt_says_that_what_was_done_is_kept(monkeypatch):
     result = aot("targets")
     assert result.exit_code == 130
     assert result.stderr == "\naot: interrupted; what was done is kept, and the same command carries on\n"
+
+
+def test_an_interrupt_of_a_command_that_keeps_nothing_says_so(monkeypatch, tmp_path):
+    def interrupt(_context):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli_select, "request_of", interrupt)
+    result = aot("select", "-o", str(tmp_path / "found.json"))
+    assert result.exit_code == 130
+    assert result.stderr == "\naot: interrupted; nothing was written, and the same command begins again\n"
+    assert not (tmp_path / "found.json").exists()
 
 
 def test_what_an_interrupt_became_in_native_code_is_no_error_of_its_own(monkeypatch):
