@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aot.cli import selection_tables
-from aot.cli.interrupt import begin_again
+from aot.cli.interrupt import begin_again, forget_command
 from aot.cli.options import (
     ANY_OPERATIONS_TYPE,
     CROSSED_OPERATIONS,
@@ -142,6 +142,8 @@ def _only(values: Mapping[str, Any]) -> Renewed | None:
         "--only-between-sectors": Renewed.BETWEEN,
     }
     given = [flag for flag in flags if values[flag.removeprefix("--").replace("-", "_")]]
+    if {"--only-grids", "--only-between-sectors"} <= {*given}:
+        raise click.UsageError("--only-grids chooses the grids of --only-between-sectors too: give one of them")
     if len(given) > 1:
         raise click.UsageError(f"{' and '.join(given)} are two runs: give the second the first's file with --keep")
     if given and values["keep"] is None:
@@ -263,7 +265,8 @@ def request_of(context: click.Context) -> Request:
 @click.option(
     "--only-between-sectors",
     is_flag=True,
-    help="Of these grids only those for rows that begin at odd multiples of 16 bytes.",
+    help="Choose anew only the grids of --keep for aligned single products whose rows begin at odd multiples of 16 "
+    "bytes, as --only-grids does, which chooses the others too.",
 )
 @option("--no-incumbent", only=[CHOSEN], is_flag=True, help="Let ties go to no earlier selection.")
 @option(
@@ -292,6 +295,7 @@ def select_command(context: click.Context, /, **values: Any) -> None:
     path = values["output"] or check_output(SELECTIONS / f"{request.target.name}.json")
     selection = select(replace(request, run=run_of(context, request.files)))
     write_selection(path, selection)
+    forget_command()
     show(lambda: {"path": path, **selection_facts(selection)}, lambda: selection_tables.selection_summary(selection))
     if selection.table.sections:
         tell(f"wrote {path}; next: aot build --target {selection.target} --selection {path}")

@@ -33,7 +33,7 @@ from aot.package.wheel_archive import deflate_harder
 from aot.package.wheel_file import inspect_library, inspect_wheel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from aot.core.kernel import Kernel
     from aot.kinds.rows.kernel import RowKernel
@@ -133,9 +133,17 @@ def _check_target(manifest: Manifest, target: Target) -> None:
 
 
 def _write_project(
-    files: FileSet, kernels: Sequence[Kernel | RowKernel], objects: Mapping[str, Path], target: Target, directory: Path
+    files: FileSet,
+    kernels: Sequence[Kernel | RowKernel],
+    objects: Mapping[str, Path],
+    target: Target,
+    directory: Path,
+    ordered: Callable[[Mapping[str, bytes]], Iterable[str]],
 ) -> None:
-    """Write a rendered project, its toolchain file and the objects of some kernels, which must be the kernels' own."""
+    """Write a rendered project, its toolchain file and the objects of some kernels, which must be the kernels' own.
+
+    `ordered` gives the order of the linker, of objects by their kernels' names.
+    """
     write(files, directory)
     _write(directory / "toolchain.cmake", _toolchain_file(target).encode())
     contents: dict[str, bytes] = {}
@@ -151,7 +159,7 @@ def _write_project(
             )
         _write(directory / "objects" / f"{kernel.name}.o", content)
         contents[kernel.name] = content
-    _write(directory / "objects" / "order.txt", "".join(f"{x}.o\n" for x in link_order(contents)).encode())
+    _write(directory / "objects" / "order.txt", "".join(f"{x}.o\n" for x in ordered(contents)).encode())
 
 
 def _write_licences(directory: Path, manifest: Manifest, toolchain: Toolchain) -> None:
@@ -272,7 +280,8 @@ def build_library(
     what = f"link {len(library.all_kernels)} kernels"
     with scratch_folder("aot-library-") as scratch, _progress(what, shown=progress) as see:
         project, build = scratch / "project", scratch / "build"
-        _write_project(render_library(library, read_templates()), library.with_objects, objects, target, project)
+        files = render_library(library, read_templates())
+        _write_project(files, library.with_objects, objects, target, project, sorted)
         definitions = _definitions(project, toolchain, cache) | {
             "CMAKE_BUILD_TYPE": "Release",
             "CMAKE_MAKE_PROGRAM": str(_ninja()),
@@ -296,6 +305,7 @@ def _packaged(project: Path, scratch: Path, definitions: Mapping[str, str], env:
     """Build the wheel of a project that lies there; return it.
 
     Raises:
+        OutputError: the disk is full.
         PackageError: the build failed, or made something else.
     """
     out = scratch / "dist"
@@ -364,7 +374,7 @@ def build_wheel(
     with scratch_folder("aot-wheel-") as scratch, _progress(what, shown=progress) as see:
         project, templates = scratch / "project", read_templates()
         files = render(manifest, templates) if pack is None else render_pack(manifest, pack, templates)
-        _write_project(files, manifest.with_objects, objects, target, project)
+        _write_project(files, manifest.with_objects, objects, target, project, link_order)
         _write_licences(project, manifest, toolchain)
         env = _environment(target.platform_tag, cache, scratch)
         wheel = _packaged(

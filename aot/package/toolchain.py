@@ -23,8 +23,8 @@ CUDA_HEADERS = "nvidia-cuda-crt==13.0.88"
 TOOLCHAIN_CACHE = Path("build/toolchain")
 """Where the fetched files stay, below the working directory."""
 
-LINKERS = ("apache-tvm-ffi", "build", "cmake", "jinja2", "ninja", "scikit-build-core", "ziglang")
-"""The installed packages that render, compile and link a wheel's library, or have headers for it."""
+LINKERS = ("apache-tvm-ffi", "build", "cmake", "deflate", "jinja2", "ninja", "scikit-build-core", "ziglang")
+"""The installed packages that render, compile and link a wheel's library, have headers for it, or pack the wheel."""
 
 
 @dataclass(frozen=True)

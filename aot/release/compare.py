@@ -59,11 +59,11 @@ def _members(content: bytes) -> dict[str, bytes]:
 
 
 def _inner(where: str, one: Mapping[str, bytes], other: Mapping[str, bytes]) -> Iterator[Difference]:
-    """Compare what two files are made of; where their parts are equal, their order or headers differ."""
+    """Compare what two files are made of; where their parts are equal, all else may differ."""
     found = list(compare_all(one, other, f"{where}: "))
     yield from found
     if not found:
-        yield Difference(where, "its parts are equal; their order, times, modes or headers are not")
+        yield Difference(where, "its parts are equal; their order, times, modes, headers or compression are not")
 
 
 def compare(where: str, one: bytes, other: bytes) -> Iterator[Difference]:

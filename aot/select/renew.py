@@ -35,7 +35,7 @@ class Renewed(Enum):
 
     UNALIGNED = "what is not aligned"
     GRIDS = "grids of aligned products"
-    BETWEEN = "those of them for rows that begin between sectors"
+    BETWEEN = "grids of aligned products whose rows begin between sectors"
 
 
 def renew(
@@ -50,8 +50,8 @@ def renew(
     """Choose anew only some tables of a selection.
 
     Args:
-        tables: for what is not aligned, or the grids of aligned single products, or some of these, with some kernels
-            more: of the operations that `objective` names, or of all.
+        tables: for what is not aligned, or the grids of aligned single products, or those for their rows between
+            sectors, with some kernels more: of the operations that `objective` names, or of all.
         selection: whose other tables are kept.
         paths: records that have times of such problems, read as one. Where there are none, the cost model chooses for
             what is not aligned.

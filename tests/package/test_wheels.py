@@ -15,13 +15,17 @@ from pathlib import Path
 
 import pip
 import pytest
+from deflate import deflate_compress
 from elftools.elf.constants import SH_FLAGS
 from elftools.elf.elffile import ELFFile
 
+from aot.compile.object_file import cubins
 from aot.core.errors import PackageError
 from aot.core.target import load_target
 from aot.package.build import build_library, build_wheel, read_templates
 from aot.package.contents import licence_of
+from aot.package.link_order import link_order
+from aot.package.render import library_name
 from tests.compiling import EVERY
 from tests.objects import small_manifest, small_wheel
 from tests.package.userland import aarch64_python
@@ -67,6 +71,21 @@ def wheels():
 def read_elf(wheel, name):
     with zipfile.ZipFile(wheel) as archive:
         return ELFFile(BytesIO(archive.read(f"aot_gemm/{name}")))
+
+
+def test_members_are_as_small_as_libdeflate_makes_them_and_kernels_in_the_order_of_likeness(wheels, target):
+    manifest, objects = small_manifest(target.name)
+    with zipfile.ZipFile(wheels(target)) as archive:
+        found = {x.filename: (x.compress_size, archive.read(x)) for x in archive.infolist()}
+    library = f"aot_gemm/{library_name(manifest)}"
+    for name in (library, "aot_gemm/manifest.json"):
+        size, content = found[name]
+        assert size == len(deflate_compress(content, 12))
+    contents = {x.name: objects[x.name].read_bytes() for x in manifest.with_objects}
+    assert len(contents) > 1
+    images = [image for name in link_order(contents) for image in cubins(contents[name])]
+    # What lies between an image and the next counts as the first one's.
+    assert all(x.startswith(y) for x, y in zip(cubins(found[library][1]), images, strict=True))
 
 
 def tags(elf, name):

@@ -651,7 +651,7 @@ def test_what_is_chosen_anew_alone_is_of_operations_that_are_kept(tmp_path):
         (["--only-unaligned"], "--only-unaligned keeps all else of a selection: give it with --keep"),
         (["--only-grids"], "--only-grids keeps all else of a selection: give it with --keep"),
         (["--only-unaligned", "--only-grids", "--keep"], "are two runs"),
-        (["--only-grids", "--only-between-sectors", "--keep"], "are two runs"),
+        (["--only-grids", "--only-between-sectors", "--keep"], "give one of them"),
         (["--only-between-sectors", "--predicted", "--keep"], "chooses by measured times: give it a --record"),
         (["--only-grids", "--predicted", "--keep"], "chooses by measured times: give it a --record"),
     ],

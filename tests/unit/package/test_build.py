@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shlex
@@ -40,12 +41,30 @@ def test_a_move_leaves_nothing_partial(tmp_path):
 def test_objects_must_be_those_of_the_manifest(tmp_path):
     manifest = golden_manifest()
     with pytest.raises(PackageError, match=f"no object for kernel {manifest.kernels[0].name}"):
-        package._write_project(FileSet(), manifest.kernels, {}, H200, tmp_path / "one")
+        package._write_project(FileSet(), manifest.kernels, {}, H200, tmp_path / "one", sorted)
     path = tmp_path / "x.o"
     path.write_bytes(b"other")
     objects = {x.name: path for x in manifest.kernels}
     with pytest.raises(PackageError, match=r"has sha256 [0-9a-f]{64}; the manifest says 0{64}"):
-        package._write_project(FileSet(), manifest.kernels, objects, H200, tmp_path / "two")
+        package._write_project(FileSet(), manifest.kernels, objects, H200, tmp_path / "two", sorted)
+
+
+def test_objects_are_linked_in_the_order_that_is_given(tmp_path):
+    kernels, objects = [], {}
+    for kernel in golden_manifest().kernels:
+        objects[kernel.name] = tmp_path / f"{kernel.name}.of"
+        objects[kernel.name].write_bytes(kernel.name.encode())
+        kernels.append(replace(kernel, object_sha256=hashlib.sha256(kernel.name.encode()).hexdigest()))
+    assert len(kernels) > 1
+
+    def reversed_order(contents):
+        assert contents == {x: path.read_bytes() for x, path in objects.items()}
+        return sorted(contents, reverse=True)
+
+    package._write_project(FileSet(), kernels, objects, H200, tmp_path, reversed_order)
+    names = (tmp_path / "objects/order.txt").read_text().split()
+    assert names == sorted((f"{x.name}.o" for x in kernels), reverse=True)
+    assert {x.name for x in (tmp_path / "objects").glob("*.o")} == {*names}
 
 
 def test_the_target_must_be_the_manifests():

@@ -23,7 +23,7 @@ def _wheel(path: Path) -> Path:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in MEMBERS.items():
             member = zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0))
-            member.external_attr = 0o100644 << 16
+            member.external_attr = (0o100644 if name.endswith("RECORD") else 0o100755) << 16
             member.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(member, content)
     return path
@@ -38,6 +38,8 @@ def test_members_stay_and_the_wheel_is_smaller(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         assert archive.testzip() is None
         assert archive.namelist() == list(MEMBERS)
+        modes = [x.external_attr >> 16 for x in archive.infolist()]
+        assert modes == [0o100755, 0o100755, 0o100644]
 
 
 def test_equal_wheels_are_deflated_to_equal_bytes(tmp_path: Path) -> None:

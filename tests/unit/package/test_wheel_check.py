@@ -7,6 +7,7 @@ import random
 import re
 import struct
 import zipfile
+import zlib
 
 import pytest
 
@@ -210,6 +211,42 @@ def test_bytes_between_members_are_found(tmp_path):
     with zipfile.ZipFile(path, "a") as archive:
         archive.comment = b"more"
     assert "its directory is damaged" in refusal(path)
+
+
+def stated(name, content, size):
+    """Return an archive of one member whose headers state another size than its content has."""
+    deflate = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    deflated = deflate.compress(content) + deflate.flush()
+    common = (20, 0, 8, 0, 40 << 9 | 33, zlib.crc32(content[:size]), len(deflated), size, len(name), 0)
+    local = struct.pack("<IHHHHHIIIHH", 0x04034B50, *common) + name.encode()
+    entry = (
+        struct.pack("<IHHHHHHIIIHHHHHII", 0x02014B50, 3 << 8 | 20, *common, 0, 0, 0, 0o100644 << 16, 0) + name.encode()
+    )
+    offset = len(local) + len(deflated)
+    return local + deflated + entry + struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, 1, 1, len(entry), offset, 0)
+
+
+def test_a_member_is_as_long_as_its_headers_say(tmp_path):
+    path = tmp_path / NAME
+    path.write_bytes(stated(MANIFEST, b"{}" * 500, 10))
+    assert f"{MANIFEST} is damaged" in refusal(path)
+
+
+def test_a_member_of_another_place_is_not_inflated(tmp_path):
+    path = wheel_of(tmp_path)
+    content = path.read_bytes()
+    size = struct.unpack_from("<I", content, 18)[0]
+    start = 30 + struct.unpack_from("<H", content, 26)[0]
+    path.write_bytes(content[:start] + bytes([255]) * size + content)
+    assert "is not a wheel: " in refusal(path)
+
+
+def test_more_members_than_an_archive_has_room_for_are_refused(tmp_path):
+    path = tmp_path / NAME
+    with zipfile.ZipFile(path, "w") as archive:
+        for i in range(65_536):
+            archive.writestr(member(f"aot_gemm/{i}"), b"")
+    assert "is not a wheel: " in refusal(path)
 
 
 def test_a_wheel_that_unpacks_to_too_much_is_not_unpacked(tmp_path, monkeypatch):

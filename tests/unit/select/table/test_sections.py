@@ -401,6 +401,21 @@ def test_from_many_problems_on_the_steps_are_the_fine_ones(monkeypatch, many):
 
 
 @pytest.mark.usefixtures("coarse")
+@pytest.mark.parametrize("many", [2, 3])
+def test_a_grid_for_rows_between_sectors_has_the_steps_of_the_others(monkeypatch, many):
+    monkeypatch.setattr(table, "LEARNED_M", (16, 64, 96, 128, 160, 224))
+    monkeypatch.setattr(table, "LEARNED_N", (96, 160, 224))
+    monkeypatch.setattr(table, "MANY_PROBLEMS", many)
+    model = Shades(lambda c, p: 10.0 if (c is PLAIN) == bool(p.m // 16 % 2) else 12.0)
+    indices, section = section_of(MANY, model)
+    times = {problem_of(*shape): row for shape, row in MANY.items()}
+    known = SectionKernels(tuple(indices), indices, Timed(times, times, "measured", model), between_sectors=True)
+    grid = table.build_grid(known, BF16, lambda _: None)
+    assert (grid.n_edges, grid.k_edges) == (section.grid.n_edges, section.grid.k_edges)
+    assert [x.m_edges for x in grid.columns] == [x.m_edges for x in section.grid.columns]
+
+
+@pytest.mark.usefixtures("coarse")
 def test_other_layouts_and_predicted_tables_have_no_learned_steps(monkeypatch):
     monkeypatch.setattr(table, "LEARNED_N", (96,))
     monkeypatch.setattr(table, "BROAD_N", (128, 512))
