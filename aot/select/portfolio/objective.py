@@ -59,8 +59,8 @@ class SelectionLimits:
     max_worst: float | None = None
     max_unaligned_kernels: int = 20
     """Of a section for what is not aligned that was timed and has no epilogue; the constants above of others. Source:
-    an H200's times of unaligned problems of 16 bits, and the size of its wheel; 12 take 2 to 7% longer than the best of
-    all in the mean, 20 take 1 to 4% (research/log/2026-11-30-wheel-size.md)."""
+    an H200's times of unaligned problems of 16 bits, and the size of its wheel; 12 take 3 to 9% longer than the best of
+    all in the mean, 20 take 1 to 5% (research/log/2026-11-30-wheel-size.md)."""
 
     max_row_kernels: int = 12
     """Of an operation on rows, beside its fallback."""
