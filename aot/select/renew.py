@@ -62,7 +62,8 @@ def renew(
 
     Raises:
         StoreError: the record cannot be read, or is another target's.
-        SelectionError: there is none, and the selection was made by a calibration, which this does not know.
+        SelectionError: there is none, and the selection was made by a calibration, which this does not know; or they
+            have too few times for the grid of any operation.
     """
     if not paths and selection.record.startswith(CALIBRATED):
         raise SelectionError(
@@ -99,6 +100,12 @@ def renew(
         most,
         only_between=tables is Renewed.BETWEEN,
     )
+    if not new:
+        raise SelectionError(
+            f"{', '.join(x.name for x in paths)}: fewer than {between.MIN_BETWEEN} problems of "
+            f"{', '.join(x.tag for x in operations)} for {tables.value}, so that nothing would be chosen anew; give a "
+            "--record with more, or other --operations"
+        )
     return goal.covered(replace(found, table=_with_orders(found, new, record, own, target)))
 
 
