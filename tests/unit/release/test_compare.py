@@ -41,7 +41,7 @@ def lines(one, other):
         (
             archive({"a": "1"}),
             archive({"a": "1"}, (2021, 1, 1, 0, 0, 0)),
-            ["file: its parts are equal; their order, times, modes or headers are not"],
+            ["file: its parts are equal; their order, times, modes, headers or compression are not"],
         ),
     ],
 )

@@ -704,8 +704,8 @@ def test_a_selection_says_how_what_it_is_for_is_answered(tmp_path):
 @pytest.mark.parametrize(
     ("operation", "is_measured", "most"),
     [
-        (Operation.BF16_KK, True, 12),
-        (Operation.BF16_MN, True, 12),
+        (Operation.BF16_KK, True, 20),
+        (Operation.BF16_MN, True, 20),
         (Operation.BF16_KK_BIAS, True, 6),
         (Operation.BF16_KK, False, 6),
         (Operation.BF16_MN, False, 4),
