@@ -89,7 +89,7 @@ class _Member:
     def _common(self) -> tuple[int, ...]:
         """Return what its two headers have in common."""
         sizes = self.crc, self.deflated_size, self.size
-        return _NEEDS, _NO_FLAGS, _DEFLATED, _TIME, _DATE, *sizes, len(self.name), 0
+        return _NEEDS, _NO_FLAGS, _DEFLATED, _TIME, _DATE, *sizes, len(self.name.encode()), 0
 
     @property
     def header(self) -> bytes:
