@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from aot.core.dispatch import Section
     from aot.core.measurement import ProductRecord
+    from aot.core.operation import Operation
     from aot.core.shape_set import ShapeSet
     from aot.core.target import Target
     from aot.select.selection import Selection
@@ -85,28 +86,42 @@ def renew(
         found = unaligned.renewed(selection, operations, known, target, goal)
         timed = with_library_times(found.table, references, lambda x: bool(x.loads) and x.operation in operations)
         return replace(found, table=timed)
-    own = aligned(times)
-    objective.progress("learning from the times")
-    model = TimeModel.fit(own, target)
-    most = objective.limits.max_grid_kernels
-    found, new = between.renewed(
-        selection,
-        operations,
-        own,
-        model,
-        target,
-        references,
-        objective.progress,
-        most,
-        only_between=tables is Renewed.BETWEEN,
-    )
-    if not new:
+    measured = KnownTimes(aligned(times), references=references, record=record)
+    renewed = _with_new_grids(selection, operations, measured, target, goal, only_between=tables is Renewed.BETWEEN)
+    if renewed is None:
         raise SelectionError(
             f"{', '.join(x.name for x in paths)}: fewer than {between.MIN_BETWEEN} problems of "
             f"{', '.join(x.tag for x in operations)} for {tables.value}, so that nothing would be chosen anew; give a "
             "--record with more, or other --operations"
         )
-    return goal.covered(replace(found, table=_with_orders(found, new, record, own, target)))
+    return renewed
+
+
+def _with_new_grids(
+    selection: Selection,
+    operations: Collection[Operation],
+    measured: KnownTimes,
+    target: Target,
+    goal: Objective,
+    *,
+    only_between: bool,
+) -> Selection | None:
+    """Choose grids of aligned single products anew; None where no operation has enough times."""
+    goal.progress("learning from the times")
+    found, new = between.renewed(
+        selection,
+        operations,
+        measured.times,
+        TimeModel.fit(measured.times, target),
+        target,
+        measured.references,
+        goal.progress,
+        goal.limits.max_grid_kernels,
+        only_between=only_between,
+    )
+    if not new:
+        return None
+    return goal.covered(replace(found, table=_with_orders(found, new, measured.record, measured.times, target)))
 
 
 def _with_orders(

@@ -37,6 +37,7 @@ from tests.compiling import some
 from tests.few_committed import few_committed
 from tests.golden.manifest import KK, golden_manifest
 from tests.unit.invoked import SHAPES, aot, coarse_grid, succeed
+from tests.unit.selections import SELECTION
 from tests.unit.twins import CONDITIONS, problem_of
 
 MISSES = """version = 1
@@ -493,6 +494,19 @@ def test_an_interrupt_of_a_command_that_keeps_nothing_says_so(monkeypatch, tmp_p
     assert result.exit_code == 130
     assert result.stderr == "\naot: interrupted; nothing was written, and the same command begins again\n"
     assert not (tmp_path / "found.json").exists()
+
+
+def test_an_interrupt_behind_what_was_written_says_that_it_is_kept(monkeypatch, tmp_path):
+    def interrupt(*_texts):
+        raise KeyboardInterrupt
+
+    path = tmp_path / "found.json"
+    monkeypatch.setattr(cli_select, "select", lambda _request: SELECTION)
+    monkeypatch.setattr(cli_select, "show", interrupt)
+    result = aot("select", "--predicted", "-o", str(path))
+    assert result.exit_code == 130
+    assert result.stderr == "\naot: interrupted; what was done is kept, and the same command carries on\n"
+    assert read_selection(path) == SELECTION
 
 
 def test_what_an_interrupt_became_in_native_code_is_no_error_of_its_own(monkeypatch):
