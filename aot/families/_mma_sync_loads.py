@@ -266,7 +266,7 @@ class Side:
         if cursor.row + skipped < self.num_rows:
             target = stage.iterator + ((cursor.row + skipped) * (self.row_length + PAD) + cursor.inner)
             if const_expr(self.is_shifted and turn == 0 and step_rows != self.num_threads):
-                if address >= _first_byte(source):
+                if address >= first_byte(source):
                     self._copy_piece(source, target, address, left)
                 else:
                     self._copy_front(source, target, address, left)
@@ -283,7 +283,7 @@ class Side:
     @cute.jit
     def _copy_front(self, source: cute.Tensor, target: Any, address: Int64, num_bytes: Int32) -> None:
         """Copy the piece in which an operand begins, of which `num_bytes` lie in front of the end of its row."""
-        start = _first_byte(source)
+        start = first_byte(source)
         values = cute.make_tensor(target, cute.make_layout(SEGMENT))
         for e in range_constexpr(SEGMENT):
             place = address + e * ITEM_BYTES
@@ -346,7 +346,7 @@ class Side:
         return found
 
 
-def _first_byte(source: cute.Tensor) -> Any:
+def first_byte(source: cute.Tensor) -> Any:
     """Return the address at which an operand begins: that of a gate's linear half, where it lies in front."""
     address = source.iterator.toint()
     if isinstance(source.stride[0], tuple):

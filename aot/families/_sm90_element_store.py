@@ -1,18 +1,21 @@
-"""How `SplitGemmSm90` ends where rows of D begin at any address: D and the residual by elements. Imports CUTLASS.
+"""How `SplitGemmSm90` ends where rows of D begin at any address. Imports CUTLASS.
 
 TMA loads A and B, which need rows that begin at multiples of 16 bytes. D need not: a weight of an odd number of rows,
-such as a vocabulary's, makes rows of D that begin at any element. Lanes next to each other then store elements next to
-each other, from where the warps laid the results in shared memory.
+such as a vocabulary's, makes rows of D that begin at any element. Of such a row pieces of 16 bytes are stored at
+addresses that are multiples of as many, each taken out of two pieces where the warps laid the results in shared memory,
+and the rest of it by elements. A residual is read by elements.
 
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import cutlass
-from cutlass import Int32, Uint32, cute, range_constexpr
+from cutlass import Constexpr, Int32, Int64, Uint32, const_expr, cute, range_constexpr
 
+from aot.families._mma_sync_tile import ITEM_BYTES
+from aot.families._pieces import SEGMENT_BYTES, shifted, words_at
 from aot.families._sm90_one_tile_kernel import EpilogueOneTileGemmSm90, OneTileGemmSm90
 from aot.families._sm90_split_epilogue import EpilogueSplitGemmSm90
 from aot.families._sm90_split_kernel import SplitGemmSm90
@@ -22,6 +25,91 @@ from aot.families._sm90_split_tile import GROUP, MMA_M
 UNROLLED = 4
 """Elements that a lane has under way at once."""
 
+LEFT = 2 * CHUNK
+"""Elements of a row that are in no whole piece, at most: fewer than a piece in front, and fewer than one behind."""
+
+
+class Rows(NamedTuple):
+    """Rows of D that lie in shared memory, in pieces of 8 elements."""
+
+    count: int
+    """Rows that there is room for."""
+    pieces: int
+    """Pieces of a row that there is room for."""
+    num_rows: Any
+    """Rows that there are."""
+    length: Any
+    """Elements of each that there are."""
+    corner: Any
+    """The row and the column of D that they begin at."""
+    row_of: Any
+    """A function of a row's number: how many rows of D it lies behind the corner."""
+
+
+def store_shifted(rows: Rows, piece: Any, d: cute.Tensor, thread: Any, num_threads: int) -> None:
+    """Store rows of D by 16 bytes at addresses that are multiples of as many, the rest by elements; while tracing.
+
+    A row of D begins so many elements in front of such an address. Each piece that is stored there is taken out of two
+    in shared memory. Threads next to each other store pieces next to each other.
+
+    Args:
+        rows: the rows.
+        piece: a function of a row's number and a piece's, which returns the piece in shared memory.
+        d: D.
+        thread: the thread among those that store them, Uint32.
+        num_threads: how many these are.
+    """
+    width = cutlass.min(d.shape[1] - rows.corner[1], rows.length)
+    num_turns = -(-rows.count * rows.pieces // num_threads)
+    turns = [_stored_piece(rows, piece, d, thread + q * num_threads, width) for q in range(num_turns)]
+    for words, address, is_whole in turns:
+        _store_words(words, address, is_whole)
+    for q in range(-(-rows.count * LEFT // num_threads)):
+        _store_left(rows, piece, d, thread + q * num_threads, width)
+
+
+def _place(rows: Rows, d: cute.Tensor, row: Any) -> Any:
+    """Return a row's number in D, where it begins, and how many elements in front of a multiple of 16 bytes."""
+    m = rows.corner[0] + rows.row_of(row)
+    address = (d.iterator + cute.crd2idx((m, rows.corner[1]), d.layout)).toint()
+    return m, address, (-Int32(address) // ITEM_BYTES) & (CHUNK - 1)
+
+
+@cute.jit
+def _stored_piece(rows: Constexpr[Rows], piece: Constexpr[Any], d: cute.Tensor, index: Uint32, width: Int32) -> Any:
+    """Return what a thread stores in one of its turns, as 4 words, where, and whether there is such a piece."""
+    row, number = Int32(index // rows.pieces), Int32(index % rows.pieces)
+    m, address, front = _place(rows, d, row)
+    begin = front + number * CHUNK
+    is_whole = (row < rows.num_rows) & (m < d.shape[0]) & (begin + CHUNK <= width)
+    words = cute.make_rmem_tensor((4, 2), Uint32)
+    if is_whole:
+        for half in range_constexpr(2):
+            behind = cutlass.min(number + half, Int32(rows.pieces - 1))
+            cute.autovec_copy(words_at(piece(row, behind), Int32(0)), words[None, half])
+    moved = shifted([words[i % 4, i // 4] for i in range(8)], front * ITEM_BYTES)
+    return moved, address + Int64(begin) * ITEM_BYTES, is_whole
+
+
+@cute.jit
+def _store_words(words: cute.Tensor, address: Int64, is_there: Any) -> None:
+    """Store 16 bytes, if they are there to be stored."""
+    if is_there:
+        target = cute.make_ptr(Uint32, address, cute.AddressSpace.gmem, assumed_align=SEGMENT_BYTES)
+        cute.autovec_copy(words, cute.make_tensor(target, cute.make_layout(4)))
+
+
+@cute.jit
+def _store_left(rows: Constexpr[Rows], piece: Constexpr[Any], d: cute.Tensor, index: Uint32, width: Int32) -> None:
+    """Store one of the elements of a row that are in no piece of 16 bytes, if there is such a one."""
+    row, number = Int32(index // LEFT), Int32(index % LEFT)
+    m, _, front = _place(rows, d, row)
+    behind = front + cutlass.max((width - front) // CHUNK, 0) * CHUNK + number - CHUNK
+    element = cutlass.select_(number < CHUNK, number, behind)
+    is_left = (number >= CHUNK) | (number < front)
+    if is_left & (row < rows.num_rows) & (m < d.shape[0]) & (element < width):
+        d[m, rows.corner[1] + element] = piece(row, element // CHUNK)[element % CHUNK]
+
 
 @dataclass(frozen=True)
 class ElementStoreSm90(StoreSplitSm90):
@@ -30,6 +118,31 @@ class ElementStoreSm90(StoreSplitSm90):
     @cute.jit
     def _store_chunks(self, memory: Any, warp: Int32, first: Int32, origin: Any, d: cute.Tensor) -> None:
         """Store a warp's part of D from its part of shared memory."""
+        if const_expr(self.takes_matrices):
+            self._store_pieces(memory, warp, first, origin, d)
+        else:
+            self._store_elements(memory, warp, first, origin, d)
+
+    @cute.jit
+    def _store_pieces(self, memory: Any, warp: Int32, first: Int32, origin: Any, d: cute.Tensor) -> None:
+        """Store it in pieces of 16 bytes, and what is left of each row by elements."""
+        tile = self.tile
+        groups = cutlass.min(tile.num_groups - first, Int32(tile.share))
+        corner = origin[0], origin[1] + first * GROUP
+
+        def piece(row: Any, place: Any) -> Any:
+            return self.place_of_chunk(memory, warp, row // WARP_ROWS * tile.share + place, row % WARP_ROWS)
+
+        def row_of(row: Any) -> Any:
+            return row // WARP_ROWS * (MMA_M * tile.num_warpgroups) + row % WARP_ROWS
+
+        count = WARP_ROWS * tile.num_steps
+        rows = Rows(count, tile.share, Int32(count), groups * GROUP, corner, row_of)
+        store_shifted(rows, piece, d, Uint32(cute.arch.lane_idx()), 32)
+
+    @cute.jit
+    def _store_elements(self, memory: Any, warp: Int32, first: Int32, origin: Any, d: cute.Tensor) -> None:
+        """Store it by elements: of a gate, whose results are fewer."""
         lane = cute.arch.lane_idx()
         size = self.chunk_size
         for q in cutlass.range(-(-self.num_chunks * size // 32), unroll=UNROLLED):
@@ -46,19 +159,16 @@ class ElementStoreSm90(StoreSplitSm90):
         """Store what the warps wrote of the transpose of a tile of D, a row of D at once."""
         tile = self.tile
         num_warps = tile.num_multiplying // 32
-        corner = origin[0] - self.row(warp, (0,))
         thread = cute.arch.lane_idx() + 32 * warp
-        per_row, per_vector = WARP_ROWS * num_warps, WARP_ROWS * num_warps * GROUP
-        for q in cutlass.range(tile.num_vectors * per_vector // tile.num_multiplying, unroll=UNROLLED):
-            index = Uint32(thread + tile.num_multiplying * q)
-            element, half = Int32(index % CHUNK), Int32(index // CHUNK % 2)
-            writer, line = Int32(index // WARP_ROWS % num_warps), Int32(index // per_row % GROUP)
-            v = Int32(index // per_vector)
-            step, group = v // tile.share, v % tile.share
-            m = origin[1] + (first + group) * GROUP + line
-            n = self.row(writer, (corner,)) + half * CHUNK + element + step * MMA_M * tile.num_warpgroups
-            if first + group < tile.num_groups and m < d.shape[0] and n < d.shape[1]:
-                d[m, n] = self._place_of_piece(memory, writer, v, half, line)[element]
+        groups = cutlass.min(tile.num_groups - first, Int32(tile.share))
+        corner = origin[1] + first * GROUP, origin[0] - self.row(warp, (0,))
+
+        def piece(row: Any, place: Any) -> Any:
+            v = place // (2 * num_warps) * tile.share + row // GROUP
+            return self._place_of_piece(memory, place // 2 % num_warps, v, place % 2, row % GROUP)
+
+        rows = Rows(tile.share * GROUP, tile.rows // CHUNK, groups * GROUP, Int32(tile.rows), corner, lambda row: row)
+        store_shifted(rows, piece, d, Uint32(thread), tile.num_multiplying)
 
 
 @dataclass(frozen=True)

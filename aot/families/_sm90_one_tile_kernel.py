@@ -21,7 +21,7 @@ from aot.core.tile_order import DEFAULT_GROUP, GROUPS, HEURISTIC
 from aot.families._grid import along_x
 from aot.families._sm90_split_epilogue import EpilogueSplitGemmSm90
 from aot.families._sm90_split_kernel import SplitGemmSm90
-from aot.families._sm90_split_loads import MODES_OF_A_BATCH, Copy, Sharers, barriers, make_copy
+from aot.families._sm90_split_loads import MODES_OF_A_BATCH, Sharers, barriers
 from aot.families._sm90_split_scaled import ScaledSplitGemmSm90
 from aot.families._sm90_split_store import keep
 
@@ -92,9 +92,7 @@ class OneTileGemmSm90(SplitGemmSm90):
         if const_expr(cute.rank(d) == MODES_OF_A_BATCH):
             product, place = divmod(place, places[2])
             width = Int32(places[2].divisor)
-            load_rows, load_columns = (
-                (atom, operand[None, None, product]) for atom, operand in (load_rows, load_columns)
-            )
+            load_rows, load_columns = (self.of_product(x, product) for x in (load_rows, load_columns))
             d = d[product, None, None]
         step = y
         if z == groups - 1 and width != Int32(last.divisor):
@@ -162,10 +160,6 @@ class OneTileGemmSm90(SplitGemmSm90):
         del places
         return self.tile.columns
 
-    def copy_columns(self, load: Any, stages: Any, place: tuple[Any, Any], sharers: Sharers) -> Copy:
-        """Make what loads a block of k of the columns' operand; the place is the tile's columns, and its number."""
-        return make_copy(load, stages, place, sharers)
-
     def multiply_tile(
         self, mma: cute.TiledMma, stages: Any, storage: Any, warp: Int32, num_k_blocks: Int32, columns: Any
     ) -> Any:
@@ -185,8 +179,9 @@ class OneTileGemmSm90(SplitGemmSm90):
         full, empty, _ = barriers(storage, tile)
         with cute.arch.elect_one():
             for s in range_constexpr(tile.num_stages):
-                cute.arch.mbarrier_init(full + s, 1)
+                cute.arch.mbarrier_init(full + s, tile.num_filling)
                 cute.arch.mbarrier_init(empty + s, tile.num_multiplying // 32 * tile.num_tiles)
+            self.init_barriers_beside(storage)
         cute.arch.mbarrier_init_fence()
         cute.arch.sync_warp()
 

@@ -24,7 +24,7 @@ from quack import sm90_utils as quack_sm90
 
 from aot.families._grid import along_x
 from aot.families._next_start import AFTER_LOADS, await_front, clock, next_start, num_bytes, num_ctas
-from aot.families._sm90_split_loads import MODES_OF_A_BATCH, Sharers, barriers, load_block, make_copy
+from aot.families._sm90_split_loads import MODES_OF_A_BATCH, Sharers, barriers, load_block
 from aot.families._sm90_split_operands import OperandsSplitSm90
 from aot.families._sm90_split_tile import ALIGN_BYTES, MMA_M, VECTOR_BYTES, WARPGROUP
 from aot.families._waits import await_phase
@@ -143,6 +143,10 @@ class SplitGemmSm90(OperandsSplitSm90):
         count = self.tile.received_bytes // 4
         return {"received": cute.struct.Align[cute.struct.MemRange[Float32, count], VECTOR_BYTES]}
 
+    def init_barriers_beside(self, storage: Any) -> None:
+        """Initialise barriers beside those of the stages; in one thread, while tracing. Here there are none."""
+        del storage
+
     @cute.kernel
     def kernel(
         self,
@@ -175,9 +179,7 @@ class SplitGemmSm90(OperandsSplitSm90):
         if const_expr(cute.rank(d) == MODES_OF_A_BATCH):
             clusters = clusters_r * cute.ceil_div(cute.size(load_columns[1], mode=[0]), tile.columns * tile.cluster_n)
             product, index = index // clusters, index % clusters
-            load_rows, load_columns = (
-                (atom, operand[None, None, product]) for atom, operand in (load_rows, load_columns)
-            )
+            load_rows, load_columns = (self.of_product(x, product) for x in (load_rows, load_columns))
             d = d[product, None, None]
         tile_r = index % clusters_r * tile.cluster_m + peer % tile.cluster_m
         tile_c = index // clusters_r * tile.cluster_n + peer // tile.cluster_m
@@ -189,7 +191,9 @@ class SplitGemmSm90(OperandsSplitSm90):
             first = rank * tile.num_tiles
             copies = (
                 self.copy_rows(load_rows, stages[0], (tile.rows, tile_r), Sharers(tile.sharing[0], first, peer)),
-                make_copy(load_columns, stages[1], (tile.columns, tile_c), Sharers(tile.sharing[1], first, peer)),
+                self.copy_columns(
+                    load_columns, stages[1], (tile.columns, tile_c), Sharers(tile.sharing[1], first, peer)
+                ),
             )
             if const_expr(tile.num_tiles > 1):
                 cute.arch.cluster_wait()  # the others' barriers are there
@@ -211,8 +215,9 @@ class SplitGemmSm90(OperandsSplitSm90):
         vectors = (tile.splits - 1) * tile.num_steps * tile.num_multiplying
         with cute.arch.elect_one():
             for s in range_constexpr(tile.num_stages):
-                cute.arch.mbarrier_init(full + s, 1)
+                cute.arch.mbarrier_init(full + s, tile.num_filling)
                 cute.arch.mbarrier_init(empty + s, tile.num_multiplying // 32 * tile.num_tiles)
+            self.init_barriers_beside(storage)
             cute.arch.mbarrier_init(received, 1)
             cute.arch.mbarrier_arrive_and_expect_tx(received, groups * (vectors * VECTOR_BYTES))
 

@@ -66,6 +66,11 @@ class OperandsSplitSm90(StoreSplitSm90):
         """List the TMA atoms of both operands' loads."""
         return [atom for atom, _ in loads]
 
+    def of_product(self, load: Any, product: Any) -> Any:
+        """Return what loads an operand of one product of a batch; its products lie behind its other modes."""
+        atom, operand = load
+        return atom, operand[None, None, product]
+
     def part_of(self, loads: Any, d: Any, vectors: Any, place: Any) -> tuple[Any, Any, Any, Any]:
         """Return what loads a tile, D, what the epilogue reads, and the tile's place in D.
 
@@ -101,4 +106,8 @@ class OperandsSplitSm90(StoreSplitSm90):
 
     def copy_rows(self, load: Any, stages: Any, place: tuple[Any, Any], sharers: Sharers) -> Copy:
         """Make what loads a block of k of the rows' operand; the place is the tile's rows, and its number."""
+        return make_copy(load, stages, place, sharers)
+
+    def copy_columns(self, load: Any, stages: Any, place: tuple[Any, Any], sharers: Sharers) -> Copy:
+        """Make what loads a block of k of the columns' operand; the place is the tile's columns, and its number."""
         return make_copy(load, stages, place, sharers)

@@ -103,6 +103,11 @@ class Tile:
         return self.num_multiplying + 32 * NUM_LOAD_WARPS
 
     @property
+    def num_filling(self) -> int:
+        """Arrivals at a stage's barrier that say that it is full, beside the bytes that TMA brings."""
+        return 1
+
+    @property
     def num_accumulators(self) -> int:
         """Accumulator registers of a multiplying thread."""
         return self.rows * self.columns // self.num_multiplying

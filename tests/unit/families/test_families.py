@@ -206,6 +206,7 @@ def test_a_family_that_cannot_be_loaded_stops_what_needs_it_alone(installed, sou
                 "sm90_prefetch_b",
                 "sm90_quack",
                 "sm90_realigned",
+                "sm90_shifted",
                 "sm90_stream_k",
                 "sm90_weight_only",
                 *PACKED,
