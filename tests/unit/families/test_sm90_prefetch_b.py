@@ -194,8 +194,9 @@ def test_workspace_and_multiples_are_those_of_the_bounded_family():
     assert FAMILY.multiples(split) == BOUNDED.multiples(bounded(split)) == (1, 4)
 
 
-def test_eight_families_prefetch_b():
+def test_nine_families_prefetch_b():
     found = [name for name, family in families().items() if family.kind == "gemm" and family.prefetches_b]
-    of_hopper = ["sm90_cluster_split_k", "sm90_grouped_weight_only", "sm90_one_tile", FAMILY.name, "sm90_weight_only"]
+    of_hopper = ["sm90_cluster_split_k", "sm90_grouped_weight_only", "sm90_one_tile", FAMILY.name]
+    of_hopper += ["sm90_shifted", "sm90_weight_only"]
     ours = ["cluster_split_k", "sm100_weight_only", *of_hopper, "weight_only"]
     assert found == ours
