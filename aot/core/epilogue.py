@@ -69,5 +69,8 @@ class Epilogue(Word):
 OF_ONE_WEIGHT = tuple(x for x in Epilogue if x is not Epilogue.MANY)
 """The epilogues of products whose B and D are a matrix each."""
 
+WITHOUT_GATE = tuple(x for x in OF_ONE_WEIGHT if not {*GATES} & {*x.steps})
+"""Those of one weight whose rows are no two halves."""
+
 MAX_PARTS = 4
 """Weights of one launch, at most."""

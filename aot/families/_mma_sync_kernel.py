@@ -30,9 +30,10 @@ from aot.families._arguments import cutlass_type, epilogue_arguments
 from aot.families._epilogue_registers import paired
 from aot.families._epilogue_steps import EpilogueOperands
 from aot.families._grid import along_x
-from aot.families._mma_sync_loads import SEGMENT, Side
+from aot.families._mma_sync_loads import Side
 from aot.families._mma_sync_store import Store
 from aot.families._mma_sync_tile import MMA_K, MMA_M, MMA_N, Tile
+from aot.families._pieces import SEGMENT
 
 GROUP = 8
 """Tiles along m that lie next to each other in the order of CTAs, so that CTAs of a wave share tiles of B in L2: an

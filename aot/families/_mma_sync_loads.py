@@ -12,11 +12,7 @@ from cutlass.cute.nvgpu import warp
 from cutlass.experimental import primitives as prims
 
 from aot.families._mma_sync_tile import ITEM_BYTES, PAD
-
-SEGMENT = 8
-"""Rows of a matrix that `ldmatrix` reads, and elements of each. Source: PTX ISA, ldmatrix."""
-
-SEGMENT_BYTES = SEGMENT * ITEM_BYTES
+from aot.families._pieces import SEGMENT, SEGMENT_BYTES, by_words, words_at
 
 
 class Cursor(NamedTuple):
@@ -265,7 +261,7 @@ class Side:
         left = cutlass.select_((skipped < across) & (along > 0), left * ITEM_BYTES, Int32(0))
         if cursor.row + skipped < self.num_rows:
             target = stage.iterator + ((cursor.row + skipped) * (self.row_length + PAD) + cursor.inner)
-            if const_expr(self.is_shifted and turn == 0 and step_rows != self.num_threads):
+            if const_expr(self.is_shifted and turn * step_rows < SEGMENT and step_rows != self.num_threads):
                 if address >= first_byte(source):
                     self._copy_piece(source, target, address, left)
                 else:
@@ -309,13 +305,13 @@ class Side:
                 place = (cursors[0].row + turn * self.step_rows) * (self.row_length + PAD) + cursors[0].inner
                 two = cute.make_rmem_tensor((4, 2), Uint32)
                 for half in range_constexpr(2):
-                    cute.autovec_copy(_words(stage, place + half * SEGMENT), two[None, half])
+                    cute.autovec_copy(words_at(stage, place + half * SEGMENT), two[None, half])
                 shift = (begin + turn * step & (SEGMENT_BYTES - 1)) // ITEM_BYTES
                 found = _shifted([two[i % 4, i // 4] for i in range(8)], shift)
                 words = cute.make_rmem_tensor(4, Uint32)
                 for i in range_constexpr(4):
                     words[i] = found[i]
-                cute.autovec_copy(words, _words(target, place))
+                cute.autovec_copy(words, words_at(target, place))
 
     @cute.jit
     def matrices(self, stage: cute.Tensor, row: Int32, k: Int32, rows_first: Constexpr[bool]) -> Any:
@@ -354,20 +350,8 @@ def first_byte(source: cute.Tensor) -> Any:
     return address
 
 
-def _words(stage: cute.Tensor, offset: Int32) -> Any:
-    """View 16 bytes of a stage as four 32-bit words."""
-    start = stage.iterator + cute.assume(offset, divby=SEGMENT)
-    pointer = cute.recast_ptr(start.align(SEGMENT_BYTES), dtype=Uint32)
-    return cute.make_tensor(pointer, cute.make_layout(4))
-
-
 def _shifted(words: list[Any], shift: Int32) -> list[Any]:
     """Take the 8 elements from the `shift`-th on, of 0 to 7, out of 16 in 8 words."""
-    for step in (2, 1):  # words
-        is_far = shift // 2 // step % 2 == 1
-        words = [
-            cutlass.select_(is_far, words[i + step], words[i]) if i + step < len(words) else words[i]
-            for i in range(len(words))
-        ]
+    words = by_words(words, shift)
     is_odd = shift % 2 == 1
     return [cutlass.select_(is_odd, (words[i] >> 16 & 0xFFFF) | words[i + 1] << 16, words[i]) for i in range(4)]

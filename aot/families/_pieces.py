@@ -11,7 +11,7 @@ from cutlass import Int32, Uint32, cute
 from aot.families._mma_sync_tile import ITEM_BYTES
 
 SEGMENT = 8
-"""Elements of a piece, which are as many as `ldmatrix` reads of a row. Source: PTX ISA, ldmatrix."""
+"""Elements of a piece; `ldmatrix` reads as many rows of a matrix, and as many elements of each. Source: PTX ISA."""
 
 SEGMENT_BYTES = SEGMENT * ITEM_BYTES
 
@@ -23,6 +23,17 @@ def words_at(stage: cute.Tensor, offset: Int32) -> Any:
     return cute.make_tensor(pointer, cute.make_layout(4))
 
 
+def by_words(words: list[Any], shift: Any) -> list[Any]:
+    """Return words of which the first has the `shift`-th of their elements, of 0 to 7; to be called while tracing."""
+    for step in (2, 1):  # words
+        is_far = shift // 2 // step % 2 == 1
+        words = [
+            cutlass.select_(is_far, words[i + step], words[i]) if i + step < len(words) else words[i]
+            for i in range(len(words))
+        ]
+    return words
+
+
 def shifted(words: list[Any], begin: Any) -> Any:
     """Take the 16 bytes that are a row's out of 32, as a tensor of 4 words; to be called while tracing.
 
@@ -31,12 +42,7 @@ def shifted(words: list[Any], begin: Any) -> Any:
         begin: that address, or its last bits.
     """
     shift = (begin & (SEGMENT_BYTES - 1)) // ITEM_BYTES
-    for step in (2, 1):  # words
-        is_far = shift // 2 // step % 2 == 1
-        words = [
-            cutlass.select_(is_far, words[i + step], words[i]) if i + step < len(words) else words[i]
-            for i in range(len(words))
-        ]
+    words = by_words(words, shift)
     found = cute.make_rmem_tensor(4, Uint32)
     for i in range(4):
         found[i] = cute.arch.shf(Uint32(words[i]), Uint32(words[i + 1]), shift % 2 * 16, "r")

@@ -210,10 +210,11 @@ class ShiftedLoadsSm90(SplitGemmSm90):
         thread that has it waits for its other pieces instead.
         """
         arrived, _ = self.raw_barriers(storage)
-        is_front = is_first
+        is_front = Boolean(False)
         if const_expr(is_first is not False):
-            in_front = [x.starts[0] < first_byte(y.source) for x, y in zip(lines, copies, strict=True)]
-            is_front = is_first & (in_front[0] | in_front[1])
+            for side in range_constexpr(2):
+                for start in lines[side].starts[:-1]:
+                    is_front = is_front | (is_first & (start < first_byte(copies[side].source)))
         if is_front:
             cute.arch.cp_async_commit_group()
             cute.arch.cp_async_wait_group(0)

@@ -315,33 +315,48 @@ class Sm90ClusterSplitK(Defaults):
         """
         return f"wgmma, blocks of k by turns of {candidate.gemm.split_k}"
 
+    def configured(self, candidate: Candidate, operation: Operation, target: Target) -> tuple[Any, ...]:
+        """Return what each class of kernels is made of."""
+        from aot.families._arguments import cutlass_type
+        from aot.families._next_start import Places
+
+        tile = self.tile(candidate, operation, target)
+        places, majors = Places.of(target, tile.num_ctas), are_k_major(candidate, operation)
+        return cutlass_type(operation.d), tile, candidate.gemm.swap_ab, places, majors
+
+    def of_16_bits(self, candidate: Candidate, operation: Operation, target: Target) -> tuple[Any, bool]:
+        """Return the kernel of an operation of 16 bits and one weight, and whether it takes `Vectors`."""
+        configured = self.configured(candidate, operation, target)
+        plain, with_epilogue, _ = self.kernel_classes(candidate)
+        has_vectors = has_own_epilogue(operation)
+        return (with_epilogue(*configured, operation) if has_vectors else plain(*configured)), has_vectors
+
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Make the kernel and its entry."""
         from aot.families import signature
         from aot.families._arguments import cutlass_type
-        from aot.families._next_start import Places
 
-        arguments, majors = signature(KernelKey(operation, candidate)), are_k_major(candidate, operation)
-        tile = self.tile(candidate, operation, target)
-        places = Places.of(target, tile.num_ctas)
-        configured = (cutlass_type(operation.d), tile, candidate.gemm.swap_ab, places, majors)
+        arguments, configured = (
+            signature(KernelKey(operation, candidate)),
+            self.configured(candidate, operation, target),
+        )
         stores = self.alignment(candidate).stores
         if operation.has_parts:
             from aot.families._parts import parts_entry
 
             return parts_entry(self.class_of_parts()(*configured), arguments, operation, stores)
-        plain, with_epilogue, scaled = self.kernel_classes(candidate)
-        if operation.types.is_scaled or has_own_epilogue(operation):
-            from aot.families._skinny_entry import skinny_epilogue_entry
+        from aot.families._skinny_entry import skinny_epilogue_entry
 
-            if not operation.types.is_scaled:
-                return skinny_epilogue_entry(with_epilogue(*configured, operation), arguments, operation, stores)
+        if operation.types.is_scaled:
             a, b = (cutlass_type(x.element) for x in (operation.a, operation.b))
+            _, _, scaled = self.kernel_classes(candidate)
             gemm = scaled(*configured, operation, (b, a) if candidate.gemm.swap_ab else (a, b))
             return skinny_epilogue_entry(gemm, arguments, operation)
         from aot.families._prefetch_entry import prefetch_entry
 
-        return prefetch_entry(plain(*configured), arguments, operation, stores)
+        gemm, has_vectors = self.of_16_bits(candidate, operation, target)
+        made = skinny_epilogue_entry if has_vectors else prefetch_entry
+        return made(gemm, arguments, operation, stores)
 
 
 FAMILY = Sm90ClusterSplitK()

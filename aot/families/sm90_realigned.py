@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, Workspace
-from aot.core.epilogue import GATES, OF_ONE_WEIGHT
+from aot.core.epilogue import WITHOUT_GATE
 from aot.core.types import BF16, FP16
-from aot.families._epilogue import has_own_epilogue
-from aot.families.sm90_cluster_split_k import ELEMENTS, Sm90ClusterSplitK, are_k_major
+from aot.families.sm90_cluster_split_k import ELEMENTS, Sm90ClusterSplitK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +32,7 @@ class Sm90Realigned(Sm90ClusterSplitK):
     loads_outside = False
     prefetches_b = False
     types = (BF16, FP16)
-    epilogues = tuple(x for x in OF_ONE_WEIGHT if not {*GATES} & {*x.steps})
+    epilogues = WITHOUT_GATE
 
     def candidates(self, operation: Operation, target: Target) -> Iterator[Candidate]:
         """Enumerate tiles, clusters and swap."""
@@ -59,16 +58,9 @@ class Sm90Realigned(Sm90ClusterSplitK):
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Make the kernels and their entry."""
         from aot.families import signature
-        from aot.families._arguments import cutlass_type
-        from aot.families._next_start import Places
         from aot.families._realign_kernel import realigned_entry
 
-        tile = self.tile(candidate, operation, target)
-        places, majors = Places.of(target, tile.num_ctas), are_k_major(candidate, operation)
-        configured = (cutlass_type(operation.d), tile, candidate.gemm.swap_ab, places, majors)
-        plain, with_epilogue, _ = self.kernel_classes(candidate)
-        has_vectors = has_own_epilogue(operation)
-        gemm = with_epilogue(*configured, operation) if has_vectors else plain(*configured)
+        gemm, has_vectors = self.of_16_bits(candidate, operation, target)
         return realigned_entry(gemm, signature(KernelKey(operation, candidate)), operation, has_vectors=has_vectors)
 
 

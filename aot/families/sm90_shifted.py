@@ -12,10 +12,9 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from aot.core.candidate import Alignment, Candidate, KernelKey, Reason, Rejected, gemm_candidate
-from aot.core.epilogue import GATES, OF_ONE_WEIGHT
+from aot.core.epilogue import WITHOUT_GATE
 from aot.core.knobs import SplitK
 from aot.core.types import BF16, FP16
-from aot.families._epilogue import has_own_epilogue
 from aot.families._mma_sync_tile import ITEM_BYTES
 from aot.families._sm90_shifted_tile import MIN_STAGES, ShiftedOneTile, ShiftedTile, filled, takes
 from aot.families.sm90_cluster_split_k import Sm90ClusterSplitK, are_k_major, check_tile
@@ -50,7 +49,7 @@ class Sm90Shifted(Sm90ClusterSplitK):
     name = "sm90_shifted"
     loads_outside = False
     types = (BF16, FP16)
-    epilogues = tuple(x for x in OF_ONE_WEIGHT if not {*GATES} & {*x.steps})
+    epilogues = WITHOUT_GATE
 
     def tile(self, candidate: Candidate, operation: Operation, target: Target) -> ShiftedTile:
         """Return a candidate's tile."""
@@ -120,16 +119,9 @@ class Sm90Shifted(Sm90ClusterSplitK):
     def entry(self, candidate: Candidate, operation: Operation, target: Target) -> Entry:
         """Make the kernel and its entry."""
         from aot.families import signature
-        from aot.families._arguments import cutlass_type
-        from aot.families._next_start import Places
         from aot.families._sm90_shifted_kernel import shifted_entry
 
-        tile = self.tile(candidate, operation, target)
-        places, majors = Places.of(target, tile.num_ctas), are_k_major(candidate, operation)
-        configured = (cutlass_type(operation.d), tile, candidate.gemm.swap_ab, places, majors)
-        plain, with_epilogue, _ = self.kernel_classes(candidate)
-        has_vectors = has_own_epilogue(operation)
-        gemm = with_epilogue(*configured, operation) if has_vectors else plain(*configured)
+        gemm, has_vectors = self.of_16_bits(candidate, operation, target)
         return shifted_entry(gemm, signature(KernelKey(operation, candidate)), operation, has_vectors=has_vectors)
 
 

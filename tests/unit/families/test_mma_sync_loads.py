@@ -3,7 +3,8 @@
 import pytest
 
 from aot.core.target import load_target
-from aot.families._mma_sync_loads import SEGMENT, Side
+from aot.families._mma_sync_loads import Side
+from aot.families._pieces import SEGMENT
 from aot.families.mma_sync import FAMILY, tile_of
 from tests.unit.families.test_mma_sync import OPERATIONS
 
