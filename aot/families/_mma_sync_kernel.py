@@ -55,7 +55,7 @@ class MmaSyncGemm:
     def sides(self) -> tuple[Side, Side]:
         """Describe the parts of A and of B."""
         tile = self.tile
-        shared = tile.loads, tile.num_threads, tile.takes_whole, tile.loads_own
+        shared = tile.loads, tile.num_threads, tile.loads_own
         return (
             Side(tile.rows, tile.block_k, tile.a_is_k_major, *shared, tile.moves_few and tile.a_is_k_major),
             Side(tile.columns, tile.block_k, tile.b_is_k_major, *shared, tile.moves_few and tile.b_is_k_major),
@@ -176,22 +176,22 @@ class MmaSyncGemm:
         num_own = cute.ceil_div(cutlass.max(num_blocks - rank, 0), tile.splits)
         operands = a, b
         wide = [x.is_wide(y) if tile.loads_own else None for x, y in zip(self.sides, operands, strict=True)]
-        cursors = [self._cursors(side, operands[side], origin[side], thread, wide[side]) for side in range(2)]
+        lines = [self._lines(side, operands[side], origin[side], thread, wide[side]) for side in range(2)]
         ahead = tile.num_ahead
         for block in cutlass.range(ahead, unroll=1):
-            self._bring(cursors, operands, memory, block, num_own, rank, wide)
+            self._bring(lines, operands, memory, block, num_own, rank, wide)
         if const_expr(tile.is_shifted):
             cute.arch.cp_async_wait_group(ahead - 1)
             cute.arch.sync_threads()
-            self._move(cursors, operands, memory, Int32(0), wide)
+            self._move(lines, operands, memory, Int32(0), wide)
         for block in cutlass.range(num_own, unroll=1):
             cute.arch.cp_async_wait_group(ahead - (2 if tile.is_shifted else 1))
             cute.arch.sync_threads()
-            self._bring(cursors, operands, memory, block + ahead, num_own, rank, wide)
+            self._bring(lines, operands, memory, block + ahead, num_own, rank, wide)
             ready = [block % tile.num_ring] * 2
             if const_expr(tile.is_shifted):
                 if block + 1 < num_own:  # the first is Python's, the second the kernel's
-                    self._move(cursors, operands, memory, block + 1, wide)
+                    self._move(lines, operands, memory, block + 1, wide)
                 moved = tile.num_ring + block % 2
                 if const_expr(tile.loads_own):
                     ready = [cutlass.select_(wide[side], ready[side], moved) for side in range(2)]
@@ -202,15 +202,15 @@ class MmaSyncGemm:
         cute.arch.sync_threads()
         return sums
 
-    def _cursors(self, side: int, source: cute.Tensor, first_row: Int32, thread: Int32, is_wide: Any) -> Any:
+    def _lines(self, side: int, source: cute.Tensor, first_row: Int32, thread: Int32, is_wide: Any) -> Any:
         """Return where a thread's pieces of an operand lie; to be called while tracing."""
         if self.tile.loads_own:
-            return self.sides[side].own_cursors(source, first_row, thread, is_wide)
-        return self.sides[side].cursors(source, first_row, thread)
+            return self.sides[side].own_lines(source, first_row, thread, is_wide)
+        return self.sides[side].lines(source, first_row, thread)
 
     @cute.jit
     def _bring(
-        self, cursors: Any, operands: Any, memory: Any, block: Int32, num_own: Int32, rank: Int32, wide: Any
+        self, lines: Any, operands: Any, memory: Any, block: Int32, num_own: Int32, rank: Int32, wide: Any
     ) -> None:
         """Bring one of the CTA's `num_own` blocks of k of both operands into a stage, asynchronously, if it is one."""
         if block < num_own:
@@ -218,13 +218,13 @@ class MmaSyncGemm:
                 stage = self._stage(memory, block % self.tile.num_ring, side)
                 place = rank + block * self.tile.splits
                 if const_expr(self.tile.loads_own):
-                    self.sides[side].copy_own(cursors[side], operands[side], stage, place, wide[side])
+                    self.sides[side].copy_own(lines[side], operands[side], stage, place, wide[side])
                 else:
-                    self.sides[side].copy(cursors[side], operands[side], stage, place)
+                    self.sides[side].copy(lines[side], operands[side], stage, place)
         cute.arch.cp_async_commit_group()
 
     @cute.jit
-    def _move(self, cursors: Any, operands: Any, memory: Any, block: Int32, wide: Any) -> None:
+    def _move(self, lines: Any, operands: Any, memory: Any, block: Int32, wide: Any) -> None:
         """Move the rows of a block that is there to where `ldmatrix` reads them, but for an operand that is `wide`."""
         ring = self.tile.num_ring
         for side in range_constexpr(2):
@@ -232,9 +232,9 @@ class MmaSyncGemm:
             target = self._stage(memory, ring + block % 2, side)
             if const_expr(self.tile.loads_own):
                 if not wide[side]:
-                    self.sides[side].write_moved(cursors[side], operands[side], source, target)
+                    self.sides[side].write_moved(lines[side], operands[side], source, target)
             else:
-                self.sides[side].write_moved(cursors[side], operands[side], source, target)
+                self.sides[side].write_moved(lines[side], operands[side], source, target)
 
     @cute.jit
     def _multiply_stage(self, sums: cute.Tensor, memory: Any, slots: Any) -> None:

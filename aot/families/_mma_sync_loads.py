@@ -3,35 +3,68 @@
 No `from __future__ import annotations` here: CuTe DSL reads the annotations of its functions as they are.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import cutlass
-from cutlass import Constexpr, Int32, Int64, Uint32, const_expr, cute, range_constexpr
+from cutlass import Boolean, Constexpr, Int32, Int64, Uint32, const_expr, cute, range_constexpr
 from cutlass.cute.nvgpu import warp
 from cutlass.experimental import primitives as prims
 
 from aot.families._mma_sync_tile import ITEM_BYTES, PAD
-from aot.families._pieces import SEGMENT, SEGMENT_BYTES, by_words, words_at
+from aot.families._pieces import SEGMENT, SEGMENT_BYTES, shifted, words_at
 
 
 class Cursor(NamedTuple):
-    """Where a thread's pieces of an operand's part lie, worked out once for all blocks of k.
+    """Where a thread's first piece of an operand's part lies.
 
-    A row is one as it lies in memory: of k where the operand is contiguous along k, else of m or n. A thread's pieces
-    lie `Side.step_rows` rows apart.
+    A row is one as it lies in memory: of k where the operand is contiguous along k, else of m or n.
     """
 
     begin: Int64
-    """Address of the row of the thread's first piece, in the first block of k."""
+    """Address of the piece's row, in the first block of k."""
     row: Int32
     """That row, among those of the part."""
     inner: Int32
-    """Elements from the beginning of a row to a piece of the thread's."""
+    """Elements from the beginning of a row to the piece."""
     length: Int32
-    """Elements of a row, from the part's first on; none or less where the part begins behind the operand."""
+    """Elements of a row, from the part's first on."""
     num_left: Int32
     """Rows of the operand from `row` on."""
+
+
+class Lines(NamedTuple):
+    """Where a thread's pieces of an operand's part lie, worked out once for all blocks of k.
+
+    A block of k is a whole number of 16 bytes wide, and as many rows of them high, and rows a multiple of 8 behind each
+    other begin as many bytes behind a multiple of 16: so `starts` stand for all pieces of all blocks.
+    """
+
+    pieces: Cursor
+    """The first of the pieces, which lie `Side.step_rows` rows apart."""
+    ends: Cursor
+    """The last piece of a row, where rows are shifted; these lie `Side.num_threads` rows apart."""
+    starts: tuple[Any, ...]
+    """Addresses of the first pieces in the first block of k, up to one whose row begins as that of the first does; and
+    of `ends`. Int64."""
+    behind: tuple[Any, ...]
+    """Elements of their rows in front of these; less than none where a row begins inside. Int32."""
+    fronts: tuple[Any, ...]
+    """Of each start, whether it lies in front of the operand. Boolean."""
+
+
+class Piece(NamedTuple):
+    """One of a thread's pieces."""
+
+    first: Cursor
+    """The thread's first."""
+    skipped: int
+    """Rows that it lies behind that one."""
+    has_rows: bool
+    """Whether the part has such a row for all threads."""
+    is_front: Any
+    """Whether it lies in front of the operand; None where it cannot."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +76,6 @@ class Side:
     is_k_major: bool
     loads: int
     num_threads: int
-    takes_whole: bool = False
-    """Whether blocks that lie inside of the operand are copied by instructions of their own, without limits."""
     loads_own: bool = False
     """Whether it is loaded by 16 bytes where its rows begin at multiples of them: see `Side.wide`."""
     moves_few: bool = False
@@ -61,7 +92,7 @@ class Side:
     @property
     def wide(self) -> "Side":
         """Return the same part, loaded by 16 bytes."""
-        return replace(self, loads=SEGMENT_BYTES, takes_whole=False, loads_own=False)
+        return replace(self, loads=SEGMENT_BYTES, loads_own=False)
 
     @property
     def row_length(self) -> int:
@@ -135,8 +166,19 @@ class Side:
             return Cursor(begin, index, inner, depth, rows - index)
         return Cursor(begin, index, inner, rows, depth - index)
 
-    def cursors(self, source: cute.Tensor, first_row: Int32, thread: Int32) -> tuple[Cursor, ...]:
-        """Return where a thread's pieces lie, and of shifted rows where the last piece of each; while tracing.
+    def num_starts(self, source: cute.Tensor) -> int:
+        """Count a thread's pieces until one whose row begins as that of the first does; to be called while tracing.
+
+        It lies 8 rows behind; of a gate's B, whose rows are pairs, 8 pairs. Rows that are not shifted begin alike.
+        """
+        if not self.is_shifted:
+            return 1
+        stride = source.stride[0 if self.is_k_major else 1]
+        alike = 2 * SEGMENT if isinstance(stride, tuple) else SEGMENT
+        return min(alike // math.gcd(alike, self.step_rows), self.num_turns)
+
+    def lines(self, source: cute.Tensor, first_row: Int32, thread: Int32) -> Lines:
+        """Work out where a thread's pieces lie; to be called while tracing.
 
         A thread without pieces is said to be behind the part's last row.
         """
@@ -145,132 +187,104 @@ class Side:
         if not self.is_even:
             row = cutlass.select_(row < self.step_rows, row, Int32(self.num_rows))
         pieces = self.start(source, first_row, row, inner)
-        return (pieces, self.start(source, first_row, thread, Int32(self.row_length))) if self.is_shifted else (pieces,)
+        ends = self.start(source, first_row, thread, Int32(self.row_length)) if self.is_shifted else pieces
+        steps = [self.step_bytes(source, i * self.step_rows) for i in range(self.num_starts(source))]
+        begins = [(pieces.begin + step, inner) for step in steps] + [(ends.begin, ends.inner)]
+        starts, behind = zip(*(self._start(begin, inner) for begin, inner in begins), strict=True)
+        first = first_byte(source)
+        return Lines(pieces, ends, starts, behind, tuple(start < first for start in starts))
+
+    def _start(self, begin: Any, inner: Any) -> tuple[Any, Any]:
+        """Return the address of a piece, and the elements of its row in front of it; to be called while tracing."""
+        if not self.is_shifted:
+            return begin + inner * ITEM_BYTES, inner
+        shift = Int32(begin) & (SEGMENT_BYTES - 1)
+        return begin - shift + inner * ITEM_BYTES, inner - shift // ITEM_BYTES
 
     def is_wide(self, source: cute.Tensor) -> Any:
         """Say whether an operand's rows begin at multiples of 16 bytes; to be called while tracing."""
         stride = source.stride[0 if self.is_k_major else 1]
         return ((Int32(source.iterator.toint()) | Int32(Int64(stride) * ITEM_BYTES)) & (SEGMENT_BYTES - 1)) == 0
 
-    def own_cursors(self, source: cute.Tensor, first_row: Int32, thread: Int32, is_wide: Any) -> tuple[Cursor, ...]:
-        """Return the cursors of the width by which an operand is loaded; to be called while tracing."""
-        found = self.cursors(source, first_row, thread)
+    def own_lines(self, source: cute.Tensor, first_row: Int32, thread: Int32, is_wide: Any) -> Lines:
+        """Return where pieces of the width lie by which an operand is loaded; to be called while tracing."""
+        found = self.lines(source, first_row, thread)
         if self.is_shifted:  # whose pieces are as wide
             return found
-        wide = self.wide.cursors(source, first_row, thread)[0]
-        return (Cursor(*(cutlass.select_(is_wide, x, y) for x, y in zip(wide, found[0], strict=True))),)
+        wide = self.wide.lines(source, first_row, thread)
+
+        def either(x: Any, y: Any) -> Any:
+            if isinstance(x, tuple):
+                parts = [either(*both) for both in zip(x, y, strict=True)]
+                return type(x)(*parts) if isinstance(x, Cursor | Lines) else tuple(parts)
+            return cutlass.select_(is_wide, x, y)
+
+        lines: Lines = either(wide, found)
+        return lines
 
     @cute.jit
-    def copy_own(
-        self, cursors: tuple[Cursor, ...], source: cute.Tensor, stage: cute.Tensor, block: Int32, is_wide: Any
-    ) -> None:
+    def copy_own(self, lines: Lines, source: cute.Tensor, stage: cute.Tensor, block: Int32, is_wide: Any) -> None:
         """Copy a block of k as `copy` does, by 16 bytes where the operand's rows begin at multiples of them."""
         if is_wide:
-            self.wide.copy(cursors[:1], source, stage, block)
+            self.wide.copy(lines, source, stage, block)
         else:
-            self.copy(cursors, source, stage, block)
-
-    def _has_whole(self, cursor: Cursor, first_k: Int32) -> Any:
-        """Say whether all pieces of a block of k lie inside of their rows; to be called while tracing.
-
-        The first block of shifted rows is said not to: a piece may lie in front of the operand.
-        """
-        behind = SEGMENT if self.is_shifted else 0
-        if self.is_k_major:
-            whole = first_k + self.block_k + behind <= cursor.length
-        else:
-            is_deep = first_k + self.block_k <= cursor.num_left + cursor.row
-            whole = is_deep & (cursor.length >= self.row_length + behind)
-        return whole & (first_k > 0) if self.is_shifted else whole
+            self.copy(lines, source, stage, block)
 
     @cute.jit
-    def copy(self, cursors: tuple[Cursor, ...], source: cute.Tensor, stage: cute.Tensor, block: Int32) -> None:
+    def copy(self, lines: Lines, source: cute.Tensor, stage: cute.Tensor, block: Int32) -> None:
         """Copy a block of k asynchronously: the bytes of each piece that the operand has, and zeros behind them.
 
-        Where rows are shifted, what lies in front of one in its first piece is of the row before; `write_moved` leaves
-        it out. In front of the operand's first element nothing is read: such a piece is loaded element by element.
-        Where a block lies inside of the operand's rows, pieces are copied whole, and those of rows that the operand
-        does not have are left as they are: they reach nothing but rows of D that are not there either.
+        Rows that the operand does not have are left as they are where a row is one of k, since they reach nothing but
+        rows of D that are not there either; else they are zeros. Where rows are shifted, what lies in front of one in
+        its first piece is of the row before; `write_moved` leaves it out. In front of the operand's first element
+        nothing is read: such a piece is loaded element by element.
         """
-        if const_expr(self.takes_whole):
-            if self._has_whole(cursors[0], block * self.block_k):
-                self._copy_all(self._copy_whole, cursors, source, stage, block)
-            else:
-                self._copy_all(self._copy_turn, cursors, source, stage, block)
-        else:
-            self._copy_all(self._copy_turn, cursors, source, stage, block)
-
-    def _copy_all(self, copy: Any, cursors: Any, source: cute.Tensor, stage: cute.Tensor, block: Int32) -> None:
-        """Copy all pieces of a thread, one by one; to be called while tracing."""
-        for turn in range(self.num_turns):
-            copy(cursors[0], source, stage, block, turn, self.step_rows)
-        if self.is_shifted:
-            for turn in range(-(-self.num_rows // self.num_threads)):
-                copy(cursors[1], source, stage, block, turn, self.num_threads)
-
-    def _row_of(self, cursor: Cursor, source: cute.Tensor, block: Int32, skipped: int) -> Any:
-        """Return the address of a row, `skipped` behind a thread's first, in a block of k; to be called while tracing.
-
-        Of rows along k it is that of the block's first element.
-        """
-        if self.is_k_major:
-            far = Int64(block * self.block_k) * ITEM_BYTES
-        else:
-            far = Int64(block) * self.step_bytes(source, self.block_k)
-        return cursor.begin + far + self.step_bytes(source, skipped)
+        first_k, count = block * self.block_k, const_expr(self.num_starts(source))
+        far = Int64(block) * (self.block_k * ITEM_BYTES if self.is_k_major else self.step_bytes(source, self.block_k))
+        along = lines.pieces.length - (first_k if self.is_k_major else 0)
+        sizes = [cutlass.max(cutlass.min(along - x, Int32(self.piece)), Int32(0)) * ITEM_BYTES for x in lines.behind]
+        for turn in range_constexpr(self.num_turns):
+            start, skipped = const_expr(turn % count), const_expr(turn * self.step_rows)
+            has_rows = const_expr(self.is_even and skipped + self.step_rows <= self.num_rows)
+            can_be_front = const_expr(self.is_shifted and turn < count)
+            is_front = lines.fronts[start] & (block == 0) if const_expr(can_be_front) else None
+            address = lines.starts[start] + far + self.step_bytes(source, skipped - start * self.step_rows)
+            piece = Piece(lines.pieces, skipped, has_rows, is_front)
+            self._copy_there(piece, source, stage, address, sizes[start], first_k)
+        for turn in range_constexpr(-(-self.num_rows // self.num_threads) if self.is_shifted else 0):
+            skipped = const_expr(turn * self.num_threads)
+            piece = Piece(lines.ends, skipped, const_expr(skipped + self.num_threads <= self.num_rows), None)
+            address = lines.starts[-1] + far + self.step_bytes(source, skipped)
+            self._copy_there(piece, source, stage, address, sizes[-1], first_k)
 
     @cute.jit
-    def _copy_whole(
+    def _copy_there(
         self,
-        cursor: Cursor,
+        piece: Constexpr[Piece],
         source: cute.Tensor,
         stage: cute.Tensor,
-        block: Int32,
-        turn: Constexpr[int],
-        step_rows: Constexpr[int],
+        address: Int64,
+        num_bytes: Int32,
+        first_k: Int32,
     ) -> None:
-        """Copy one piece of a thread that lies inside of its row, if the operand has the row."""
-        skipped = turn * step_rows
-        begin = self._row_of(cursor, source, block, skipped)
-        if const_expr(self.is_shifted):
-            begin = begin & -SEGMENT_BYTES
-        is_there = skipped < cursor.num_left if const_expr(self.is_k_major) else True
-        if is_there & (cursor.row + skipped < self.num_rows):
-            target = stage.iterator + ((cursor.row + skipped) * (self.row_length + PAD) + cursor.inner)
-            self._copy_piece(source, target, begin + cursor.inner * ITEM_BYTES, None)
-
-    @cute.jit
-    def _copy_turn(
-        self,
-        cursor: Cursor,
-        source: cute.Tensor,
-        stage: cute.Tensor,
-        block: Int32,
-        turn: Constexpr[int],
-        step_rows: Constexpr[int],
-    ) -> None:
-        """Copy one piece of a thread, `turn` times `step_rows` rows behind its first, as far as it is there."""
-        first_k, skipped = block * self.block_k, turn * step_rows
-        begin = self._row_of(cursor, source, block, skipped)
-        along = cursor.length - first_k if const_expr(self.is_k_major) else cursor.length
-        across = cursor.num_left if const_expr(self.is_k_major) else cursor.num_left - first_k
-        shift = Int32(begin) & (SEGMENT_BYTES - 1) if const_expr(self.is_shifted) else Int32(0)
-        address = begin - shift + cursor.inner * ITEM_BYTES
-        left = cutlass.max(cutlass.min(along + shift // ITEM_BYTES - cursor.inner, Int32(self.piece)), Int32(0))
-        # A row that begins behind the operand's extent has nothing, not even what its shift would reach back to.
-        left = cutlass.select_((skipped < across) & (along > 0), left * ITEM_BYTES, Int32(0))
-        if cursor.row + skipped < self.num_rows:
-            target = stage.iterator + ((cursor.row + skipped) * (self.row_length + PAD) + cursor.inner)
-            if const_expr(self.is_shifted and turn * step_rows < SEGMENT and step_rows != self.num_threads):
-                if address >= first_byte(source):
-                    self._copy_piece(source, target, address, left)
-                else:
-                    self._copy_front(source, target, address, left)
+        """Copy a piece, of which `num_bytes` lie in front of the end of its row, if there is such a row."""
+        first, skipped = piece.first, const_expr(piece.skipped)
+        is_there = Boolean(True) if const_expr(piece.has_rows) else first.row + skipped < self.num_rows
+        if const_expr(self.is_k_major):
+            is_there = is_there & (skipped < first.num_left)
+        else:
+            num_bytes = cutlass.select_(skipped < first.num_left - first_k, num_bytes, Int32(0))
+        if is_there:
+            target = stage.iterator + ((first.row + skipped) * (self.row_length + PAD) + first.inner)
+            if const_expr(piece.is_front is None):
+                self._copy_piece(source, target, address, num_bytes)
+            elif piece.is_front:
+                self._copy_front(source, target, address, num_bytes)
             else:
-                self._copy_piece(source, target, address, left)
+                self._copy_piece(source, target, address, num_bytes)
 
     def _copy_piece(self, source: cute.Tensor, target: Any, address: Any, num_bytes: Any) -> None:
-        """Copy a piece asynchronously, whole or its first `num_bytes` bytes with zeros behind; called while tracing."""
+        """Copy the first `num_bytes` bytes of a piece asynchronously, with zeros behind; to be called while tracing."""
         size = self.piece * ITEM_BYTES
         piece = cute.make_ptr(source.element_type, address, cute.AddressSpace.gmem, assumed_align=size)
         modifier = prims.LoadCacheModifier.CG if size == SEGMENT_BYTES else prims.LoadCacheModifier.CA
@@ -281,7 +295,7 @@ class Side:
         """Copy the piece in which an operand begins, of which `num_bytes` lie in front of the end of its row."""
         start = first_byte(source)
         values = cute.make_tensor(target, cute.make_layout(SEGMENT))
-        for e in range_constexpr(SEGMENT):
+        for e in cutlass.range(SEGMENT, unroll=1):
             place = address + e * ITEM_BYTES
             value = source.element_type(0)
             if place >= start and e * ITEM_BYTES < num_bytes:
@@ -290,27 +304,18 @@ class Side:
             values[e] = value
 
     @cute.jit
-    def write_moved(
-        self, cursors: tuple[Cursor, ...], source: cute.Tensor, stage: cute.Tensor, target: cute.Tensor
-    ) -> None:
-        """Write a thread's pieces of a shifted part to another stage, moved to where its rows begin.
-
-        A block of k is a whole number of 16 bytes wide, and as many rows of them high, so that all blocks have the
-        shifts of the first.
-        """
-        begin, step = Int32(cursors[0].begin), Int32(self.step_bytes(source, self.step_rows))
+    def write_moved(self, lines: Lines, source: cute.Tensor, stage: cute.Tensor, target: cute.Tensor) -> None:
+        """Write a thread's pieces of a shifted part to another stage, moved to where its rows begin."""
+        first = lines.pieces
+        begin, step = Int32(first.begin), Int32(self.step_bytes(source, self.step_rows))
         for turn in range_constexpr(self.num_turns):
-            is_there = turn * self.step_rows < cursors[0].num_left if const_expr(self.moves_few) else True
-            if is_there & (cursors[0].row + turn * self.step_rows < self.num_rows):
-                place = (cursors[0].row + turn * self.step_rows) * (self.row_length + PAD) + cursors[0].inner
+            is_there = turn * self.step_rows < first.num_left if const_expr(self.moves_few) else True
+            if is_there & (first.row + turn * self.step_rows < self.num_rows):
+                place = (first.row + turn * self.step_rows) * (self.row_length + PAD) + first.inner
                 two = cute.make_rmem_tensor((4, 2), Uint32)
                 for half in range_constexpr(2):
                     cute.autovec_copy(words_at(stage, place + half * SEGMENT), two[None, half])
-                shift = (begin + turn * step & (SEGMENT_BYTES - 1)) // ITEM_BYTES
-                found = _shifted([two[i % 4, i // 4] for i in range(8)], shift)
-                words = cute.make_rmem_tensor(4, Uint32)
-                for i in range_constexpr(4):
-                    words[i] = found[i]
+                words = shifted([two[i % 4, i // 4] for i in range(8)], begin + turn * step)
                 cute.autovec_copy(words, words_at(target, place))
 
     @cute.jit
@@ -348,10 +353,3 @@ def first_byte(source: cute.Tensor) -> Any:
     if isinstance(source.stride[0], tuple):
         address += cutlass.min(Int64(source.stride[0][0]), Int64(0)) * ITEM_BYTES
     return address
-
-
-def _shifted(words: list[Any], shift: Int32) -> list[Any]:
-    """Take the 8 elements from the `shift`-th on, of 0 to 7, out of 16 in 8 words."""
-    words = by_words(words, shift)
-    is_odd = shift % 2 == 1
-    return [cutlass.select_(is_odd, (words[i] >> 16 & 0xFFFF) | words[i + 1] << 16, words[i]) for i in range(4)]

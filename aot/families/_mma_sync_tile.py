@@ -18,9 +18,6 @@ SUM_PAD = 8
 """Floats behind each row of the sums in shared memory: pairs of floats of the four rows that half a warp writes at once
 lie in different banks."""
 
-MAX_WHOLE_LOADS = 4
-"""Bytes of a load up to which `Tile.takes_whole`."""
-
 MIN_PRODUCTS = 16
 """Instructions of `mma` of a warp between two barriers that a block of k is made wide enough for: an assumption, since
 a barrier, a wait and the addresses of a block cost a warp some 100 instructions. Not where k is shared by many warps or
@@ -126,16 +123,6 @@ class Tile:
     def is_shifted(self) -> bool:
         """Whether rows may begin at any element, so that they are moved in shared memory."""
         return self.loads == ITEM_BYTES
-
-    @property
-    def takes_whole(self) -> bool:
-        """Whether blocks of k inside of the operands are copied by instructions of their own: where pieces are many.
-
-        Kernels with loads of 4 bytes take 0.78 to 1.06 of the time with them, by tile, mostly less than 1; those with 8
-        up to 1.10, since the other instructions are scheduled among the multiplications; those with 16 the same. With
-        2 it was not compared. An H200, research/log/2026-11-28-mma-sync.md.
-        """
-        return self.loads <= MAX_WHOLE_LOADS
 
     @property
     def block_k(self) -> int:

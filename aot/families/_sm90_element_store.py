@@ -23,10 +23,11 @@ from aot.families._sm90_split_store import CHUNK, WARP_ROWS, StoreSplitSm90
 from aot.families._sm90_split_tile import GROUP, MMA_M
 
 UNROLLED = 4
-"""Elements that a lane has under way at once."""
+"""Elements, or pieces, that a lane has under way at once."""
 
 LEFT = 2 * CHUNK
-"""Elements of a row that are in no whole piece, at most: fewer than a piece in front, and fewer than one behind."""
+"""Lanes that store what is in no whole piece of a row: those of a piece what is in front, and those of another what is
+behind. Each is fewer than a piece."""
 
 
 class Rows(NamedTuple):
@@ -46,8 +47,11 @@ class Rows(NamedTuple):
     """A function of a row's number: how many rows of D it lies behind the corner."""
 
 
-def store_shifted(rows: Rows, piece: Any, d: cute.Tensor, thread: Any, num_threads: int) -> None:
-    """Store rows of D by 16 bytes at addresses that are multiples of as many, the rest by elements; while tracing.
+@cute.jit
+def store_shifted(
+    rows: Constexpr[Rows], piece: Constexpr[Any], d: cute.Tensor, thread: Uint32, num_threads: Constexpr[int]
+) -> None:
+    """Store rows of D by 16 bytes at addresses that are multiples of as many, the rest by elements.
 
     A row of D begins so many elements in front of such an address. Each piece that is stored there is taken out of two
     in shared memory. Threads next to each other store pieces next to each other.
@@ -56,16 +60,29 @@ def store_shifted(rows: Rows, piece: Any, d: cute.Tensor, thread: Any, num_threa
         rows: the rows.
         piece: a function of a row's number and a piece's, which returns the piece in shared memory.
         d: D.
-        thread: the thread among those that store them, Uint32.
+        thread: the thread among those that store them.
         num_threads: how many these are.
     """
     width = cutlass.min(d.shape[1] - rows.corner[1], rows.length)
-    num_turns = -(-rows.count * rows.pieces // num_threads)
-    turns = [_stored_piece(rows, piece, d, thread + q * num_threads, width) for q in range(num_turns)]
+    num_turns = const_expr(-(-rows.count * rows.pieces // num_threads))
+    if const_expr(num_turns <= UNROLLED):
+        _store_pieces(rows, piece, d, thread, num_threads, width, num_turns)
+    else:
+        for turn in cutlass.range(0, num_turns, UNROLLED, unroll=1):
+            _store_pieces(rows, piece, d, thread + Uint32(turn) * num_threads, num_threads, width, UNROLLED)
+    step = const_expr(num_threads // LEFT)
+    row, number = Int32(thread // LEFT), Int32(thread % LEFT)
+    for turn in cutlass.range(-(-rows.count // step), unroll=UNROLLED):
+        _store_left(rows, piece, d, row + turn * step, number, width)
+
+
+def _store_pieces(
+    rows: Rows, piece: Any, d: cute.Tensor, index: Any, num_threads: int, width: Any, num_turns: int
+) -> None:
+    """Store a thread's pieces of some turns, all of which are read before the first is stored; while tracing."""
+    turns = [_stored_piece(rows, piece, d, index + q * num_threads, width) for q in range(num_turns)]
     for words, address, is_whole in turns:
         _store_words(words, address, is_whole)
-    for q in range(-(-rows.count * LEFT // num_threads)):
-        _store_left(rows, piece, d, thread + q * num_threads, width)
 
 
 def _place(rows: Rows, d: cute.Tensor, row: Any) -> Any:
@@ -100,14 +117,18 @@ def _store_words(words: cute.Tensor, address: Int64, is_there: Any) -> None:
 
 
 @cute.jit
-def _store_left(rows: Constexpr[Rows], piece: Constexpr[Any], d: cute.Tensor, index: Uint32, width: Int32) -> None:
-    """Store one of the elements of a row that are in no piece of 16 bytes, if there is such a one."""
-    row, number = Int32(index // LEFT), Int32(index % LEFT)
+def _store_left(
+    rows: Constexpr[Rows], piece: Constexpr[Any], d: cute.Tensor, row: Int32, number: Int32, width: Int32
+) -> None:
+    """Store one of the elements of a row that are in no piece of 16 bytes, if there is such a one.
+
+    The numbers of those in front are below `CHUNK`.
+    """
     m, _, front = _place(rows, d, row)
-    behind = front + cutlass.max((width - front) // CHUNK, 0) * CHUNK + number - CHUNK
+    behind = front + (cutlass.max(width - front, 0) & -CHUNK) + number - CHUNK
     element = cutlass.select_(number < CHUNK, number, behind)
-    is_left = (number >= CHUNK) | (number < front)
-    if is_left & (row < rows.num_rows) & (m < d.shape[0]) & (element < width):
+    end = cutlass.select_(number < CHUNK, cutlass.min(front, width), width)
+    if (element < end) & (row < rows.num_rows) & (m < d.shape[0]):
         d[m, rows.corner[1] + element] = piece(row, element // CHUNK)[element % CHUNK]
 
 

@@ -21,7 +21,6 @@ from aot.core.signature import Signature
 from aot.core.tile_order import HEURISTIC
 from aot.families import Entry
 from aot.families._arguments import epilogue_arguments
-from aot.families._mma_sync_loads import first_byte
 from aot.families._mma_sync_tile import ITEM_BYTES
 from aot.families._next_start import AFTER_LOADS, await_front, clock
 from aot.families._pieces import SEGMENT, SEGMENT_BYTES
@@ -64,7 +63,7 @@ class ShiftedLoadsSm90(SplitGemmSm90):
         """Describe the parts of the rows' operand and of the columns'."""
         extents = self.tile.rows, self.tile.columns
         rows, columns = (
-            ShiftedSide(x, BLOCK_K, is_k_major, ITEM_BYTES, NUM_COPYING, takes_whole=True)
+            ShiftedSide(x, BLOCK_K, is_k_major, ITEM_BYTES, NUM_COPYING)
             for x, is_k_major in zip(extents, self.are_k_major, strict=True)
         )
         return rows, columns
@@ -178,44 +177,46 @@ class ShiftedLoadsSm90(SplitGemmSm90):
         ahead = cutlass.min(count, Int32(tile.num_raw))
         if prefetch_b == 0:
             cute.arch.griddepcontrol_wait()
-        for block in cutlass.range(ahead, unroll=1):
-            self._bring(copies[side_b], lines[side_b], storage, block, block, rank)
-        cute.arch.griddepcontrol_wait()
-        for block in cutlass.range(ahead, unroll=1):
-            self._bring(copies[1 - side_b], lines[1 - side_b], storage, block, block, rank)
-            self._announce(copies, lines, storage, block, (rank == 0) & (block == 0))
+        # One loop, so that what copies a block stands once: of `ahead` blocks B's part, then A's, then both of others.
         slot, phase = Int32(0), Int32(0)
-        for block in cutlass.range(tile.num_raw, count, 1, unroll=1):
-            await_phase(moved + slot, phase)
-            for side in range_constexpr(2):
-                self._bring(copies[side], lines[side], storage, slot, block, rank)
-            self._announce(copies, lines, storage, slot, False)
+        for turn in cutlass.range(count + ahead, unroll=1):
+            block = cutlass.select_(turn < ahead, turn, turn - ahead)
+            if turn == ahead:
+                cute.arch.griddepcontrol_wait()
+            if turn >= 2 * ahead:
+                await_phase(moved + slot, phase)
+            if (turn < ahead) | (turn >= 2 * ahead):
+                self._bring(copies[side_b], lines[side_b], storage, slot, block, rank)
+            if turn >= ahead:
+                self._bring(copies[1 - side_b], lines[1 - side_b], storage, slot, block, rank)
+                self._announce(lines, storage, slot, (rank == 0) & (block == 0))
             slot += 1
-            if slot == tile.num_raw:
+            if slot == ahead:
                 slot = Int32(0)
                 phase ^= 1
+        if count == 0:
+            cute.arch.griddepcontrol_wait()
 
     @cute.jit
     def _bring(self, copy: Constexpr[Any], lines: Any, storage: Any, slot: Int32, block: Int32, rank: Int32) -> None:
         """Copy one of the CTA's blocks of k of an operand, unless TMA loads it."""
         if copy.is_wide == 0:
             target = self._raw(storage, slot, copy.side)
-            self.sides[copy.side].bring(lines, copy.source, target, rank + block * self.tile.splits)
+            self.sides[copy.side].copy(lines, copy.source, target, rank + block * self.tile.splits)
 
     @cute.jit
-    def _announce(self, copies: Constexpr[Any], lines: Any, storage: Any, slot: Int32, is_first: Any) -> None:
+    def _announce(self, lines: Any, storage: Any, slot: Int32, is_first: Any) -> None:
         """Say of a thread's pieces of a block that they are there, once they are.
 
-        The piece in front of which an operand begins is copied by elements, which no arrival of copies waits for: the
-        thread that has it waits for its other pieces instead.
+        The piece in which an operand begins is copied by elements, which no arrival of copies waits for: the thread
+        that has it waits for its other pieces instead.
         """
         arrived, _ = self.raw_barriers(storage)
         is_front = Boolean(False)
-        if const_expr(is_first is not False):
-            for side in range_constexpr(2):
-                for start in lines[side].starts[:-1]:
-                    is_front = is_front | (is_first & (start < first_byte(copies[side].source)))
-        if is_front:
+        for side in range_constexpr(2):
+            for front in lines[side].fronts[:-1]:
+                is_front = is_front | front
+        if is_first & is_front:
             cute.arch.cp_async_commit_group()
             cute.arch.cp_async_wait_group(0)
             cute.arch.mbarrier_arrive(arrived + slot)
